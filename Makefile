@@ -1,0 +1,54 @@
+# make demo and make test need only Python >= 3.11; they set up their own .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+# One BLAS thread per test process: the tests run in parallel.
+THREADS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+CONSTRAINTS := constraints/test.txt
+
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo   set up .venv and run the main job on bundled data"
+	@echo "make test   set up .venv with every extra and run the tests"
+	@echo "make lint   ruff, mypy strict, import contract"
+	@echo "make bench  speed and memory, as ratios"
+	@echo "make docs   build the site, warnings are errors"
+
+$(BIN)/python:
+	@echo "== creating .venv"
+	@$(PYTHON) -m venv .venv
+
+.venv/.core: pyproject.toml $(BIN)/python
+	@echo "== installing bagwise into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e .
+	@touch $@
+
+.venv/.dev: pyproject.toml $(CONSTRAINTS) $(BIN)/python
+	@echo "== installing bagwise with every extra into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) "torch"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[torch,dask,vision,docs,dev]"
+	@touch $@ .venv/.core
+
+demo: .venv/.core
+	@echo "== running the demo: digit bags, from files to a report"
+	@$(BIN)/bagwise demo
+
+test: .venv/.dev
+	@echo "== running the tests on two processes"
+	@$(THREADS) $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+lint: .venv/.dev
+	@echo "== ruff, mypy, import contract"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: .venv/.dev
+	@$(BIN)/python -m benchmarks
+
+docs: .venv/.dev
+	@$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

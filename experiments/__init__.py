@@ -1,0 +1,1 @@
+"""One declarative module per published table; imports bagwise, never the reverse."""

@@ -1,0 +1,1 @@
+"""Arrays in, arrays out: the mathematics every model shares. Never Bags, never estimators."""

@@ -1,0 +1,149 @@
+"""Reductions over ragged segments of a flat array, given by offsets.
+
+Segment ``b`` is ``values[offsets[b]:offsets[b + 1]]``. Empty segments are defined: they sum
+to 0 and their maximum and logsumexp are -inf (``numpy.ufunc.reduceat`` gets them wrong).
+NumPy and torch arrays are accepted; the result lives where the values do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_torch_array
+
+Array = Any
+
+
+def lengths(offsets: Array) -> Array:
+    """Size of every segment."""
+    return offsets[1:] - offsets[:-1]
+
+
+def index(offsets: Array) -> Array:
+    """Segment number of every row, shape (N,)."""
+    if is_torch_array(offsets):
+        import torch
+
+        return torch.repeat_interleave(lengths(offsets))
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def spread(per_segment: Array, offsets: Array) -> Array:
+    """Repeat one value per segment to one value per row."""
+    if is_torch_array(per_segment):
+        import torch
+
+        return torch.repeat_interleave(per_segment, lengths(offsets), dim=0)
+    return np.repeat(per_segment, np.diff(offsets), axis=0)
+
+
+def sum(values: Array, offsets: Array) -> Array:
+    """Sum of every segment; 0 where empty."""
+    return _reduce(values, offsets, "sum", 0.0)
+
+
+def max(values: Array, offsets: Array) -> Array:
+    """Maximum of every segment; -inf where empty."""
+    return _reduce(values, offsets, "max", -np.inf)
+
+
+def min(values: Array, offsets: Array) -> Array:
+    """Minimum of every segment; +inf where empty."""
+    return -max(-values, offsets)
+
+
+def mean(values: Array, offsets: Array) -> Array:
+    """Mean of every segment; nan where empty."""
+    n = lengths(offsets)
+    total = sum(values, offsets)
+    n = n.reshape((-1,) + (1,) * (total.ndim - 1))
+    if is_torch_array(total):
+        return total / n.to(total.dtype)
+    return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
+
+
+def _reduce(values: Array, offsets: Array, how: str, empty: float) -> Array:
+    if is_torch_array(values):
+        import torch
+
+        # segment_reduce is deterministic on every device, unlike scatter on CUDA.
+        return torch.segment_reduce(
+            values, how, lengths=lengths(offsets), initial=empty, axis=0, unsafe=True
+        )
+    offsets = np.asarray(offsets)
+    values = np.asarray(values)
+    if values.dtype.kind not in "f":
+        values = values.astype(np.float64)
+    ufunc = np.add if how == "sum" else np.maximum
+    n = np.diff(offsets)
+    out = np.full((len(n), *values.shape[1:]), empty, dtype=values.dtype)
+    filled = n > 0
+    if filled.any():
+        # Starts of non-empty segments; rows past the last segment must not leak into it.
+        out[filled] = ufunc.reduceat(values[: offsets[-1]], offsets[:-1][filled], axis=0)
+    return out
+
+
+def logsumexp(values: Array, offsets: Array) -> Array:
+    """Log of the sum of exponentials of every segment; -inf where empty."""
+    if is_torch_array(values):
+        import torch
+
+        top = max(values, offsets)
+        safe = torch.where(torch.isfinite(top), top, torch.zeros_like(top))
+        return torch.log(sum(torch.exp(values - spread(safe, offsets)), offsets)) + safe
+    top = max(values, offsets)
+    safe = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(sum(np.exp(values - spread(safe, offsets)), offsets)) + safe
+
+
+def softmax(values: Array, offsets: Array) -> Array:
+    """Softmax within every segment, one value per row."""
+    shifted = values - spread(logsumexp(values, offsets), offsets)
+    if is_torch_array(values):
+        import torch
+
+        return torch.exp(shifted)
+    return np.exp(shifted)
+
+
+def max_of_others(values: Array, offsets: Array, alone: float = 0.0) -> Array:
+    """For every row the largest value among the *other* rows of its segment.
+
+    A row that is alone in its segment gets ``alone``. Ties are respected: where two rows share
+    the maximum, each sees the other's.
+    """
+    if is_torch_array(values):
+        import torch as xp
+    else:
+        xp = np
+    top = max(values, offsets)
+    at_top = values == spread(top, offsets)
+    ties = sum(xp.where(at_top, 1.0, 0.0), offsets)
+    runner_up = max(xp.where(at_top, -xp.inf, values), offsets)
+    second = xp.where(ties > 1, top, runner_up)
+    others = xp.where(at_top, spread(second, offsets), spread(top, offsets))
+    return xp.where(xp.isinf(others), alone, others)
+
+
+def argmax(values: Array, offsets: Array) -> Array:
+    """Row number of the first maximum of every segment; -1 where empty."""
+    top = spread(max(values, offsets), offsets)
+    rows = np.flatnonzero(np.asarray(values) == top)
+    owner = index(np.asarray(offsets))[rows]
+    out = np.full(len(offsets) - 1, -1, dtype=np.int64)
+    out[owner[::-1]] = rows[::-1]  # reversed, so the first row of a tie is written last
+    return out
+
+
+def take(offsets: Array, chosen: Array) -> tuple[Array, Array]:
+    """Rows of the chosen segments, in order, and the offsets of the result."""
+    offsets = np.asarray(offsets)
+    starts = offsets[:-1][chosen]
+    sizes = offsets[1:][chosen] - starts
+    new = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=new[1:])
+    rows = np.arange(new[-1]) + np.repeat(starts - new[:-1], sizes)
+    return rows, new

@@ -1,0 +1,1 @@
+"""Data sets: bundled, fetched into a data home, and generated with known truth."""

@@ -1,0 +1,1 @@
+"""Feature extractors trained on bag labels; needs the torch extra."""

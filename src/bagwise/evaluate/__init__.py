@@ -1,0 +1,1 @@
+"""Metrics, protocols and comparisons that keep preprocessing inside the fold."""

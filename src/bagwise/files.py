@@ -1,0 +1,1 @@
+"""Feature folders and tables on disk to Bags, lazily; label files."""

@@ -1,0 +1,1 @@
+"""The estimators. Families never import each other; they share `base` and `core`."""

@@ -1,0 +1,124 @@
+"""The estimator contract: what every bag classifier validates and promises.
+
+scikit-learn's contract plus one rule: the name of a bag-level method + ``_instances`` is its
+instance-level twin. A subclass implements ``fit``, ``decision_function`` and, where it can rank
+instances, ``decision_function_instances``; both are signed so that > 0 means positive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from bagwise.bags import Bags, check_bags, encode_instance_labels
+
+
+class TrainingData(NamedTuple):
+    """Validated input of ``fit``."""
+
+    bags: Bags
+    y: Any  # [B] int codes into classes_
+    instance_labels: Any  # [N] int8 codes, -1 where unknown
+
+
+class BagClassifier(ClassifierMixin, BaseEstimator):
+    """Base of all bag classifiers: validation, labels, and the predict twins."""
+
+    # Sets instance_labels up as scikit-learn metadata.
+    __metadata_request__fit: ClassVar[dict[str, Any]] = {"instance_labels": None}
+    _parameter_constraints: ClassVar[dict[str, Any]] = {}
+    _accept_sparse: ClassVar[bool] = False
+    _allow_nd: ClassVar[bool] = False
+    _multi_class: ClassVar[bool] = False
+
+    def _validate_fit(self, bags: Any, y: Any, instance_labels: Any = None) -> TrainingData:
+        """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
+        self._validate_params()
+        bags = self._check_bags(bags)
+        y = self._check_labels(bags, y)
+        classes, codes = np.unique(y, return_inverse=True)
+        name = type(self).__name__
+        if len(classes) < 2:
+            raise ValueError(
+                f"{name} needs two classes of bags; got 1 class: all {len(y)} bags are "
+                f"labelled {classes[0]!r}."
+            )
+        if len(classes) > 2 and not self._multi_class:
+            raise ValueError(
+                f"Only binary classification is supported. {name} needs exactly two classes; "
+                f"got {len(classes)}: {list(classes[:5])}. For more, wrap it in "
+                "sklearn.multiclass.OneVsRestClassifier. Unknown label type: multiclass."
+            )
+        known = encode_instance_labels(instance_labels, bags, classes, codes)
+        self.classes_ = classes
+        self.n_features_in_ = bags.n_features
+        return TrainingData(bags, codes, known)
+
+    def _validate_predict(self, bags: Any) -> Bags:
+        """Check that the model is fitted and the bags fit it."""
+        check_is_fitted(self)
+        return self._check_bags(bags, n_features=self.n_features_in_)
+
+    def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
+        return check_bags(
+            bags,
+            n_features=n_features,
+            accept_sparse=self._accept_sparse,
+            allow_nd=self._allow_nd,
+            estimator=type(self).__name__,
+        )
+
+    def _check_labels(self, bags: Bags, y: Any) -> Any:
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        y = column_or_1d(y, warn=True)
+        if len(y) != len(bags):
+            raise ValueError(
+                f"y needs one label per bag: got {len(y)} labels for {len(bags)} bags."
+            )
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            i = int(np.flatnonzero(~np.isfinite(y))[0])
+            raise ValueError(
+                f"Input y contains NaN or infinity: {bags.describe_bag(i)} is labelled {y[i]}."
+            )
+        check_classification_targets(y)
+        return y
+
+    def decision_function(self, bags: Any) -> Any:
+        """Score of each bag; > 0 means ``classes_[1]``."""
+        raise AttributeError(f"{type(self).__name__} has no decision_function")
+
+    def predict(self, bags: Any) -> Any:
+        """Label of each bag, shape (n_bags,)."""
+        return self.classes_[np.asarray(self.decision_function(bags) > 0, dtype=int)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = self._multi_class
+        tags.input_tags.sparse = self._accept_sparse
+        return tags
+
+
+class InstanceClassifier(BagClassifier):
+    """A bag classifier that also ranks the instances."""
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Score of each instance, aligned with ``bags.instances``; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no decision_function_instances")
+
+    def predict_instances(self, bags: Any) -> Any:
+        """Label of each instance, aligned with ``bags.instances``."""
+        scores = self.decision_function_instances(bags)
+        return self.classes_[np.asarray(scores > 0, dtype=int)]
+
+
+def two_columns(positive: Any) -> Any:
+    """Probabilities of both classes from those of the positive one, shape (n, 2)."""
+    positive = np.asarray(positive, dtype=np.float64)
+    return np.column_stack([1 - positive, positive])

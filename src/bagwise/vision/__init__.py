@@ -1,0 +1,1 @@
+"""Images: proposals, weak detection, tracking, CT."""

@@ -1,0 +1,30 @@
+"""Shared fixtures. Data beyond the wheel is found through BAGWISE_DATA; absent, tests skip."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Compilation and loaded machines make single examples slow; correctness is what is tested.
+settings.register_profile(
+    "bagwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("bagwise")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def data_home() -> Path:
+    """The folder with the published sets, or a skip with the reason."""
+    home = os.environ.get("BAGWISE_DATA")
+    if not home or not Path(home).is_dir():
+        pytest.skip("set BAGWISE_DATA to the folder with the published sets")
+    return Path(home)
