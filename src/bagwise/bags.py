@@ -67,7 +67,9 @@ class Bags:
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         _check_offsets(offsets, instances)
         if ids is not None:
-            ids = np.asarray([str(name) for name in ids], dtype=object)
+            # Whole numbers stay numbers until they are read: cheap to slice by the million.
+            if not (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"):
+                ids = np.asarray([str(name) for name in ids], dtype=object)
             if len(ids) != len(offsets) - 1:
                 raise ValueError(
                     f"ids must name every bag: got {len(ids)} ids for {len(offsets) - 1} bags."
@@ -215,9 +217,8 @@ class Bags:
     @property
     def ids(self) -> Any:
         """Names of the bags, shape (n_bags,)."""
-        if self._ids is None:
-            return np.asarray([str(i) for i in range(len(self))], dtype=object)
-        return self._ids
+        names = np.arange(len(self)) if self._ids is None else self._ids
+        return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -296,7 +297,7 @@ class Bags:
         return Bags._trusted(
             self._instances[first:last],
             offsets - first,
-            None if self._ids is None else self._ids[start:stop],
+            np.arange(start, stop) if self._ids is None else self._ids[start:stop],
             {name: column[first:last] for name, column in self._columns.items()},
         )
 
@@ -308,7 +309,8 @@ class Bags:
         return Bags._trusted(
             instances.take(rows, axis=0) if plain else instances[rows],
             offsets,
-            self.ids[chosen],
+            # Unnamed bags keep their numbers; a million strings would cost more than the rows.
+            chosen if self._ids is None else self._ids[chosen],
             {name: column[rows] for name, column in self._columns.items()},
         )
 
