@@ -508,11 +508,10 @@ def _check_offsets(offsets: Any, instances: Any) -> None:
 def _check_finite(bags: Bags) -> None:
     X = bags.instances
     if sp.issparse(X):
-        finite = np.isfinite(X.data)
-        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[~finite]
-        cols = X.indices[~finite]
-        if len(rows):
-            _raise_not_finite(bags, int(rows[0]), int(cols[0]))
+        bad = np.flatnonzero(~np.isfinite(X.data))
+        if len(bad):
+            row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
+            _raise_not_finite(bags, row, X[row : row + 1].toarray())
         return
     for start in range(0, bags.n_instances, _CHECK_ROWS):
         block = X[start : start + _CHECK_ROWS]
@@ -527,17 +526,20 @@ def _check_finite(bags: Bags) -> None:
                 ok = bool(np.isfinite(np.sum(block, dtype=np.float64)))
             ok = ok or bool(np.isfinite(block).all())
         if not ok:
-            row, col = np.argwhere(~np.isfinite(np.asarray(block)))[0][:2]
-            _raise_not_finite(bags, start + int(row), int(col))
+            _raise_not_finite(bags, start, np.asarray(block))
 
 
-def _raise_not_finite(bags: Bags, row: int, col: int) -> None:
+def _raise_not_finite(bags: Bags, start: int, block: Any) -> None:
+    """Name the first bad entry of a block of rows that begins at row ``start``."""
+    place = np.argwhere(~np.isfinite(block))[0]
+    row = start + int(place[0])
     i = int(np.searchsorted(bags.offsets, row, side="right")) - 1
-    value = bags.instances[row, col]
-    what = "NaN" if np.isnan(float(value)) else "infinity"
+    what = "NaN" if np.isnan(block[tuple(place)]) else "infinity"
+    kind = "feature" if block.ndim == 2 else "pixel"
+    where = ", ".join(str(p) for p in place[1:])
     raise ValueError(
         f"{bags.describe_bag(i)} contains {what} in instance {row - int(bags.offsets[i])}, "
-        f"feature {col}; features must be finite."
+        f"{kind} {where}; features must be finite."
     )
 
 
