@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import warnings
 from collections.abc import Iterator
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,12 +23,21 @@ from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
 from bagwise.core.platt import fit_platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.drivers import CHUNK_SIZE, cut, make_driver
+from bagwise.models.drivers import CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
+from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
-from bagwise.models.variational.predict import block_scores, loo_decision
-from bagwise.models.variational.updates import Block, Fit, Posterior, Sites, fit_blocks, moments
+from bagwise.models.variational.parts import (
+    CACHES,
+    LeaveOut,
+    make_parts,
+    materialised,
+    parse_bytes,
+    plan_cache,
+)
+from bagwise.models.variational.predict import block_scores
+from bagwise.models.variational.updates import Block, Fit, Part, Posterior, fit_parts, moments
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 # Instances whose distances make the median length scale.
@@ -88,6 +98,19 @@ class VGPMIL(InstanceClassifier):
         Storage of the projected instances; M x M algebra is always float64.
     n_jobs : int, optional
         Threads over blocks of bags.
+    driver : {"serial", "threads", "dask"} or driver object, optional
+        Where the work over instances runs. Default: the active Dask client where there is one,
+        else threads if ``n_jobs`` asks for them. The result is the same.
+    cache : {"auto", "memory", "disk", "none"}
+        Keep the projected instances in memory, in a temporary file, or project them anew in
+        each iteration. "auto" is memory where they fit ``memory_limit``, else disk.
+    memory_limit : int or str, optional
+        Bytes, or such as "2GB", that the projected instances may take in memory. Default: half
+        of what is free.
+    checkpoint : path, optional
+        Save the state of the fit there every ``checkpoint_every`` iterations; a fit of the same
+        problem that finds the file goes on from it. Removed when the fit ends.
+    checkpoint_every : int
     random_state : int, RandomState or None
         Of the inducing points, of ``init="random"`` and of the median's subsample.
     verbose : bool
@@ -106,6 +129,8 @@ class VGPMIL(InstanceClassifier):
     bound_history_ : array of shape (n_iter_,)
         Evidence bound after every iteration.
     n_iter_, converged_ : int, bool
+    cache_ : str
+        How the projected instances were kept.
     posterior_mean_, posterior_factor_ : arrays of shape (M,), (M, M)
         q(v) = N(m, W^T W) in whitened coordinates, u = L v.
 
@@ -149,6 +174,11 @@ class VGPMIL(InstanceClassifier):
         "chunk_size": [Interval(Integral, 1, None, closed="left")],
         "dtype": [StrOptions({"float64", "float32"})],
         "n_jobs": [Integral, None],
+        "driver": [StrOptions(set(DRIVERS)), HasMethods(["map", "sweep"]), None],
+        "cache": [StrOptions(set(CACHES))],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+        "checkpoint": [str, PathLike, None],
+        "checkpoint_every": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "callback": [callable, None],
@@ -177,6 +207,11 @@ class VGPMIL(InstanceClassifier):
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
         n_jobs: int | None = None,
+        driver: Any = None,
+        cache: str = "auto",
+        memory_limit: Any = None,
+        checkpoint: Any = None,
+        checkpoint_every: int = 10,
         random_state: Any = None,
         verbose: bool = False,
         callback: Any = None,
@@ -201,9 +236,23 @@ class VGPMIL(InstanceClassifier):
         self.chunk_size = chunk_size
         self.dtype = dtype
         self.n_jobs = n_jobs
+        self.driver = driver
+        self.cache = cache
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.random_state = random_state
         self.verbose = verbose
         self.callback = callback
+
+    # Parameters that a relative of this model does not take.
+    _not_taken: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """scikit-learn's list of parameters: the relatives name only what they add."""
+        shared = set(inspect.signature(VGPMIL.__init__).parameters) - {"self"}
+        return sorted((shared | set(super()._get_param_names())) - cls._not_taken)
 
     def _density(self) -> Density:
         return Sech()
@@ -236,11 +285,11 @@ class VGPMIL(InstanceClassifier):
         pi = training.start(self.init, labels, rng)
         if self.learn_kernel:
             projector, pi = self._learn_kernel(data.bags, labels, projector, pi)
-        blocks, fit = self._train(data.bags, labels, projector, pi, validation)
+        driver = make_driver(self.n_jobs, self.driver)
+        parts, fit = self._train(data.bags, labels, projector, pi, driver, validation)
         self._store(projector, fit)
-        q, sites = fit.posterior, self._split_sites(blocks, fit)
-        rule: Any = self.bag_rule
-        left_out = [loo_decision(b, q, s, rule) for b, s in zip(blocks, sites, strict=True)]
+        left_out: list[Any] = []
+        driver.sweep(LeaveOut(fit.posterior, self.bag_rule), parts, left_out.append)
         self.loo_decision_ = np.concatenate(left_out)
         self.platt_ = fit_platt(self.loo_decision_, data.y) if self.calibrate else None
         return self
@@ -277,8 +326,18 @@ class VGPMIL(InstanceClassifier):
         """Short fits and kernel updates in turn, P(29); the beliefs carry over."""
         from bagwise.models.variational.hyper import learn_kernel
 
+        driver = make_driver(self.n_jobs, self.driver)
         for _ in range(_KERNEL_ROUNDS):
-            _, fit = self._train(bags, labels, projector, pi, max_iter=_KERNEL_ITERATIONS)
+            parts = self._parts(bags, labels, projector, pi, driver)
+            fit, _ = fit_parts(
+                materialised(parts, self.cache_, driver),
+                len(projector.Z),
+                self._likelihood(),
+                check_density(self._density()),
+                max_iter=_KERNEL_ITERATIONS,
+                tol=self.tol,
+                driver=driver,
+            )
             old, pi = projector.kernel, fit.pi
             kernel = learn_kernel(
                 old, projector.scaling(bags.instances), projector.Z, fit.omega, fit.rho
@@ -288,36 +347,56 @@ class VGPMIL(InstanceClassifier):
                 break
         return projector, pi
 
+    def _parts(
+        self, bags: Bags, labels: Labels, projector: Any, pi: Any, driver: Driver
+    ) -> list[Part]:
+        """The bags as parts, and in ``cache_`` how their projections are kept."""
+        limit = parse_bytes(self.memory_limit)
+        M = len(projector.Z)
+        self.cache_ = plan_cache(self.cache, M, bags.n_instances, self.dtype, limit).cache
+        return make_parts(bags.instances, labels, projector, pi, self.chunk_size, driver.n_parts)
+
     def _train(
         self,
         bags: Bags,
         labels: Labels,
         projector: training.Projector,
         pi: Any,
+        driver: Driver,
         validation: Any = None,
-        max_iter: int | None = None,
-    ) -> tuple[list[Block], Fit]:
-        driver = make_driver(self.n_jobs)
-        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+    ) -> tuple[list[Any], Fit]:
+        """Fit q(v); returns the parts as they ended, and the fit."""
+        likelihood, density = self._likelihood(), check_density(self._density())
+        parts, state, keeper = self._parts(bags, labels, projector, pi, driver), None, None
+        if self.checkpoint is not None:
+            problem = fingerprint(labels, pi, projector, likelihood, density, self.tol)
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_every, problem, likelihood)
+            state, parts = keeper.resume(parts)
+        start = materialised(parts, self.cache_, driver)
         options: dict[str, Any] = {"driver": driver, "tol": self.tol}
-        objects = self._likelihood(), check_density(self._density())
-        if max_iter is not None:
-            return blocks, fit_blocks(blocks, pi, *objects, max_iter=max_iter, **options)
-        monitors: list[Any] = [self.callback] if self.callback is not None else []
-        patience = None
-        if validation is not None:
-            patience = self._watch(validation, projector)
-            monitors.append(patience)
+        patience = None if validation is None else self._watch(validation, projector)
+        monitors = [m for m in (self.callback, patience) if m is not None]
         with training.progress(self.verbose, self.max_iter, type(self).__name__) as bar:
-            tell = training.all_of([*monitors, *bar])
-            fit = fit_blocks(
-                blocks, pi, *objects, max_iter=self.max_iter, on_iteration=tell, **options
+            fit, ended = fit_parts(
+                start,
+                len(projector.Z),
+                likelihood,
+                density,
+                max_iter=self.max_iter,
+                on_iteration=training.all_of([*monitors, *bar]),
+                state=state,
+                on_state=None if keeper is None else keeper.saver(driver),
+                **options,
             )
         if patience is not None and patience.best < fit.n_iter:
             # Updates are deterministic, so fitting again up to the best iteration restores it.
-            fit = fit_blocks(blocks, pi, *objects, max_iter=patience.best, **options)
+            fit, ended = fit_parts(
+                start, len(projector.Z), likelihood, density, max_iter=patience.best, **options
+            )
             fit = fit._replace(converged=True)
-        return blocks, fit
+        if keeper is not None:
+            keeper.done()
+        return ended, fit
 
     def _watch(self, validation: Any, projector: training.Projector) -> training.Patience:
         bags = self._check_bags(validation[0], n_features=self.n_features_in_)
@@ -329,7 +408,7 @@ class VGPMIL(InstanceClassifier):
             )
         codes = (y == self.classes_[1]).astype(int)
         labels = Labels(bags.offsets, codes, np.full(bags.n_instances, -1, dtype=np.int8))
-        driver = make_driver(self.n_jobs)
+        driver = make_driver(self.n_jobs, self.driver)
         blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
         rule: Any = self.bag_rule
         return training.Patience(blocks, codes, rule, self.patience)
@@ -352,11 +431,6 @@ class VGPMIL(InstanceClassifier):
                 stacklevel=3,
             )
 
-    @staticmethod
-    def _split_sites(blocks: list[Block], fit: Fit) -> list[Sites]:
-        starts = np.cumsum([0] + [len(block.r) for block in blocks])
-        return [Sites(fit.omega[a:b], fit.rho[a:b]) for a, b in itertools.pairwise(starts)]
-
     def _posterior(self) -> Posterior:
         return Posterior(self.posterior_mean_, self.posterior_factor_)
 
@@ -370,7 +444,8 @@ class VGPMIL(InstanceClassifier):
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
         work = training.ProjectSpan(bags.instances, labels, projector)
-        return make_driver(self.n_jobs).map(work, cut(bags.offsets, self.chunk_size))
+        driver = make_driver(self.n_jobs, self.driver)
+        return driver.map(work, cut(bags.offsets, self.chunk_size))
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""

@@ -48,6 +48,16 @@ class Sites(NamedTuple):
     rho: Any  # [n] linear weight
 
 
+class Part(NamedTuple):
+    """Blocks and what is believed about them: stays where the work on it is done."""
+
+    blocks: Any  # Block by Block, as often as asked
+    pis: tuple[Any, ...]  # [n] per block, instance probabilities at the start
+    beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
+    sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
+    new_sites: tuple[Sites, ...] | None = None  # that make the next q
+
+
 class Statistics(NamedTuple):
     """Additive over blocks: all that the update of q(v) and the bound need."""
 
@@ -176,75 +186,124 @@ def relative_change(new: Posterior, old: Posterior) -> float:
     return float(np.linalg.norm(new.m - old.m)) / max(1.0, float(np.linalg.norm(new.m)))
 
 
-def fit_blocks(
-    blocks: Sequence[Block],
-    pi: Any,
-    likelihood: BagLikelihood,
-    density: Density | None = None,
-    *,
-    max_iter: int = 200,
-    tol: float = 1e-3,
-    driver: Driver | None = None,
-    on_iteration: Callable[[Iteration], bool] | None = None,
-) -> Fit:
-    """Fit q(v) to blocks of bags, starting the instances' probabilities at ``pi`` [N].
-
-    ``on_iteration`` is called after every iteration with its bound and may return True to stop.
-    """
-    density, driver = density or Sech(), driver or Serial()
-    M = blocks[0].A[0].shape[0]
-    starts = np.cumsum([0] + [len(block.r) for block in blocks])
-    pis = [pi[a:b] for a, b in itertools.pairwise(starts)]
-    beliefs: list[Any] = [None] * len(blocks)
-    q, old, sites = prior(M), prior(M), []
-    history: list[float] = []
-    converged, change = False, np.inf
-    for n_iter in range(max_iter + 1):
-        last = converged or n_iter == max_iter
-        step = _Step(likelihood, density, q if n_iter else None, last)
-        new_sites: list[Sites] = []
-        sums = total(_collect(driver.map(step, blocks, beliefs, pis), beliefs, new_sites))
-        if n_iter:
-            history.append(sums.bound - gaussians.kl_to_standard(q.m, q.W))
-            told = Iteration(n_iter, history[-1], change, q)
-            if (on_iteration is not None and on_iteration(told)) or last:
-                break
-        sites = new_sites
-        old, q = q, update_posterior(sums.precision, sums.linear)
-        change = relative_change(q, old)
-        converged = n_iter > 0 and change < tol
-    omega, rho = (np.concatenate(parts) for parts in zip(*sites, strict=True))
-    pi = np.concatenate([belief.pi for belief in beliefs])
-    return Fit(q, omega, rho, pi, np.array(history), len(history), converged)
-
-
 @dataclass(frozen=True)
 class _Step:
-    """`expect` with all but the block filled in; picklable, for processes and clusters."""
+    """`expect` over the blocks of a part; picklable, for processes and clusters."""
 
     likelihood: Any
     density: Any
     q: Posterior | None
     last: bool
 
-    def __call__(self, block: Block, previous: Any, pi: Any) -> Expected:
-        return expect(
-            block,
-            previous,
-            pi,
-            q=self.q,
-            likelihood=self.likelihood,
-            density=self.density,
-            last=self.last,
-        )
+    def __call__(self, part: Part) -> tuple[Part, Statistics]:
+        previous = part.beliefs or itertools.repeat(None)
+        beliefs, sites, sums = [], [], None
+        for block, before, pi in zip(part.blocks, previous, part.pis, strict=False):
+            found = expect(
+                block,
+                before,
+                pi,
+                q=self.q,
+                likelihood=self.likelihood,
+                density=self.density,
+                last=self.last,
+            )
+            beliefs.append(found.targets)
+            sites.append(found.sites)
+            sums = found.statistics if sums is None else total([sums, found.statistics])
+        assert sums is not None  # a part is never empty
+        new = part._replace(beliefs=tuple(beliefs), sites=part.new_sites, new_sites=tuple(sites))
+        return new, sums
 
 
-def _collect(results: Any, beliefs: list[Any], sites: list[Sites]) -> Any:
-    """Yield the statistics to be summed; keep what stays with the block."""
-    for i, result in enumerate(results):
-        beliefs[i] = result.targets
-        sites.append(result.sites)
-        yield result.statistics
+@dataclass(frozen=True)
+class _Read:
+    """What every instance of a part ended with: omega, rho, pi."""
+
+    def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
+        assert part.sites is not None and part.beliefs is not None
+        omega, rho = (np.concatenate(column) for column in zip(*part.sites, strict=True))
+        return part, (omega, rho, np.concatenate([b.pi for b in part.beliefs]))
+
+
+class State(NamedTuple):
+    """Where a fit stands between two iterations."""
+
+    n_iter: int
+    q: Posterior
+    history: list[float]
+    change: float
+    converged: bool
+
+
+def fit_parts(
+    parts: list[Any],
+    M: int,
+    likelihood: BagLikelihood,
+    density: Density,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-3,
+    driver: Driver,
+    on_iteration: Callable[[Iteration], bool] | None = None,
+    state: State | None = None,
+    on_state: Callable[[State, list[Any]], None] | None = None,
+) -> tuple[Fit, list[Any]]:
+    """Fit q(v) to parts, wherever the driver keeps them; returns the parts as they ended.
+
+    ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
+    iteration but the first, where this one stands.
+    """
+    n_iter, q, history, change, converged = state or State(0, prior(M), [], np.inf, False)
+    while True:
+        last = converged or n_iter == max_iter
+        if n_iter and on_state is not None:
+            on_state(State(n_iter, q, history, change, converged), parts)
+        step = _Step(likelihood, density, q if n_iter else None, last)
+        sums = _Sum()
+        parts = driver.sweep(step, parts, sums)
+        if n_iter:
+            history = [*history, sums.value.bound - gaussians.kl_to_standard(q.m, q.W)]
+            told = Iteration(n_iter, history[-1], change, q)
+            if (on_iteration is not None and on_iteration(told)) or last:
+                break
+        old, q = q, update_posterior(sums.value.precision, sums.value.linear)
+        change = relative_change(q, old)
+        converged = n_iter > 0 and change < tol
+        n_iter += 1
+    ends: list[Any] = []
+    parts = driver.sweep(_Read(), parts, ends.append)
+    omega, rho, pi = (np.concatenate(column) for column in zip(*ends, strict=True))
+    return Fit(q, omega, rho, pi, np.array(history), len(history), converged), parts
+
+
+class _Sum:
+    """Adds statistics as they arrive."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def __call__(self, statistics: Any) -> None:
+        self.value = statistics if self.value is None else total([self.value, statistics])
+
+
+def fit_blocks(
+    blocks: Sequence[Block],
+    pi: Any,
+    likelihood: BagLikelihood,
+    density: Density | None = None,
+    *,
+    driver: Driver | None = None,
+    **options: Any,
+) -> Fit:
+    """`fit_parts` on blocks in memory, starting the instances' probabilities at ``pi`` [N]."""
+    starts = np.cumsum([0] + [len(block.r) for block in blocks])
+    pis = tuple(pi[a:b] for a, b in itertools.pairwise(starts))
+    part = Part(tuple(blocks), pis)
+    M = blocks[0].A[0].shape[0]
+    return fit_parts(
+        [part], M, likelihood, density or Sech(), driver=driver or Serial(), **options
+    )[0]
 
 
 def fit_whitened(
