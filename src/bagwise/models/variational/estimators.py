@@ -21,7 +21,7 @@ from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
-from bagwise.core.platt import fit_platt
+from bagwise.core.platt import Platt, fit_platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
@@ -37,6 +37,7 @@ from bagwise.models.variational.parts import (
     plan_cache,
 )
 from bagwise.models.variational.predict import block_scores
+from bagwise.models.variational.stochastic import StochasticFit
 from bagwise.models.variational.updates import Block, Fit, Part, Posterior, fit_parts, moments
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -46,7 +47,7 @@ _MEDIAN_ROWS = 1000
 _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
 
-class VGPMIL(InstanceClassifier):
+class VGPMIL(StochasticFit, InstanceClassifier):
     """Variational Gaussian process multiple-instance learning.
 
     A sparse GP scores every instance; the label of a bag says whether the largest of its hidden
@@ -245,6 +246,7 @@ class VGPMIL(InstanceClassifier):
         self.verbose = verbose
         self.callback = callback
 
+    platt_: Platt | None
     # Parameters that a relative of this model does not take.
     _not_taken: ClassVar[frozenset[str]] = frozenset()
 
@@ -413,11 +415,19 @@ class VGPMIL(InstanceClassifier):
         rule: Any = self.bag_rule
         return training.Patience(blocks, codes, rule, self.patience)
 
-    def _store(self, projector: training.Projector, fit: Fit) -> None:
+    def _store_posterior(self, projector: training.Projector, q: Posterior) -> None:
         self.kernel_ = projector.kernel
         self.feature_center_, self.feature_width_ = projector.scaling
         self.inducing_points_ = projector.scaling.undo(projector.Z)
-        self.posterior_mean_, self.posterior_factor_ = fit.posterior
+        self.posterior_mean_, self.posterior_factor_ = q
+
+    def _fitted_projector(self, dtype: str) -> training.Projector:
+        scaling = training.Scaling(self.feature_center_, self.feature_width_)
+        Z = scaling(self.inducing_points_)
+        return training.make_projector(self.kernel_, Z, scaling, dtype)
+
+    def _store(self, projector: training.Projector, fit: Fit) -> None:
+        self._store_posterior(projector, fit.posterior)
         self.instance_proba_ = fit.pi
         self.bound_history_ = fit.bound_history
         self.n_iter_ = fit.n_iter
@@ -437,10 +447,7 @@ class VGPMIL(InstanceClassifier):
     def _projected(self, bags: Any) -> Iterator[Block]:
         """Blocks of the bags to predict, one in memory at a time."""
         bags = self._validate_predict(bags)
-        scaling = training.Scaling(self.feature_center_, self.feature_width_)
-        projector = training.make_projector(
-            self.kernel_, scaling(self.inducing_points_), scaling, "float64"
-        )
+        projector = self._fitted_projector("float64")
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
         work = training.ProjectSpan(bags.instances, labels, projector)

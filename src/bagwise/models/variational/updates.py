@@ -187,7 +187,7 @@ def relative_change(new: Posterior, old: Posterior) -> float:
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """`expect` over the blocks of a part; picklable, for processes and clusters."""
 
     likelihood: Any
@@ -196,6 +196,7 @@ class _Step:
     last: bool
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
+        """The part with new beliefs, and its statistics."""
         previous = part.beliefs or itertools.repeat(None)
         beliefs, sites, sums = [], [], None
         for block, before, pi in zip(part.blocks, previous, part.pis, strict=False):
@@ -259,8 +260,8 @@ def fit_parts(
         last = converged or n_iter == max_iter
         if n_iter and on_state is not None:
             on_state(State(n_iter, q, history, change, converged), parts)
-        step = _Step(likelihood, density, q if n_iter else None, last)
-        sums = _Sum()
+        step = Step(likelihood, density, q if n_iter else None, last)
+        sums = Sum()
         parts = driver.sweep(step, parts, sums)
         if n_iter:
             history = [*history, sums.value.bound - gaussians.kl_to_standard(q.m, q.W)]
@@ -277,13 +278,14 @@ def fit_parts(
     return Fit(q, omega, rho, pi, np.array(history), len(history), converged), parts
 
 
-class _Sum:
+class Sum:
     """Adds statistics as they arrive."""
 
     def __init__(self) -> None:
         self.value: Any = None
 
     def __call__(self, statistics: Any) -> None:
+        """Take in one more."""
         self.value = statistics if self.value is None else total([self.value, statistics])
 
 
