@@ -73,8 +73,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         `NoisyMax` (the papers'), `ExactOr`, `SoftWitness`, `Inherited`.
     expectation, schedule : str
         Of `NoisyMax`; see there.
-    init : {"label", "half", "random"} or array of shape (n_instances,)
-        Instance probabilities in positive bags before the first update: 1, 1/2, or
+    init : {"half", "label", "random"} or array of shape (n_instances,)
+        Instance probabilities in positive bags before the first update: 1/2, 1, or
         uniform draws; instances of negative bags start at 0 (``random`` draws for them too, as P
         does). An array gives them all.
     max_iter, tol : int, float
@@ -197,7 +197,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         likelihood: Any = "noisy-max",
         expectation: str = "plug-in",
         schedule: str = "damped",
-        init: Any = "label",
+        init: Any = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
         learn_kernel: bool = False,
