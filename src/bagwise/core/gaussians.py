@@ -45,7 +45,7 @@ def project(kernel: Any, X: Any, Z: Any, L: Any, dtype: Any = np.float64) -> tup
     if is_torch_array(X):
         A = linalg.solve_lower(L, kernel(X, Z).T)
         r = (kernel.diag(X) - linalg.column_squares(A)).clamp(min=0.0)
-        return A.to(dtype), r
+        return A.to(dtype), r.to(dtype)
     X = np.asarray(X, dtype=np.float64)
     A = linalg.solve_lower(L, np.asarray(kernel(X, Z), dtype=np.float64).T)  # [M, n]
     r = np.maximum(kernel.diag(X) - linalg.column_squares(A), 0.0)
@@ -77,6 +77,8 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     >>> np.round(np.exp(moments.log_positive), 4).tolist()
     [0.5, 0.7803]
     """
+    if is_torch_array(mean):
+        return _device_moments(mean.double(), var.double(), n_nodes)
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
     nodes, log_weights = _hermite(n_nodes)
     out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
@@ -88,3 +90,18 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
         out.log_positive[rows] = logsumexp(log_negative + f + log_weights, axis=1)
         out.log_negative_squared[rows] = logsumexp(2 * log_negative + log_weights, axis=1)
     return out
+
+
+def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
+    """The same sum, node after node where the tensors live; results come to the host."""
+    import torch
+
+    nodes, log_weights = _hermite(n_nodes)
+    sums: list[Any] = [torch.full_like(mean, -torch.inf) for _ in SigmoidMoments._fields]
+    std = var.sqrt()
+    for node, weight in zip(nodes.tolist(), log_weights.tolist(), strict=True):
+        f = mean + std * node
+        log_negative = -torch.logaddexp(f, torch.zeros_like(f))
+        terms = (log_negative + f, log_negative, 2 * log_negative)
+        sums = [torch.logaddexp(s, t + weight) for s, t in zip(sums, terms, strict=True)]
+    return SigmoidMoments(*(s.cpu().numpy() for s in sums))

@@ -79,10 +79,29 @@ def solve_lower(L: Any, B: Any) -> Any:
     return X[:, 0] if B.ndim == 1 else X
 
 
+def first_two_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
+    """``A^T m`` and the squared norms of the columns of ``W A``, both [n]."""
+    if is_torch_array(A):
+        import torch
+
+        # One product reads A once; m rides along as one more row of W.
+        R = torch.cat([like(W, A), like(m, A)[None]]) @ A
+        return R[-1], torch.linalg.vector_norm(R[:-1], dim=0).square()
+    m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
+    return (A.T @ m).astype(np.float64, copy=False), column_squares(lower_times(W, A))
+
+
+def like(x: Any, A: Any) -> Any:
+    """``x`` as a tensor with the precision and on the device of ``A``."""
+    import torch
+
+    return torch.as_tensor(x, dtype=A.dtype, device=A.device)
+
+
 def lower_times(W: Any, A: Any) -> Any:
     """``W A`` for lower-triangular ``W``, at half the work of a full product."""
     if is_torch_array(A):
-        return W @ A
+        return like(W, A) @ A
     trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
     return trmm(1.0, W, A, lower=1)
 
@@ -96,10 +115,19 @@ def weighted_gram(A: Any, omega: Any) -> Any:
     return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
 
 
+def weighted_sum(A: Any, rho: Any) -> Any:
+    """``A rho`` in float64, [M]."""
+    if is_torch_array(A):
+        return (A @ rho.to(A.dtype)).double()
+    return (A @ rho.astype(A.dtype, copy=False)).astype(np.float64, copy=False)
+
+
 def column_squares(A: Any) -> Any:
     """Squared norm of every column, in float64, shape [n]."""
     if is_torch_array(A):
-        return (A * A).sum(0).double()
+        import torch
+
+        return torch.linalg.vector_norm(A, dim=0).square()
     At = A.T
     return np.einsum("nm,nm->n", At, At).astype(np.float64, copy=False)
 

@@ -25,16 +25,17 @@ def index(offsets: Array) -> Array:
     if is_torch_array(offsets):
         import torch
 
-        return torch.repeat_interleave(lengths(offsets))
+        # Kept on the tensor: making it waits for the device, and a fit asks for it again and again.
+        if not hasattr(offsets, "_bagwise_index"):
+            offsets._bagwise_index = torch.repeat_interleave(lengths(offsets))
+        return offsets._bagwise_index
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
 def spread(per_segment: Array, offsets: Array) -> Array:
     """Repeat one value per segment to one value per row."""
     if is_torch_array(per_segment):
-        import torch
-
-        return torch.repeat_interleave(per_segment, lengths(offsets), dim=0)
+        return per_segment[index(offsets)]
     return np.repeat(per_segment, np.diff(offsets), axis=0)
 
 

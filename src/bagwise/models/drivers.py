@@ -19,6 +19,8 @@ import numpy as np
 
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
+# On a GPU launches cost more than the cache saves.
+DEVICE_CHUNK_SIZE = 1 << 20
 
 
 class Span(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.files import new_file
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.likelihoods import Labels, Moments
@@ -116,11 +117,11 @@ class _Beliefs:
     def __call__(self, part: Part) -> tuple[Part, dict[str, Any]]:
         assert part.beliefs is not None and part.new_sites is not None
         columns: dict[str, Any] = {
-            f"belief_{name}": np.concatenate([getattr(b, name) for b in part.beliefs])
+            f"belief_{name}": to_numpy(concatenate(getattr(b, name) for b in part.beliefs))
             for name in part.beliefs[0]._fields
         }
         for name in Sites._fields:
-            columns[name] = np.concatenate([getattr(s, name) for s in part.new_sites])
+            columns[name] = to_numpy(concatenate(getattr(s, name) for s in part.new_sites))
         return part, columns
 
 

@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
+from array_api_compat import is_torch_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -19,11 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
+from bagwise.core.arrays import concatenate, host_rows, to_numpy
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
 from bagwise.core.platt import Platt, fit_platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.drivers import CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
+from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
@@ -93,8 +95,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
     patience : int
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
-    chunk_size : int
-        Instances per chunk of work.
+    chunk_size : int, optional
+        Instances per chunk of work; default: 1024, which stays in cache, and 2^20 on a GPU.
     dtype : {"float64", "float32"}
         Storage of the projected instances; M x M algebra is always float64.
     n_jobs : int, optional
@@ -108,6 +110,11 @@ class VGPMIL(StochasticFit, InstanceClassifier):
     memory_limit : int or str, optional
         Bytes, or such as "2GB", that the projected instances may take in memory. Default: half
         of what is free.
+    device : str, optional
+        "cuda" does the work over instances on a GPU; default: where the instances are (torch
+        tensors stay on their device), else plain NumPy. A missing GPU is an error.
+    precision : {"tf32"}, optional
+        Allow TF32 in float32 products on the GPU.
     checkpoint : path, optional
         Save the state of the fit there every ``checkpoint_every`` iterations; a fit of the same
         problem that finds the file goes on from it. Removed when the fit ends.
@@ -172,12 +179,14 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
         "calibrate": ["boolean"],
         "patience": [Interval(Integral, 1, None, closed="left")],
-        "chunk_size": [Interval(Integral, 1, None, closed="left")],
+        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "dtype": [StrOptions({"float64", "float32"})],
         "n_jobs": [Integral, None],
         "driver": [StrOptions(set(DRIVERS)), HasMethods(["map", "sweep"]), None],
         "cache": [StrOptions(set(CACHES))],
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+        "device": [str, None],
+        "precision": [StrOptions({"tf32"}), None],
         "checkpoint": [str, PathLike, None],
         "checkpoint_every": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -205,12 +214,14 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         bag_rule: str = "noisy-or",
         calibrate: bool = False,
         patience: int = 10,
-        chunk_size: int = CHUNK_SIZE,
+        chunk_size: int | None = None,
         dtype: str = "float64",
         n_jobs: int | None = None,
         driver: Any = None,
         cache: str = "auto",
         memory_limit: Any = None,
+        device: str | None = None,
+        precision: str | None = None,
         checkpoint: Any = None,
         checkpoint_every: int = 10,
         random_state: Any = None,
@@ -240,6 +251,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.driver = driver
         self.cache = cache
         self.memory_limit = memory_limit
+        self.device = device
+        self.precision = precision
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
         self.random_state = random_state
@@ -307,7 +320,12 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         kernel = self.kernel
         if kernel is None:
             kernel = RBF(self._length_scale(X, scaling, rng), self.variance)
-        return training.make_projector(kernel, Z, scaling, self.dtype)
+        return self._placed(training.make_projector(kernel, Z, scaling, self.dtype), X)
+
+    def _placed(self, projector: training.Projector, X: Any) -> training.Projector:
+        """The projector on the device where the work is to be done."""
+        device = training.torch_device(self.device, X)
+        return projector if device is None else projector.to(device)
 
     def _length_scale(self, X: Any, scaling: training.Scaling, rng: Any) -> Any:
         if isinstance(self.length_scale, str):
@@ -316,7 +334,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
             rows = np.arange(X.shape[0])
             if len(rows) > _MEDIAN_ROWS:
                 rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
-            return np.sqrt(median_sq_distance(scaling(X[rows])))
+            return np.sqrt(median_sq_distance(scaling(host_rows(X, rows))))
         if np.ndim(self.length_scale) and np.shape(self.length_scale) != (X.shape[1],):
             raise ValueError(
                 f"length_scale must be a number or one per feature ({X.shape[1]}); got shape "
@@ -356,7 +374,9 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         limit = parse_bytes(self.memory_limit)
         M = len(projector.Z)
         self.cache_ = plan_cache(self.cache, M, bags.n_instances, self.dtype, limit).cache
-        return make_parts(bags.instances, labels, projector, pi, self.chunk_size, driver.n_parts)
+        return make_parts(
+            bags.instances, labels, projector, pi, self._chunk_size(projector), driver.n_parts
+        )
 
     def _train(
         self,
@@ -411,14 +431,15 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         codes = (y == self.classes_[1]).astype(int)
         labels = Labels(bags.offsets, codes, np.full(bags.n_instances, -1, dtype=np.int8))
         driver = make_driver(self.n_jobs, self.driver)
-        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+        blocks = training.project_bags(bags, labels, projector, self._chunk_size(projector), driver)
         rule: Any = self.bag_rule
         return training.Patience(blocks, codes, rule, self.patience)
 
     def _store_posterior(self, projector: training.Projector, q: Posterior) -> None:
         self.kernel_ = projector.kernel
-        self.feature_center_, self.feature_width_ = projector.scaling
-        self.inducing_points_ = projector.scaling.undo(projector.Z)
+        scaling = training.Scaling(*(to_numpy(x) for x in projector.scaling))
+        self.feature_center_, self.feature_width_ = scaling
+        self.inducing_points_ = scaling.undo(to_numpy(projector.Z))
         self.posterior_mean_, self.posterior_factor_ = q
 
     def _fitted_projector(self, dtype: str) -> training.Projector:
@@ -447,19 +468,25 @@ class VGPMIL(StochasticFit, InstanceClassifier):
     def _projected(self, bags: Any) -> Iterator[Block]:
         """Blocks of the bags to predict, one in memory at a time."""
         bags = self._validate_predict(bags)
-        projector = self._fitted_projector("float64")
+        projector = self._placed(self._fitted_projector("float64"), bags.instances)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
         work = training.ProjectSpan(bags.instances, labels, projector)
         driver = make_driver(self.n_jobs, self.driver)
-        return driver.map(work, cut(bags.offsets, self.chunk_size))
+        return driver.map(work, cut(bags.offsets, self._chunk_size(projector)))
+
+    def _chunk_size(self, projector: training.Projector) -> int:
+        """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
+        if self.chunk_size is not None:
+            return self.chunk_size
+        return DEVICE_CHUNK_SIZE if is_torch_array(projector.Z) else CHUNK_SIZE
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""
         q = self._posterior_checked()
         parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
         mean, var = zip(*parts, strict=True)
-        return np.concatenate(mean), np.concatenate(var)
+        return to_numpy(concatenate(mean)), to_numpy(concatenate(var))
 
     def _posterior_checked(self) -> Posterior:
         check_is_fitted(self)

@@ -14,7 +14,7 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ import numpy as np
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.likelihoods import Labels
+from bagwise.models.variational.training import project_span
 from bagwise.models.variational.updates import Block, Part, Posterior, Sites
 
 CACHES = ("auto", "memory", "disk", "none")
@@ -42,13 +43,7 @@ class Projected:
     def __iter__(self) -> Iterator[Block]:
         first = self.spans[0].first_bag
         for span in self.spans:
-            bags = slice(span.first_bag - first, span.last_bag - first)
-            rows = slice(span.start - self.start, span.stop - self.start)
-            offsets = self.labels.offsets[bags.start : bags.stop + 1]
-            labels = Labels(offsets - offsets[0], self.labels.y[bags], self.labels.known[rows])
-            parts = [self.projector(self.X[a - self.start : b - self.start]) for a, b in span.rows]
-            A, r = zip(*parts, strict=True)
-            yield Block(A, _concatenate(r), labels)
+            yield project_span(self.X, self.labels, span, self.projector, first, self.start)
 
 
 class OnDisk:
@@ -191,10 +186,6 @@ def _part(X: Any, labels: Labels, projector: Any, pi: Any, spans: tuple[Span, ..
     rows = X.select_rows(slice(start, stop)) if hasattr(X, "select_rows") else X[start:stop]
     pis = tuple(pi[span.start : span.stop] for span in spans)
     return Part(Projected(rows, start, spans, own, projector), pis)
-
-
-def _concatenate(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass(frozen=True)

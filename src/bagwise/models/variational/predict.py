@@ -8,12 +8,15 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 from scipy.linalg import eigh
 from scipy.special import logsumexp, ndtri
 
 from bagwise.core import linalg, segments
+from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
+from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.updates import Block, Posterior, Sites, moments
 
 BagRule = Literal["noisy-or", "max", "joint"]
@@ -115,10 +118,23 @@ def _joint(mean: Any, F: Any, r: Any, n_samples: int) -> tuple[float, float]:
 
 def block_scores(A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: BagRule) -> BagScores:
     """Scores of the bags of one block under any rule."""
+    offsets = to_numpy(offsets).astype(np.int64)
     if rule == "joint":
-        return joint_bag_scores(A, r, offsets, q)
+        return joint_bag_scores([_host(a) for a in A], to_numpy(r), offsets, q)
     f = moments(A, r, q)
     return bag_scores(sigmoid_moments(f.mean, f.var), offsets, rule)
+
+
+def on_host(block: Block) -> Block:
+    """The block as NumPy arrays in float64, wherever it lives."""
+    if not is_torch_array(block.A[0]):
+        return block
+    labels = Labels(*(x.cpu().numpy() for x in block.labels))
+    return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
+
+
+def _host(A: Any) -> Any:
+    return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
 
 
 class LeftOut(NamedTuple):
@@ -136,6 +152,7 @@ def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False
     ``V = (I - C Theta)^{-1} C``, solved in the symmetric form ``I - Theta^{1/2} C Theta^{1/2}``.
     Bags of one size are solved together; bags larger than M in the M-space.
     """
+    block, sites = on_host(block), Sites(to_numpy(sites.omega), to_numpy(sites.rho))
     A = np.concatenate([np.asarray(chunk, dtype=np.float64) for chunk in block.A], axis=1)
     V = linalg.lower_times(q.W, np.asfortranarray(A))  # [M, n]
     mean, var = A.T @ q.m, np.empty(A.shape[1])
@@ -187,6 +204,7 @@ def _square_root(C: Any) -> Any:
 
 def loo_decision(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> Any:
     """Log-odds of every bag predicted without it, at fixed weights and theta, [b]."""
+    block = on_host(block)
     left = leave_bags_out(block, q, sites, joint=rule == "joint")
     offsets = np.asarray(block.labels.offsets)
     if rule != "joint":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.models.drivers import make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.densities import check_density
@@ -93,7 +94,7 @@ class StochasticFit:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
             projector = self._choose_projector(data, check_random_state(self.random_state))
         else:
-            projector = self._fitted_projector(self.dtype)
+            projector = self._placed(self._fitted_projector(self.dtype), data.bags.instances)
         labels = Labels(data.bags.offsets, data.y, data.instance_labels)
         q = None if first else Posterior(self.posterior_mean_, self.posterior_factor_)
         batch, pi = self._batch_statistics(data.bags, labels, projector, q)
@@ -113,7 +114,9 @@ class StochasticFit:
         """Statistics of a batch under q, its beliefs settled, and q(y = 1) of its instances."""
         driver = make_driver(self.n_jobs, self.driver)
         pi = training.start(self.init, labels, check_random_state(self.random_state))
-        parts = make_parts(bags.instances, labels, projector, pi, self.chunk_size, driver.n_parts)
+        parts = make_parts(
+            bags.instances, labels, projector, pi, self._chunk_size(projector), driver.n_parts
+        )
         parts = materialised(parts, "memory", driver)
         objects = self._likelihood(), check_density(self._density())
         for under in [None] + ([] if q is None else [q] * _LOCAL_PASSES):
@@ -125,4 +128,4 @@ class StochasticFit:
 
 
 def _read_beliefs(part: Any) -> tuple[Any, Any]:
-    return part, np.concatenate([belief.pi for belief in part.beliefs])
+    return part, to_numpy(concatenate(belief.pi for belief in part.beliefs))

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.models.drivers import CHUNK_SIZE, Driver, Serial, cut, total
 from bagwise.models.variational.densities import Density, Sech
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, Moments
@@ -115,31 +117,26 @@ def make_blocks(A: Any, r: Any, labels: Labels, chunk_size: int = CHUNK_SIZE) ->
 
 def moments(A: Sequence[Any], r: Any, q: Posterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
-    means, variances = [], []
-    m, W = q.m.astype(A[0].dtype, copy=False), q.W.astype(A[0].dtype, copy=False)
-    for chunk in A:
-        means.append(chunk.T @ m)
-        variances.append(linalg.column_squares(linalg.lower_times(W, chunk)))
-    mean = np.concatenate(means).astype(np.float64, copy=False)
-    return Moments(mean, np.concatenate(variances) + r)
+    found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
+    means, squares = zip(*found, strict=True)
+    return Moments(concatenate(means), concatenate(squares) + r)
 
 
 def prior_moments(A: Sequence[Any], r: Any) -> Moments:
     """Moments under the prior, without the product with S = I."""
-    var = np.concatenate([linalg.column_squares(chunk) for chunk in A]) + r
-    return Moments(np.zeros_like(var), var)
+    var = concatenate([linalg.column_squares(chunk) for chunk in A]) + r
+    return Moments(0.0 * var, var)
 
 
 def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
-    M, start = A[0].shape[0], 0
-    precision, linear = np.zeros((M, M), order="F"), np.zeros(M)
+    start, parts = 0, []
     for chunk in A:
         rows = slice(start, start + chunk.shape[1])
-        precision += linalg.weighted_gram(chunk, sites.omega[rows])
-        linear += chunk @ sites.rho[rows].astype(chunk.dtype, copy=False)
+        gram = linalg.weighted_gram(chunk, sites.omega[rows])
+        parts.append(Statistics(gram, linalg.weighted_sum(chunk, sites.rho[rows]), 0.0))
         start = rows.stop
-    return Statistics(precision, linear, bound)
+    return total(parts)._replace(bound=bound)
 
 
 def expect(
@@ -159,23 +156,26 @@ def expect(
     """
     labels = block.labels
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
-    c = np.sqrt(f.second)
+    c = f.second**0.5
     log_psi = density.log_psi(c)
     if q is None:
+        pi = linalg.like(pi, block.A[0]) if is_torch_array(block.A[0]) else pi
         targets = likelihood.start(f, labels, pi)
     else:
         targets = likelihood.targets(f, log_psi, labels, previous)
     bound = likelihood.bound(f, log_psi, labels, targets)
     if last:
-        M = block.A[0].shape[0]
-        nothing = Statistics(np.zeros((M, M)), np.zeros(M), bound)
-        return Expected(targets, Sites(0.0, 0.0), nothing)
+        return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
 def update_posterior(precision: Any, linear: Any) -> Posterior:
-    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12)."""
+    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
+
+    Always in float64 on the host: M x M is small.
+    """
+    precision, linear = to_numpy(precision), to_numpy(linear)
     B = precision + np.eye(precision.shape[0])
     W = linalg.inverse_factor(np.asfortranarray(B))
     return Posterior(W.T @ (W @ linear), W)
@@ -223,8 +223,8 @@ class _Read:
 
     def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
         assert part.sites is not None and part.beliefs is not None
-        omega, rho = (np.concatenate(column) for column in zip(*part.sites, strict=True))
-        return part, (omega, rho, np.concatenate([b.pi for b in part.beliefs]))
+        omega, rho = (to_numpy(concatenate(column)) for column in zip(*part.sites, strict=True))
+        return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
 
 
 class State(NamedTuple):
@@ -264,7 +264,7 @@ def fit_parts(
         sums = Sum()
         parts = driver.sweep(step, parts, sums)
         if n_iter:
-            history = [*history, sums.value.bound - gaussians.kl_to_standard(q.m, q.W)]
+            history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
             told = Iteration(n_iter, history[-1], change, q)
             if (on_iteration is not None and on_iteration(told)) or last:
                 break
