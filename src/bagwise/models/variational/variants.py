@@ -66,7 +66,7 @@ class PsiVGPMIL(VGPMIL):
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
@@ -155,7 +155,7 @@ class GVGPMIL(VGPMIL):
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
@@ -207,7 +207,9 @@ class LMVGPMIL(VGPMIL):
     ----------
     C, V : float
         Steepness of the gates and width of the margin; V sets both to 2.
-    n_inducing, inducing, kernel, length_scale, variance, H, expectation, schedule, init,\
+    init : as for `VGPMIL`
+        ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
+    n_inducing, inducing, kernel, length_scale, variance, H, expectation, schedule,\
     max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype, n_jobs,\
     random_state, verbose, callback
         As for `VGPMIL`.
@@ -242,13 +244,13 @@ class LMVGPMIL(VGPMIL):
         H: float = 100.0,
         expectation: str = "plug-in",
         schedule: str = "damped",
-        init: Any = "half",
+        init: Any = "label",
         max_iter: int = 200,
         tol: float = 1e-3,
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
