@@ -23,7 +23,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import concatenate, host_rows, to_numpy
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
-from bagwise.core.platt import Platt, fit_platt
+from bagwise.core.platt import Platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
@@ -38,7 +38,12 @@ from bagwise.models.variational.parts import (
     parse_bytes,
     plan_cache,
 )
-from bagwise.models.variational.predict import block_scores
+from bagwise.models.variational.predict import (
+    LeftOutScores,
+    block_scores,
+    calibrate,
+    recalibrate,
+)
 from bagwise.models.variational.stochastic import StochasticFit
 from bagwise.models.variational.updates import Block, Fit, Part, Posterior, fit_parts, moments
 
@@ -89,9 +94,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         A bag's probability: 1 - prod(1 - p) over independent instances, the largest p, or
         noisy-or with the instances correlated through u.
     calibrate : bool
-        Platt-scale the bag score on leave-one-bag-out scores. One monotone map serves bags and
-        instances (an instance counts as a bag of one), so rankings stay and no instance is more
-        probable than its bag.
+        Platt-scale the instance log-odds on leave-one-bag-out scores, so that the bags they make
+        fit the bag labels. One monotone map: instances keep their order, and calibrated
+        instances still make their bag by ``bag_rule`` (for ``joint``, an instance counts as a
+        bag of one). False gives the papers' uncalibrated probabilities.
     patience : int
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
@@ -212,7 +218,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int | None = None,
         dtype: str = "float64",
@@ -303,10 +309,12 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         driver = make_driver(self.n_jobs, self.driver)
         parts, fit = self._train(data.bags, labels, projector, pi, driver, validation)
         self._store(projector, fit)
-        left_out: list[Any] = []
-        driver.sweep(LeaveOut(fit.posterior, self.bag_rule), parts, left_out.append)
-        self.loo_decision_ = np.concatenate(left_out)
-        self.platt_ = fit_platt(self.loo_decision_, data.y) if self.calibrate else None
+        rule: Any = self.bag_rule
+        found: list[Any] = []
+        driver.sweep(LeaveOut(fit.posterior, rule), parts, found.append)
+        left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*found, strict=True)))
+        self.loo_decision_ = left_out.bags
+        self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
         return self
 
     def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
@@ -347,6 +355,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         from bagwise.models.variational.hyper import learn_kernel
 
         driver = make_driver(self.n_jobs, self.driver)
+        scaling = training.Scaling(*(to_numpy(x) for x in projector.scaling))
+        X, Z = scaling(to_numpy(bags.instances[:])), to_numpy(projector.Z)
         for _ in range(_KERNEL_ROUNDS):
             parts = self._parts(bags, labels, projector, pi, driver)
             fit, _ = fit_parts(
@@ -359,10 +369,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
                 driver=driver,
             )
             old, pi = projector.kernel, fit.pi
-            kernel = learn_kernel(
-                old, projector.scaling(bags.instances), projector.Z, fit.omega, fit.rho
-            )
-            projector = training.make_projector(kernel, projector.Z, projector.scaling, self.dtype)
+            chunk = self._chunk_size(projector)
+            kernel = learn_kernel(old, X, Z, fit.omega, fit.rho, chunk_size=chunk)
+            projector = training.make_projector(kernel, Z, scaling, self.dtype)
+            projector = self._placed(projector, bags.instances)
             if np.abs(kernel.theta - old.theta).max() < _KERNEL_TOL:
                 break
         return projector, pi
@@ -492,27 +502,18 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         check_is_fitted(self)
         return self._posterior()
 
-    def _calibrated(self, log_odds: Any, std: Any) -> tuple[Any, Any]:
-        """Platt's map of a score, and the standard deviation carried through its slope."""
-        if self.platt_ is None:
-            return log_odds, std
-        mapped = self.platt_.log_odds(log_odds)
-        # d p' / d p = slope p'(1 - p') / (p (1 - p)), in logs.
-        gain = _log_variance(mapped) - _log_variance(log_odds)
-        return mapped, np.minimum(std * self.platt_.slope * np.exp(np.minimum(gain, 50.0)), 0.5)
-
     def _score_bags(self, bags: Any) -> tuple[Any, Any]:
-        q, rule = self._posterior_checked(), self.bag_rule
+        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
         parts = [
-            block_scores(block.A, block.r, block.labels.offsets, q, rule)  # type: ignore[arg-type]
+            block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
             for block in self._projected(bags)
         ]
         log_odds, std = zip(*parts, strict=True)
-        return self._calibrated(np.concatenate(log_odds), np.concatenate(std))
+        return np.concatenate(log_odds), np.concatenate(std)
 
     def _score_instances(self, bags: Any) -> tuple[Any, Any]:
-        p = sigmoid_moments(*self.predict_latent(bags))
-        return self._calibrated(p.log_odds, p.std)
+        p = recalibrate(sigmoid_moments(*self.predict_latent(bags)), self.platt_)
+        return p.log_odds, p.std
 
     def decision_function(self, bags: Any) -> Any:
         """Log-odds of each bag, shape (n_bags,)."""
@@ -543,11 +544,6 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         """Probability of both classes for each instance; as `predict_proba`. P(32, 33)."""
         log_odds, std = self._score_instances(bags)
         return (two_columns(expit(log_odds)), std) if return_std else two_columns(expit(log_odds))
-
-
-def _log_variance(log_odds: Any) -> Any:
-    """``log(p (1 - p))``."""
-    return -np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -np.asarray(log_odds))
 
 
 def _check_inducing(Z: Any, n_features: int) -> Any:

@@ -196,15 +196,15 @@ class LeaveOut:
     rule: Any
 
     def __call__(self, part: Part) -> tuple[Part, Any]:
-        """The part as it was, and the decisions, [b]."""
-        from bagwise.models.variational.predict import loo_decision
+        """The part as it was, and the scores."""
+        from bagwise.models.variational.predict import LeftOutScores, loo_scores
 
         assert part.sites is not None  # set by the first pass of every fit
         scores = [
-            loo_decision(block, self.q, Sites(*sites), self.rule)
+            loo_scores(block, self.q, Sites(*sites), self.rule)
             for block, sites in zip(part.blocks, part.sites, strict=True)
         ]
-        return part, np.concatenate(scores)
+        return part, LeftOutScores(*(np.concatenate(part) for part in zip(*scores, strict=True)))
 
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:

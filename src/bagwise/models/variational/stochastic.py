@@ -69,7 +69,7 @@ class StochasticFit:
         Scaling, inducing points and kernel come from the first batch. With all bags as the batch
         and ``step=1``, k calls equal ``fit`` with ``max_iter=k`` for the likelihoods "or",
         "witness" and "inherited"; "noisy-max" remembers beliefs between iterations, which a
-        stream cannot.
+        stream cannot. Nothing is calibrated: a stream keeps no bags to leave out.
 
         Parameters
         ----------
@@ -85,8 +85,6 @@ class StochasticFit:
         """
         first = not hasattr(self, "naturals_")
         classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
-        if self.calibrate:
-            raise ValueError("partial_fit cannot calibrate: it keeps no bags to leave out.")
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
         old = None if first else self.naturals_

@@ -110,6 +110,8 @@ class LMVGPMIL(VGPMIL):
     ----------
     C, V : float
         Steepness of the gates and width of the margin; V sets both to 2.
+    init : as for `VGPMIL`
+        ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
     **parameters
         All others are those of `VGPMIL`.
 
@@ -132,10 +134,12 @@ class LMVGPMIL(VGPMIL):
 
     _not_taken = frozenset({"likelihood"})
 
-    def __init__(self, *, C: float = 2.0, V: float = 2.0, **parameters: Any) -> None:
+    def __init__(
+        self, *, C: float = 2.0, V: float = 2.0, init: Any = "label", **parameters: Any
+    ) -> None:
         if "likelihood" in parameters:
             raise TypeError("LMVGPMIL has a likelihood of its own; it takes no likelihood.")
-        super().__init__(**parameters)
+        super().__init__(init=init, **parameters)
         self.C = C
         self.V = V
 
