@@ -100,12 +100,12 @@ def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
     """The same sum, node after node where the tensors live; results come to the host."""
     import torch
 
-    nodes, log_weights = _hermite(n_nodes)
-    sums: list[Any] = [torch.full_like(mean, -torch.inf) for _ in SigmoidMoments._fields]
+    nodes, weights = _hermite(n_nodes)
+    sums: list[Any] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
     std = var.sqrt()
-    for node, weight in zip(nodes.tolist(), log_weights.tolist(), strict=True):
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
         f = mean + std * node
-        log_negative = -torch.logaddexp(f, torch.zeros_like(f))
-        terms = (log_negative + f, log_negative, 2 * log_negative)
-        sums = [torch.logaddexp(s, t + weight) for s, t in zip(sums, terms, strict=True)]
-    return SigmoidMoments(*(s.cpu().numpy() for s in sums))
+        negative = torch.sigmoid(-f)
+        for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
+            total.add_(term, alpha=weight)
+    return SigmoidMoments(*(s.clamp_(min=_TINY).log_().cpu().numpy() for s in sums))

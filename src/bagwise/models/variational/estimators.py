@@ -23,7 +23,6 @@ from bagwise.core import segments
 from bagwise.core.arrays import concatenate, host_rows, to_numpy
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
-from bagwise.core.platt import Platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
@@ -265,7 +264,6 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.verbose = verbose
         self.callback = callback
 
-    platt_: Platt | None
     # Parameters that a relative of this model does not take.
     _not_taken: ClassVar[frozenset[str]] = frozenset()
 
@@ -307,7 +305,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         if self.learn_kernel:
             projector, pi = self._learn_kernel(data.bags, labels, projector, pi)
         driver = make_driver(self.n_jobs, self.driver)
-        parts, fit = self._train(data.bags, labels, projector, pi, driver, validation)
+        with training.matmul_precision(self.precision):
+            parts, fit = self._train_or_halve(data.bags, labels, projector, pi, driver, validation)
         self._store(projector, fit)
         rule: Any = self.bag_rule
         found: list[Any] = []
@@ -358,7 +357,8 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         scaling = training.Scaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(bags.instances[:])), to_numpy(projector.Z)
         for _ in range(_KERNEL_ROUNDS):
-            parts = self._parts(bags, labels, projector, pi, driver)
+            chunk = self._chunk_size(projector)
+            parts = self._parts(bags, labels, projector, pi, driver, chunk)
             fit, _ = fit_parts(
                 materialised(parts, self.cache_, driver),
                 len(projector.Z),
@@ -369,7 +369,6 @@ class VGPMIL(StochasticFit, InstanceClassifier):
                 driver=driver,
             )
             old, pi = projector.kernel, fit.pi
-            chunk = self._chunk_size(projector)
             kernel = learn_kernel(old, X, Z, fit.omega, fit.rho, chunk_size=chunk)
             projector = training.make_projector(kernel, Z, scaling, self.dtype)
             projector = self._placed(projector, bags.instances)
@@ -378,15 +377,31 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         return projector, pi
 
     def _parts(
-        self, bags: Bags, labels: Labels, projector: Any, pi: Any, driver: Driver
+        self, bags: Bags, labels: Labels, projector: Any, pi: Any, driver: Driver, chunk_size: int
     ) -> list[Part]:
         """The bags as parts, and in ``cache_`` how their projections are kept."""
         limit = parse_bytes(self.memory_limit)
         M = len(projector.Z)
         self.cache_ = plan_cache(self.cache, M, bags.n_instances, self.dtype, limit).cache
-        return make_parts(
-            bags.instances, labels, projector, pi, self._chunk_size(projector), driver.n_parts
-        )
+        return make_parts(bags.instances, labels, projector, pi, chunk_size, driver.n_parts)
+
+    def _train_or_halve(self, bags: Bags, labels: Labels, projector: Any, *rest: Any) -> Any:
+        """`_train`; when a device runs out of memory, once more with chunks half as long."""
+        chunk = self._chunk_size(projector)
+        if not is_torch_array(projector.Z):
+            return self._train(bags, labels, projector, *rest, chunk_size=chunk)
+        import torch
+
+        try:
+            return self._train(bags, labels, projector, *rest, chunk_size=chunk)
+        except torch.cuda.OutOfMemoryError:
+            chunk = max(1, chunk // 2)
+            warnings.warn(
+                f"the device ran out of memory; going on with chunks of {chunk} instances.",
+                stacklevel=3,
+            )
+        torch.cuda.empty_cache()
+        return self._train(bags, labels, projector, *rest, chunk_size=chunk)
 
     def _train(
         self,
@@ -396,10 +411,13 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         pi: Any,
         driver: Driver,
         validation: Any = None,
+        *,
+        chunk_size: int,
     ) -> tuple[list[Any], Fit]:
         """Fit q(v); returns the parts as they ended, and the fit."""
         likelihood, density = self._likelihood(), check_density(self._density())
-        parts, state, keeper = self._parts(bags, labels, projector, pi, driver), None, None
+        parts = self._parts(bags, labels, projector, pi, driver, chunk_size)
+        state, keeper = None, None
         if self.checkpoint is not None:
             problem = fingerprint(labels, pi, projector, likelihood, density, self.tol)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_every, problem, likelihood)

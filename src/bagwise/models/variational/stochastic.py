@@ -55,6 +55,8 @@ def blend(old: Naturals | None, batch: Statistics, scale: float, step: float, n:
 class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
+    platt_: Any
+
     def partial_fit(
         self: Any,
         bags: Any,

@@ -158,8 +158,11 @@ def expect(
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
     c = f.second**0.5
     log_psi = density.log_psi(c)
+    if is_torch_array(block.A[0]):
+        # What came from the host: a start, or the beliefs of a checkpoint.
+        pi = linalg.like(pi, block.A[0])
+        previous = previous and type(previous)(*(linalg.like(x, block.A[0]) for x in previous))
     if q is None:
-        pi = linalg.like(pi, block.A[0]) if is_torch_array(block.A[0]) else pi
         targets = likelihood.start(f, labels, pi)
     else:
         targets = likelihood.targets(f, log_psi, labels, previous)
