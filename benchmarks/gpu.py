@@ -180,7 +180,6 @@ def main() -> None:
     found["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
     if "svgp" not in arguments.skip:
         found["GPyTorch SVGP, one epoch"] = svgp_epoch(X, y, Z)
-    del X
     if "attention" not in arguments.skip:
         found["attention network, seconds per epoch"] = attention_ratio(
             200 if arguments.quick else 2000
