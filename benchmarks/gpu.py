@@ -42,13 +42,13 @@ def make_data(n: int, d: int, m: int) -> Any:
 
 
 def engine(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int, precision: str | None) -> Any:
-    """Kernel, projection and ``n_iter`` iterations: what `VGPMIL.fit` does between its checks."""
+    """Kernel, projection and ``n_iter`` iterations, to the final q(u)."""
     from bagwise.core.kernels import RBF
     from bagwise.models.drivers import DEVICE_CHUNK_SIZE, Serial
     from bagwise.models.variational import NoisyMax, Sech, training
     from bagwise.models.variational.likelihoods import Labels
     from bagwise.models.variational.parts import make_parts, materialised
-    from bagwise.models.variational.updates import fit_parts
+    from bagwise.models.variational.updates import iterate
 
     d = X.shape[1]
     scaling = training.Scaling(np.zeros(d), np.ones(d))
@@ -59,9 +59,7 @@ def engine(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int, precision: str | N
     with training.matmul_precision(precision):
         parts = make_parts(X, labels, projector, pi, DEVICE_CHUNK_SIZE, 1)
         parts = materialised(parts, "memory", Serial())
-        return fit_parts(
-            parts, len(Z), NoisyMax(), Sech(), max_iter=n_iter, tol=0.0, driver=Serial()
-        )
+        return iterate(parts, len(Z), NoisyMax(), Sech(), max_iter=n_iter, tol=0.0, driver=Serial())
 
 
 def bare_products(n: int, m: int, n_iter: int) -> float:
@@ -158,9 +156,26 @@ def attention_ratio(n_bags: int) -> dict[str, float]:
     return seconds
 
 
+def profile(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int) -> str:
+    """Device and host time by operation."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    engine(X, offsets, y, Z, 2, "tf32")
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        engine(X, offsets, y, Z, n_iter, "tf32")
+        torch.cuda.synchronize()
+    events = seen.key_averages()
+    return "\n".join(
+        events.table(sort_by=by, row_limit=25, max_name_column_width=60)
+        for by in ("self_cuda_time_total", "self_cpu_time_total")
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="where the device time goes")
     parser.add_argument("--skip", nargs="*", default=[])
     arguments = parser.parse_args()
     import torch
@@ -169,6 +184,9 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     print("float32 on the GPU against float64 on the CPU, in probability:", agreement(), flush=True)
     X, offsets, y, Z = make_data(n, d, m)
+    if arguments.profile:
+        print(profile(X, offsets, y, Z, n_iter))
+        return
     found: dict[str, Any] = {"instances": n, "features": d, "inducing": m, "iterations": n_iter}
     found["bare products, TF32"] = bare_products(n, m, n_iter)
     for name, precision in (("TF32", "tf32"), ("float32", None)):

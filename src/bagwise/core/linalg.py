@@ -17,6 +17,8 @@ from scipy.linalg import blas, lapack, solve_triangular
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
+# Columns worked on at a time on a GPU: a few of these stay in its second-level cache.
+SLAB = 32_768
 
 
 def cholesky(K: Any, jitter: float = JITTER) -> Any:
@@ -71,9 +73,13 @@ def solve_lower(L: Any, B: Any) -> Any:
     if is_torch_array(B):
         import torch
 
-        flat = B.ndim == 1
-        X = torch.linalg.solve_triangular(L, B[:, None] if flat else B, upper=False)
-        return X[:, 0] if flat else X
+        if B.ndim == 1:
+            return torch.linalg.solve_triangular(L, B[:, None], upper=False)[:, 0]
+        if B.shape[1] <= 4 * B.shape[0]:
+            return torch.linalg.solve_triangular(L, B, upper=False)
+        # Many right-hand sides: a product with the small inverse runs ten times faster on a GPU.
+        eye = torch.eye(L.shape[0], dtype=L.dtype, device=L.device)
+        return torch.linalg.solve_triangular(L, eye, upper=False) @ B
     trsm = blas.strsm if B.dtype == np.float32 else blas.dtrsm
     X = trsm(1.0, L, B[:, None] if B.ndim == 1 else B, lower=1)
     return X[:, 0] if B.ndim == 1 else X
@@ -82,13 +88,53 @@ def solve_lower(L: Any, B: Any) -> Any:
 def first_two_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
     """``A^T m`` and the squared norms of the columns of ``W A``, both [n]."""
     if is_torch_array(A):
-        import torch
-
-        # One product reads A once; m rides along as one more row of W.
-        R = torch.cat([like(W, A), like(m, A)[None]]) @ A
-        return R[-1], torch.linalg.vector_norm(R[:-1], dim=0).square()
+        return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
     return (A.T @ m).astype(np.float64, copy=False), column_squares(lower_times(W, A))
+
+
+def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
+    """M rides along as one more row of W, so that A is read once; the product stays in cache."""
+    import torch
+
+    M, n = A.shape
+    rows = _padded(M)
+    stacked = A.new_zeros((rows, M))
+    stacked[:M], stacked[M] = W, m
+    mean, norm = A.new_empty(n), A.new_empty(n)
+    slab = A.new_empty((rows, min(SLAB, n)))
+    for start in range(0, n, SLAB):
+        columns = slice(start, min(start + SLAB, n))
+        R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
+        mean[columns] = R[M]
+        torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
+    return mean, norm.square_()
+
+
+def weighted_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
+    """``A diag(omega) A^T`` (lower triangle) and ``A rho``, in float64; ``omega`` >= 0."""
+    if not is_torch_array(A):
+        linear = A @ rho.astype(A.dtype, copy=False)
+        return weighted_gram(A, omega), linear.astype(np.float64, copy=False)
+    import torch
+
+    M, n = A.shape
+    rows = _padded(M)
+    sums = A.new_zeros((M, rows))
+    # Rows M.. are rho and padding: one product gives both statistics.
+    slab = A.new_zeros((rows, min(SLAB, n)))
+    for start in range(0, n, SLAB):
+        columns = slice(start, min(start + SLAB, n))
+        weighted = slab[:, : columns.stop - start]
+        torch.mul(A[:, columns], omega[columns], out=weighted[:M])
+        weighted[M] = rho[columns]
+        sums.addmm_(A[:, columns], weighted.T)
+    return sums[:, :M].double(), sums[:, M].double()
+
+
+def _padded(M: int) -> int:
+    """At least one more than M, and a multiple of 16: what the matrix units want."""
+    return (M // 16 + 1) * 16
 
 
 def like(x: Any, A: Any) -> Any:
@@ -108,18 +154,9 @@ def lower_times(W: Any, A: Any) -> Any:
 
 def weighted_gram(A: Any, omega: Any) -> Any:
     """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
-    if is_torch_array(A):
-        return ((A * omega.to(A.dtype)) @ A.T).double()
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
     syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
     return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
-
-
-def weighted_sum(A: Any, rho: Any) -> Any:
-    """``A rho`` in float64, [M]."""
-    if is_torch_array(A):
-        return (A @ rho.to(A.dtype)).double()
-    return (A @ rho.astype(A.dtype, copy=False)).astype(np.float64, copy=False)
 
 
 def column_squares(A: Any) -> Any:

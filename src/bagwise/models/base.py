@@ -70,7 +70,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         if len(unseen):
             where = int(np.flatnonzero(y == unseen[0])[0])
             raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not one of the "
+                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not among the "
                 f"classes {classes.tolist()} of this stream."
             )
         codes = np.searchsorted(classes, y)

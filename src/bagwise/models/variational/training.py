@@ -115,7 +115,20 @@ class Projector(NamedTuple):
 
     def __call__(self, X: Any) -> tuple[Any, Any]:
         """``A`` [M, n] and ``r`` [n]."""
-        return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        if not is_torch_array(self.Z):
+            return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        import torch
+
+        n = X.shape[0]
+        A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
+        r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
+        # Slabs in float64 stay in the device's cache; only A and r are written out.
+        for start in range(0, n, linalg.SLAB):
+            rows = slice(start, min(start + linalg.SLAB, n))
+            A[:, rows], r[rows] = project(
+                self.kernel, self.scaling(X[rows]), self.Z, self.L, self.dtype
+            )
+        return A, r
 
     def place(self, labels: Labels) -> Labels:
         """Labels where the projections will be."""

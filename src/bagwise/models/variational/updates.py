@@ -133,8 +133,8 @@ def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
     start, parts = 0, []
     for chunk in A:
         rows = slice(start, start + chunk.shape[1])
-        gram = linalg.weighted_gram(chunk, sites.omega[rows])
-        parts.append(Statistics(gram, linalg.weighted_sum(chunk, sites.rho[rows]), 0.0))
+        gram, linear = linalg.weighted_statistics(chunk, sites.omega[rows], sites.rho[rows])
+        parts.append(Statistics(gram, linear, 0.0))
         start = rows.stop
     return total(parts)._replace(bound=bound)
 
@@ -160,7 +160,7 @@ def expect(
     log_psi = density.log_psi(c)
     if is_torch_array(block.A[0]):
         # What came from the host: a start, or the beliefs of a checkpoint.
-        pi = linalg.like(pi, block.A[0])
+        pi = linalg.like(pi, block.A[0]) if q is None else None
         previous = previous and type(previous)(*(linalg.like(x, block.A[0]) for x in previous))
     if q is None:
         targets = likelihood.start(f, labels, pi)
@@ -200,14 +200,15 @@ class Step:
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
         """The part with new beliefs, and its statistics."""
-        previous = part.beliefs or itertools.repeat(None)
+        previous, q = part.beliefs or itertools.repeat(None), None
         beliefs, sites, sums = [], [], None
         for block, before, pi in zip(part.blocks, previous, part.pis, strict=False):
+            q = q or self._where(block)
             found = expect(
                 block,
                 before,
                 pi,
-                q=self.q,
+                q=q,
                 likelihood=self.likelihood,
                 density=self.density,
                 last=self.last,
@@ -218,6 +219,12 @@ class Step:
         assert sums is not None  # a part is never empty
         new = part._replace(beliefs=tuple(beliefs), sites=part.new_sites, new_sites=tuple(sites))
         return new, sums
+
+    def _where(self, block: Block) -> Posterior | None:
+        """Q where the blocks are: moved once, not once a block."""
+        if self.q is None or not is_torch_array(block.A[0]):
+            return self.q
+        return Posterior(*(linalg.like(x, block.A[0]) for x in self.q))
 
 
 @dataclass(frozen=True)
@@ -240,7 +247,7 @@ class State(NamedTuple):
     converged: bool
 
 
-def fit_parts(
+def iterate(
     parts: list[Any],
     M: int,
     likelihood: BagLikelihood,
@@ -252,8 +259,8 @@ def fit_parts(
     on_iteration: Callable[[Iteration], bool] | None = None,
     state: State | None = None,
     on_state: Callable[[State, list[Any]], None] | None = None,
-) -> tuple[Fit, list[Any]]:
-    """Fit q(v) to parts, wherever the driver keeps them; returns the parts as they ended.
+) -> tuple[State, list[Any]]:
+    """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
 
     ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
     iteration but the first, where this one stands.
@@ -275,10 +282,19 @@ def fit_parts(
         change = relative_change(q, old)
         converged = n_iter > 0 and change < tol
         n_iter += 1
+    return State(n_iter, q, history, change, converged), parts
+
+
+def fit_parts(
+    parts: list[Any], M: int, likelihood: BagLikelihood, density: Density, **options: Any
+) -> tuple[Fit, list[Any]]:
+    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended."""
+    state, parts = iterate(parts, M, likelihood, density, **options)
     ends: list[Any] = []
-    parts = driver.sweep(_Read(), parts, ends.append)
+    parts = options["driver"].sweep(_Read(), parts, ends.append)
     omega, rho, pi = (np.concatenate(column) for column in zip(*ends, strict=True))
-    return Fit(q, omega, rho, pi, np.array(history), len(history), converged), parts
+    history = np.array(state.history)
+    return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
 
 
 class Sum:
