@@ -43,10 +43,6 @@ def test_torch_gives_the_same(rng):
     np.testing.assert_allclose(linalg.cholesky(T(B)).numpy(), L)
     np.testing.assert_allclose(linalg.solve_lower(T(L), T(A)).numpy(), linalg.solve_lower(L, A))
     np.testing.assert_allclose(
-        np.tril(linalg.weighted_gram(T(A), T(omega)).numpy()),
-        np.tril(linalg.weighted_gram(A, omega)),
-    )
-    np.testing.assert_allclose(
         linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
     )
     np.testing.assert_allclose(
@@ -61,6 +57,25 @@ def test_torch_gives_the_same(rng):
         strict=True,
     ):
         np.testing.assert_allclose(a, b.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [10, 256, 700])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(linalg, "SLAB", 256)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    A = np.asfortranarray(rng.normal(size=(5, n)))
+    W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
+    omega, rho = rng.uniform(size=n), rng.normal(size=n)
+    T = torch.from_numpy
+    gram, linear = linalg.weighted_statistics(T(A), T(omega), T(rho))
+    expected, expected_linear = linalg.weighted_statistics(A, omega, rho)
+    np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)
+    np.testing.assert_allclose(linear.numpy(), expected_linear, atol=1e-10)
+    found, exact = (linalg.first_two_moments(m, W, x) for x in (T(A), A))
+    for a, b in zip(found, exact, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, atol=1e-10)
 
 
 def test_inverse_factor_gives_the_covariance(rng):

@@ -17,8 +17,9 @@ from scipy.linalg import blas, lapack, solve_triangular
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
-# Columns worked on at a time on a GPU: a few of these stay in its second-level cache.
-SLAB = 32_768
+# Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
+SLAB = 262_144
+_SPLITS = 128
 
 
 def cholesky(K: Any, jitter: float = JITTER) -> Any:
@@ -122,14 +123,40 @@ def weighted_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
     rows = _padded(M)
     sums = A.new_zeros((M, rows))
     # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_zeros((rows, min(SLAB, n)))
+    slab = A.new_empty((rows, min(SLAB, n)))
+    slab[M + 1 :] = 0
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
         weighted[M] = rho[columns]
-        sums.addmm_(A[:, columns], weighted.T)
+        _add_outer(sums, A[:, columns], weighted)
     return sums[:, :M].double(), sums[:, M].double()
+
+
+def _add_outer(sums: Any, A: Any, B: Any) -> None:
+    """``sums += A B^T`` for long rows.
+
+    The result is small and the sum long, which leaves most of a GPU idle: it is cut into
+    products that run side by side. In full float32 they are bound by arithmetic, so the upper
+    triangle, which nobody reads, is left out in two steps.
+    """
+    import torch
+
+    M, n = A.shape
+    rows = B.shape[0]
+    if n % _SPLITS:
+        sums.addmm_(A, B.T)
+        return
+    half = M if torch.backends.cuda.matmul.allow_tf32 else M // 2
+    for first, last in ((0, half), (half, M)):
+        if first < last:
+            left = A[first:last].unflatten(1, (_SPLITS, -1)).transpose(0, 1)  # [splits, m, k]
+            # rho is needed against every row; before the last step it is a column of its own.
+            right = B[: rows if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
+            sums[first:last, : right.shape[2]] += torch.bmm(left, right).sum(0)
+    if half < M:
+        sums[:half, M] += A[:half] @ B[M]
 
 
 def _padded(M: int) -> int:

@@ -122,7 +122,7 @@ class Projector(NamedTuple):
         n = X.shape[0]
         A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
         r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
-        # Slabs in float64 stay in the device's cache; only A and r are written out.
+        # Slabs bound the float64 workspace; only A and r are kept.
         for start in range(0, n, linalg.SLAB):
             rows = slice(start, min(start + linalg.SLAB, n))
             A[:, rows], r[rows] = project(
