@@ -30,23 +30,25 @@ def sync_seconds(function: Any, repeats: int = 3) -> float:
 
 
 def make_data(n: int, d: int, m: int) -> Any:
-    """Bags of ten on the device, half of them positive, and inducing points."""
+    """Bags of ten on the device, half of them positive, labels, a start, and inducing points."""
     import torch
+
+    from bagwise.models.variational.likelihoods import Labels
 
     torch.manual_seed(0)
     X = torch.randn(n, d, device="cuda")
     y = np.arange(n // 10) % 2
     X[::10][torch.as_tensor(y == 1)] += 1.0
     Z = X[torch.randperm(n, device="cuda")[:m]].double().cpu().numpy()
-    return X, np.arange(0, n + 1, 10), y, Z
+    labels = Labels(np.arange(0, n + 1, 10), y, np.full(n, -1, dtype=np.int8))
+    return X, labels, np.full(n, 0.5, dtype=np.float32), Z
 
 
-def engine(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int, precision: str | None) -> Any:
+def engine(X: Any, labels: Any, pi: Any, Z: Any, n_iter: int, precision: str | None) -> Any:
     """Kernel, projection and ``n_iter`` iterations, to the final q(u)."""
     from bagwise.core.kernels import RBF
     from bagwise.models.drivers import DEVICE_CHUNK_SIZE, Serial
     from bagwise.models.variational import NoisyMax, Sech, training
-    from bagwise.models.variational.likelihoods import Labels
     from bagwise.models.variational.parts import make_parts, materialised
     from bagwise.models.variational.updates import iterate
 
@@ -54,8 +56,6 @@ def engine(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int, precision: str | N
     scaling = training.Scaling(np.zeros(d), np.ones(d))
     kernel = RBF(float(np.sqrt(d)), 1.0)
     projector = training.make_projector(kernel, Z, scaling, "float32").to("cuda")
-    labels = Labels(offsets, y, np.full(X.shape[0], -1, dtype=np.int8))
-    pi = np.full(X.shape[0], 0.5, dtype=np.float32)
     with training.matmul_precision(precision):
         parts = make_parts(X, labels, projector, pi, DEVICE_CHUNK_SIZE, 1)
         parts = materialised(parts, "memory", Serial())
@@ -156,14 +156,14 @@ def attention_ratio(n_bags: int) -> dict[str, float]:
     return seconds
 
 
-def profile(X: Any, offsets: Any, y: Any, Z: Any, n_iter: int) -> str:
+def profile(X: Any, labels: Any, pi: Any, Z: Any, n_iter: int) -> str:
     """Device and host time by operation."""
     import torch
     from torch.profiler import ProfilerActivity
 
-    engine(X, offsets, y, Z, 2, "tf32")
+    engine(X, labels, pi, Z, 2, "tf32")
     with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        engine(X, offsets, y, Z, n_iter, "tf32")
+        engine(X, labels, pi, Z, n_iter, "tf32")
         torch.cuda.synchronize()
     events = seen.key_averages()
     return "\n".join(
@@ -183,21 +183,21 @@ def main() -> None:
     n, d, m, n_iter = (200_000 if arguments.quick else 10_000_000), 128, 200, 20
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     print("float32 on the GPU against float64 on the CPU, in probability:", agreement(), flush=True)
-    X, offsets, y, Z = make_data(n, d, m)
+    X, labels, pi, Z = make_data(n, d, m)
     if arguments.profile:
-        print(profile(X, offsets, y, Z, n_iter))
+        print(profile(X, labels, pi, Z, n_iter))
         return
     found: dict[str, Any] = {"instances": n, "features": d, "inducing": m, "iterations": n_iter}
     found["bare products, TF32"] = bare_products(n, m, n_iter)
     for name, precision in (("TF32", "tf32"), ("float32", None)):
-        engine(X, offsets, y, Z, 2, precision)
+        engine(X, labels, pi, Z, 2, precision)
         found[f"bagwise, {name}"] = sync_seconds(
-            lambda precision=precision: engine(X, offsets, y, Z, n_iter, precision)
+            lambda precision=precision: engine(X, labels, pi, Z, n_iter, precision)
         )
         print(json.dumps(found), flush=True)
     found["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
     if "svgp" not in arguments.skip:
-        found["GPyTorch SVGP, one epoch"] = svgp_epoch(X, y, Z)
+        found["GPyTorch SVGP, one epoch"] = svgp_epoch(X, labels.y, Z)
     if "attention" not in arguments.skip:
         found["attention network, seconds per epoch"] = attention_ratio(
             200 if arguments.quick else 2000

@@ -8,6 +8,7 @@ from scipy.special import expit
 
 from bagwise.core import gaussians, inducing, linalg, segments
 from bagwise.core.kernels import RBF
+from bagwise.models.variational.training import matmul_precision
 from bagwise.core.platt import fit_noisy_or_platt
 
 
@@ -64,12 +65,12 @@ def test_torch_gives_the_same(rng):
 def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(linalg, "SLAB", 256)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
     A = np.asfortranarray(rng.normal(size=(5, n)))
     W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
     omega, rho = rng.uniform(size=n), rng.normal(size=n)
     T = torch.from_numpy
-    gram, linear = linalg.weighted_statistics(T(A), T(omega), T(rho))
+    with matmul_precision("tf32" if tf32 else None):
+        gram, linear = linalg.weighted_statistics(T(A), T(omega), T(rho))
     expected, expected_linear = linalg.weighted_statistics(A, omega, rho)
     np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)
     np.testing.assert_allclose(linear.numpy(), expected_linear, atol=1e-10)

@@ -20,7 +20,7 @@ import numpy as np
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
 # On a GPU launches cost more than the cache saves.
-DEVICE_CHUNK_SIZE = 1 << 20
+DEVICE_CHUNK_SIZE = 1 << 22
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
 CHUNKS_PER_SPAN = 4

@@ -101,7 +101,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
     chunk_size : int, optional
-        Instances per chunk of work; default: 1024, which stays in cache, and 2^20 on a GPU.
+        Instances per chunk of work; default: 1024, which stays in cache, and 2^22 on a GPU.
     dtype : {"float64", "float32"}
         Storage of the projected instances; M x M algebra is always float64.
     n_jobs : int, optional
