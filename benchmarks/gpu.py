@@ -56,7 +56,7 @@ def engine(X: Any, labels: Any, pi: Any, Z: Any, n_iter: int, precision: str | N
     scaling = training.Scaling(np.zeros(d), np.ones(d))
     kernel = RBF(float(np.sqrt(d)), 1.0)
     projector = training.make_projector(kernel, Z, scaling, "float32").to("cuda")
-    with training.matmul_precision(precision):
+    with training.device_settings(precision):
         parts = make_parts(X, labels, projector, pi, DEVICE_CHUNK_SIZE, 1)
         parts = materialised(parts, "memory", Serial())
         return iterate(parts, len(Z), NoisyMax(), Sech(), max_iter=n_iter, tol=0.0, driver=Serial())

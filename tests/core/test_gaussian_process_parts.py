@@ -8,8 +8,8 @@ from scipy.special import expit
 
 from bagwise.core import gaussians, inducing, linalg, segments
 from bagwise.core.kernels import RBF
-from bagwise.models.variational.training import matmul_precision
 from bagwise.core.platt import fit_noisy_or_platt
+from bagwise.models.variational.training import device_settings
 
 
 def test_cholesky_raises_jitter_only_when_needed_and_says_so():
@@ -38,7 +38,6 @@ def test_torch_gives_the_same(rng):
     torch = pytest.importorskip("torch")
     A = np.asfortranarray(rng.normal(size=(4, 10)))
     B = A @ A.T + np.eye(4)
-    omega = rng.uniform(size=10)
     T = torch.from_numpy
     L = linalg.cholesky(B)
     np.testing.assert_allclose(linalg.cholesky(T(B)).numpy(), L)
@@ -69,7 +68,7 @@ def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
     W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
     omega, rho = rng.uniform(size=n), rng.normal(size=n)
     T = torch.from_numpy
-    with matmul_precision("tf32" if tf32 else None):
+    with device_settings("tf32" if tf32 else None):
         gram, linear = linalg.weighted_statistics(T(A), T(omega), T(rho))
     expected, expected_linear = linalg.weighted_statistics(A, omega, rho)
     np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)

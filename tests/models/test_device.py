@@ -91,7 +91,7 @@ def test_no_silent_fallback(musk):
 
 def test_tf32_is_put_back():
     before = torch.backends.cuda.matmul.allow_tf32
-    with training.matmul_precision("tf32"):
+    with training.device_settings("tf32"):
         assert torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32 == before
 

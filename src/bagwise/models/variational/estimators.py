@@ -305,8 +305,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         if self.learn_kernel:
             projector, pi = self._learn_kernel(data.bags, labels, projector, pi)
         driver = make_driver(self.n_jobs, self.driver)
-        with training.matmul_precision(self.precision):
-            parts, fit = self._train_or_halve(data.bags, labels, projector, pi, driver, validation)
+        parts, fit = self._train_or_halve(data.bags, labels, projector, pi, driver, validation)
         self._store(projector, fit)
         rule: Any = self.bag_rule
         found: list[Any] = []
@@ -392,16 +391,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
             return self._train(bags, labels, projector, *rest, chunk_size=chunk)
         import torch
 
-        try:
+        with training.device_settings(self.precision):
+            try:
+                return self._train(bags, labels, projector, *rest, chunk_size=chunk)
+            except torch.cuda.OutOfMemoryError:
+                chunk = max(1, chunk // 2)
+                warnings.warn(
+                    f"the device ran out of memory; going on with chunks of {chunk} instances.",
+                    stacklevel=3,
+                )
+            torch.cuda.empty_cache()
             return self._train(bags, labels, projector, *rest, chunk_size=chunk)
-        except torch.cuda.OutOfMemoryError:
-            chunk = max(1, chunk // 2)
-            warnings.warn(
-                f"the device ran out of memory; going on with chunks of {chunk} instances.",
-                stacklevel=3,
-            )
-        torch.cuda.empty_cache()
-        return self._train(bags, labels, projector, *rest, chunk_size=chunk)
 
     def _train(
         self,

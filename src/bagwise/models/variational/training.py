@@ -240,17 +240,19 @@ def all_of(monitors: list[Callable[[Iteration], Any]]) -> Callable[[Iteration], 
 
 
 @contextmanager
-def matmul_precision(precision: str | None) -> Iterator[None]:
-    """Let float32 products on a GPU run in TF32 where asked for; put back what was set."""
-    if precision != "tf32":
-        yield
-        return
+def device_settings(precision: str | None) -> Iterator[None]:
+    """TF32 where asked for, and one BLAS thread: the host only does M x M algebra.
+
+    Threads that spin between two small factorisations take the host from feeding the device.
+    """
     import torch
+    from threadpoolctl import threadpool_limits
 
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = before or precision == "tf32"
     try:
-        yield
+        with threadpool_limits(1, user_api="blas"):
+            yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
