@@ -207,9 +207,12 @@ class LMVGPMIL(VGPMIL):
     ----------
     C, V : float
         Steepness of the gates and width of the margin; V sets both to 2.
+    variance : float
+        As for `VGPMIL`; 16 by default, so that the latent function can reach beyond the margin:
+        with a standard deviation below V the gates close for good.
     init : as for `VGPMIL`
         ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
-    n_inducing, inducing, kernel, length_scale, variance, H, expectation, schedule,\
+    n_inducing, inducing, kernel, length_scale, H, expectation, schedule,\
     max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype, n_jobs,\
     random_state, verbose, callback
         As for `VGPMIL`.
@@ -240,7 +243,7 @@ class LMVGPMIL(VGPMIL):
         inducing: Any = "kmeans",
         kernel: Any = None,
         length_scale: Any = "sqrt_dim",
-        variance: float = 1.0,
+        variance: float = 16.0,
         H: float = 100.0,
         expectation: str = "plug-in",
         schedule: str = "damped",
