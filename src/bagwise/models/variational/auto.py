@@ -7,11 +7,10 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from joblib import Parallel, delayed
 from scipy.special import expit
-from sklearn.metrics import roc_auc_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
@@ -246,18 +245,19 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> None:
         """Set ``search_results_`` and ``best_params_``."""
         designs, screen_scores, screen_losses = screened
+        screen_auc, full_auc = search.auc(screen_scores, y), search.auc(scores, y)
         rows: list[tuple[Any, ...]] = []
         for i, design in enumerate(designs):
             for j, rule in enumerate(_SCREEN_RULES):
-                found = roc_auc_score(y, screen_scores[i, j])
-                rows.append((*design, rule, "screen", screen_losses[i, j], found, 0.0))
+                row = (*design, rule, "screen", screen_losses[i, j], screen_auc[i, j], 0.0)
+                rows.append(row)
         weights = {(m.design, m.rule): m.weight for m in members}
         _, losses = search.calibrated_losses(scores.reshape(-1, len(y)), y)
         losses = losses.reshape(len(finalists), -1)
         for i, design in enumerate(finalists):
             for j, rule in enumerate(search.RULES):
-                found = roc_auc_score(y, scores[i, j])
-                rows.append((*design, rule, "full", losses[i, j], found, weights.get((i, j), 0.0)))
+                weight = weights.get((i, j), 0.0)
+                rows.append((*design, rule, "full", losses[i, j], full_auc[i, j], weight))
         names = ("scale", "kernel", "likelihood", "rule", "stage", "log_loss", "auc", "weight")
         self.search_results_ = {
             name: np.array(column)

@@ -10,9 +10,12 @@ several times cheaper.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
@@ -28,7 +31,7 @@ from bagwise.models.variational.likelihoods import (
     Labels,
     SoftWitness,
 )
-from bagwise.models.variational.predict import bag_scores, joint_bag_scores
+from bagwise.models.variational.predict import BagScores, bag_scores
 from bagwise.models.variational.updates import Posterior, fit_whitened, moments
 
 # Length scales are shares of the median squared distance; all but the first and last have a bias.
@@ -51,8 +54,8 @@ LIKELIHOODS: dict[str, BagLikelihood] = {
 SCALES = ("global", "feature")
 RULES = ("max", "noisy-or", "joint")
 
-# Points of the joint rule; the search reads thousands of bags, and a ranking needs few.
-_JOINT_SAMPLES = 32
+# Draws of u for the joint rule; the search reads thousands of bags, and a ranking needs few.
+_JOINT_DRAWS = 64
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
 
@@ -139,16 +142,43 @@ def read(A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: str) -> Rea
         top = segments.argmax(f.mean, offsets)
         return Readout(f.mean[top], std[top], f.mean, std)
     p = sigmoid_moments(f.mean, f.var)
-    if rule == "noisy-or":
-        bag = bag_scores(p, offsets, "noisy-or")
-    else:
-        bag = joint_bag_scores(A, r, offsets, q, _JOINT_SAMPLES)
+    joint = rule == "joint"
+    bag = _joint(A, r, offsets, q) if joint else bag_scores(p, offsets, "noisy-or")
     # A bag is at least as positive as each of its instances, also with few samples.
     log_odds = np.maximum(bag.log_odds, segments.max(p.log_odds, offsets))
     log_odds = np.minimum(log_odds, -np.log(np.finfo(np.float64).tiny))
     # d log-odds / d p = 1 / (p (1 - p))
     slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
     return Readout(log_odds, np.minimum(bag.std * slope, _LARGEST_STD), p.log_odds, std)
+
+
+def _joint(A: Sequence[Any], r: Any, offsets: Any, q: Posterior) -> BagScores:
+    """Noisy-or of instances correlated through u, from draws of u shared by all bags.
+
+    One product serves every bag, where `predict.joint_bag_scores` works bag by bag; the noise of
+    variance r is averaged out by the probit approximation of the sigmoid.
+    """
+    z = _draws(len(q.m))  # [M, draws]
+    u = q.m[:, None] + q.W.T @ z
+    log_none = np.empty((len(r), z.shape[1]))
+    start = 0
+    for chunk in A:
+        rows = slice(start, start + chunk.shape[1])
+        f = chunk.T @ u.astype(chunk.dtype, copy=False)  # [n, draws]
+        log_none[rows] = -np.logaddexp(0.0, f / np.sqrt(1 + np.pi / 8 * r[rows, None]))
+        start = rows.stop
+    log_none = segments.sum(log_none, offsets)  # [b, draws]
+    some = -np.expm1(log_none)
+    with np.errstate(divide="ignore"):
+        log_odds = logsumexp(np.log(some), axis=1) - logsumexp(log_none, axis=1)
+    return BagScores(log_odds, some.std(axis=1))
+
+
+@lru_cache(maxsize=8)
+def _draws(M: int) -> Any:
+    """Standard normal draws in antithetic pairs, [M, draws]."""
+    half = np.random.default_rng(0).normal(size=(M, _JOINT_DRAWS // 2))
+    return np.concatenate([half, -half], axis=1)
 
 
 def held_out_scores(
@@ -251,3 +281,10 @@ def held_out_ensemble(
         members = weigh(scores[:, :, train], y[train], temperature, n_members)
         log_odds[test] = combine(members, scores[:, :, test])
     return log_odds
+
+
+def auc(scores: Any, y: Any) -> Any:
+    """Area under the ROC curve of many candidates' scores [..., B] at once."""
+    n_pos = int(y.sum())
+    ranks = rankdata(scores, axis=-1)[..., y == 1].sum(axis=-1)
+    return (ranks - n_pos * (n_pos + 1) / 2) / (n_pos * (len(y) - n_pos))
