@@ -234,8 +234,8 @@ class MIO(EmbeddedClassifier):
         if len(unseen):
             where = int(np.flatnonzero(y == unseen[0])[0])
             raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen[0]!r}, which is not one of the "
-                f"classes {list(classes)} of this stream."
+                f"{bags.describe_bag(where)} has label {unseen.tolist()[0]!r}, which is not one "
+                f"of the classes {classes.tolist()} of this stream."
             )
         codes = np.searchsorted(classes, y)
         labels = encode_instance_labels(instance_labels, bags, classes, codes)
@@ -259,8 +259,7 @@ class MIO(EmbeddedClassifier):
         Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
         visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
         for n_iter in range(1, self.n_passes + 1):
-            order = rng.permutation(len(examples)) if self.shuffle else range(len(examples))
-            for e in order:
+            for e in _shuffled(examples, rng) if self.shuffle else range(len(examples)):
                 if n_iter == 1:
                     visit.step[e] = self.state_.n_steps
                     visit.theta[e], _ = self._visit(data, examples, e, costs[e], Z=Z)
@@ -371,6 +370,12 @@ class MIO(EmbeddedClassifier):
         return int(self.state_.n_dropped)
 
 
+def _shuffled(examples: Examples, rng: Any) -> Any:
+    """A random order of the bags, each still followed by its labelled instances."""
+    bag = np.cumsum(examples.brings_anchors) - 1  # [E]
+    return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
+
+
 def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
     """The two classes of a stream, sorted; later calls may repeat them but not change them."""
     if fitted is None:
@@ -378,11 +383,12 @@ def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
         if len(classes) != 2:
             raise ValueError(
                 "the first partial_fit needs the two classes of the stream: "
-                f"pass classes=[negative, positive]; got {list(classes)}."
+                f"pass classes=[negative, positive]; got {classes.tolist()}."
             )
         return classes
     if given is not None and not np.array_equal(np.unique(given), fitted):
         raise ValueError(
-            f"classes must stay those of the first call, {list(fitted)}; got {list(given)}."
+            f"classes must stay those of the first call, {fitted.tolist()}; "
+            f"got {np.unique(given).tolist()}."
         )
     return fitted
