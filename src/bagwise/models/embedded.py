@@ -47,6 +47,9 @@ def make_examples(data: TrainingData) -> Examples:
     bags, y, known = data
     n = len(bags)
     telling = np.flatnonzero((known >= 0) & (segments.spread(y, bags.offsets) == 1))
+    if len(telling) == 0:
+        all_rows = np.arange(bags.n_instances)
+        return Examples(all_rows, bags.offsets, 2.0 * y - 1, np.ones(n, dtype=bool))
     owner = bags.bag_index[telling]
     order = np.argsort(np.concatenate([np.arange(n), owner]), kind="stable")
     sizes = np.concatenate([bags.sizes, np.ones(len(telling), dtype=np.int64)])
