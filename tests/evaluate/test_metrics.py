@@ -67,9 +67,7 @@ def test_nothing_depends_on_the_order_of_rows(rows):
     order = np.random.default_rng(0).permutation(len(y))
     for strategy in ("uniform", "quantile"):
         a = expected_calibration_error(y, s, strategy=strategy)
-        assert a == pytest.approx(
-            expected_calibration_error(y[order], s[order], strategy=strategy)
-        )
+        assert a == pytest.approx(expected_calibration_error(y[order], s[order], strategy=strategy))
     a, b = (score_predictions(y[o], score=s[o], proba=s[o]) for o in (slice(None), order))
     assert a == pytest.approx(b, nan_ok=True)
 

@@ -21,9 +21,7 @@ def calibration_error(y, proba, n_bins=10):
     gap = 0.0
     for i in range(n_bins):
         low, high = i / n_bins, (i + 1) / n_bins
-        inside = [
-            k for k, p in enumerate(proba) if (low < p <= high) or (i == 0 and p <= high)
-        ]
+        inside = [k for k, p in enumerate(proba) if (low < p <= high) or (i == 0 and p <= high)]
         if inside:
             mean_p = np.mean([proba[k] for k in inside])
             share = np.mean([y[k] for k in inside])

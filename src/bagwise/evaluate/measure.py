@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
 import time
 from pathlib import Path
@@ -33,7 +32,6 @@ class Measure:
     peak_mb: float
 
     def __enter__(self) -> Measure:
-        gc.collect()
         _release_freed_memory()
         _reset_high_water()
         self._memory = _resident_kb("VmRSS")

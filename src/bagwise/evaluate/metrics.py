@@ -324,7 +324,9 @@ def class_codes(y: Any, classes: Any) -> Any:
         raise ValueError(f"two classes are needed; the model has {len(classes)}.")
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
-        raise ValueError(f"label {unknown[0]!r} is not one of the classes {list(classes)}.")
+        raise ValueError(
+            f"label {unknown.tolist()[0]!r} is not one of the classes {list(classes)}."
+        )
     return (y == classes[1]).astype(int)
 
 

@@ -287,7 +287,9 @@ def check_split(split: Split, n_bags: int, y: Any, groups: Any = None) -> None:
     if groups is not None:
         both = np.intersect1d(np.asarray(groups)[split.train], np.asarray(groups)[split.test])
         if len(both):
-            raise ValueError(f"group {both[0]!r} is in both training and test of {where}.")
+            raise ValueError(
+                f"group {both[:1].tolist()[0]!r} is in both training and test of {where}."
+            )
     if len(np.unique(np.asarray(y)[split.train])) < 2:
         raise ValueError(f"the training bags of {where} have one class only.")
 
