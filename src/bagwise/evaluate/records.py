@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from bagwise.files.writing import new_file
 
 
 class RecordFile:
@@ -56,24 +56,8 @@ class RecordFile:
         """Keep one record (with its ``key``) and write the file."""
         self._lines[record["key"]] = json.dumps(record, default=_plain)
         if self.path is not None:
-            write_atomically(self.path, "\n".join(self._lines.values()) + "\n")
-
-
-def write_atomically(path: Any, text: str) -> None:
-    """Write a text file so that readers see the old one or the new one, never a part."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes files that only their owner may read
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+            with new_file(self.path) as draft:
+                draft.write_text("\n".join(self._lines.values()) + "\n", encoding="utf-8")
 
 
 def fingerprint(parts: Iterable[Any]) -> str:
