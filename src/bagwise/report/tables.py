@@ -102,7 +102,7 @@ def comparison_tables(comparison: Comparison, metrics: Any = None) -> list[Any]:
         m for m in ("accuracy", "auc", "log_loss", "ece") if m in comparison.metrics
     ]
     table = comparison.table(metrics)
-    means = comparison.summary(metrics).set_index(["data", "metric", "model"])["mean"]
+    means = comparison.summary(metrics)
     return [
         _one_data_set(table[table["data"] == data].drop(columns="data"), data, metrics, means)
         for data in comparison.datasets
@@ -118,7 +118,8 @@ def _one_data_set(part: Any, data: str, metrics: Any, means: Any) -> Any:
         table.add_column(column, justify="left" if column == "model" else "right")
     best = {}
     for metric in metrics:
-        values = means.loc[(data, metric)].dropna()
+        chosen = means[(means["data"] == data) & (means["metric"] == metric)]
+        values = chosen.set_index("model")["mean"].dropna()
         if len(values):
             best[metric] = values.idxmin() if metric in LOWER_IS_BETTER else values.idxmax()
     for row in part.to_dict("records"):
@@ -169,8 +170,10 @@ def write_table(frame: Any, folder: Any, name: str) -> None:
 def _ours(row: dict[str, Any]) -> str:
     if _is_missing(row["mean"]):
         return "not measured"
+    if _is_missing(row["n_seeds"]):  # a count, not a mean over seeds
+        return f"{row['mean']:.4g}"
     digits = 1 if abs(row["mean"]) >= 20 else 3
-    seeds = "" if _is_missing(row["n_seeds"]) else f" ({int(row['n_seeds'])})"
+    seeds = f" ({int(row['n_seeds'])})"
     spread = float("nan") if _is_missing(row["spread"]) else float(row["spread"])
     return format_mean(float(row["mean"]), spread, digits) + seeds
 
