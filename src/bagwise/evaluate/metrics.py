@@ -272,9 +272,7 @@ def _predictions(model: Any, bags: Any, twin: str, metrics: Sequence[str]) -> di
     wanted = {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
     made: dict[str, Any] = {"label": None, "score": None, "proba": None}
     if twin and not hasattr(model, f"predict{twin}"):
-        raise ValueError(
-            f"{type(model).__name__} cannot rank instances: it has no predict{twin}."
-        )
+        raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
     has_proba = hasattr(model, f"predict_proba{twin}")
     if "proba" in wanted and has_proba:
         made["proba"] = getattr(model, f"predict_proba{twin}")(bags)[:, 1]
