@@ -71,9 +71,7 @@ before = resident()
 model(Z, {dtype!r}, {n_iter}).fit(bags, y)
 print(peak() - before)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(run.stdout.split()[-1])
 
 

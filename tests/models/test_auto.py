@@ -30,7 +30,7 @@ def fitted():
 def test_search_results_tell_what_won(fitted):
     model, bags, _, _ = fitted
     table = model.search_results_
-    assert {len(column) for column in table.values()} == {60 * 2 + 5 * 3}
+    assert {len(column) for column in table.values()} == {60 + 5 * 3}
     assert table["weight"].sum() == pytest.approx(1.0)
     winner = table["weight"].argmax()
     assert table["stage"][winner] == "full"
@@ -134,11 +134,11 @@ def test_rules_agree_with_their_definition(posterior):
     A, r, q = posterior
     offsets = np.array([0, 1, 5, 11])
     mean, var = A.T @ q.m, np.einsum("mn,mk,kn->n", A, q.S, A) + r
-    top = search.read([A], r, offsets, q, "max")
+    top = search.read([A], r, offsets, q, search.RULES)[0]
     np.testing.assert_allclose(top.bag, [mean[0], mean[1:5].max(), mean[5:].max()], rtol=1e-10)
     np.testing.assert_allclose(top.instance_std, np.sqrt(var), rtol=1e-10)
     p = np.exp(sigmoid_moments(mean, var).log_positive)
-    noisy = search.read([A], r, offsets, q, "noisy-or")
+    noisy = search.read([A], r, offsets, q, search.RULES)[1]
     expected = [1 - np.prod(1 - p[a:b]) for a, b in ((0, 1), (1, 5), (5, 11))]
     np.testing.assert_allclose(1 / (1 + np.exp(-noisy.bag)), expected, rtol=1e-8)
     np.testing.assert_allclose(noisy.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)

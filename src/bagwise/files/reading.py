@@ -199,7 +199,9 @@ def find_bag_files(path: Path, encoder: str | None = None) -> list[Path]:
         folders = [p for p in folders if p.name == f"features_{encoder}"]
     if len(folders) > 1:
         choices = ", ".join(sorted(str(p.relative_to(path)) for p in folders))
-        raise BadFilesError([Problem(str(path), f"has several feature folders: {choices}; name one")])
+        raise BadFilesError(
+            [Problem(str(path), f"has several feature folders: {choices}; name one")]
+        )
     if len(folders) == 1 and _bag_files(folders[0]):
         return _bag_files(folders[0])
     wanted = f"features_{encoder} with " if encoder else ""

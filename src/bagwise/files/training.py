@@ -117,6 +117,8 @@ def _check_two_classes(y: Any, path: str) -> None:
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) != 2:
         shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
-        raise BadFilesError([Problem(path, f"needs two classes of bags; got {len(classes)}: {shown}")])
+        raise BadFilesError(
+            [Problem(path, f"needs two classes of bags; got {len(classes)}: {shown}")]
+        )
     if counts.min() < 1:
         raise BadFilesError([Problem(path, "every class needs at least one bag")])

@@ -23,9 +23,9 @@ from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.search import Design, Member, Readout, Space
 from bagwise.models.variational.updates import Posterior, fit_blocks
 
-# The screen: fewer inducing points, folds and iterations, and the two cheap rules.
-_SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 10
-_SCREEN_RULES = ("max", "noisy-or")
+# The screen: fewer inducing points, folds and iterations, and the cheapest rule.
+_SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 8
+_SCREEN_RULES = ("max",)
 
 
 class AutoVGPMIL(InstanceClassifier):
@@ -110,7 +110,7 @@ class AutoVGPMIL(InstanceClassifier):
         *,
         n_inducing: int = 200,
         cv: int = 5,
-        n_finalists: int = 12,
+        n_finalists: int = 15,
         temperature: float = 8.0,
         max_iter: int = 20,
         max_search_instances: int = 20_000,
@@ -361,7 +361,7 @@ class AutoVGPMIL(InstanceClassifier):
             A, r = [piece[0] for piece in pieces], np.concatenate([piece[1] for piece in pieces])
             for member in members:
                 q = Posterior(member["posterior_mean"], member["posterior_factor"])
-                found = search.read(A, r, offsets, q, member["bag_rule"])
+                (found,) = search.read(A, r, offsets, q, [member["bag_rule"]])
                 slope = self.slope_ * member["slope"]
                 shift = self.slope_ * member["intercept"] + self.intercept_
                 for i in (0, 2):

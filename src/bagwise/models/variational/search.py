@@ -130,26 +130,37 @@ def make_folds(y: Any, n_splits: int, seed: int) -> list[tuple[Any, Any]]:
     return list(folds.split(np.zeros(len(y)), y))
 
 
-def read(A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: str) -> Readout:
-    """Scores of bags and of their instances under one rule.
+def read(
+    A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rules: Sequence[str]
+) -> list[Readout]:
+    """Scores of bags and of their instances under each rule.
 
     ``max`` compares posterior means, without averaging the sigmoid over q(f): far from the data
     the average says "unknown", which is honest for an instance but hides which one stands out.
     """
     f = moments(A, r, q)
     std = np.sqrt(f.var)
-    if rule == "max":
-        top = segments.argmax(f.mean, offsets)
-        return Readout(f.mean[top], std[top], f.mean, std)
-    p = sigmoid_moments(f.mean, f.var)
-    joint = rule == "joint"
-    bag = _joint(A, r, offsets, q) if joint else bag_scores(p, offsets, "noisy-or")
+    p = None if set(rules) == {"max"} else sigmoid_moments(f.mean, f.var)
+    found = []
+    for rule in rules:
+        if rule == "max" or p is None:
+            top = segments.argmax(f.mean, offsets)
+            found.append(Readout(f.mean[top], std[top], f.mean, std))
+        else:
+            joint = rule == "joint"
+            bag = _joint(A, r, offsets, q) if joint else bag_scores(p, offsets, "noisy-or")
+            found.append(Readout(*_as_log_odds(bag, p.log_odds, offsets), p.log_odds, std))
+    return found
+
+
+def _as_log_odds(bag: BagScores, instances: Any, offsets: Any) -> tuple[Any, Any]:
+    """Finite log-odds of bags and their standard deviation."""
     # A bag is at least as positive as each of its instances, also with few samples.
-    log_odds = np.maximum(bag.log_odds, segments.max(p.log_odds, offsets))
+    log_odds = np.maximum(bag.log_odds, segments.max(instances, offsets))
     log_odds = np.minimum(log_odds, -np.log(np.finfo(np.float64).tiny))
     # d log-odds / d p = 1 / (p (1 - p))
     slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
-    return Readout(log_odds, np.minimum(bag.std * slope, _LARGEST_STD), p.log_odds, std)
+    return log_odds, np.minimum(bag.std * slope, _LARGEST_STD)
 
 
 def _joint(A: Sequence[Any], r: Any, offsets: Any, q: Posterior) -> BagScores:
@@ -205,9 +216,8 @@ def held_out_scores(
                 LIKELIHOODS[name],
                 max_iter=max_iter,
             )
-            for j, rule in enumerate(rules):
-                found = read([A_test], r_test, unseen.offsets, fit.posterior, rule)
-                scores[i, j, test] = found.bag
+            found = read([A_test], r_test, unseen.offsets, fit.posterior, rules)
+            scores[i][:, test] = [one.bag for one in found]
     return scores
 
 
