@@ -26,6 +26,7 @@ TITLE = "VGPMIL and LM-VGPMIL on 20 Newsgroups (VGPMIL paper, Table 1 and supple
 PUBLISHED = {"VGPMIL": 0.652, "LM-VGPMIL": 0.728}
 SETTINGS = {
     "n_inducing": 50,
+    "variance": 1.0,
     "H": 100.0,
     "scale": None,
     "schedule": "paper",
