@@ -31,6 +31,11 @@ def test_products_equal_numpy(rng, dtype):
     gram = linalg.weighted_gram(A, omega)
     np.testing.assert_allclose(np.tril(gram), np.tril((A * omega) @ A.T), atol=tol)
     np.testing.assert_allclose(linalg.column_squares(A), (A**2).sum(0), rtol=1e-5)
+    squares = ((W @ A) ** 2).sum(0)
+    np.testing.assert_allclose(linalg.projected_squares(W, A), squares, rtol=1e-4)
+    total = np.asfortranarray(np.eye(4))
+    added = linalg.add_weighted_gram(total, A, omega)
+    np.testing.assert_allclose(np.tril(added), np.tril(np.eye(4) + (A * omega) @ A.T), atol=tol)
 
 
 def test_torch_gives_the_same(rng):
@@ -52,6 +57,11 @@ def test_torch_gives_the_same(rng):
     np.testing.assert_allclose(
         linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
     )
+    np.testing.assert_allclose(
+        linalg.projected_squares(T(L), T(A)).numpy(), linalg.projected_squares(L, A)
+    )
+    added = linalg.add_weighted_gram(torch.eye(4, dtype=torch.float64), T(A), T(omega)).numpy()
+    np.testing.assert_allclose(added, np.eye(4) + (A * omega) @ A.T)
     X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
     kernel = RBF(1.0, 2.0)
     LZ = linalg.cholesky(kernel(Z, Z))
