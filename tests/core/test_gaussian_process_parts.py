@@ -32,6 +32,11 @@ def test_products_equal_numpy(rng, dtype):
     gram = linalg.weighted_gram(A, omega)
     np.testing.assert_allclose(np.tril(gram), np.tril((A * omega) @ A.T), atol=tol)
     np.testing.assert_allclose(linalg.column_squares(A), (A**2).sum(0), rtol=1e-5)
+    squares = ((W @ A) ** 2).sum(0)
+    np.testing.assert_allclose(linalg.projected_squares(W, A), squares, rtol=1e-4)
+    total = np.asfortranarray(np.eye(4))
+    added = linalg.add_weighted_gram(total, A, omega)
+    np.testing.assert_allclose(np.tril(added), np.tril(np.eye(4) + (A * omega) @ A.T), atol=tol)
 
 
 def test_torch_gives_the_same(rng):
@@ -48,6 +53,17 @@ def test_torch_gives_the_same(rng):
     np.testing.assert_allclose(
         linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
     )
+    np.testing.assert_allclose(
+        linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        linalg.projected_squares(T(L), T(A)).numpy(), linalg.projected_squares(L, A)
+    )
+    added = linalg.add_weighted_gram(torch.eye(4, dtype=torch.float64), T(A), T(omega)).numpy()
+    np.testing.assert_allclose(added, np.eye(4) + (A * omega) @ A.T)
     X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
     kernel = RBF(1.0, 2.0)
     LZ = linalg.cholesky(kernel(Z, Z))
@@ -69,8 +85,9 @@ def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
     omega, rho = rng.uniform(size=n), rng.normal(size=n)
     T = torch.from_numpy
     with device_settings("tf32" if tf32 else None):
-        gram, linear = linalg.weighted_statistics(T(A), T(omega), T(rho))
-    expected, expected_linear = linalg.weighted_statistics(A, omega, rho)
+        nothing = linalg.no_statistics(T(A))
+        gram, linear = linalg.add_statistics(*nothing, T(A), T(omega), T(rho))
+    expected, expected_linear = linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)
     np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)
     np.testing.assert_allclose(linear.numpy(), expected_linear, atol=1e-10)
     found, exact = (linalg.first_two_moments(m, W, x) for x in (T(A), A))

@@ -97,7 +97,7 @@ def test_tf32_is_put_back():
 
 
 def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
-    bags, tensors, y = musk
+    _, tensors, y = musk
     sizes = []
     original = training.project_span
 

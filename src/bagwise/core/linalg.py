@@ -7,6 +7,7 @@ tensors stay where they live.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -20,6 +21,7 @@ _LARGEST_JITTER = 1e-2
 # Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
 _SPLITS = 128
+_SCRATCH = threading.local()
 
 
 def cholesky(K: Any, jitter: float = JITTER) -> Any:
@@ -91,7 +93,7 @@ def first_two_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
     if is_torch_array(A):
         return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
-    return (A.T @ m).astype(np.float64, copy=False), column_squares(lower_times(W, A))
+    return (A.T @ m).astype(np.float64, copy=False), projected_squares(W, A)
 
 
 def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
@@ -112,11 +114,27 @@ def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
     return mean, norm.square_()
 
 
-def weighted_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
-    """``A diag(omega) A^T`` (lower triangle) and ``A rho``, in float64; ``omega`` >= 0."""
-    if not is_torch_array(A):
-        linear = A @ rho.astype(A.dtype, copy=False)
-        return weighted_gram(A, omega), linear.astype(np.float64, copy=False)
+def no_statistics(A: Any) -> tuple[Any, Any]:
+    """Where `add_statistics` starts: float64 zeros [M, M] and [M], beside ``A``."""
+    M = A.shape[0]
+    if is_torch_array(A):
+        import torch
+
+        zeros = torch.zeros((M, M), dtype=torch.float64, device=A.device)
+        return zeros, zeros[0].clone()
+    return np.zeros((M, M), order="F"), np.zeros(M)
+
+
+def add_statistics(precision: Any, linear: Any, A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
+    """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``; in place for NumPy."""
+    if is_torch_array(A):
+        gram, product = _device_statistics(A, omega, rho)
+        return precision + gram, linear + product
+    linear += A @ rho.astype(A.dtype, copy=False)
+    return add_weighted_gram(precision, A, omega), linear
+
+
+def _device_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
     import torch
 
     M, n = A.shape
@@ -184,6 +202,36 @@ def weighted_gram(A: Any, omega: Any) -> Any:
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
     syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
     return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
+
+
+def projected_squares(W: Any, A: Any) -> Any:
+    """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
+    work = _workspace(A.shape, A.dtype)
+    np.copyto(work, A)
+    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
+    return column_squares(trmm(1.0, W, work, lower=1, overwrite_b=1))
+
+
+def add_weighted_gram(total: Any, A: Any, omega: Any) -> Any:
+    """``total + A diag(omega) A^T``, lower triangle, in place."""
+    work = _workspace(A.shape, A.dtype)
+    np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
+    if A.dtype == np.float32:
+        total += blas.ssyrk(1.0, work, lower=1)
+        return total
+    return blas.dsyrk(1.0, work, beta=1.0, c=total, lower=1, overwrite_c=1)
+
+
+def _workspace(shape: tuple[int, int], dtype: Any) -> Any:
+    """A scratch array of this thread, columns contiguous.
+
+    Fresh arrays of this size for every chunk would scatter the small arrays that stay between
+    them, and the heap would grow with every iteration.
+    """
+    kept = getattr(_SCRATCH, "array", None)
+    if kept is None or kept.dtype != dtype or kept.size < shape[0] * shape[1]:
+        kept = _SCRATCH.array = np.empty(shape[0] * shape[1], dtype=dtype)
+    return kept[: shape[0] * shape[1]].reshape(shape, order="F")
 
 
 def column_squares(A: Any) -> Any:

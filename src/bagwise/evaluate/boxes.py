@@ -182,7 +182,8 @@ def tracking_success(predicted: Any, truth: Any, *, threshold: float | None = 0.
     0.5
     """
     predicted, truth = _tracks(predicted, truth)
-    overlap = np.array([box_iou(p[None], t[None])[0, 0] for p, t in zip(predicted, truth)])
+    pairs = zip(predicted, truth, strict=True)
+    overlap = np.array([box_iou(p[None], t[None])[0, 0] for p, t in pairs])
     return float(overlap.mean() if threshold is None else np.mean(overlap > threshold))
 
 

@@ -13,20 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn import metrics as skm
 
-# Every bag or instance metric by name: what it reads ("label", "score", "proba") and the function.
-_LEVEL_METRICS: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
-    "accuracy": ("label", skm.accuracy_score),
-    "f1": ("label", lambda y, label: skm.f1_score(y, label, zero_division=0)),
-    "auc": ("score", skm.roc_auc_score),
-    "auc_pr": ("score", skm.average_precision_score),
-    "log_loss": ("proba", lambda y, p: skm.log_loss(y, p, labels=[0, 1])),
-    "brier": ("proba", skm.brier_score_loss),
-    "ece": ("proba", lambda y, p: expected_calibration_error(y, p)),
-}
-METRIC_NAMES = tuple(_LEVEL_METRICS)
-# Metrics for which less is better.
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
-
 
 class Reliability(NamedTuple):
     """A reliability curve: one entry per bin that holds any prediction."""
@@ -93,6 +79,21 @@ def expected_calibration_error(
     """
     curve = reliability_curve(y, proba, n_bins=n_bins, strategy=strategy)
     return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
+
+
+# Every bag or instance metric by name: what it reads ("label", "score", "proba") and the function.
+_LEVEL_METRICS: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
+    "accuracy": ("label", skm.accuracy_score),
+    "f1": ("label", lambda y, label: skm.f1_score(y, label, zero_division=0)),
+    "auc": ("score", skm.roc_auc_score),
+    "auc_pr": ("score", skm.average_precision_score),
+    "log_loss": ("proba", lambda y, p: skm.log_loss(y, p, labels=[0, 1])),
+    "brier": ("proba", skm.brier_score_loss),
+    "ece": ("proba", expected_calibration_error),
+}
+METRIC_NAMES = tuple(_LEVEL_METRICS)
+# Metrics for which less is better.
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
 
 
 def average_precision(
@@ -191,8 +192,9 @@ def bag_metrics(model: Any, bags: Any, y: Any, metrics: Sequence[str] = METRIC_N
     >>> bag_metrics(make_model("statistics").fit(bags, y), bags, y, ["auc"])["auc"] > 0.9
     True
     """
-    truth = _codes(y, model.classes_)
-    return score_predictions(truth, **_predictions(model, bags, "", metrics), metrics=metrics)
+    truth = class_codes(y, model.classes_)
+    made = predict_all(model, bags, wanted=_wanted(metrics))
+    return score_predictions(truth, **made, metrics=metrics)
 
 
 def instance_metrics(
@@ -218,9 +220,9 @@ def instance_metrics(
     >>> instance_metrics(model, data.bags, metrics=["auc"])["auc"] > 0.8
     True
     """
-    truth = _known_instances(model, bags, labels)
+    truth = instance_codes(model, bags, labels)
     known = truth >= 0
-    made = _predictions(model, bags, "_instances", metrics)
+    made = predict_all(model, bags, "_instances", _wanted(metrics))
     made = {what: None if v is None else np.asarray(v)[known] for what, v in made.items()}
     return score_predictions(truth[known], **made, metrics=metrics)
 
@@ -267,30 +269,34 @@ def make_instance_scorer(metric: str = "auc") -> Any:
     return _InstanceScorer(metric, -1 if metric in LOWER_IS_BETTER else 1)
 
 
-def _predictions(model: Any, bags: Any, twin: str, metrics: Sequence[str]) -> dict[str, Any]:
-    """What the wanted metrics read, as far as the model can say it."""
-    wanted = {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
-    made: dict[str, Any] = {"label": None, "score": None, "proba": None}
-    if twin and not hasattr(model, f"predict{twin}"):
+def predict_all(
+    model: Any, bags: Any, twin: str = "", wanted: Any = ("label", "score", "proba")
+) -> dict[str, Any]:
+    """What metrics read, as far as the model can say it; ``twin`` is "" or "_instances"."""
+    if not hasattr(model, f"predict{twin}"):
         raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
-    has_proba = hasattr(model, f"predict_proba{twin}")
-    if "proba" in wanted and has_proba:
+    made: dict[str, Any] = {"label": None, "score": None, "proba": None}
+    if "proba" in wanted and hasattr(model, f"predict_proba{twin}"):
         made["proba"] = getattr(model, f"predict_proba{twin}")(bags)[:, 1]
     if "score" in wanted:
-        made["score"] = _scores(model, bags, twin)
+        made["score"] = np.asarray(_scores(model, bags, twin))
     if "label" in wanted:
-        made["label"] = _codes(getattr(model, f"predict{twin}")(bags), model.classes_)
+        made["label"] = class_codes(getattr(model, f"predict{twin}")(bags), model.classes_)
     return made
 
 
-def _scores(model: Any, bags: Any, twin: str = "") -> Any:
+def _wanted(metrics: Sequence[str]) -> set[str]:
+    return {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
+
+
+def _scores(model: Any, bags: Any, twin: str) -> Any:
     if hasattr(model, f"decision_function{twin}"):
         return getattr(model, f"decision_function{twin}")(bags)
     return getattr(model, f"predict_proba{twin}")(bags)[:, 1]
 
 
-def _known_instances(model: Any, bags: Any, labels: Any) -> Any:
-    """Codes of the instance labels, -1 where unknown."""
+def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
+    """Instance labels as codes into the model's classes, -1 where unknown."""
     if labels is None:
         labels = getattr(bags, "instance_labels", None)
     if labels is None:
@@ -311,13 +317,16 @@ def _known_instances(model: Any, bags: Any, labels: Any) -> Any:
     return codes
 
 
-def _codes(y: Any, classes: Any) -> Any:
+def class_codes(y: Any, classes: Any) -> Any:
+    """Labels as 0 and 1, the position in ``classes``."""
     y = np.asarray(y)
     if len(classes) != 2:
         raise ValueError(f"two classes are needed; the model has {len(classes)}.")
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
-        raise ValueError(f"label {unknown[0]!r} is not one of the classes {list(classes)}.")
+        raise ValueError(
+            f"label {unknown.tolist()[0]!r} is not one of the classes {list(classes)}."
+        )
     return (y == classes[1]).astype(int)
 
 

@@ -70,8 +70,8 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         if len(unseen):
             where = int(np.flatnonzero(y == unseen[0])[0])
             raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not among the "
-                f"classes {classes.tolist()} of this stream."
+                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not one of "
+                f"the classes {classes.tolist()} of this stream."
             )
         codes = np.searchsorted(classes, y)
         known = encode_instance_labels(instance_labels, bags, classes, codes)

@@ -319,7 +319,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         X = data.bags.instances
         scaling = training.learn_scaling(X, self.scale)
         if isinstance(self.inducing, str):
-            positive = segments.spread(data.y == 1, data.bags.offsets)
+            # Known labels sort the instances into the two groups better than their bags do.
+            of_bag = segments.spread(data.y == 1, data.bags.offsets)
+            known = data.instance_labels
+            positive = np.where(known < 0, of_bag, known == 1)
             Z = inducing_points.choose(X, positive, self.n_inducing, self.inducing, rng, scaling)
         else:
             Z = scaling(_check_inducing(self.inducing, data.bags.n_features))

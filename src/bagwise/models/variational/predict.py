@@ -26,6 +26,8 @@ BagRule = Literal["noisy-or", "max", "joint"]
 N_SAMPLES = 256
 # The residual noise is small, so that few nodes integrate it out.
 _NOISE_NODES = 9
+# Smallest calibrated log-odds per standard deviation of the score.
+_LEAST_SLOPE = 1e-3
 _ROWS = 1024
 
 
@@ -263,7 +265,11 @@ def calibrate(left_out: LeftOutScores, offsets: Any, y: Any, rule: BagRule) -> P
 
     Under ``max`` it is the map of the bag score. Under ``noisy-or`` it is fitted through the
     product. Under ``joint`` it is that of the bag score, an instance counting as a bag of one.
+    Where the left-out scores say nothing the best slope is 0; a hint of one keeps the ranking.
     """
     if rule == "noisy-or":
-        return fit_noisy_or_platt(left_out.instances, offsets, y)
-    return fit_platt(left_out.bags, y)
+        scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)
+    else:
+        scores, platt = left_out.bags, fit_platt(left_out.bags, y)
+    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
+    return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))

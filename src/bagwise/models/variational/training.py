@@ -20,8 +20,8 @@ from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.predict import BagRule, block_scores
 from bagwise.models.variational.updates import Block, Iteration
 
-# Rows read at a time while the features are measured.
-_ROWS = 65_536
+# Numbers read at a time while the features are measured: 8 MB.
+_NUMBERS = 1_000_000
 
 
 class Scaling(NamedTuple):
@@ -52,9 +52,13 @@ def learn_scaling(X: Any, scale: str | None) -> Scaling:
         return _device_scaling(X, scale)
     if scale is None:
         return Scaling(np.zeros(D), np.ones(D))
-    chunks = [slice(a, a + _ROWS) for a in range(0, X.shape[0], _ROWS)]
-    center = sum(np.sum(X[rows], axis=0, dtype=np.float64) for rows in chunks) / X.shape[0]
-    squares = sum(np.sum((np.asarray(X[rows]) - center) ** 2, axis=0) for rows in chunks)
+    step = max(1, _NUMBERS // D)
+    chunks = [slice(a, a + step) for a in range(0, X.shape[0], step)]
+    center = sum(np.asarray(X[rows], dtype=np.float64).sum(axis=0) for rows in chunks)
+    center = center / X.shape[0]
+    squares = sum(
+        np.square(np.asarray(X[rows], dtype=np.float64) - center).sum(axis=0) for rows in chunks
+    )
     return _make_scaling(center, np.sqrt(squares / X.shape[0]), scale)
 
 
@@ -63,9 +67,10 @@ def _device_scaling(X: Any, scale: str | None) -> Scaling:
     D = X.shape[1]
     if scale is None:
         return Scaling(np.zeros(D), np.ones(D))
-    rows = range(0, X.shape[0], _ROWS)
-    center = sum(X[a : a + _ROWS].double().sum(0) for a in rows) / X.shape[0]
-    squares = sum((X[a : a + _ROWS].double() - center).square().sum(0) for a in rows)
+    step = max(1, 100 * _NUMBERS // D)  # a device has the room
+    rows = range(0, X.shape[0], step)
+    center = sum(X[a : a + step].double().sum(0) for a in rows) / X.shape[0]
+    squares = sum((X[a : a + step].double() - center).square().sum(0) for a in rows)
     return _make_scaling(to_numpy(center), np.sqrt(to_numpy(squares) / X.shape[0]), scale)
 
 

@@ -130,13 +130,15 @@ def prior_moments(A: Sequence[Any], r: Any) -> Moments:
 
 def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
-    start, parts = 0, []
+    precision, linear = linalg.no_statistics(A[0])
+    start = 0
     for chunk in A:
         rows = slice(start, start + chunk.shape[1])
-        gram, linear = linalg.weighted_statistics(chunk, sites.omega[rows], sites.rho[rows])
-        parts.append(Statistics(gram, linear, 0.0))
+        precision, linear = linalg.add_statistics(
+            precision, linear, chunk, sites.omega[rows], sites.rho[rows]
+        )
         start = rows.stop
-    return total(parts)._replace(bound=bound)
+    return Statistics(precision, linear, bound)
 
 
 def expect(

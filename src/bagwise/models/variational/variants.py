@@ -110,6 +110,9 @@ class LMVGPMIL(VGPMIL):
     ----------
     C, V : float
         Steepness of the gates and width of the margin; V sets both to 2.
+    variance : float
+        As for `VGPMIL`; 16 by default, so that the latent function can reach beyond the margin:
+        with a standard deviation below V the gates close for good.
     init : as for `VGPMIL`
         ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
     **parameters
@@ -135,11 +138,17 @@ class LMVGPMIL(VGPMIL):
     _not_taken = frozenset({"likelihood"})
 
     def __init__(
-        self, *, C: float = 2.0, V: float = 2.0, init: Any = "label", **parameters: Any
+        self,
+        *,
+        C: float = 2.0,
+        V: float = 2.0,
+        variance: float = 16.0,
+        init: Any = "label",
+        **parameters: Any,
     ) -> None:
         if "likelihood" in parameters:
             raise TypeError("LMVGPMIL has a likelihood of its own; it takes no likelihood.")
-        super().__init__(init=init, **parameters)
+        super().__init__(variance=variance, init=init, **parameters)
         self.C = C
         self.V = V
 

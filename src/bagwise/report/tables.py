@@ -1,0 +1,188 @@
+"""Tables of results as Markdown, CSV and coloured terminal output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bagwise.evaluate.comparison import Comparison, format_mean
+from bagwise.evaluate.metrics import LOWER_IS_BETTER
+from bagwise.files.writing import new_file
+
+# What an experiment returns, in this order.
+RESULT_COLUMNS = ("model", "data", "metric", "published", "mean", "spread", "n_seeds", "note")
+
+
+def to_markdown(frame: Any) -> str:
+    r"""A pandas frame as a Markdown table.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.report.tables import to_markdown
+    >>> print(to_markdown(pd.DataFrame({"model": ["a|b"], "auc": [0.9]})))
+    | model | auc |
+    |---|---|
+    | a\|b | 0.9 |
+    """
+
+    def line(cells: Any) -> str:
+        return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
+
+    head = [line(frame.columns), "|" + "---|" * len(frame.columns)]
+    return "\n".join([*head, *(line(row) for row in frame.itertuples(index=False))])
+
+
+def to_rich(frame: Any, title: str | None = None) -> Any:
+    """A pandas frame as a rich table; repeated leading cells are printed once."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for column in frame.columns:
+        table.add_column(str(column), overflow="fold")
+    last = None
+    for row in frame.itertuples(index=False):
+        cells = [str(cell) for cell in row]
+        if last is not None and cells[0] == last:
+            cells[0] = ""
+        else:
+            last = cells[0]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def published_table(results: Any) -> Any:
+    """What an experiment measured beside what was published.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        With the columns ``model, data, metric, published, mean, spread, n_seeds, note``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``data, model, metric, published, ours (mean ± spread, seeds), note``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.report.tables import RESULT_COLUMNS, published_table
+    >>> rows = [("MIO", "musk1", "accuracy", 0.883, 0.874, 0.02, 5, "")]
+    >>> published_table(pd.DataFrame(rows, columns=RESULT_COLUMNS)).iloc[0].tolist()[3:5]
+    ['0.883', '0.874 ± 0.020 (5)']
+    """
+    import pandas as pd
+
+    missing = [c for c in RESULT_COLUMNS if c not in results.columns]
+    if missing:
+        raise ValueError(f"an experiment's table needs the column {missing[0]!r}.")
+    rows = []
+    for row in results.to_dict("records"):
+        rows.append(
+            {
+                "data": row["data"],
+                "model": row["model"],
+                "metric": row["metric"],
+                "published": _number(row["published"]),
+                "ours (mean ± spread, seeds)": _ours(row),
+                "note": "" if _is_missing(row["note"]) else str(row["note"]),
+            }
+        )
+    columns = ["data", "model", "metric", "published", "ours (mean ± spread, seeds)", "note"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
+    """A comparison as one rich table, a section per data set, the best of each column bold."""
+    from rich.table import Table
+    from rich.text import Text
+
+    wanted = metrics or ("accuracy", "auc", "log_loss", "ece")
+    metrics = [m for m in wanted if m in comparison.metrics]
+    frame = comparison.table(metrics)
+    frame.insert(0, "data", frame.pop("data"))
+    best = _best(comparison.summary(metrics))
+    table = Table()
+    for column in frame.columns:
+        table.add_column(column, justify="left" if column in ("data", "model") else "right")
+    for data, part in frame.groupby("data", sort=False):
+        for row in part.to_dict("records"):
+            styles = ["bold" if best.get((data, c)) == row["model"] else "" for c in row]
+            texts = [Text(str(v), style=s) for v, s in zip(row.values(), styles, strict=True)]
+            table.add_row(*texts)
+        table.add_section()
+    return table
+
+
+def _best(summary: Any) -> dict[tuple[str, str], str]:
+    """The model with the best mean, by data set and metric."""
+    best = {}
+    for (data, metric), part in summary.groupby(["data", "metric"], sort=False):
+        means = part.set_index("model")["mean"].dropna()
+        if len(means):
+            best[data, metric] = means.idxmin() if metric in LOWER_IS_BETTER else means.idxmax()
+    return best
+
+
+def print_comparison(comparison: Comparison, console: Any = None, metrics: Any = None) -> None:
+    """Print a comparison: the table, the averaging used, and the fits' warnings.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import BagFolds, compare
+    >>> from bagwise.report.tables import print_comparison
+    >>> data = {"toy": make_gaussian_bags(n_bags=30, random_state=0)}
+    >>> made = compare(["statistics"], data, BagFolds(3, seeds=(0,)), progress=False)
+    >>> from io import StringIO
+    >>> from rich.console import Console
+    >>> console = Console(file=StringIO(), width=120)
+    >>> print_comparison(made, console)
+    >>> "log_loss" in console.file.getvalue()
+    True
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    console.print(comparison_table(comparison, metrics))
+    console.print(
+        "Mean over folds, then mean ± standard deviation over seeds; ece over all bags of a "
+        "seed. fit s: mean of a fit; peak MB: most that a fit added to resident memory.",
+        style="dim",
+    )
+    for message, count in comparison.warnings.items():
+        console.print(f"{count} fits warned: {message}", style="yellow", markup=False)
+
+
+def write_table(frame: Any, folder: Any, name: str) -> None:
+    """Write ``name.csv`` (as it is) and ``name.md`` (published beside ours), each at once."""
+    folder = Path(folder)
+    with new_file(folder / f"{name}.csv") as draft:
+        frame.to_csv(draft, index=False)
+    with new_file(folder / f"{name}.md") as draft:
+        draft.write_text(to_markdown(published_table(frame)) + "\n", encoding="utf-8")
+
+
+def _ours(row: dict[str, Any]) -> str:
+    if _is_missing(row["mean"]):
+        return "not measured"
+    if _is_missing(row["n_seeds"]):  # a count, not a mean over seeds
+        return f"{row['mean']:.4g}"
+    digits = 1 if abs(row["mean"]) >= 20 else 3
+    seeds = f" ({int(row['n_seeds'])})"
+    spread = float("nan") if _is_missing(row["spread"]) else float(row["spread"])
+    return format_mean(float(row["mean"]), spread, digits) + seeds
+
+
+def _number(value: Any) -> str:
+    if _is_missing(value):
+        return "-"
+    return f"{value:.4g}" if isinstance(value, (int, float, np.number)) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
