@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from bagwise import MIO, Bags
 from bagwise.core import mio
 from bagwise.datasets import load_musk1, make_two_concept_bags
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference import mio as reference
 
 MODELS = {
@@ -27,6 +27,11 @@ MODELS = {
 @pytest.mark.parametrize("check", CHECKS)
 def test_contract(check, make):
     check(make)
+
+
+@sklearn_checks(MIO(random_state=0))
+def test_sklearn(estimator, check):
+    check(estimator)
 
 
 @st.composite
