@@ -264,6 +264,7 @@ def test_bad_input_leaves_the_model_as_it_was(stream, kind):
         ({"sigma": -2.0}, {}, "'sigma' parameter of MIO"),
         ({"sigma": "scale"}, {}, "a stream needs sigma as a number"),
         ({"class_weight": "balanced"}, {}, "class_weight as a dict"),
+        ({"class_weight": {7: 1.0}}, {}, "not in class_weight"),
         ({"beta": 0}, {}, "'beta' parameter of MIO"),
         ({}, {"classes": [0]}, "two classes of the stream"),
         ({}, {"classes": [0, 2]}, "label 1, which is not one of the classes"),

@@ -113,12 +113,11 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         variance = float(np.asarray(X).var(axis=0, dtype=np.float64).sum())
         return float(np.sqrt(0.5 * variance)) or 1.0
 
-    def _costs(self, signs: Any, y: Any) -> Any:
+    def _costs(self, signs: Any, y: Any, classes: Any) -> Any:
         """C1 and C2 of equation (2) for each example; "balanced" counts bags."""
         if self.class_weight is None:
             return np.ones(len(signs))
-        names = self.classes_
-        pair = compute_class_weight(self.class_weight, classes=names, y=names[y])
+        pair = compute_class_weight(self.class_weight, classes=classes, y=classes[y])
         return pair[(signs > 0).astype(int)]
 
     def _anchors_and_weights(self) -> tuple[Any, Any]:
