@@ -195,9 +195,10 @@ def sweep(
     for s, (train, test) in enumerate(splits):
         rows, _ = segments.take(bags.offsets, train)
         D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
+        bags_train, y_train = bags[train], checked.classes_[y[train]]
         for p, setting in enumerate(params):
             fitted = clone(model).set_params(**setting, probability=False)
-            fitted._fit_on_distances(bags[train], checked.classes_[y[train]], D_train)
+            fitted._fit_on_distances(bags_train, y_train, D_train)
             scores = fitted._scores_from_distances(D_test)
             accuracy[p, s] = np.mean((scores > 0) == y[test])
     best = params[int(np.argmax(accuracy.mean(axis=1)))]

@@ -102,7 +102,7 @@ class MIO(EmbeddedClassifier):
     >>> from bagwise import MIO
     >>> from bagwise.datasets import make_two_concept_bags
     >>> bags, y = make_two_concept_bags(300, random_state=0, return_X_y=True)
-    >>> model = MIO(sigma=2.0, bias=10)
+    >>> model = MIO(sigma=3.0, bias=10)
     >>> for i in range(len(bags)):
     ...     model = model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
     >>> model.n_bags_seen_, model.score(bags, y) > 0.9
