@@ -85,7 +85,7 @@ class MIO(EmbeddedClassifier):
     n_bags_seen_, n_kept_, n_dropped_ : int
         Bags learnt from; instances kept; instances dropped for ``max_instances``.
     duality_gap_ : float
-        After ``fit`` with "refine".
+        After ``fit`` with "refine"; otherwise infinite, for not known.
     n_iter_ : int
         Passes made by ``fit``.
     sigma_ : float
@@ -102,7 +102,7 @@ class MIO(EmbeddedClassifier):
     >>> from bagwise import MIO
     >>> from bagwise.datasets import make_two_concept_bags
     >>> bags, y = make_two_concept_bags(300, random_state=0, return_X_y=True)
-    >>> model = MIO(sigma=2.0, bias=10)
+    >>> model = MIO(sigma=3.0, bias=10)
     >>> for i in range(len(bags)):
     ...     model = model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
     >>> model.n_bags_seen_, model.score(bags, y) > 0.9
@@ -197,12 +197,12 @@ class MIO(EmbeddedClassifier):
         instance_labels : optional, one per instance; missing means unknown
         """
         first, classes, data = self._validate_partial_fit(bags, y, classes, instance_labels)
+        examples = make_examples(data)
+        costs = self._costs(examples.signs, data.y, classes)
         if first:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
             self.sigma_ = float(self.sigma)
             self._start(data.bags.n_features)
-        examples = make_examples(data)
-        costs = self._costs(examples.signs, data.y)
         first_id = self.state_.n_seen
         margins = np.empty(len(examples))
         for e in range(len(examples)):
@@ -245,6 +245,7 @@ class MIO(EmbeddedClassifier):
         self.state_ = mio.init(n_features)
         self.cumulative_loss_ = 0.0
         self.n_bags_seen_ = 0
+        self.duality_gap_ = np.inf
         self.recent_scores_ = np.empty((0, 2))  # score before learning, code
 
     def _net(self) -> Any:
@@ -255,7 +256,7 @@ class MIO(EmbeddedClassifier):
         """All passes; without distances D it is one visit of each example."""
         self._start(data.bags.n_features)
         rng = check_random_state(self.random_state)
-        costs = self._costs(examples.signs, data.y)
+        costs = self._costs(examples.signs, data.y, self.classes_)
         Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
         visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
         for n_iter in range(1, self.n_passes + 1):
