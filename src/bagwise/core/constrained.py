@@ -1,0 +1,160 @@
+"""Constrained variational inference: hard instance labels under the multiple-instance rules.
+
+Class 0 is the background: its bags hold nothing else. A bag of class c > 0 holds at least one
+instance of class c, and its other instances are of class c or background. With two classes
+these are the constraints of Kandemir and Hamprecht (UAI 2014); one mixture per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bagwise.core import dirichlet, segments
+from bagwise.core.dirichlet import Posterior, Prior, Statistics
+
+
+class Block(NamedTuple):
+    """Whole bags, as much of the data as inference sees at a time."""
+
+    Z: Any  # [n, D] instances in the prior's coordinates
+    offsets: Any  # [b + 1]
+    y: Any  # [b] class of each bag
+    known: Any  # [n] class of each instance, -1 where unknown
+
+
+class Sweep(NamedTuple):
+    """What one pass over a block contributes; `merge` adds two of them."""
+
+    labels: Any  # [n] class of each instance
+    evidence: float  # sum over instances of logsumexp_k log rho_nk
+    statistics: tuple[Statistics, ...]  # one per class
+
+
+class State(NamedTuple):
+    """The result of inference."""
+
+    mixtures: tuple[Posterior, ...]  # one per class
+    labels: Any  # [N]
+    bounds: tuple[float, ...]  # after every iteration
+    converged: bool
+
+
+def start_labels(y: Any, offsets: Any, known: Any) -> Any:
+    """Every instance takes its bag's class, once, unless its own is known. [N]."""
+    return np.where(known >= 0, known, segments.spread(y, offsets))
+
+
+def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
+    """Whether each instance of bags of class c > 0 is of class c, Eq. (3). [n] bool.
+
+    ``gain`` is how much more it adds to the bound there than in the background; ``known`` is 1,
+    0 or -1 (unknown). A bag left with no instance of its class keeps the one that costs least.
+    """
+    positive = np.where(known >= 0, known == 1, gain > 0)
+    bare = segments.max(positive.astype(np.float64), offsets) == 0
+    if bare.any():
+        free = np.where(known == 0, -np.inf, gain)
+        positive[segments.argmax(free, offsets)[bare]] = True
+    return positive
+
+
+def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
+    """Update q(z) and the labels of a block; return its share of the statistics."""
+    Z, offsets, y, known = block
+    log_rho = dirichlet.log_joint(Z, mixtures[0], prior)
+    resp, total = dirichlet.normalise(log_rho)
+    labels = np.zeros(len(Z), dtype=np.int64)
+    parts = []
+    for c in range(1, len(mixtures)):
+        rows, its_offsets = segments.take(offsets, np.flatnonzero(y == c))
+        resp_c, total_c = dirichlet.normalise(dirichlet.log_joint(Z[rows], mixtures[c], prior))
+        its_known = np.where(known[rows] > 0, 1, known[rows])
+        chosen = choose_labels(total_c - total[rows], its_offsets, its_known)
+        labels[rows[chosen]] = c
+        total[rows[chosen]] = total_c[chosen]
+        parts.append(dirichlet.accumulate(Z[rows[chosen]], resp_c[chosen], prior.diagonal))
+    background = labels == 0
+    parts.insert(0, dirichlet.accumulate(Z[background], resp[background], prior.diagonal))
+    return Sweep(labels, float(np.sum(total)), tuple(parts))
+
+
+def merge(a: Sweep, b: Sweep) -> Sweep:
+    """Two blocks' contributions as one, instances in order."""
+    return Sweep(
+        np.concatenate([a.labels, b.labels]),
+        a.evidence + b.evidence,
+        tuple(dirichlet.add(s, t) for s, t in zip(a.statistics, b.statistics, strict=True)),
+    )
+
+
+def statistics_of_clusters(
+    Z: Any, labels: Any, clusters: Any, n_classes: int, n_components: int, diagonal: bool
+) -> tuple[Statistics, ...]:
+    """Statistics of rows that belong wholly to one cluster of their class."""
+    resp = np.zeros((len(Z), n_components))
+    resp[np.arange(len(Z)), clusters] = 1.0
+    return tuple(
+        dirichlet.accumulate(Z[labels == c], resp[labels == c], diagonal) for c in range(n_classes)
+    )
+
+
+def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, ...]:
+    """Posteriors of all mixtures."""
+    return tuple(dirichlet.update(s, prior) for s in statistics)
+
+
+def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:
+    """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
+
+    With q(z) at its optimum, the expected log-likelihood and the entropy of q(z) together are
+    ``evidence``; the parameters pay their divergence from the prior.
+    """
+    return evidence - sum(dirichlet.kl(mixture, prior) for mixture in mixtures)
+
+
+def infer(
+    blocks: Callable[[], Iterator[Block]],
+    statistics: tuple[Statistics, ...],
+    prior: Prior,
+    *,
+    max_iter: int,
+    tol: float,
+    report: Callable[[int, float], None] | None = None,
+) -> State:
+    """Coordinate ascent (Algorithm 1 of the paper) from starting statistics.
+
+    The printed algorithm resets the labels inside the loop, which would undo every update of
+    them; here they start once (`start_labels`). Stops when the bound's relative change is
+    below ``tol``; the mixtures returned match the labels returned.
+    """
+    bounds: list[float] = []
+    converged = False
+    while True:
+        mixtures = update(statistics, prior)
+        if converged or (bounds and len(bounds) >= max_iter):
+            return State(mixtures, swept.labels, tuple(bounds), converged)
+        swept = _sweep_all(blocks(), mixtures, prior)
+        statistics = swept.statistics
+        bounds.append(bound(swept.evidence, mixtures, prior))
+        if report is not None:
+            report(len(bounds), bounds[-1])
+        if len(bounds) > 1:
+            converged = bounds[-1] - bounds[-2] <= tol * abs(bounds[-1])
+
+
+def _sweep_all(blocks: Iterator[Block], mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
+    labels, evidence, statistics = [], 0.0, None
+    for block in blocks:
+        part = sweep(block, mixtures, prior)
+        labels.append(part.labels)
+        evidence += part.evidence
+        statistics = (
+            part.statistics
+            if statistics is None
+            else tuple(map(dirichlet.add, statistics, part.statistics))
+        )
+    assert statistics is not None
+    return Sweep(np.concatenate(labels), evidence, statistics)
