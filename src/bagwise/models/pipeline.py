@@ -237,22 +237,26 @@ class BagPipeline(Pipeline):
     @available_if(_final_has("predict_instances"))
     def predict_instances(self, bags: Any, **params: Any) -> Any:
         """Label of each instance, by the last step."""
-        return self._final_estimator.predict_instances(self._before_last(bags), **params)
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_instances(bags, **params)
 
     @available_if(_final_has("predict_proba_instances"))
     def predict_proba_instances(self, bags: Any, **params: Any) -> Any:
         """Class probabilities of each instance, by the last step."""
-        return self._final_estimator.predict_proba_instances(self._before_last(bags), **params)
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_proba_instances(bags, **params)
 
     @available_if(_final_has("decision_function_instances"))
     def decision_function_instances(self, bags: Any, **params: Any) -> Any:
         """Score of each instance, by the last step."""
-        return self._final_estimator.decision_function_instances(self._before_last(bags), **params)
+        bags = self._before_last(bags)
+        return self._final_estimator.decision_function_instances(bags, **params)
 
     @available_if(_final_has("predict_latent"))
     def predict_latent(self, bags: Any, **params: Any) -> Any:
         """Latent mean and variance of each instance, by the last step."""
-        return self._final_estimator.predict_latent(self._before_last(bags), **params)
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_latent(bags, **params)
 
 
 def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> BagPipeline:

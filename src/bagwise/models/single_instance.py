@@ -81,7 +81,8 @@ class SingleInstance(InstanceClassifier):
     @available_if(_estimator_has("predict_proba"))
     def predict_proba_instances(self, bags: Any) -> Any:
         """Class probabilities of each instance, as the classifier gives them."""
-        return self.estimator_.predict_proba(self._validate_predict(bags).instances)
+        bags = self._validate_predict(bags)
+        return self.estimator_.predict_proba(bags.instances)
 
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, bags: Any) -> Any:
