@@ -64,21 +64,36 @@ def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
 def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
     """Update q(z) and the labels of a block; return its share of the statistics."""
     Z, offsets, y, known = block
-    log_rho = dirichlet.log_joint(Z, mixtures[0], prior)
-    resp, total = dirichlet.normalise(log_rho)
+    # An instance meets only the mixtures it can belong to.
+    open_rows = np.flatnonzero(known <= 0)
+    resp, total = _responsibilities(Z, open_rows, mixtures[0], prior)
+    best = np.full(len(Z), -np.inf)
+    best[open_rows] = total
     labels = np.zeros(len(Z), dtype=np.int64)
     parts = []
     for c in range(1, len(mixtures)):
         rows, its_offsets = segments.take(offsets, np.flatnonzero(y == c))
-        resp_c, total_c = dirichlet.normalise(dirichlet.log_joint(Z[rows], mixtures[c], prior))
-        its_known = np.where(known[rows] > 0, 1, known[rows])
-        chosen = choose_labels(total_c - total[rows], its_offsets, its_known)
+        can = known[rows] != 0
+        resp_c, total_c = _responsibilities(Z, rows[can], mixtures[c], prior)
+        gain = np.full(len(rows), -np.inf)
+        gain[can] = total_c - best[rows[can]]
+        chosen = choose_labels(gain, its_offsets, np.minimum(known[rows], 1))
         labels[rows[chosen]] = c
-        total[rows[chosen]] = total_c[chosen]
-        parts.append(dirichlet.accumulate(Z[rows[chosen]], resp_c[chosen], prior.diagonal))
-    background = labels == 0
-    parts.insert(0, dirichlet.accumulate(Z[background], resp[background], prior.diagonal))
-    return Sweep(labels, float(np.sum(total)), tuple(parts))
+        best[rows[chosen]] = total_c[chosen[can]]
+        parts.append(_accumulate(Z, rows[chosen], resp_c[chosen[can]], prior))
+    background = labels[open_rows] == 0
+    parts.insert(0, _accumulate(Z, open_rows[background], resp[background], prior))
+    return Sweep(labels, float(np.sum(best)), tuple(parts))
+
+
+def _responsibilities(Z: Any, rows: Any, mixture: Posterior, prior: Prior) -> tuple[Any, Any]:
+    Z = Z if len(rows) == len(Z) else Z[rows]
+    return dirichlet.normalise(dirichlet.log_joint(Z, mixture, prior))
+
+
+def _accumulate(Z: Any, rows: Any, resp: Any, prior: Prior) -> Statistics:
+    Z = Z if len(rows) == len(Z) else Z[rows]
+    return dirichlet.accumulate(Z, resp, prior.diagonal)
 
 
 def merge(a: Sweep, b: Sweep) -> Sweep:
@@ -131,18 +146,17 @@ def infer(
     below ``tol``; the mixtures returned match the labels returned.
     """
     bounds: list[float] = []
+    mixtures = update(statistics, prior)
     converged = False
-    while True:
-        mixtures = update(statistics, prior)
-        if converged or (bounds and len(bounds) >= max_iter):
-            return State(mixtures, swept.labels, tuple(bounds), converged)
+    while not converged and len(bounds) < max_iter:
         swept = _sweep_all(blocks(), mixtures, prior)
-        statistics = swept.statistics
         bounds.append(bound(swept.evidence, mixtures, prior))
+        mixtures = update(swept.statistics, prior)
         if report is not None:
             report(len(bounds), bounds[-1])
         if len(bounds) > 1:
             converged = bounds[-1] - bounds[-2] <= tol * abs(bounds[-1])
+    return State(mixtures, swept.labels, tuple(bounds), converged)
 
 
 def _sweep_all(blocks: Iterator[Block], mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:

@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bagwise.bags import Bags
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
-from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.dirichlet import Prior, Statistics
 from bagwise.models.base import InstanceClassifier, TrainingData
 
 # Instances worked on at a time; a bag is never split.
@@ -359,22 +359,23 @@ def _check_known(data: TrainingData, classes: Any) -> None:
     known, bags = data.instance_labels, data.bags
     if len(classes) == 2 or np.all(known < 0):
         return  # two classes were checked with the labels
+    names = [repr(str(name)) for name in classes]
     own = segments.spread(data.y, bags.offsets)
     clash = np.flatnonzero((known > 0) & (known != own))
     if len(clash):
         b = int(bags.bag_index[clash[0]])
         raise ValueError(
-            f"{bags.describe_bag(b)} is labelled {classes[data.y[b]]!r} but has an instance "
-            f"labelled {classes[known[clash[0]]]!r}; its instances are of its own class or of "
-            f"{classes[0]!r}, the background."
+            f"{bags.describe_bag(b)} is labelled {names[data.y[b]]} but has an instance "
+            f"labelled {names[known[clash[0]]]}; its instances are of its own class or of "
+            f"{names[0]}, the background."
         )
     open_to_own = segments.max((known != 0).astype(np.float64), bags.offsets) > 0
     clash = np.flatnonzero(~open_to_own & (data.y > 0))
     if len(clash):
         b = int(clash[0])
         raise ValueError(
-            f"{bags.describe_bag(b)} is labelled {classes[data.y[b]]!r} but every instance in it "
-            f"is labelled {classes[0]!r}; it needs at least one instance of its class."
+            f"{bags.describe_bag(b)} is labelled {names[data.y[b]]} but every instance in it "
+            f"is labelled {names[0]}; it needs at least one instance of its class."
         )
 
 
