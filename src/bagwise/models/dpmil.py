@@ -70,7 +70,9 @@ class DPMIL(InstanceClassifier):
     tol : float
         Stop when the bound's relative change is below this.
     n_init : int
-        Number of starts from k-means; the one with the highest bound is kept.
+        Number of starts; the one with the highest bound is kept. The first start gives each
+        class ``n_components`` clusters by k-means, the last a single one, those between a
+        number between: what few clusters grow into and what many shrink to can differ.
     random_state : int, RandomState or None
         Seed of k-means.
     verbose : bool
@@ -171,8 +173,8 @@ class DPMIL(InstanceClassifier):
         labels = constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)
         best: State | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
-            for _ in range(self.n_init):
-                start = self._start(data, labels, prior, rng)
+            for n_clusters in _start_sizes(self.n_components, self.n_init):
+                start = self._start(data, labels, n_clusters, prior, rng)
                 state = constrained.infer(
                     lambda: _blocks(data, prior),
                     start,
@@ -217,14 +219,14 @@ class DPMIL(InstanceClassifier):
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
     def _start(
-        self, data: TrainingData, labels: Any, prior: Prior, rng: Any
+        self, data: TrainingData, labels: Any, n_clusters: int, prior: Prior, rng: Any
     ) -> tuple[Statistics, ...]:
         """Statistics of k-means clusters of each class, the largest cluster first."""
         C, K = len(self.classes_), self.n_components
         clusters = np.empty(len(labels), dtype=np.int64)
         for c in range(C):
-            rows = np.flatnonzero(labels == c)
-            clusters[rows] = _cluster(data.bags.instances, rows, K, prior, rng)
+            its = np.flatnonzero(labels == c)
+            clusters[its] = _cluster(data.bags.instances, its, n_clusters, prior, rng)
         total: tuple[Statistics, ...] | None = None
         first = 0
         for block in _blocks(data, prior):
@@ -377,6 +379,13 @@ def _check_known(data: TrainingData, classes: Any) -> None:
             f"{bags.describe_bag(b)} is labelled {names[data.y[b]]} but every instance in it "
             f"is labelled {names[0]}; it needs at least one instance of its class."
         )
+
+
+def _start_sizes(n_components: int, n_init: int) -> list[int]:
+    """Clusters per class of each start: from all components down to one."""
+    if n_init == 1:
+        return [n_components]
+    return [round(size) for size in np.geomspace(n_components, 1, n_init)]
 
 
 def _cluster(instances: Any, rows: Any, n_clusters: int, prior: Prior, rng: Any) -> Any:
