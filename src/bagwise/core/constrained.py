@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What one pass over a block contributes; `merge` adds two of them."""
+    """What one pass over a block contributes; all but the labels is additive over bags."""
 
     labels: Any  # [n] class of each instance
     evidence: float  # sum over instances of logsumexp_k log rho_nk
@@ -96,15 +96,6 @@ def _accumulate(Z: Any, rows: Any, resp: Any, prior: Prior) -> Statistics:
     return dirichlet.accumulate(Z, resp, prior.diagonal)
 
 
-def merge(a: Sweep, b: Sweep) -> Sweep:
-    """Two blocks' contributions as one, instances in order."""
-    return Sweep(
-        np.concatenate([a.labels, b.labels]),
-        a.evidence + b.evidence,
-        tuple(dirichlet.add(s, t) for s, t in zip(a.statistics, b.statistics, strict=True)),
-    )
-
-
 def statistics_of_clusters(
     Z: Any, labels: Any, clusters: Any, n_classes: int, n_components: int, diagonal: bool
 ) -> tuple[Statistics, ...]:
@@ -160,15 +151,12 @@ def infer(
 
 
 def _sweep_all(blocks: Iterator[Block], mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
-    labels, evidence, statistics = [], 0.0, None
+    K, D = mixtures[0].m.shape
+    statistics = (dirichlet.empty_statistics(K, D, prior.diagonal),) * len(mixtures)
+    labels, evidence = [], 0.0
     for block in blocks:
         part = sweep(block, mixtures, prior)
         labels.append(part.labels)
         evidence += part.evidence
-        statistics = (
-            part.statistics
-            if statistics is None
-            else tuple(map(dirichlet.add, statistics, part.statistics))
-        )
-    assert statistics is not None
+        statistics = tuple(map(dirichlet.add, statistics, part.statistics))
     return Sweep(np.concatenate(labels), evidence, statistics)

@@ -171,13 +171,14 @@ class DPMIL(InstanceClassifier):
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
         labels = constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)
+        blocks = _block_source(data, prior)
         best: State | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
             for n_clusters in _start_sizes(self.n_components, self.n_init):
-                start = self._start(data, labels, n_clusters, prior, rng)
+                clusters = self._clusters(data, labels, n_clusters, prior, rng)
                 state = constrained.infer(
-                    lambda: _blocks(data, prior),
-                    start,
+                    blocks,
+                    self._start(blocks(), labels, clusters, prior),
                     prior,
                     max_iter=self.max_iter,
                     tol=self.tol,
@@ -218,25 +219,30 @@ class DPMIL(InstanceClassifier):
         root = _prior_root(covariance, self.covariance_floor * variance)
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
-    def _start(
+    def _clusters(
         self, data: TrainingData, labels: Any, n_clusters: int, prior: Prior, rng: Any
-    ) -> tuple[Statistics, ...]:
-        """Statistics of k-means clusters of each class, the largest cluster first."""
-        C, K = len(self.classes_), self.n_components
+    ) -> Any:
+        """Cluster of each instance within its class by k-means, the largest being 0. [N]."""
         clusters = np.empty(len(labels), dtype=np.int64)
-        for c in range(C):
-            its = np.flatnonzero(labels == c)
-            clusters[its] = _cluster(data.bags.instances, its, n_clusters, prior, rng)
-        total: tuple[Statistics, ...] | None = None
+        for c in range(len(self.classes_)):
+            rows = np.flatnonzero(labels == c)
+            clusters[rows] = _cluster(data.bags.instances, rows, n_clusters, prior, rng)
+        return clusters
+
+    def _start(
+        self, blocks: Iterator[Block], labels: Any, clusters: Any, prior: Prior
+    ) -> tuple[Statistics, ...]:
+        """Statistics of the mixtures that have these clusters for components."""
+        C, K, D = len(self.classes_), self.n_components, len(prior.mean)
+        total = (dirichlet.empty_statistics(K, D, prior.diagonal),) * C
         first = 0
-        for block in _blocks(data, prior):
+        for block in blocks:
             rows = slice(first, first + len(block.Z))
             first += len(block.Z)
             part = constrained.statistics_of_clusters(
                 block.Z, labels[rows], clusters[rows], C, K, prior.diagonal
             )
-            total = part if total is None else tuple(map(dirichlet.add, total, part))
-        assert total is not None
+            total = tuple(map(dirichlet.add, total, part))
         return total
 
     def _store(self, state: State, prior: Prior) -> None:
@@ -258,7 +264,9 @@ class DPMIL(InstanceClassifier):
 
     def log_density_instances(self, bags: Any) -> Any:
         """Log predictive density of each instance under each class, (n_instances, n_classes)."""
-        bags = self._validate_predict(bags)
+        return self._log_density(self._validate_predict(bags))
+
+    def _log_density(self, bags: Bags) -> Any:
         out = np.empty((bags.n_instances, len(self.classes_)))
         for rows, X in _numbered_rows(bags):
             Z = dirichlet.whiten(X, self._prior)
@@ -308,15 +316,17 @@ class DPMIL(InstanceClassifier):
 
     def predict_instances(self, bags: Any) -> Any:
         """Label of each instance, aligned with ``bags.instances``."""
-        return self.classes_[np.argmax(self._odds(self._validate_predict(bags)), axis=1)]
+        odds = self._odds(self._validate_predict(bags))
+        return self.classes_[np.argmax(odds, axis=1)]
 
     def predict(self, bags: Any) -> Any:
         """Label of each bag, shape (n_bags,)."""
-        return self.classes_[np.argmax(self._bag_odds(self._validate_predict(bags)), axis=1)]
+        odds = self._bag_odds(self._validate_predict(bags))
+        return self.classes_[np.argmax(odds, axis=1)]
 
     def _odds(self, bags: Bags) -> Any:
         """Log-odds of every class against the background, [N, C]; the first column is 0."""
-        log_posterior = self.log_density_instances(bags) + self.class_log_prior_
+        log_posterior = self._log_density(bags) + self.class_log_prior_
         return log_posterior - log_posterior[:, :1]
 
     def _bag_odds(self, bags: Bags) -> Any:
@@ -448,6 +458,14 @@ def _blocks(data: TrainingData, prior: Prior) -> Iterator[Block]:
             data.y[first:last],
             data.instance_labels[rows],
         )
+
+
+def _block_source(data: TrainingData, prior: Prior) -> Callable[[], Iterator[Block]]:
+    """A fresh pass over the data at every call; what fits one block is prepared only once."""
+    if data.bags.n_instances > _ROWS:
+        return lambda: _blocks(data, prior)
+    held = tuple(_blocks(data, prior))
+    return lambda: iter(held)
 
 
 @contextmanager
