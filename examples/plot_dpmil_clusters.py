@@ -8,7 +8,7 @@ and which instances belong to each.
 """
 
 # %%
-# Negative instances come in two kinds, positive ones in three. A positive bag holds one or two
+# Negative instances come in two kinds, and so do positive ones. A positive bag holds one or two
 # positives among negatives; only its label is known.
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,7 +19,7 @@ from bagwise.report.mixtures import plot_mixture_weights
 
 rng = np.random.default_rng(0)
 negative = np.array([[0.0, 0.0], [3.0, -1.0]])
-positive = np.array([[6.0, 5.0], [-4.0, 5.0], [1.0, 7.0]])
+positive = np.array([[6.0, 5.0], [-4.0, 5.0]])
 y = np.arange(90) % 3 == 0
 arrays, truth = [], []
 for target in y:
@@ -28,7 +28,7 @@ for target in y:
     labels = np.zeros(n, dtype=bool)
     if target:
         labels[: rng.integers(1, 3)] = True
-        kinds = rng.choice(3, p=[0.5, 0.3, 0.2], size=labels.sum())
+        kinds = rng.choice(2, p=[0.6, 0.4], size=labels.sum())
         x[labels] = positive[kinds] + rng.normal(scale=0.6, size=(labels.sum(), 2))
     arrays.append(x)
     truth.append(labels)
@@ -70,7 +70,7 @@ plt.show()
 # ``assign`` says which cluster of its class an instance is in, so examples of a cluster can be
 # pulled out and looked at.
 classes, clusters = model.predict_instances(bags), model.assign(bags)
-for k in np.argsort(-model.weights_[1])[:3]:
+for k in np.argsort(-model.weights_[1])[:2]:
     members = np.flatnonzero((classes == 1) & (clusters == k))
     where = np.round(model.means_[1, k], 1)
     print(f"positive cluster {k} at {where}: {len(members)} instances, such as {members[:5]}")

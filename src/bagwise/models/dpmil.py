@@ -129,7 +129,7 @@ class DPMIL(InstanceClassifier):
         *,
         concentration: float = 2.0,
         covariance_type: str = "full",
-        covariance_floor: float = 1e-3,
+        covariance_floor: float = 1e-2,
         mean_precision_prior: float = 1.0,
         degrees_of_freedom_prior: float | None = None,
         mean_prior: Any = None,
