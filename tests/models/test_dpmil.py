@@ -11,7 +11,7 @@ from bagwise import DPMIL, Bags, InstanceTransformer, make_pipeline
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
 from bagwise.models import dpmil as module
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
 
 
@@ -19,6 +19,11 @@ from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])
 def test_contract(check, covariance_type):
     check(lambda: DPMIL(n_components=4, covariance_type=covariance_type, random_state=0))
+
+
+@sklearn_checks(DPMIL(n_components=3, random_state=0))
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
 
 
 def make_prior(X, diagonal=False, alpha=2.0, beta0=1.3):
