@@ -31,7 +31,7 @@ def make_data(n_instances: int, n_features: int) -> tuple[Bags, Any, Any]:
 
 
 def fit_ours(bags: Bags, y: Any, truth: Any, n_iter: int) -> int:
-    model = DPMIL(N_COMPONENTS, max_iter=n_iter, tol=0, random_state=0)
+    model = DPMIL(N_COMPONENTS, max_iter=n_iter, tol=0, n_init=1, random_state=0)
     return model.fit(bags, y, instance_labels=truth).n_iter_
 
 
@@ -80,7 +80,7 @@ def against_scikit_learn(quick: bool) -> dict[str, Any]:
     return {
         "what": f"speed against BayesianGaussianMixture, labels fixed, N={n}, D={d}",
         "value": ratio,
-        "must": ">= 2.5",
+        "must": "runs" if quick else ">= 2.5",
         "ok": quick or ratio >= 2.5,
     }
 
@@ -92,7 +92,9 @@ def growth(quick: bool) -> dict[str, Any]:
     def job(bags: Bags, y: Any) -> Callable[[], int]:
         # Labels to infer: the whole of what a fit does.
         return lambda: (
-            DPMIL(N_COMPONENTS, max_iter=n_iter, tol=0, random_state=0).fit(bags, y).n_iter_
+            DPMIL(N_COMPONENTS, max_iter=n_iter, tol=0, n_init=1, random_state=0)
+            .fit(bags, y)
+            .n_iter_
         )
 
     times, rounds = best_times([job(bags, y) for bags, y, _ in data], 2 if quick else 3)
@@ -101,7 +103,7 @@ def growth(quick: bool) -> dict[str, Any]:
     return {
         "what": f"time for 4 x the instances over 4 x the time, N={small} to {4 * small}",
         "value": ratio,
-        "must": "<= 1.25 (linear)",
+        "must": "runs" if quick else "<= 1.25 (linear)",
         "ok": quick or ratio <= 1.25,
     }
 

@@ -106,7 +106,7 @@ class GreedyKernelPCA(TransformerMixin, BaseEstimator):
 
 
 def make_model(seed: int) -> DPMIL:
-    # Two starts, 20 clusters and one: the bound decides which a class needs.
+    # Two starts: the bags' labels with 20 clusters, and one witness per bag; the bound decides.
     return DPMIL(20, concentration=2.0, covariance_prior=PRIOR, n_init=2, random_state=seed)
 
 

@@ -156,7 +156,7 @@ def scikit_learn_mixture(X, resp, prior, n_iter, covariance_type="full"):
 def test_fixed_labels_equal_scikit_learn():
     """With every instance label known, each class is their mixture, to 1e-4."""
     bags, y, truth = make_problem(n_bags=60, n_features=5, shift=2.0)
-    model = DPMIL(n_components=6, max_iter=15, tol=0, random_state=3)
+    model = DPMIL(n_components=6, max_iter=15, tol=0, n_init=1, random_state=3)
     model.fit(bags, y, instance_labels=truth)
     np.testing.assert_array_equal(model.instance_labels_, truth)
     X, prior = bags.instances, model._prior
@@ -186,7 +186,7 @@ def test_bound_never_falls_and_constraints_hold_every_iteration(monkeypatch):
         return result
 
     monkeypatch.setattr(constrained, "sweep", watched)
-    model = DPMIL(n_components=6, tol=0, max_iter=60, random_state=0).fit(bags, y)
+    model = DPMIL(n_components=6, tol=0, max_iter=60, n_init=1, random_state=0).fit(bags, y)
     assert np.diff(model.bounds_).min() >= -1e-11 * abs(model.bound_)
     assert len(seen) == model.n_iter_ > 3
     for labels in seen:
@@ -362,6 +362,37 @@ def test_more_starts_never_lower_the_bound():
     bags, y, _ = make_problem(n_bags=40, shift=1.0)
     bounds = [DPMIL(n_init=n, random_state=0).fit(bags, y).bound_ for n in (1, 4)]
     assert bounds[1] >= bounds[0]
+
+
+def test_bound_recovers_from_classes_that_changed_places():
+    """Bulky positive bags: from the bags' labels the positive class takes the common kind."""
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 2
+    arrays = [rng.normal(size=(20 if target else 12, 3)) for target in y]
+    for x, target in zip(arrays, y, strict=True):
+        x[0] += 6 * target * rng.choice([-1, 1], size=3)
+    settings = {"covariance_prior": 2000.0, "random_state": 0}
+    one = DPMIL(n_init=1, **settings).fit(arrays, y)
+    two = DPMIL(n_init=2, **settings).fit(arrays, y)
+    assert one.instance_labels_.mean() > 0.5  # the common instances of positive bags
+    assert two.instance_labels_.mean() < 0.1
+    assert two.bound_ > one.bound_
+
+
+def test_witness_start_respects_known_labels():
+    bags, y, truth = make_problem(n_bags=10)
+    known = np.full(len(truth), -1)
+    known[bags.offsets[1]] = 0
+    known[bags.offsets[3]] = known[bags.offsets[3] + 1] = 1
+    prior, _ = make_prior(bags.instances)
+    Z = dirichlet.whiten(bags.instances, prior)
+    block = constrained.Block(Z, bags.offsets, y, known)
+    labels = constrained.witness_labels(lambda: iter([block]), prior)
+    assert labels[bags.offsets[1]] == 0
+    per_bag = [part.sum() for part in bags.split(labels)]
+    expected = y.copy()
+    expected[3] = 2
+    np.testing.assert_array_equal(per_bag, expected)
 
 
 def test_large_classes_start_from_a_sample(monkeypatch):

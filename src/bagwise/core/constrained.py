@@ -47,6 +47,28 @@ def start_labels(y: Any, offsets: Any, known: Any) -> Any:
     return np.where(known >= 0, known, segments.spread(y, offsets))
 
 
+def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
+    """One instance per bag of class c > 0 takes its class: the least like the background. [N].
+
+    Another place to start from. Where few instances of a bag are of its class, the bags' labels
+    (`start_labels`) can lead to mixtures that have changed places; the bound tells.
+    """
+    D = len(prior.mean)
+    statistics = dirichlet.empty_statistics(1, D, prior.diagonal)
+    for Z, offsets, y, _ in blocks():
+        rows, _ = segments.take(offsets, np.flatnonzero(y == 0))
+        part = dirichlet.accumulate(Z[rows], np.ones((len(rows), 1)), prior.diagonal)
+        statistics = dirichlet.add(statistics, part)
+    background = dirichlet.update(statistics, prior)
+    labels = []
+    for Z, offsets, y, known in blocks():
+        surprise = -dirichlet.log_joint(Z, background, prior)[:, 0]
+        # Below zero everywhere, so that a bag keeps exactly the instance it must.
+        chosen = choose_labels(surprise - surprise.max() - 1, offsets, np.minimum(known, 1))
+        labels.append(np.where(chosen, segments.spread(y, offsets), 0))
+    return np.concatenate(labels)
+
+
 def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
     """Whether each instance of bags of class c > 0 is of class c, Eq. (3). [n] bool.
 

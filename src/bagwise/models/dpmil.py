@@ -70,9 +70,10 @@ class DPMIL(InstanceClassifier):
     tol : float
         Stop when the bound's relative change is below this.
     n_init : int
-        Number of starts; the one with the highest bound is kept. The first start gives each
-        class ``n_components`` clusters by k-means, the last a single one, those between a
-        number between: what few clusters grow into and what many shrink to can differ.
+        Number of starts; the one with the highest bound is kept. The first takes every
+        instance for its bag's class and ``n_components`` k-means clusters per class. Further
+        starts take fewer clusters, the last a single one, and every second start takes only one
+        instance per positive bag for positive: the one least like the negative bags.
     random_state : int, RandomState or None
         Seed of k-means.
     verbose : bool
@@ -137,7 +138,7 @@ class DPMIL(InstanceClassifier):
         bag_rule: str = "noisy-or",
         max_iter: int = 100,
         tol: float = 1e-6,
-        n_init: int = 1,
+        n_init: int = 2,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -170,15 +171,17 @@ class DPMIL(InstanceClassifier):
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
-        labels = constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)
         blocks = _block_source(data, prior)
+        labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
+        if self.n_init > 1:
+            labels.append(constrained.witness_labels(blocks, prior))
         best: State | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
-            for n_clusters in _start_sizes(self.n_components, self.n_init):
-                clusters = self._clusters(data, labels, n_clusters, prior, rng)
+            for i, n_clusters in enumerate(_start_sizes(self.n_components, self.n_init)):
+                clusters = self._clusters(data, labels[i % 2], n_clusters, prior, rng)
                 state = constrained.infer(
                     blocks,
-                    self._start(blocks(), labels, clusters, prior),
+                    self._start(blocks(), labels[i % 2], clusters, prior),
                     prior,
                     max_iter=self.max_iter,
                     tol=self.tol,
