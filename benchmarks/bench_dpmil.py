@@ -45,7 +45,7 @@ def fit_theirs(bags: Bags, truth: Any, n_iter: int) -> int:
             weight_concentration_prior=2.0,
             mean_prior=X.mean(axis=0),
             degrees_of_freedom_prior=X.shape[1] + 1,
-            covariance_prior=np.cov(X.T) + 1e-2 * np.mean(X.var(axis=0)) * np.eye(X.shape[1]),
+            covariance_prior=np.cov(X.T) + np.mean(X.var(axis=0)) * np.eye(X.shape[1]),
             max_iter=n_iter,
             tol=0.0,
             random_state=0,

@@ -52,7 +52,8 @@ class DPMIL(InstanceClassifier):
         "diag" costs D rather than D^2 per instance and cluster.
     covariance_floor : float
         Added to the prior covariance's diagonal, in units of the data's mean variance per
-        feature. It keeps directions in which the training data hardly vary from deciding.
+        feature; bring features to like scales first. It keeps directions in which the training
+        data hardly vary from deciding.
     mean_precision_prior : float
         Weight of the prior mean, in instances.
     degrees_of_freedom_prior : float, optional
@@ -130,7 +131,7 @@ class DPMIL(InstanceClassifier):
         *,
         concentration: float = 2.0,
         covariance_type: str = "full",
-        covariance_floor: float = 1e-2,
+        covariance_floor: float = 1.0,
         mean_precision_prior: float = 1.0,
         degrees_of_freedom_prior: float | None = None,
         mean_prior: Any = None,
@@ -138,7 +139,7 @@ class DPMIL(InstanceClassifier):
         bag_rule: str = "noisy-or",
         max_iter: int = 100,
         tol: float = 1e-6,
-        n_init: int = 2,
+        n_init: int = 1,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
