@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
@@ -180,8 +182,8 @@ def test_bound_never_falls_and_constraints_hold_every_iteration(monkeypatch):
     seen = []
     original = constrained.sweep
 
-    def watched(block, mixtures, prior):
-        result = original(block, mixtures, prior)
+    def watched(block, *, mixtures, prior):
+        result = original(block, mixtures=mixtures, prior=prior)
         seen.append(result.labels)
         return result
 
@@ -209,6 +211,21 @@ def test_blocks_change_nothing(monkeypatch):
         atol=1e-8,
     )
     np.testing.assert_array_equal(whole.assign(bags), parts.assign(bags))
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Statistics are additive over bags: any runner of blocks gives the same fit."""
+    bags, y, _ = make_problem(n_bags=30)
+    monkeypatch.setattr(module, "_ROWS", 10)
+    serial = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    with ThreadPoolExecutor(2) as pool:
+        original = constrained.infer
+        monkeypatch.setattr(
+            constrained, "infer", lambda *args, **options: original(*args, **options, run=pool.map)
+        )
+        threads = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    np.testing.assert_array_equal(serial.bounds_, threads.bounds_)
+    np.testing.assert_array_equal(serial.instance_labels_, threads.instance_labels_)
 
 
 def test_order_of_training_data_changes_only_the_order():

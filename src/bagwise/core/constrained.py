@@ -8,6 +8,7 @@ these are the constraints of Kandemir and Hamprecht (UAI 2014); one mixture per 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,18 +152,20 @@ def infer(
     max_iter: int,
     tol: float,
     report: Callable[[int, float], None] | None = None,
+    run: Callable[..., Iterable[Any]] = map,
 ) -> State:
     """Coordinate ascent (Algorithm 1 of the paper) from starting statistics.
 
     The printed algorithm resets the labels inside the loop, which would undo every update of
     them; here they start once (`start_labels`). Stops when the bound's relative change is
-    below ``tol``; the mixtures returned match the labels returned.
+    below ``tol``; the mixtures returned match the labels returned. ``run(function, blocks)``
+    yields the results of a function of a block in order: ``map``, or that of a pool or driver.
     """
     bounds: list[float] = []
     mixtures = update(statistics, prior)
     converged = False
     while not converged and len(bounds) < max_iter:
-        swept = _sweep_all(blocks(), mixtures, prior)
+        swept = _merge(run(partial(sweep, mixtures=mixtures, prior=prior), blocks()))
         bounds.append(bound(swept.evidence, mixtures, prior))
         mixtures = update(swept.statistics, prior)
         if report is not None:
@@ -172,13 +175,16 @@ def infer(
     return State(mixtures, swept.labels, tuple(bounds), converged)
 
 
-def _sweep_all(blocks: Iterator[Block], mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
-    K, D = mixtures[0].m.shape
-    statistics = (dirichlet.empty_statistics(K, D, prior.diagonal),) * len(mixtures)
+def _merge(parts: Iterable[Sweep]) -> Sweep:
+    """The blocks' contributions as one, instances in order."""
     labels, evidence = [], 0.0
-    for block in blocks:
-        part = sweep(block, mixtures, prior)
+    statistics: tuple[Statistics, ...] = ()
+    for part in parts:
         labels.append(part.labels)
         evidence += part.evidence
-        statistics = tuple(map(dirichlet.add, statistics, part.statistics))
+        statistics = (
+            tuple(map(dirichlet.add, statistics, part.statistics))
+            if statistics
+            else part.statistics
+        )
     return Sweep(np.concatenate(labels), evidence, statistics)
