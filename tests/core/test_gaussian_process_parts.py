@@ -59,11 +59,6 @@ def test_torch_gives_the_same(rng):
     np.testing.assert_allclose(
         linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
     )
-    np.testing.assert_allclose(
-        linalg.projected_squares(T(L), T(A)).numpy(), linalg.projected_squares(L, A)
-    )
-    added = linalg.add_weighted_gram(torch.eye(4, dtype=torch.float64), T(A), T(omega)).numpy()
-    np.testing.assert_allclose(added, np.eye(4) + (A * omega) @ A.T)
     X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
     kernel = RBF(1.0, 2.0)
     LZ = linalg.cholesky(kernel(Z, Z))
