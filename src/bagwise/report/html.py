@@ -245,7 +245,7 @@ def _evaluation(report: Report) -> str:
     cards.append(_histogram_card(report))
     if report.history is not None:
         cards.append(_history_card(report.history))
-    source = "" if found is None else f"<p class='sub'>Measured by {escape(found.source)}.</p>"
+    source = "" if found is None else f"<p class='sub'>Evaluated: {escape(found.source)}.</p>"
     return f"<h2 id='quality'>How good is it?</h2>{source}<div class='cards'>{''.join(cards)}</div>"
 
 
@@ -374,10 +374,10 @@ def _about(report: Report) -> str:
     now = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     facts = [("made", now)]
     if about.get("steps"):
-        facts.append(("model", " → ".join(about["steps"])))
+        facts.append(("model", escape(" → ".join(about["steps"]))))
     training = about.get("training") or {}
     if training:
-        counts = ", ".join(f"{n} × {c}" for c, n in training.get("classes", {}).items())
+        counts = ", ".join(f"{n} × {escape(c)}" for c, n in training.get("classes", {}).items())
         facts.append(
             (
                 "trained on",
@@ -386,11 +386,10 @@ def _about(report: Report) -> str:
             )
         )
     if about.get("bagwise"):
-        facts.append(("saved by", f"bagwise {about['bagwise']}"))
+        facts.append(("saved by", f"bagwise {escape(about['bagwise'])}"))
     if about.get("parameters"):
         settings = ", ".join(f"{k}={v}" for k, v in about["parameters"].items())
-        facts.append(("parameters", settings))
-    rows = "".join(
-        f"<tr><th scope='row'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts
-    )
+        folded = "<details class='more'><summary>show all</summary>{}</details>"
+        facts.append(("parameters", folded.format(escape(settings))))
+    rows = "".join(f"<tr><th scope='row'>{k}</th><td>{v}</td></tr>" for k, v in facts)
     return f"<table class='facts wide'>{rows}</table>"
