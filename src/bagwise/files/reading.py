@@ -6,7 +6,6 @@ TRIDENT does (``features_{encoder}/{slide}.h5``, possibly one level further down
 
 from __future__ import annotations
 
-import pickle  # noqa: TID251 - only for the name of the error torch raises on foreign content
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -36,7 +35,6 @@ _UNREADABLE = (
     RuntimeError,
     EOFError,
     zipfile.BadZipFile,
-    pickle.UnpicklingError,
 )
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle  # noqa: TID251 - only for the name of the error torch raises on foreign content
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +51,12 @@ def _open_torch(path: Path) -> Arrays:
     except ImportError as error:
         raise ValueError("needs torch: pip install 'bagwise[torch]'") from error
     # weights_only: a .pt file is a pickle, and this reads tensors without running any code.
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ValueError("is not a file of plain tensors; nothing in it was executed") from error
     if isinstance(content, torch.Tensor):
         content = {"": content}
     if not isinstance(content, dict):
