@@ -261,7 +261,7 @@ def info(arguments: Namespace) -> int:
     table = Table(show_header=False, title=str(arguments.model), title_justify="left")
     for name in ("model", "steps", "classes", "n_features", "bagwise", "format_version"):
         value = about.get(name)
-        table.add_row(name, " → ".join(value) if isinstance(value, list) else str(value))
+        table.add_row(name, " → ".join(map(str, value)) if isinstance(value, list) else str(value))
     for name, value in (about.get("training") or {}).items():
         table.add_row(f"training {name}", str(value))
     for name, value in about["parameters"].items():

@@ -364,7 +364,7 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     dtype = np.result_type(*(s.dtype for s in scanned))
     rows: Any = LazyRows(sources, scanned[0].width, dtype)
     if lazy is False or (lazy == "auto" and rows.nbytes <= _IN_MEMORY):
-        rows = rows[:]
+        rows = rows.read_all()
     sizes = [s.n_rows for s in sources]
     columns = {}
     for name in _COLUMNS:

@@ -269,9 +269,10 @@ def _confusion_card(report: Report) -> str:
     start = report.predictions.threshold
     return _card(
         "Right and wrong at a threshold",
-        f"<label class='slider'>call a bag {positive} above <output id='at'>{start:.2f}</output>"
+        f"<div class='slider'><label for='threshold'>call a bag {positive} above</label> "
+        f"<output id='at' for='threshold'>{start:.2f}</output>"
         f"<input id='threshold' type='range' min='0.01' max='0.99' step='0.01' value='{start}'>"
-        "</label><table class='confusion'><thead><tr><td></td>"
+        "</div><table class='confusion'><thead><tr><td></td>"
         f"<th scope='col'>called {negative}</th><th scope='col'>called {positive}</th></tr></thead>"
         f"<tbody><tr><th scope='row'>is {negative}</th><td id='tn'></td><td id='fp'></td></tr>"
         f"<tr><th scope='row'>is {positive}</th><td id='fn'></td><td id='tp'></td></tr></tbody>"

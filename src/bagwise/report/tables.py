@@ -102,7 +102,7 @@ def comparison_tables(comparison: Comparison, metrics: Any = None) -> list[Any]:
         m for m in ("accuracy", "auc", "log_loss", "ece") if m in comparison.metrics
     ]
     table = comparison.table(metrics)
-    means = comparison.summary(metrics).set_index(["data", "metric", "model"])["mean"]
+    means = comparison.summary(metrics).set_index(["data", "metric", "model"])["mean"].sort_index()
     return [
         _one_data_set(table[table["data"] == data].drop(columns="data"), data, metrics, means)
         for data in comparison.datasets
