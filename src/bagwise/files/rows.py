@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle  # noqa: TID251 - only for the name of the error torch raises on foreign content
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,8 @@ def open_arrays(path: str | Path) -> Arrays:
     if suffix in (".h5", ".hdf5"):
         import h5py
 
-        return h5py.File(path, "r")
+        # Locks are for writers; on network drives they fail even for readers.
+        return h5py.File(path, "r", locking=False)
     if suffix == ".npz":
         return np.load(path, allow_pickle=False)
     if suffix == ".npy":
@@ -49,7 +52,12 @@ def _open_torch(path: Path) -> Arrays:
     except ImportError as error:
         raise ValueError("needs torch: pip install 'bagwise[torch]'") from error
     # weights_only: a .pt file is a pickle, and this reads tensors without running any code.
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ValueError("is not a file of plain tensors; nothing in it was executed") from error
     if isinstance(content, torch.Tensor):
         content = {"": content}
     if not isinstance(content, dict):
@@ -78,6 +86,14 @@ class _OpenFiles:
         with self._lock:
             array = self._arrays(source.path)[source.array]
             return np.asarray(array[0, start:stop] if source.nested else array[start:stop])
+
+    def release(self, paths: Iterable[str]) -> None:
+        """Close files that are not needed any more, so that others may write them."""
+        with self._lock:
+            for path in paths:
+                arrays = self._open.pop((os.getpid(), path), None)
+                if arrays is not None:
+                    close(arrays)
 
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
@@ -204,6 +220,12 @@ class LazyRows:
             functions=self._functions,
             raw_dtype=self._raw_dtype,
         )
+
+    def read_all(self) -> Any:
+        """All rows as an ndarray; the files are closed again."""
+        rows = self[:]
+        _FILES.release(source.path for source in self._sources)
+        return rows
 
     def map_rows(self, function: Callable[[Any], Any]) -> LazyRows:
         """Rows that go through ``function`` whenever they are read."""

@@ -375,21 +375,3 @@ def _shuffled(examples: Examples, rng: Any) -> Any:
     """A random order of the bags, each still followed by its labelled instances."""
     bag = np.cumsum(examples.brings_anchors) - 1  # [E]
     return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
-
-
-def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
-    """The two classes of a stream, sorted; later calls may repeat them but not change them."""
-    if fitted is None:
-        classes = np.unique(y if given is None else given)
-        if len(classes) != 2:
-            raise ValueError(
-                "the first partial_fit needs the two classes of the stream: "
-                f"pass classes=[negative, positive]; got {classes.tolist()}."
-            )
-        return classes
-    if given is not None and not np.array_equal(np.unique(given), fitted):
-        raise ValueError(
-            f"classes must stay those of the first call, {fitted.tolist()}; "
-            f"got {np.unique(given).tolist()}."
-        )
-    return fitted
