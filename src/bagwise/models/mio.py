@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import encode_instance_labels
 from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import CalibratedClassifier
@@ -215,7 +214,6 @@ class MIO(EmbeddedClassifier):
     def _validate_partial_fit(
         self, bags: Any, y: Any, classes: Any, instance_labels: Any
     ) -> tuple[bool, Any, TrainingData]:
-        self._validate_params()
         first = not hasattr(self, "state_")
         if first and self.sigma == "scale":
             raise ValueError(
@@ -226,20 +224,7 @@ class MIO(EmbeddedClassifier):
             raise ValueError(
                 "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
             )
-        bags = self._check_bags(bags, None if first else self.n_features_in_)
-        y = self._check_labels(bags, y)
-        known_classes = None if first else self.classes_
-        classes = _stream_classes(known_classes, classes, y)
-        unseen = np.setdiff1d(y, classes)
-        if len(unseen):
-            where = int(np.flatnonzero(y == unseen[0])[0])
-            raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen.tolist()[0]!r}, which is not one "
-                f"of the classes {classes.tolist()} of this stream."
-            )
-        codes = np.searchsorted(classes, y)
-        labels = encode_instance_labels(instance_labels, bags, classes, codes)
-        return first, classes, TrainingData(bags, codes, labels)
+        return first, *self._validate_stream(bags, y, classes, instance_labels, first)
 
     def _start(self, n_features: int) -> None:
         self.state_ = mio.init(n_features)
