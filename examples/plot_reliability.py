@@ -19,7 +19,7 @@ from bagwise import VGPMIL, SingleInstance
 from bagwise.datasets import load_digit_bags
 from bagwise.evaluate import bag_metrics, instance_metrics, reliability_curve
 
-data = load_digit_bags(n_bags=200, random_state=0)
+data = load_digit_bags(random_state=0)
 train, test, y_train, y_test = train_test_split(
     data.bags, data.y, test_size=0.5, stratify=data.y, random_state=0
 )
