@@ -21,6 +21,18 @@ import h5py
 import matplotlib.pyplot as plt
 import numpy as np
 
+import bagwise
+from bagwise import VGPMIL
+from bagwise.files import read_training
+from bagwise.report import (
+    BoundDisplay,
+    InstanceMapDisplay,
+    ReliabilityDisplay,
+    Report,
+    predict_tables,
+    write_report,
+)
+
 folder = Path(tempfile.mkdtemp())
 (folder / "features").mkdir()
 rng = np.random.default_rng(0)
@@ -44,16 +56,12 @@ for i in range(60):
 # ----------
 # Every file is checked before anything is trained; whatever is wrong is said at once.
 
-from bagwise.files import read_training
-
 data = read_training(folder / "features", folder / "labels.csv")
-data.bags
+print(data.bags)
 
 # %%
 # Training on two thirds
 # ----------------------
-
-from bagwise import VGPMIL
 
 train, test = np.arange(40), np.arange(40, 60)
 model = VGPMIL(n_inducing=40, calibrate=True, bag_rule="max", random_state=0)
@@ -65,8 +73,6 @@ print(f"accuracy on new slides: {model.score(held_out, data.y[test]):.2f}")
 # Which patches made a slide positive?
 # ------------------------------------
 # No patch was ever labelled. The map on the right is what the model was not told.
-
-from bagwise.report import BoundDisplay, InstanceMapDisplay, ReliabilityDisplay
 
 figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
 name = str(held_out.ids[1])
@@ -88,12 +94,9 @@ BoundDisplay.from_estimator(model, ax=axes[1])
 # The report is one HTML file to send to a colleague; the model file holds no pickle, so loading
 # one runs no code.
 
-import bagwise
-from bagwise.report import Report, predict_tables, write_report
-
 path = bagwise.save(model, folder / "model.bagwise", bags=data.bags[train], y=data.y[train])
 again = bagwise.load(path)
 made = predict_tables(again, held_out)
 page = write_report(Report(made, held_out, bagwise.persist.about(path)), folder / "report.html")
 print(page.name, f"{page.stat().st_size / 1000:.0f} kB")
-made.bags.head()
+print(made.bags.head())
