@@ -97,7 +97,8 @@ def predict(arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     if not 0 < arguments.threshold < 1:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    out = check_output(arguments.out, arguments.force)
+    ours = ("bags.csv", "instances.parquet", "report.html")
+    out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     evaluation = Evaluation.from_json(stored) if stored else None
