@@ -95,7 +95,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         rows.append({**row, "mean": value, "spread": np.nan, "n_seeds": np.nan, "note": note})
 
     for data, pairs in PUBLISHED.items():
-        found = {kind: 0 for kind in SIZES[data]}
+        found = dict.fromkeys(SIZES[data], 0)
         for model, (mean, std) in pairs.items():
             for kind, sizes in SIZES[data].items():
                 n = ways(mean, std, sizes)

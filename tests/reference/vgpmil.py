@@ -256,7 +256,7 @@ def fit_large_margin(problem, pi, *, C, V, H, exact, schedule, n_iter):
     """xi and phi, S and m, tau, pi: V supplement 2, with the bag term of V(14)."""
     pi = problem.clamp(pi)
     N, M = len(pi), len(problem.KZZ)
-    tau = np.full(N, 0.5)
+    tau = np.full(N, 0.9)
     m, S = np.zeros(M), problem.KZZ.copy()
     for _ in range(n_iter):
         Ef, second = problem.moments(m, S)

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import is_torch_array
-from scipy.special import logsumexp
+from scipy.special import expit
 
 from bagwise.core import linalg
 
-# Enough for 1e-4 in E sigmoid(f) up to a standard deviation of 10; 20 suffice below 4.
-N_NODES = 48
+# E sigmoid(f) to 1e-5 for a standard deviation of 4, 2e-4 for 6, 4e-3 for 10.
+N_NODES = 64
 # Expectations are taken over blocks of this many entries, to bound the N x nodes workspace.
-_BLOCK = 8192
+_BLOCK = 4096
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 class SigmoidMoments(NamedTuple):
@@ -61,9 +62,9 @@ def kl_to_standard(m: Any, W: Any) -> float:
 
 @lru_cache(maxsize=8)
 def _hermite(n: int) -> tuple[Any, Any]:
-    """Nodes and log-weights for expectations under N(0, 1)."""
+    """Nodes and weights for expectations under N(0, 1)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
-    return nodes, np.log(weights) - 0.5 * np.log(2 * np.pi)
+    return nodes, weights / np.sqrt(2 * np.pi)
 
 
 def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMoments:
@@ -75,16 +76,19 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     >>> from bagwise.core.gaussians import sigmoid_moments
     >>> moments = sigmoid_moments(np.array([0.0, 2.0]), np.array([1.0, 4.0]))
     >>> np.round(np.exp(moments.log_positive), 4).tolist()
-    [0.5, 0.7803]
+    [0.5, 0.7752]
     """
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
-    nodes, log_weights = _hermite(n_nodes)
+    nodes, weights = _hermite(n_nodes)
     out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
     for start in range(0, mean.shape[0], _BLOCK):
         rows = slice(start, start + _BLOCK)
         f = mean[rows, None] + np.sqrt(var[rows, None]) * nodes  # [n, Q]
-        log_negative = -np.logaddexp(0.0, f)
-        out.log_negative[rows] = logsumexp(log_negative + log_weights, axis=1)
-        out.log_positive[rows] = logsumexp(log_negative + f + log_weights, axis=1)
-        out.log_negative_squared[rows] = logsumexp(2 * log_negative + log_weights, axis=1)
+        # All terms are positive: no cancellation, and the tails underflow only beyond |f| = 350.
+        out.log_positive[rows] = expit(f) @ weights
+        negative = expit(np.negative(f, out=f))
+        out.log_negative[rows] = negative @ weights
+        out.log_negative_squared[rows] = np.square(negative, out=negative) @ weights
+    for values in out:
+        np.log(np.maximum(values, _TINY, out=values), out=values)
     return out

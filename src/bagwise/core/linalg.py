@@ -7,6 +7,7 @@ tensors stay where they live.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -17,6 +18,7 @@ from scipy.linalg import blas, lapack, solve_triangular
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
+_SCRATCH = threading.local()
 
 
 def cholesky(K: Any, jitter: float = JITTER) -> Any:
@@ -94,6 +96,40 @@ def weighted_gram(A: Any, omega: Any) -> Any:
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
     syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
     return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
+
+
+def projected_squares(W: Any, A: Any) -> Any:
+    """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
+    if is_torch_array(A):
+        return column_squares(W @ A)
+    work = _workspace(A.shape, A.dtype)
+    np.copyto(work, A)
+    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
+    return column_squares(trmm(1.0, W, work, lower=1, overwrite_b=1))
+
+
+def add_weighted_gram(total: Any, A: Any, omega: Any) -> Any:
+    """``total + A diag(omega) A^T``, lower triangle; a float64 NumPy total is updated in place."""
+    if is_torch_array(A):
+        return total + weighted_gram(A, omega)
+    work = _workspace(A.shape, A.dtype)
+    np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
+    if A.dtype == np.float32:
+        total += blas.ssyrk(1.0, work, lower=1)
+        return total
+    return blas.dsyrk(1.0, work, beta=1.0, c=total, lower=1, overwrite_c=1)
+
+
+def _workspace(shape: tuple[int, int], dtype: Any) -> Any:
+    """A scratch array of this thread, columns contiguous.
+
+    Fresh arrays of this size for every chunk would scatter the small arrays that stay between
+    them, and the heap would grow with every iteration.
+    """
+    kept = getattr(_SCRATCH, "array", None)
+    if kept is None or kept.dtype != dtype or kept.size < shape[0] * shape[1]:
+        kept = _SCRATCH.array = np.empty(shape[0] * shape[1], dtype=dtype)
+    return kept[: shape[0] * shape[1]].reshape(shape, order="F")
 
 
 def column_squares(A: Any) -> Any:

@@ -58,11 +58,12 @@ def compare(
 
     Parameters
     ----------
-    models : sequence of str, or mapping of str to estimator
-        Names of the registry ("vgpmil", "misvm", ...), or unfitted estimators. Preprocessing
-        belongs inside them, as a pipeline; anything fitted already is refused.
-    datasets : sequence of str, or mapping of str to (bags, y) or Bunch
-        Names of bundled sets, or data. A Bunch may hold ``groups`` and ``published_folds``.
+    models : str, sequence of str, or mapping of str to estimator
+        Names of the registry ("vgpmil", "misvm", ...), "all" of them, or unfitted estimators.
+        Preprocessing belongs inside them, as a pipeline; anything fitted already is refused.
+    datasets : str, sequence of str, or mapping of str to (bags, y) or Bunch
+        Names as for `load_dataset`, "bundled" for the five bundled sets, or data. A Bunch may
+        hold ``groups`` and ``published_folds``.
     protocol : protocol, default=BagFolds()
         How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `Nested`.
     n_jobs : int
@@ -236,9 +237,10 @@ def _as_models(models: Any) -> dict[str, Any]:
     if isinstance(models, Mapping):
         named = dict(models)
     else:
-        from bagwise.models.registry import make_model
+        from bagwise.models.registry import MODELS, make_model
 
         names = [models] if isinstance(models, str) else list(models)
+        names = list(MODELS) if names == ["all"] else names
         # No seed yet: the repetition's seed is filled in.
         named = {name: make_model(name, random_state=None) for name in names}
     if not named:
@@ -249,6 +251,8 @@ def _as_models(models: Any) -> dict[str, Any]:
 def _as_datasets(datasets: Any) -> list[Dataset]:
     if isinstance(datasets, str):
         datasets = [datasets]
+    if not isinstance(datasets, Mapping) and list(datasets) == ["bundled"]:
+        datasets = BUNDLED
     pairs: Iterable[tuple[str, Any]] = (
         datasets.items()
         if isinstance(datasets, Mapping)

@@ -18,6 +18,9 @@ import numpy as np
 
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
+# Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
+# overhead is small, while they are still in the last-level cache.
+CHUNKS_PER_SPAN = 4
 
 
 class Span(NamedTuple):
@@ -38,23 +41,23 @@ class Span(NamedTuple):
         return self.rows[-1][1]
 
 
-def cut(offsets: Any, chunk_size: int = CHUNK_SIZE) -> list[Span]:
-    """Cut bags into spans of at most ``chunk_size`` rows.
+def cut(offsets: Any, chunk_size: int = CHUNK_SIZE, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
+    """Cut bags into spans of at most ``n_chunks`` chunks of ``chunk_size`` rows.
 
-    A span never splits a bag. A bag larger than the chunk has a span to itself, of
-    several chunks.
+    A span never splits a bag, a chunk may. A bag larger than a span has one to itself, of as
+    many chunks as it takes.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bagwise.models.drivers import cut
-    >>> [span.rows for span in cut(np.array([0, 2, 3, 10]), chunk_size=4)]
-    [((0, 3),), ((3, 7), (7, 10))]
+    >>> [span.rows for span in cut(np.array([0, 2, 3, 10]), chunk_size=3, n_chunks=1)]
+    [((0, 3),), ((3, 6), (6, 9), (9, 10))]
     """
     offsets = np.asarray(offsets)
     spans, first, n_bags = [], 0, len(offsets) - 1
     while first < n_bags:
-        limit = offsets[first] + chunk_size
+        limit = offsets[first] + n_chunks * chunk_size
         last = max(int(np.searchsorted(offsets, limit, side="right")) - 1, first + 1)
         start, stop = int(offsets[first]), int(offsets[last])
         edges = [*range(start, stop, chunk_size), stop]

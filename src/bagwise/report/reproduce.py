@@ -188,7 +188,7 @@ def _finished(experiment: Experiment, out: Path, quick: bool, console: Any) -> A
 def _read_table(place: Path) -> Any:
     import pandas as pd
 
-    return pd.read_csv(place / "table.csv", float_precision="round_trip", keep_default_na=True)
+    return pd.read_csv(place / "table.csv")
 
 
 def _about(place: Path) -> Any | None:

@@ -96,42 +96,40 @@ def published_table(results: Any) -> Any:
     return pd.DataFrame(rows, columns=columns)
 
 
-def comparison_tables(comparison: Comparison, metrics: Any = None) -> list[Any]:
-    """A comparison for the terminal: one rich table per data set, the best of each column bold."""
-    metrics = metrics or [
-        m for m in ("accuracy", "auc", "log_loss", "ece") if m in comparison.metrics
-    ]
-    table = comparison.table(metrics)
-    means = comparison.summary(metrics).set_index(["data", "metric", "model"])["mean"].sort_index()
-    return [
-        _one_data_set(table[table["data"] == data].drop(columns="data"), data, metrics, means)
-        for data in comparison.datasets
-    ]
-
-
-def _one_data_set(part: Any, data: str, metrics: Any, means: Any) -> Any:
+def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
+    """A comparison as one rich table, a section per data set, the best of each column bold."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=data, title_justify="left")
-    for column in part.columns:
-        table.add_column(column, justify="left" if column == "model" else "right")
-    best = {}
-    for metric in metrics:
-        values = means.loc[(data, metric)].dropna()
-        if len(values):
-            best[metric] = values.idxmin() if metric in LOWER_IS_BETTER else values.idxmax()
-    for row in part.to_dict("records"):
-        cells = [
-            Text(str(value), style="bold" if best.get(column) == row["model"] else "")
-            for column, value in row.items()
-        ]
-        table.add_row(*cells)
+    wanted = metrics or ("accuracy", "auc", "log_loss", "ece")
+    metrics = [m for m in wanted if m in comparison.metrics]
+    frame = comparison.table(metrics)
+    frame.insert(0, "data", frame.pop("data"))
+    best = _best(comparison.summary(metrics))
+    table = Table()
+    for column in frame.columns:
+        table.add_column(column, justify="left" if column in ("data", "model") else "right")
+    for data, part in frame.groupby("data", sort=False):
+        for row in part.to_dict("records"):
+            styles = ["bold" if best.get((data, c)) == row["model"] else "" for c in row]
+            texts = [Text(str(v), style=s) for v, s in zip(row.values(), styles, strict=True)]
+            table.add_row(*texts)
+        table.add_section()
     return table
 
 
+def _best(summary: Any) -> dict[tuple[str, str], str]:
+    """The model with the best mean, by data set and metric."""
+    best = {}
+    for (data, metric), part in summary.groupby(["data", "metric"], sort=False):
+        means = part.set_index("model")["mean"].dropna()
+        if len(means):
+            best[data, metric] = means.idxmin() if metric in LOWER_IS_BETTER else means.idxmax()
+    return best
+
+
 def print_comparison(comparison: Comparison, console: Any = None, metrics: Any = None) -> None:
-    """Print a comparison: a table per data set, the averaging used, and the fits' warnings.
+    """Print a comparison: the table, the averaging used, and the fits' warnings.
 
     Examples
     --------
@@ -140,14 +138,17 @@ def print_comparison(comparison: Comparison, console: Any = None, metrics: Any =
     >>> from bagwise.report.tables import print_comparison
     >>> data = {"toy": make_gaussian_bags(n_bags=30, random_state=0)}
     >>> made = compare(["statistics"], data, BagFolds(3, seeds=(0,)), progress=False)
-    >>> print_comparison(made)  # doctest: +ELLIPSIS
-    toy...
+    >>> from io import StringIO
+    >>> from rich.console import Console
+    >>> console = Console(file=StringIO(), width=120)
+    >>> print_comparison(made, console)
+    >>> "log_loss" in console.file.getvalue()
+    True
     """
     from rich.console import Console
 
     console = console or Console()
-    for table in comparison_tables(comparison, metrics):
-        console.print(table)
+    console.print(comparison_table(comparison, metrics))
     console.print(
         "Mean over folds, then mean ± standard deviation over seeds; ece over all bags of a "
         "seed. fit s: mean of a fit; peak MB: most that a fit added to resident memory.",
@@ -169,8 +170,10 @@ def write_table(frame: Any, folder: Any, name: str) -> None:
 def _ours(row: dict[str, Any]) -> str:
     if _is_missing(row["mean"]):
         return "not measured"
+    if _is_missing(row["n_seeds"]):  # a count, not a mean over seeds
+        return f"{row['mean']:.4g}"
     digits = 1 if abs(row["mean"]) >= 20 else 3
-    seeds = "" if _is_missing(row["n_seeds"]) else f" ({int(row['n_seeds'])})"
+    seeds = f" ({int(row['n_seeds'])})"
     spread = float("nan") if _is_missing(row["spread"]) else float(row["spread"])
     return format_mean(float(row["mean"]), spread, digits) + seeds
 

@@ -37,8 +37,8 @@ class Sech:
     Examples
     --------
     >>> from bagwise.models.variational import Sech
-    >>> Sech().theta(0.0), Sech().theta(2000.0)
-    (0.25, 0.00025)
+    >>> Sech().theta([0.0, 2000.0]).tolist()
+    [0.25, 0.00025]
     """
 
     def theta(self, c: Any) -> Any:
@@ -47,7 +47,7 @@ class Sech:
         small = c < 1e-4
         safe = np.where(small, 1.0, c)
         # Series at 0: the quotient loses its digits there.
-        return np.where(small, 0.25 - c * c / 48, np.tanh(safe / 2) / (2 * safe))[()]
+        return np.where(small, 0.25 - c * c / 48, np.tanh(safe / 2) / (2 * safe))
 
     def log_psi(self, c: Any) -> Any:
         """``-log(2 cosh(c/2))``."""
@@ -62,8 +62,8 @@ class Gamma:
     Examples
     --------
     >>> from bagwise.models.variational import Gamma
-    >>> Gamma(alpha=1.0, beta=1.0).theta(0.0)
-    1.0
+    >>> Gamma(alpha=1.0, beta=1.0).theta([0.0, 2.0]).round(3).tolist()
+    [1.0, 0.333]
     """
 
     alpha: float = 1.0
@@ -78,7 +78,7 @@ class Gamma:
     def theta(self, c: Any) -> Any:
         """``alpha / (beta + c^2/2)``."""
         c = np.asarray(c, dtype=np.float64)
-        return (self.alpha / (self.beta + c * c / 2))[()]
+        return self.alpha / (self.beta + c * c / 2)
 
     def log_psi(self, c: Any) -> Any:
         """``-alpha log(1 + c^2 / (2 beta)) - log 2``."""

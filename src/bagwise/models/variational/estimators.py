@@ -20,13 +20,18 @@ from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
-from bagwise.core.platt import fit_platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, cut, make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.densities import Density, Sech, check_density
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
-from bagwise.models.variational.predict import block_scores, loo_decision
+from bagwise.models.variational.predict import (
+    LeftOutScores,
+    block_scores,
+    calibrate,
+    loo_scores,
+    recalibrate,
+)
 from bagwise.models.variational.updates import Block, Fit, Posterior, Sites, fit_blocks, moments
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -62,8 +67,8 @@ class VGPMIL(InstanceClassifier):
         `NoisyMax` (the papers'), `ExactOr`, `SoftWitness`, `Inherited`.
     expectation, schedule : str
         Of `NoisyMax`; see there.
-    init : {"label", "half", "random"} or array of shape (n_instances,)
-        Instance probabilities in positive bags before the first update: 1, 1/2, or
+    init : {"half", "label", "random"} or array of shape (n_instances,)
+        Instance probabilities in positive bags before the first update: 1/2, 1, or
         uniform draws; instances of negative bags start at 0 (``random`` draws for them too, as P
         does). An array gives them all.
     max_iter, tol : int, float
@@ -76,9 +81,10 @@ class VGPMIL(InstanceClassifier):
         A bag's probability: 1 - prod(1 - p) over independent instances, the largest p, or
         noisy-or with the instances correlated through u.
     calibrate : bool
-        Platt-scale the bag score on leave-one-bag-out scores. One monotone map serves bags and
-        instances (an instance counts as a bag of one), so rankings stay and no instance is more
-        probable than its bag.
+        Platt-scale the instance log-odds on leave-one-bag-out scores, so that the bags they make
+        fit the bag labels. One monotone map: instances keep their order, and calibrated
+        instances still make their bag by ``bag_rule`` (for ``joint``, an instance counts as a
+        bag of one). False gives the papers' uncalibrated probabilities.
     patience : int
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
@@ -166,13 +172,13 @@ class VGPMIL(InstanceClassifier):
         likelihood: Any = "noisy-max",
         expectation: str = "plug-in",
         schedule: str = "damped",
-        init: Any = "label",
+        init: Any = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
@@ -240,16 +246,20 @@ class VGPMIL(InstanceClassifier):
         self._store(projector, fit)
         q, sites = fit.posterior, self._split_sites(blocks, fit)
         rule: Any = self.bag_rule
-        left_out = [loo_decision(b, q, s, rule) for b, s in zip(blocks, sites, strict=True)]
-        self.loo_decision_ = np.concatenate(left_out)
-        self.platt_ = fit_platt(self.loo_decision_, data.y) if self.calibrate else None
+        parts = [loo_scores(b, q, s, rule) for b, s in zip(blocks, sites, strict=True)]
+        left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        self.loo_decision_ = left_out.bags
+        self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
         return self
 
     def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
         X = data.bags.instances
         scaling = training.learn_scaling(X, self.scale)
         if isinstance(self.inducing, str):
-            positive = segments.spread(data.y == 1, data.bags.offsets)
+            # Known labels sort the instances into the two groups better than their bags do.
+            of_bag = segments.spread(data.y == 1, data.bags.offsets)
+            known = data.instance_labels
+            positive = np.where(known < 0, of_bag, known == 1)
             Z = inducing_points.choose(X, positive, self.n_inducing, self.inducing, rng, scaling)
         else:
             Z = scaling(_check_inducing(self.inducing, data.bags.n_features))
@@ -277,11 +287,12 @@ class VGPMIL(InstanceClassifier):
         """Short fits and kernel updates in turn, P(29); the beliefs carry over."""
         from bagwise.models.variational.hyper import learn_kernel
 
+        X = projector.scaling(bags.instances)
         for _ in range(_KERNEL_ROUNDS):
             _, fit = self._train(bags, labels, projector, pi, max_iter=_KERNEL_ITERATIONS)
             old, pi = projector.kernel, fit.pi
             kernel = learn_kernel(
-                old, projector.scaling(bags.instances), projector.Z, fit.omega, fit.rho
+                old, X, projector.Z, fit.omega, fit.rho, chunk_size=self.chunk_size
             )
             projector = training.make_projector(kernel, projector.Z, projector.scaling, self.dtype)
             if np.abs(kernel.theta - old.theta).max() < _KERNEL_TOL:
@@ -383,27 +394,18 @@ class VGPMIL(InstanceClassifier):
         check_is_fitted(self)
         return self._posterior()
 
-    def _calibrated(self, log_odds: Any, std: Any) -> tuple[Any, Any]:
-        """Platt's map of a score, and the standard deviation carried through its slope."""
-        if self.platt_ is None:
-            return log_odds, std
-        mapped = self.platt_.log_odds(log_odds)
-        # d p' / d p = slope p'(1 - p') / (p (1 - p)), in logs.
-        gain = _log_variance(mapped) - _log_variance(log_odds)
-        return mapped, np.minimum(std * self.platt_.slope * np.exp(np.minimum(gain, 50.0)), 0.5)
-
     def _score_bags(self, bags: Any) -> tuple[Any, Any]:
-        q, rule = self._posterior_checked(), self.bag_rule
+        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
         parts = [
-            block_scores(block.A, block.r, block.labels.offsets, q, rule)  # type: ignore[arg-type]
+            block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
             for block in self._projected(bags)
         ]
         log_odds, std = zip(*parts, strict=True)
-        return self._calibrated(np.concatenate(log_odds), np.concatenate(std))
+        return np.concatenate(log_odds), np.concatenate(std)
 
     def _score_instances(self, bags: Any) -> tuple[Any, Any]:
-        p = sigmoid_moments(*self.predict_latent(bags))
-        return self._calibrated(p.log_odds, p.std)
+        p = recalibrate(sigmoid_moments(*self.predict_latent(bags)), self.platt_)
+        return p.log_odds, p.std
 
     def decision_function(self, bags: Any) -> Any:
         """Log-odds of each bag, shape (n_bags,)."""
@@ -434,11 +436,6 @@ class VGPMIL(InstanceClassifier):
         """Probability of both classes for each instance; as `predict_proba`. P(32, 33)."""
         log_odds, std = self._score_instances(bags)
         return (two_columns(expit(log_odds)), std) if return_std else two_columns(expit(log_odds))
-
-
-def _log_variance(log_odds: Any) -> Any:
-    """``log(p (1 - p))``."""
-    return -np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -np.asarray(log_odds))
 
 
 def _check_inducing(Z: Any, n_features: int) -> Any:

@@ -25,6 +25,8 @@ from bagwise.models.variational.likelihoods import (
 )
 
 _SECH = Sech()
+# Gates start nearly open: closed ones let no instance pull, and would never open.
+_OPEN = 0.9
 
 
 class GatedTargets(NamedTuple):
@@ -74,10 +76,10 @@ class LargeMargin:
         return NoisyMax(self.H, self.expectation, self.schedule)
 
     def start(self, f: Moments, labels: Labels, pi: Any) -> GatedTargets:
-        """q(y) = pi, gates half open."""
+        """q(y) = pi, gates nearly open."""
         pi, tail = clamp(pi, 1 - pi, labels.known)
-        half = np.full_like(pi, 0.5, dtype=np.float64)
-        return GatedTargets(pi, tail, half, *self._lambdas(f, pi, tail, half))
+        tau = np.full_like(pi, _OPEN, dtype=np.float64)
+        return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 
     def targets(
         self, f: Moments, log_psi: Any, labels: Labels, previous: GatedTargets

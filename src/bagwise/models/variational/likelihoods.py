@@ -290,7 +290,7 @@ class SoftWitness(_WeightedTargets):
         return self._from_log_odds(np.log(np.maximum(pi, _TINY)), labels, expit(0.0 * pi))
 
     def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
-        """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags; else w = 1, t = 0."""
+        """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else 1 and 0."""
         return self._from_log_odds(f.mean / 2 + log_psi, labels, expit(f.mean))
 
     def _candidates(self, labels: Labels) -> tuple[Any, Any, Any]:

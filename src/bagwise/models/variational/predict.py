@@ -13,6 +13,7 @@ from scipy.special import logsumexp, ndtri
 
 from bagwise.core import linalg, segments
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
+from bagwise.core.platt import Platt, fit_noisy_or_platt, fit_platt
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.updates import Block, Posterior, Sites, moments
 
@@ -22,6 +23,8 @@ BagRule = Literal["noisy-or", "max", "joint"]
 N_SAMPLES = 256
 # The residual noise is small, so that few nodes integrate it out.
 _NOISE_NODES = 9
+# Smallest calibrated log-odds per standard deviation of the score.
+_LEAST_SLOPE = 1e-3
 _ROWS = 1024
 
 
@@ -113,12 +116,40 @@ def _joint(mean: Any, F: Any, r: Any, n_samples: int) -> tuple[float, float]:
     return log_some - log_mean, float(_std_from_logs(log_mean, log_mean_square))
 
 
-def block_scores(A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: BagRule) -> BagScores:
-    """Scores of the bags of one block under any rule."""
+def block_scores(
+    A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: BagRule, platt: Platt | None = None
+) -> BagScores:
+    """Scores of the bags of one block under any rule, calibrated if a map is given."""
     if rule == "joint":
-        return joint_bag_scores(A, r, offsets, q)
+        raw = joint_bag_scores(A, r, offsets, q)
+        return raw if platt is None else BagScores(*_mapped(raw.log_odds, raw.std, platt))
     f = moments(A, r, q)
-    return bag_scores(sigmoid_moments(f.mean, f.var), offsets, rule)
+    p = recalibrate(sigmoid_moments(f.mean, f.var), platt)
+    return bag_scores(p, offsets, rule)
+
+
+def recalibrate(p: SigmoidMoments, platt: Platt | None) -> SigmoidMoments:
+    """Moments of the instances after Platt's map; the spread is carried through its slope."""
+    if platt is None:
+        return p
+    log_odds, std = _mapped(p.log_odds, p.std, platt)
+    log_negative = -np.logaddexp(0.0, log_odds)
+    with np.errstate(divide="ignore"):
+        square = np.logaddexp(2 * log_negative, 2 * np.log(std))
+    return SigmoidMoments(log_negative + log_odds, log_negative, square)
+
+
+def _mapped(log_odds: Any, std: Any, platt: Platt) -> tuple[Any, Any]:
+    """Mapped log-odds, and std times d p' / d p = slope p'(1 - p') / (p (1 - p)), in logs."""
+    mapped = platt.log_odds(log_odds)
+    gain = np.minimum(_log_variance(mapped) - _log_variance(log_odds), 50.0)
+    # A probability spreads by at most sqrt(p (1 - p)).
+    return mapped, np.minimum(std * platt.slope * np.exp(gain), np.exp(_log_variance(mapped) / 2))
+
+
+def _log_variance(log_odds: Any) -> Any:
+    """``log(p (1 - p))``."""
+    return -np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -np.asarray(log_odds))
 
 
 class LeftOut(NamedTuple):
@@ -185,15 +216,42 @@ def _square_root(C: Any) -> Any:
     return (U * np.sqrt(np.maximum(values, 0.0))).T
 
 
-def loo_decision(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> Any:
-    """Log-odds of every bag predicted without it, at fixed weights and theta, [b]."""
+class LeftOutScores(NamedTuple):
+    """Log-odds of bags, and of their instances, predicted without the bag."""
+
+    bags: Any  # [b]
+    instances: Any  # [n]
+
+
+def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftOutScores:
+    """Log-odds predicted without the bag, at fixed weights and theta."""
     left = leave_bags_out(block, q, sites, joint=rule == "joint")
     offsets = np.asarray(block.labels.offsets)
+    p = sigmoid_moments(left.mean, left.var)
     if rule != "joint":
-        return bag_scores(sigmoid_moments(left.mean, left.var), offsets, rule).log_odds
-    return np.array(
-        [
-            _joint(left.mean[a:b], _principal(left.factors[i]), block.r[a:b], N_SAMPLES)[0]
-            for i, (a, b) in enumerate(itertools.pairwise(offsets))
-        ]
-    )
+        return LeftOutScores(bag_scores(p, offsets, rule).log_odds, p.log_odds)
+    joint = [
+        _joint(left.mean[a:b], _principal(left.factors[i]), block.r[a:b], N_SAMPLES)[0]
+        for i, (a, b) in enumerate(itertools.pairwise(offsets))
+    ]
+    return LeftOutScores(np.array(joint), p.log_odds)
+
+
+def loo_decision(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> Any:
+    """Log-odds of every bag predicted without it, at fixed weights and theta, [b]."""
+    return loo_scores(block, q, sites, rule).bags
+
+
+def calibrate(left_out: LeftOutScores, offsets: Any, y: Any, rule: BagRule) -> Platt:
+    """Platt's map for instance scores, such that calibrated instances still make their bag.
+
+    Under ``max`` it is the map of the bag score. Under ``noisy-or`` it is fitted through the
+    product. Under ``joint`` it is that of the bag score, an instance counting as a bag of one.
+    Where the left-out scores say nothing the best slope is 0; a hint of one keeps the ranking.
+    """
+    if rule == "noisy-or":
+        scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)
+    else:
+        scores, platt = left_out.bags, fit_platt(left_out.bags, y)
+    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
+    return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))

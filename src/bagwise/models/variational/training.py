@@ -18,8 +18,8 @@ from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.predict import BagRule, block_scores
 from bagwise.models.variational.updates import Block, Iteration
 
-# Rows read at a time while the features are measured.
-_ROWS = 65_536
+# Numbers read at a time while the features are measured: 8 MB.
+_NUMBERS = 1_000_000
 
 
 class Scaling(NamedTuple):
@@ -45,9 +45,13 @@ def learn_scaling(X: Any, scale: str | None) -> Scaling:
     D = X.shape[1]
     if scale is None:
         return Scaling(np.zeros(D), np.ones(D))
-    chunks = [slice(a, a + _ROWS) for a in range(0, X.shape[0], _ROWS)]
-    center = sum(np.sum(X[rows], axis=0, dtype=np.float64) for rows in chunks) / X.shape[0]
-    squares = sum(np.sum((np.asarray(X[rows]) - center) ** 2, axis=0) for rows in chunks)
+    step = max(1, _NUMBERS // D)
+    chunks = [slice(a, a + step) for a in range(0, X.shape[0], step)]
+    center = sum(np.asarray(X[rows], dtype=np.float64).sum(axis=0) for rows in chunks)
+    center = center / X.shape[0]
+    squares = sum(
+        np.square(np.asarray(X[rows], dtype=np.float64) - center).sum(axis=0) for rows in chunks
+    )
     width = np.sqrt(squares / X.shape[0])
     # Rounding leaves a constant feature with a width that is not quite 0.
     constant = width <= 1e-12 * np.maximum(np.abs(center), 1e-300)

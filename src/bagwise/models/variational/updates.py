@@ -109,7 +109,7 @@ def moments(A: Sequence[Any], r: Any, q: Posterior) -> Moments:
     m, W = q.m.astype(A[0].dtype, copy=False), q.W.astype(A[0].dtype, copy=False)
     for chunk in A:
         means.append(chunk.T @ m)
-        variances.append(linalg.column_squares(linalg.lower_times(W, chunk)))
+        variances.append(linalg.projected_squares(W, chunk))
     mean = np.concatenate(means).astype(np.float64, copy=False)
     return Moments(mean, np.concatenate(variances) + r)
 
@@ -126,7 +126,7 @@ def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
     precision, linear = np.zeros((M, M), order="F"), np.zeros(M)
     for chunk in A:
         rows = slice(start, start + chunk.shape[1])
-        precision += linalg.weighted_gram(chunk, sites.omega[rows])
+        precision = linalg.add_weighted_gram(precision, chunk, sites.omega[rows])
         linear += chunk @ sites.rho[rows].astype(chunk.dtype, copy=False)
         start = rows.stop
     return Statistics(precision, linear, bound)

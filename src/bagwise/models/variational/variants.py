@@ -60,13 +60,13 @@ class PsiVGPMIL(VGPMIL):
         likelihood: Any = "noisy-max",
         expectation: str = "plug-in",
         schedule: str = "damped",
-        init: Any = "label",
+        init: Any = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
@@ -149,13 +149,13 @@ class GVGPMIL(VGPMIL):
         likelihood: Any = "noisy-max",
         expectation: str = "plug-in",
         schedule: str = "damped",
-        init: Any = "label",
+        init: Any = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",
@@ -207,7 +207,12 @@ class LMVGPMIL(VGPMIL):
     ----------
     C, V : float
         Steepness of the gates and width of the margin; V sets both to 2.
-    n_inducing, inducing, kernel, length_scale, variance, H, expectation, schedule, init,\
+    variance : float
+        As for `VGPMIL`; 16 by default, so that the latent function can reach beyond the margin:
+        with a standard deviation below V the gates close for good.
+    init : as for `VGPMIL`
+        ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
+    n_inducing, inducing, kernel, length_scale, H, expectation, schedule,\
     max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype, n_jobs,\
     random_state, verbose, callback
         As for `VGPMIL`.
@@ -238,7 +243,7 @@ class LMVGPMIL(VGPMIL):
         inducing: Any = "kmeans",
         kernel: Any = None,
         length_scale: Any = "sqrt_dim",
-        variance: float = 1.0,
+        variance: float = 16.0,
         H: float = 100.0,
         expectation: str = "plug-in",
         schedule: str = "damped",
@@ -248,7 +253,7 @@ class LMVGPMIL(VGPMIL):
         learn_kernel: bool = False,
         scale: str | None = "feature",
         bag_rule: str = "noisy-or",
-        calibrate: bool = False,
+        calibrate: bool = True,
         patience: int = 10,
         chunk_size: int = CHUNK_SIZE,
         dtype: str = "float64",

@@ -1,0 +1,200 @@
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from bagwise import AutoVGPMIL, Bags
+from bagwise.core.gaussians import sigmoid_moments
+from bagwise.models.variational import search
+from bagwise.models.variational.likelihoods import Labels
+from bagwise.models.variational.predict import joint_bag_scores
+from bagwise.models.variational.updates import Posterior
+from tests.checks import CHECKS, make_problem
+
+
+def make(**changes):
+    options = {"n_inducing": 15, "cv": 2, "n_finalists": 2, "max_iter": 6, "random_state": 0}
+    return AutoVGPMIL(**{**options, **changes})
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(check):
+    check(make)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    bags, y, labels = make_problem(n_bags=30)
+    return make(n_finalists=5).fit(bags, y), bags, y, labels
+
+
+def test_search_results_tell_what_won(fitted):
+    model, bags, _, _ = fitted
+    table = model.search_results_
+    assert {len(column) for column in table.values()} == {60 + 5 * 3}
+    assert table["weight"].sum() == pytest.approx(1.0)
+    winner = table["weight"].argmax()
+    assert table["stage"][winner] == "full"
+    best = model.best_params_
+    assert (table["scale"][winner], table["kernel"][winner]) == (best["scale"], best["kernel"])
+    assert (table["likelihood"][winner], table["rule"][winner]) == (
+        best["likelihood"],
+        best["bag_rule"],
+    )
+    assert np.isfinite(table["log_loss"]).all()
+    assert ((table["auc"] >= 0) & (table["auc"] <= 1)).all()
+    assert model.held_out_decision_.shape == (len(bags),)
+
+
+def test_no_instance_is_more_probable_than_its_bag(fitted):
+    model, bags, _, _ = fitted
+    bag = model.decision_function(bags)
+    for b, scores in enumerate(bags.split(model.decision_function_instances(bags))):
+        assert scores.max() <= bag[b] + 1e-9
+
+
+def test_uncertainty(fitted):
+    model, bags, _, _ = fitted
+    for method in (model.predict_proba, model.predict_proba_instances):
+        proba, std = method(bags, return_std=True)
+        np.testing.assert_array_equal(proba, method(bags))
+        assert (std > 0).all()
+        assert (std < 0.5).all()
+    mean, var = model.predict_latent(bags)
+    np.testing.assert_allclose(mean, model.decision_function_instances(bags))
+    # Far from the data nothing is known.
+    far = Bags(np.full((1, 3), 50.0), [0, 1])
+    assert model.predict_latent(far)[1][0] > np.median(var)
+
+
+def test_chunks_change_nothing(fitted):
+    model, bags, y, _ = fitted
+    other = make(n_finalists=5, chunk_size=3).fit(bags, y)
+    np.testing.assert_allclose(
+        other.decision_function(bags), model.decision_function(bags), rtol=1e-3, atol=1e-3
+    )
+    whole = model.decision_function(bags)
+    try:
+        model.chunk_size = 4
+        np.testing.assert_allclose(model.decision_function(bags), whole, rtol=1e-9)
+    finally:
+        model.chunk_size = 1024
+
+
+def test_threads_change_nothing(fitted):
+    model, bags, y, _ = fitted
+    other = make(n_finalists=5, n_jobs=2).fit(bags, y)
+    np.testing.assert_array_equal(other.decision_function(bags), model.decision_function(bags))
+
+
+def test_search_on_a_part_of_many_bags():
+    bags, y, _ = make_problem(n_bags=40)
+    model = make(max_search_instances=60).fit(bags, y)
+    assert len(model.held_out_decision_) < 30
+    assert model.score(bags, y) >= 0.8
+
+
+def test_too_few_bags_to_cross_validate():
+    X = np.random.default_rng(0).normal(size=(5, 4, 2))
+    with pytest.raises(ValueError, match="at least 2 bags of each class"):
+        make().fit(X, [0, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "bad", [{"n_inducing": 0}, {"cv": 1}, {"temperature": 0.0}, {"n_finalists": 0}]
+)
+def test_bad_parameters(bad):
+    bags, y, _ = make_problem()
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        make(**bad).fit(bags, y)
+
+
+def test_hard_data_is_finite():
+    """Repeated rows, a constant feature, bags of one: finite and quiet."""
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(40, 3)))
+    X[:, 1] = 7.0
+    X[20:] = X[:20]
+    bags = Bags(X, np.r_[np.arange(20), 30, 40])
+    model = make().fit(bags, np.arange(21) % 2)
+    assert np.isfinite(model.decision_function(bags)).all()
+    same = Bags(np.ones((8, 2)), np.arange(0, 9, 2))
+    assert np.isfinite(make().fit(same, [0, 1, 0, 1]).decision_function(same)).all()
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    rng = np.random.default_rng(3)
+    M, n = 6, 11
+    A = rng.normal(size=(M, n)) * 0.6
+    W = np.asfortranarray(np.tril(rng.normal(size=(M, M))) * 0.3 + np.eye(M) * 0.5)
+    return np.asfortranarray(A), rng.uniform(0, 0.3, n), Posterior(rng.normal(size=M), W)
+
+
+def test_rules_agree_with_their_definition(posterior):
+    A, r, q = posterior
+    offsets = np.array([0, 1, 5, 11])
+    mean, var = A.T @ q.m, np.einsum("mn,mk,kn->n", A, q.S, A) + r
+    top = search.read([A], r, offsets, q, search.RULES)[0]
+    np.testing.assert_allclose(top.bag, [mean[0], mean[1:5].max(), mean[5:].max()], rtol=1e-10)
+    np.testing.assert_allclose(top.instance_std, np.sqrt(var), rtol=1e-10)
+    p = np.exp(sigmoid_moments(mean, var).log_positive)
+    noisy = search.read([A], r, offsets, q, search.RULES)[1]
+    expected = [1 - np.prod(1 - p[a:b]) for a, b in ((0, 1), (1, 5), (5, 11))]
+    np.testing.assert_allclose(1 / (1 + np.exp(-noisy.bag)), expected, rtol=1e-8)
+    np.testing.assert_allclose(noisy.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)
+
+
+def test_joint_rule_is_close_to_the_engine(posterior, monkeypatch):
+    A, r, q = posterior
+    offsets = np.array([0, 1, 5, 11])
+    engine = joint_bag_scores([A], r, offsets, q, 2048)
+    monkeypatch.setattr(search, "_JOINT_DRAWS", 20_000)
+    search._draws.cache_clear()
+    found = search._joint([A], r, offsets, q)
+    search._draws.cache_clear()
+    np.testing.assert_allclose(found.log_odds, engine.log_odds, atol=0.06)
+
+
+def test_held_out_scores_are_held_out():
+    """A bag's score comes from models that never saw its label."""
+    bags, y, _ = make_problem(n_bags=16)
+    space = search.make_space(bags, y, "global", 10, np.random.RandomState(0))
+    folds = search.make_folds(y, 4, 0)
+    known = np.full(bags.n_instances, -1)
+
+    def scores(labels):
+        given = Labels(bags.offsets, labels, known)
+        names = list(search.LIKELIHOODS)
+        projector = space.projector("multi-scale")
+        return search.held_out_scores(projector, bags, given, names, search.RULES, folds, 4)
+
+    before = scores(y)
+    test = folds[0][1]
+    flipped = y.copy()
+    flipped[test[0]] = 1 - flipped[test[0]]
+    after = scores(flipped)
+    np.testing.assert_array_equal(before[:, :, test], after[:, :, test])
+    assert not np.allclose(before, after)
+
+
+def test_weights_prefer_the_better_design():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    good, poor = y + 0.3 * rng.normal(size=40), rng.normal(size=40)
+    scores = np.array([[poor, good], [poor, poor]])
+    members = search.weigh(scores, y, 1.0, 2)
+    assert [m.design for m in members] == [0]
+    assert members[0].rule == 1
+    even = search.weigh(scores, y, 1e6, 2)
+    np.testing.assert_allclose([m.weight for m in even], 0.5, atol=1e-3)
+    np.testing.assert_allclose(
+        search.combine(members, scores), members[0].platt.log_odds(good), rtol=1e-12
+    )
+
+
+def test_auc_of_many():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, size=30)
+    scores = np.round(rng.normal(size=(2, 3, 30)), 1)  # with ties
+    expected = [[roc_auc_score(y, s) for s in row] for row in scores]
+    np.testing.assert_allclose(search.auc(scores, y), expected)
