@@ -113,7 +113,8 @@ def predict(arguments: Namespace) -> int:
         made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
         if truth is not None:
             source = f"{len(bags)} labelled bags"
-            evaluation = evaluate_held_out(model, bags, truth, source, made.classes)
+            p = made.bags["probability"] if hasattr(model, "predict_proba") else None
+            evaluation = evaluate_held_out(model, bags, truth, source, made.classes, p)
         report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
         with new_folder(out) as draft:
             written = write_predictions(made, draft)
