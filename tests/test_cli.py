@@ -408,7 +408,9 @@ def test_ctrl_c_leaves_nothing_half_written(place, tmp_path, capsys, trained, mo
 
 def test_ctrl_c_in_a_process_of_its_own(tmp_path, trained):
     folder, labels, _ = trained
-    code = "import sys, time, bagwise.persist as p; from bagwise.cli import main\n"
+    code = "import signal, sys, time, bagwise.persist as p; from bagwise.cli import main\n"
+    # A background job may have inherited a parent that ignores Ctrl-C.
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "p._write = lambda *a: (print('writing', flush=True), time.sleep(60))\n"
     code += "sys.exit(main())"
     words = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m", "--json"]
@@ -417,8 +419,6 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path, trained):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A background job may have inherited a parent that ignores Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout.readline() == "writing\n"
         process.send_signal(signal.SIGINT)
