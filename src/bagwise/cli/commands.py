@@ -29,7 +29,6 @@ def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
     from bagwise import persist
     from bagwise.report.data import data_warnings
-    from bagwise.report.evaluation import cross_validate
 
     printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
@@ -37,23 +36,13 @@ def fit(arguments: Namespace) -> int:
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
     data, names = _positive_last(data, arguments.positive, printer)
+    if names is not None and known is not None:  # coded as the bags' labels are
+        known = [names.index(label) if label in names else label for label in known]
     with printer.working("looking at the data"):
         remarks = data_warnings(data.bags, data.y)
     for remark in remarks:
         printer.warn(remark)
-    evaluation = None
-    if arguments.cv is not None:
-        evaluation = cross_validate(
-            model,
-            data.bags,
-            data.y,
-            n_splits=arguments.cv,
-            patients=data.patients,
-            instance_labels=known,
-            seed=arguments.seed,
-            progress=printer.bar("cross-validating"),
-        )
-        printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    evaluation = _cross_validated(model, data, known, arguments, printer)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
         given = {} if known is None else {"instance_labels": known}
@@ -87,6 +76,28 @@ def fit(arguments: Namespace) -> int:
     return 0
 
 
+def _cross_validated(
+    model: Any, data: Training, known: Any, arguments: Namespace, printer: Printer
+) -> Any:
+    """The evaluation that ``--cv`` asks for, printed, or None."""
+    from bagwise.report.evaluation import cross_validate
+
+    if arguments.cv is None:
+        return None
+    evaluation = cross_validate(
+        model,
+        data.bags,
+        data.y,
+        n_splits=arguments.cv,
+        patients=data.patients,
+        instance_labels=known,
+        seed=arguments.seed,
+        progress=printer.bar("cross-validating"),
+    )
+    printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    return evaluation
+
+
 def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
@@ -97,7 +108,8 @@ def predict(arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     if not 0 < arguments.threshold < 1:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    out = check_output(arguments.out, arguments.force)
+    ours = ("bags.csv", "instances.parquet", "report.html")
+    out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     evaluation = Evaluation.from_json(stored) if stored else None
@@ -112,7 +124,8 @@ def predict(arguments: Namespace) -> int:
         made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
         if truth is not None:
             source = f"{len(bags)} labelled bags"
-            evaluation = evaluate_held_out(model, bags, truth, source, made.classes)
+            p = made.bags["probability"] if hasattr(model, "predict_proba") else None
+            evaluation = evaluate_held_out(model, bags, truth, source, made.classes, p)
         report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
         with new_folder(out) as draft:
             written = write_predictions(made, draft)
