@@ -1,8 +1,8 @@
 """VGPMIL on bags of MNIST digits (Tables 4 and 5 of the psi-VGPMIL paper), held out.
 
 Bags of ten, positive when they hold a 2 or a 9. PCA is fitted on the training digits only.
-All pi at once, a bag is its most positive instance, as in the released program. VGPMIL on PCA with its
-H = 1e12, the others with the printed H = 100; RAW pixels are standardised.
+All pi at once, a bag is its most positive instance, as in the released program. VGPMIL on PCA
+with its H = 1e12, the others with the printed H = 100; RAW pixels are standardised.
 """
 
 from __future__ import annotations
