@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from bagwise import __version__  # noqa: E402
+from bagwise import __version__
 
 project = "bagwise"
 author = "the bagwise authors"

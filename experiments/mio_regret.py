@@ -68,6 +68,8 @@ def plot(table: pd.DataFrame, out: Path) -> None:
         summary = table.groupby("T")[column].agg(["mean", "std"])
         ax.errorbar(summary.index, summary["mean"], summary["std"].fillna(0), fmt="o-", label="MIO")
         ax.set(xscale="log", xlabel="bags T", title=title)
+        ax.set_xticks(summary.index, [str(T) for T in summary.index])
+        ax.minorticks_off()
         if column != "regret/sqrt(T)":
             ax.set_yscale("log")
         if column == "regret/T":

@@ -106,10 +106,15 @@ def save(
         "versions": _versions(),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
-    with new_file(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_ABOUT, json.dumps(about, indent=1, default=_plain))
-        archive.writestr(_MODEL, payload)
+    with new_file(path) as draft:
+        _write(draft, json.dumps(about, indent=1, default=_plain), payload)
     return Path(path)
+
+
+def _write(path: Path, about: str, payload: bytes) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_ABOUT, about)
+        archive.writestr(_MODEL, payload)
 
 
 def load(path: str | Path) -> Any:
@@ -315,6 +320,8 @@ def _library_types() -> frozenset[str]:
         "scipy.interpolate._interpolate.interp1d",
         "sklearn.calibration._CalibratedClassifier",
         "sklearn.calibration._SigmoidCalibration",
+        "sklearn.gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",
+        "sklearn.metrics._scorer._PassthroughScorer",
         "sklearn.utils._bunch.Bunch",
     }
     for module, base in [

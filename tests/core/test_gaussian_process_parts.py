@@ -9,6 +9,7 @@ from scipy.special import expit
 from bagwise.core import gaussians, inducing, linalg, segments
 from bagwise.core.kernels import RBF
 from bagwise.core.platt import fit_noisy_or_platt
+from bagwise.models.variational.training import device_settings
 
 
 def test_cholesky_raises_jitter_only_when_needed_and_says_so():
@@ -42,15 +43,10 @@ def test_torch_gives_the_same(rng):
     torch = pytest.importorskip("torch")
     A = np.asfortranarray(rng.normal(size=(4, 10)))
     B = A @ A.T + np.eye(4)
-    omega = rng.uniform(size=10)
     T = torch.from_numpy
     L = linalg.cholesky(B)
     np.testing.assert_allclose(linalg.cholesky(T(B)).numpy(), L)
     np.testing.assert_allclose(linalg.solve_lower(T(L), T(A)).numpy(), linalg.solve_lower(L, A))
-    np.testing.assert_allclose(
-        np.tril(linalg.weighted_gram(T(A), T(omega)).numpy()),
-        np.tril(linalg.weighted_gram(A, omega)),
-    )
     np.testing.assert_allclose(
         linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
     )
@@ -58,10 +54,11 @@ def test_torch_gives_the_same(rng):
         linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
     )
     np.testing.assert_allclose(
-        linalg.projected_squares(T(L), T(A)).numpy(), linalg.projected_squares(L, A)
+        linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
     )
-    added = linalg.add_weighted_gram(torch.eye(4, dtype=torch.float64), T(A), T(omega)).numpy()
-    np.testing.assert_allclose(added, np.eye(4) + (A * omega) @ A.T)
+    np.testing.assert_allclose(
+        linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
+    )
     X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
     kernel = RBF(1.0, 2.0)
     LZ = linalg.cholesky(kernel(Z, Z))
@@ -71,6 +68,26 @@ def test_torch_gives_the_same(rng):
         strict=True,
     ):
         np.testing.assert_allclose(a, b.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [10, 256, 700])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(linalg, "SLAB", 256)
+    A = np.asfortranarray(rng.normal(size=(5, n)))
+    W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
+    omega, rho = rng.uniform(size=n), rng.normal(size=n)
+    T = torch.from_numpy
+    with device_settings("tf32" if tf32 else None):
+        nothing = linalg.no_statistics(T(A))
+        gram, linear = linalg.add_statistics(*nothing, T(A), T(omega), T(rho))
+    expected, expected_linear = linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)
+    np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)
+    np.testing.assert_allclose(linear.numpy(), expected_linear, atol=1e-10)
+    found, exact = (linalg.first_two_moments(m, W, x) for x in (T(A), A))
+    for a, b in zip(found, exact, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, atol=1e-10)
 
 
 def test_inverse_factor_gives_the_covariance(rng):

@@ -16,12 +16,14 @@ from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 from bagwise import BagStatistics, SingleInstance, make_pipeline
-from bagwise.datasets import load_musk1, make_gaussian_bags
+from bagwise.datasets import make_gaussian_bags
 from bagwise.evaluate import (
+    METRIC_NAMES,
     BagFolds,
     Comparison,
     Nested,
     bag_metrics,
+    check_model,
     compare,
     corrected_resampled_t,
     wilcoxon_p,
@@ -29,6 +31,7 @@ from bagwise.evaluate import (
 from bagwise.evaluate.measure import Measure
 from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
 from bagwise.models.registry import MODELS, make_model
+from tests.checks.contract import make_problem
 from tests.reference import metrics as naive
 
 
@@ -340,11 +343,17 @@ def test_fingerprints_tell_content_apart(rng):
     assert a != describe_model(make_pipeline(BagStatistics(), LogisticRegression(C=2)))
 
 
-def test_registry_makes_what_exists():
-    bags, y = load_musk1(return_X_y=True)
-    for name in ("single-instance", "statistics"):
-        model = make_model(name).fit(bags, y)
-        assert model.predict_proba(bags).shape == (92, 2)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_named_model_fits_and_gives_probabilities(name):
+    home = MODELS[name].home.partition(":")[0]
+    pytest.importorskip(f"{home}.auto" if name == "auto" else home)
+    bags, y, _ = make_problem()
+    model = check_model(make_model(name)).fit(bags, y)
+    assert model.predict_proba(bags).shape == (len(bags), 2)
+    assert set(bag_metrics(model, bags, y)) == set(METRIC_NAMES)
+
+
+def test_registry_takes_parameters_and_refuses_unknown_ones():
     assert make_model("single-instance", bag_rule="noisy-or")[-1].bag_rule == "noisy-or"
     with pytest.raises(ValueError, match="has no parameter 'colour'"):
         make_model("statistics", colour=1)

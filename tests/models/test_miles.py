@@ -11,7 +11,7 @@ from bagwise.core import distances, l1_svm
 from bagwise.core.blocks import whole_segments
 from bagwise.datasets import make_two_concept_bags
 from bagwise.models.embedded import make_examples, sweep
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference import miles as reference
 
 MODELS = {
@@ -26,6 +26,11 @@ MODELS = {
 @pytest.mark.parametrize("check", CHECKS)
 def test_contract(check, make):
     check(make)
+
+
+@sklearn_checks(MILES())
+def test_sklearn(estimator, check):
+    check(estimator)
 
 
 @pytest.mark.parametrize("entries", [1, 7, 40, 10_000])

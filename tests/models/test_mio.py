@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from bagwise import MIO, Bags
 from bagwise.core import mio
 from bagwise.datasets import load_musk1, make_two_concept_bags
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference import mio as reference
 
 MODELS = {
@@ -27,6 +27,11 @@ MODELS = {
 @pytest.mark.parametrize("check", CHECKS)
 def test_contract(check, make):
     check(make)
+
+
+@sklearn_checks(MIO(random_state=0))
+def test_sklearn(estimator, check):
+    check(estimator)
 
 
 @st.composite
@@ -259,6 +264,7 @@ def test_bad_input_leaves_the_model_as_it_was(stream, kind):
         ({"sigma": -2.0}, {}, "'sigma' parameter of MIO"),
         ({"sigma": "scale"}, {}, "a stream needs sigma as a number"),
         ({"class_weight": "balanced"}, {}, "class_weight as a dict"),
+        ({"class_weight": {7: 1.0}}, {}, "not in class_weight"),
         ({"beta": 0}, {}, "'beta' parameter of MIO"),
         ({}, {"classes": [0]}, "two classes of the stream"),
         ({}, {"classes": [0, 2]}, "label 1, which is not one of the classes"),

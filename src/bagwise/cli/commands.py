@@ -28,13 +28,12 @@ from bagwise.files import (
 def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
     from bagwise import persist
-    from bagwise.models.registry import make_model
     from bagwise.report.data import data_warnings
     from bagwise.report.evaluation import cross_validate
 
     printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
-    model = make_model(arguments.model, random_state=arguments.seed, **settings(arguments.set))
+    model = _make(arguments.model, arguments.seed, settings(arguments.set))
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
     data, names = _positive_last(data, arguments.positive, printer)
@@ -232,16 +231,23 @@ def reproduce(arguments: Namespace) -> int:
     return 0
 
 
+_WORDS = ("name", "where", "what")
+
+
 def datasets(arguments: Namespace) -> int:
     """List the data sets."""
+    from bagwise.datasets import data_home
     from bagwise.report.catalogue import catalogue
 
     printer = Printer(arguments.json)
     entries = catalogue()
-    table = Table("name", "bags", "positive", "instances", "features", "where", "what")
+    table = Table(box=None, pad_edge=False)
+    for column in entries[0]:
+        table.add_column(column, justify="left" if column in _WORDS else "right")
     for entry in entries:
         table.add_row(*("" if value is None else str(value) for value in entry.values()))
     printer.show(table)
+    printer.say(f"data home: {escape(str(data_home()))} (set BAGWISE_DATA to move it)")
     printer.result({"datasets": entries})
     return 0
 
@@ -255,7 +261,7 @@ def info(arguments: Namespace) -> int:
     table = Table(show_header=False, title=str(arguments.model), title_justify="left")
     for name in ("model", "steps", "classes", "n_features", "bagwise", "format_version"):
         value = about.get(name)
-        table.add_row(name, " → ".join(value) if isinstance(value, list) else str(value))
+        table.add_row(name, " → ".join(map(str, value)) if isinstance(value, list) else str(value))
     for name, value in (about.get("training") or {}).items():
         table.add_row(f"training {name}", str(value))
     for name, value in about["parameters"].items():
@@ -266,6 +272,18 @@ def info(arguments: Namespace) -> int:
 
 
 # What several commands share.
+
+# Who reads a report wants probabilities to believe, also of bags with thousands of instances,
+# where independent instances would make every bag positive.
+_DEFAULTS = {"calibrate": True, "bag_rule": "max"}
+
+
+def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
+    from bagwise.models.registry import find, load_class, make_model
+
+    known = load_class(find(name))._get_param_names()
+    defaults = {key: value for key, value in _DEFAULTS.items() if key in known}
+    return make_model(name, random_state=seed, **{**defaults, **given})
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def project(kernel: Any, X: Any, Z: Any, L: Any, dtype: Any = np.float64) -> tup
     if is_torch_array(X):
         A = linalg.solve_lower(L, kernel(X, Z).T)
         r = (kernel.diag(X) - linalg.column_squares(A)).clamp(min=0.0)
-        return A.to(dtype), r
+        return A.to(dtype), r.to(dtype)
     X = np.asarray(X, dtype=np.float64)
     A = linalg.solve_lower(L, np.asarray(kernel(X, Z), dtype=np.float64).T)  # [M, n]
     r = np.maximum(kernel.diag(X) - linalg.column_squares(A), 0.0)
@@ -78,6 +78,8 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     >>> np.round(np.exp(moments.log_positive), 4).tolist()
     [0.5, 0.7752]
     """
+    if is_torch_array(mean):
+        return _device_moments(mean.double(), var.double(), n_nodes)
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
     nodes, weights = _hermite(n_nodes)
     out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
@@ -92,3 +94,18 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     for values in out:
         np.log(np.maximum(values, _TINY, out=values), out=values)
     return out
+
+
+def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
+    """The same sum, node after node where the tensors live; results come to the host."""
+    import torch
+
+    nodes, weights = _hermite(n_nodes)
+    sums: list[Any] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
+    std = var.sqrt()
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        f = mean + std * node
+        negative = torch.sigmoid(-f)
+        for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
+            total.add_(term, alpha=weight)
+    return SigmoidMoments(*(s.clamp_(min=_TINY).log_().cpu().numpy() for s in sums))

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 
+from bagwise.core.arrays import host_rows
+
 # Rows k-means sees per class; more do not move the centroids noticeably.
 _MAX_ROWS = 20_000
 # From here on mini-batches are quicker and as good.
@@ -57,7 +59,7 @@ def _distinct(X: Any, rows: Any, n: int, rng: Any, scaling: Any) -> _Pool:
     limit = max(_MAX_ROWS, 10 * n)
     if len(rows) > limit:
         rows = np.sort(rng.choice(rows, limit, replace=False))
-    X = np.asarray(X[rows], dtype=np.float64)
+    X = host_rows(X, rows)
     X = X if scaling is None else scaling(X)
     return _Pool(*np.unique(X, axis=0, return_counts=True))
 

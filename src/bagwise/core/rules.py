@@ -20,7 +20,12 @@ def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: str) -> Any:
     # log(1 - p) = -softplus(log-odds)
     log_none = -segments.sum(np.logaddexp(0.0, instance_log_odds), offsets)
     with np.errstate(divide="ignore"):
-        return np.log(-np.expm1(log_none)) - log_none
+        log_some = np.log(-np.expm1(log_none))
+    # Where every p underflows, 1 - prod(1 - p) is their sum: the score stays finite.
+    tiny = log_none > -1e-200
+    if np.any(tiny):
+        log_some = np.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
+    return log_some - log_none
 
 
 def log_odds(p: Any) -> Any:

@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
 
 def make_single_concept_bags(
-    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
 ) -> Problem:
     """Positive bags hold a concept; training negatives hold poison instead.
 
@@ -72,7 +72,7 @@ def make_single_concept_bags(
 
 
 def make_multi_concept_bags(
-    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
 ) -> Problem:
     """A bag is positive when two concepts meet in it; training negatives hold poison.
 
@@ -101,7 +101,7 @@ def make_multi_concept_bags(
 
 
 def make_false_frequency_bags(
-    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
 ) -> Problem:
     """The witness comes with a harmless companion, whose count must not matter.
 
@@ -186,7 +186,7 @@ def check_mil(
     model: Any,
     *,
     n_bags: int = 100,
-    n_features: int = 8,
+    n_features: int = 4,
     n_repeats: int = 3,
     near_one: float = 0.95,
     random_state: int = 0,

@@ -8,7 +8,7 @@ and raised once, as `BadFilesError`, naming every file.
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
-from bagwise.files.rows import LazyRows
+from bagwise.files.rows import LazyRows, MappedRows, map_rows_of
 from bagwise.files.training import Training, read_training
 from bagwise.files.writing import check_output, new_file, new_folder
 
@@ -17,10 +17,12 @@ __all__ = [
     "Found",
     "Labels",
     "LazyRows",
+    "MappedRows",
     "Names",
     "Problem",
     "Training",
     "check_output",
+    "map_rows_of",
     "new_file",
     "new_folder",
     "read_bags",

@@ -6,7 +6,6 @@ TRIDENT does (``features_{encoder}/{slide}.h5``, possibly one level further down
 
 from __future__ import annotations
 
-import pickle  # noqa: TID251 - only for the name of the error torch raises on foreign content
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -36,7 +35,6 @@ _UNREADABLE = (
     RuntimeError,
     EOFError,
     zipfile.BadZipFile,
-    pickle.UnpicklingError,
 )
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -366,7 +364,7 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     dtype = np.result_type(*(s.dtype for s in scanned))
     rows: Any = LazyRows(sources, scanned[0].width, dtype)
     if lazy is False or (lazy == "auto" and rows.nbytes <= _IN_MEMORY):
-        rows = rows[:]
+        rows = rows.read_all()
     sizes = [s.n_rows for s in sources]
     columns = {}
     for name in _COLUMNS:

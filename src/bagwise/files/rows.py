@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle  # noqa: TID251 - only for the name of the error torch raises on foreign content
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,8 @@ def open_arrays(path: str | Path) -> Arrays:
     if suffix in (".h5", ".hdf5"):
         import h5py
 
-        return h5py.File(path, "r")
+        # Locks are for writers; on network drives they fail even for readers.
+        return h5py.File(path, "r", locking=False)
     if suffix == ".npz":
         return np.load(path, allow_pickle=False)
     if suffix == ".npy":
@@ -49,7 +52,12 @@ def _open_torch(path: Path) -> Arrays:
     except ImportError as error:
         raise ValueError("needs torch: pip install 'bagwise[torch]'") from error
     # weights_only: a .pt file is a pickle, and this reads tensors without running any code.
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ValueError("is not a file of plain tensors; nothing in it was executed") from error
     if isinstance(content, torch.Tensor):
         content = {"": content}
     if not isinstance(content, dict):
@@ -78,6 +86,14 @@ class _OpenFiles:
         with self._lock:
             array = self._arrays(source.path)[source.array]
             return np.asarray(array[0, start:stop] if source.nested else array[start:stop])
+
+    def release(self, paths: Iterable[str]) -> None:
+        """Close files that are not needed any more, so that others may write them."""
+        with self._lock:
+            for path in paths:
+                arrays = self._open.pop((os.getpid(), path), None)
+                if arrays is not None:
+                    close(arrays)
 
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
@@ -205,6 +221,12 @@ class LazyRows:
             raw_dtype=self._raw_dtype,
         )
 
+    def read_all(self) -> Any:
+        """All rows as an ndarray; the files are closed again."""
+        rows = self[:]
+        _FILES.release(source.path for source in self._sources)
+        return rows
+
     def map_rows(self, function: Callable[[Any], Any]) -> LazyRows:
         """Rows that go through ``function`` whenever they are read."""
         sample = np.asarray(function(self[:1]))
@@ -268,3 +290,54 @@ class LazyRows:
 
     def __repr__(self) -> str:
         return f"LazyRows({len(self)} x {self._width} {self.dtype}, {len(self._sources)} files)"
+
+
+class MappedRows:
+    """Rows of one uncompressed file on disk, read by plain reads.
+
+    Stands in for a memory map where the rows are swept again and again: it pickles as a file
+    name, and the pages it reads never count as memory of the process.
+    """
+
+    ndim = 2
+
+    def __init__(self, path: str, dtype: Any, shape: tuple[int, int], offset: int) -> None:
+        self.path, self.dtype, self.shape, self.offset = path, np.dtype(dtype), shape, offset
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def select_rows(self, rows: slice) -> MappedRows:
+        """A run of rows, still on disk."""
+        start, stop, _ = rows.indices(self.shape[0])
+        skipped = start * self.shape[1] * self.dtype.itemsize
+        return MappedRows(
+            self.path, self.dtype, (max(stop - start, 0), self.shape[1]), self.offset + skipped
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+            return np.array(mapped[key])
+        rows = self.select_rows(key)
+        count = rows.shape[0] * rows.shape[1]
+        block = np.fromfile(self.path, self.dtype, count=count, offset=rows.offset)
+        if len(block) != count:
+            raise ValueError(f"{self.path} ends before row {key.stop}; it was cut short.")
+        return block.reshape(rows.shape)
+
+
+def map_rows_of(instances: Any) -> Any:
+    """A row-major memory map as `MappedRows`; anything else as it is."""
+    if not isinstance(instances, np.memmap) or not instances.flags.c_contiguous:
+        return instances
+    if instances.filename is None or instances.ndim != 2:
+        return instances
+    base: Any = instances
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    # A slice of a memory map keeps its parent's offset; the addresses tell the difference.
+    moved = instances.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return MappedRows(
+        str(instances.filename), instances.dtype, instances.shape, int(base.offset) + int(moved)
+    )

@@ -45,18 +45,37 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) < 2:
             raise ValueError(
                 f"{name} needs two classes of bags; got 1 class: all {len(y)} bags are "
-                f"labelled {classes[0]!r}."
+                f"labelled {classes[0].item()!r}."
             )
         if len(classes) > 2 and not self._multi_class:
             raise ValueError(
                 f"Only binary classification is supported. {name} needs exactly two classes; "
-                f"got {len(classes)}: {list(classes[:5])}. For more, wrap it in "
+                f"got {len(classes)}: {classes[:5].tolist()}. For more, wrap it in "
                 "sklearn.multiclass.OneVsRestClassifier. Unknown label type: multiclass."
             )
         known = encode_instance_labels(instance_labels, bags, classes, codes)
         self.classes_ = classes
         self.n_features_in_ = bags.n_features
         return TrainingData(bags, codes, known)
+
+    def _validate_stream(
+        self, bags: Any, y: Any, classes: Any, instance_labels: Any, first: bool
+    ) -> tuple[Any, TrainingData]:
+        """Check a batch of ``partial_fit``: its classes and the data; sets nothing."""
+        self._validate_params()
+        bags = self._check_bags(bags, None if first else self.n_features_in_)
+        y = self._check_labels(bags, y)
+        classes = _stream_classes(None if first else self.classes_, classes, y)
+        unseen = np.setdiff1d(y, classes)
+        if len(unseen):
+            where = int(np.flatnonzero(y == unseen[0])[0])
+            raise ValueError(
+                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not one of "
+                f"the classes {classes.tolist()} of this stream."
+            )
+        codes = np.searchsorted(classes, y)
+        known = encode_instance_labels(instance_labels, bags, classes, codes)
+        return classes, TrainingData(bags, codes, known)
 
     def _validate_predict(self, bags: Any) -> Bags:
         """Check that the model is fitted and the bags fit it."""
@@ -117,6 +136,23 @@ class InstanceClassifier(BagClassifier):
         """Label of each instance, aligned with ``bags.instances``."""
         scores = self.decision_function_instances(bags)
         return self.classes_[np.asarray(scores > 0, dtype=int)]
+
+
+def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
+    """The two classes of a stream, sorted; later calls may repeat them but not change them."""
+    if fitted is None:
+        classes = np.unique(y if given is None else given)
+        if len(classes) != 2:
+            raise ValueError(
+                "the first partial_fit needs the two classes of the stream: "
+                f"pass classes=[negative, positive]; got {classes.tolist()}."
+            )
+        return classes
+    if given is not None and not np.array_equal(np.unique(given), fitted):
+        raise ValueError(
+            f"classes must stay those of the first call, {fitted.tolist()}; got {list(given)}."
+        )
+    return fitted
 
 
 def two_columns(positive: Any) -> Any:

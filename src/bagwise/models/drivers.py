@@ -1,16 +1,17 @@
 """Statistics per block of whole bags -> sum -> update: how work over instances is run.
 
-A fit never loops over data itself. It hands a driver a pure function of a block; the driver
-calls it on every block, serially or in threads, and the results come back in order, so that
-sums do not depend on how the work was run.
+A fit never loops over data itself. It hands a driver a pure function of a block, or of a part
+(blocks and what is believed about them); the driver calls it serially, in threads or on a Dask
+cluster, and the results come back in order, so that sums do not depend on how the work was run.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +19,8 @@ import numpy as np
 
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
+# On a GPU launches cost more than the cache saves.
+DEVICE_CHUNK_SIZE = 1 << 22
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
 CHUNKS_PER_SPAN = 4
@@ -67,19 +70,44 @@ def cut(offsets: Any, chunk_size: int = CHUNK_SIZE, n_chunks: int = CHUNKS_PER_S
 
 
 class Driver(Protocol):
-    """Runs a pure function over blocks."""
+    """Runs pure functions over blocks, or over parts that stay where the work is done."""
+
+    n_parts: int
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results of ``function`` on every block, in order, a few in memory at a time."""
+        ...
+
+    def sweep(
+        self,
+        function: Callable[[Any], tuple[Any, Any]],
+        parts: Sequence[Any],
+        receive: Callable[[Any], None],
+    ) -> list[Any]:
+        """Replace every part by ``function(part)[0]``; hand the results on, in order.
+
+        Only the results travel; what a part holds stays with whoever works on it.
+        """
         ...
 
 
 class Serial:
     """One block after the other."""
 
+    n_parts = 1
+
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order."""
         return map(function, *blocks)
+
+    def sweep(
+        self,
+        function: Callable[[Any], tuple[Any, Any]],
+        parts: Sequence[Any],
+        receive: Callable[[Any], None],
+    ) -> list[Any]:
+        """Part after part."""
+        return _received(map(function, parts), receive)
 
 
 class Threads:
@@ -87,6 +115,8 @@ class Threads:
 
     def __init__(self, n_jobs: int) -> None:
         self.n_jobs = n_jobs
+        # More parts than threads even out their unequal lengths.
+        self.n_parts = 4 * n_jobs
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order, with at most two blocks per thread under way."""
@@ -101,12 +131,71 @@ class Threads:
             while waiting:
                 yield waiting.popleft().result()
 
+    def sweep(
+        self,
+        function: Callable[[Any], tuple[Any, Any]],
+        parts: Sequence[Any],
+        receive: Callable[[Any], None],
+    ) -> list[Any]:
+        """Parts in parallel, results in order."""
+        return _received(self.map(function, parts), receive)
 
-def make_driver(n_jobs: int | None = None) -> Driver:
-    """`Serial` for None or 1, else `Threads`; -1 means every core."""
-    if n_jobs is None or n_jobs == 1:
-        return Serial()
-    return Threads(n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs))
+
+def _received(pairs: Iterable[tuple[Any, Any]], receive: Callable[[Any], None]) -> list[Any]:
+    parts = []
+    for part, result in pairs:
+        parts.append(part)
+        receive(result)
+    return parts
+
+
+DRIVERS = ("serial", "threads", "dask")
+
+
+def make_driver(n_jobs: int | None = None, driver: Any = None) -> Driver:
+    """The driver meant by a name, an active Dask client, or a number of threads.
+
+    Without a name: `Dask` where a Dask client is active in this process, else `Serial` for
+    ``n_jobs`` None or 1, else `Threads`; -1 means every core.
+
+    Examples
+    --------
+    >>> from bagwise.models.drivers import make_driver
+    >>> type(make_driver()).__name__, type(make_driver(2)).__name__
+    ('Serial', 'Threads')
+    """
+    if driver is not None and not isinstance(driver, str):
+        return driver
+    if driver == "dask" or (driver is None and _dask_is_active()):
+        from bagwise.models.dask_driver import Dask
+
+        return Dask()
+    threads = n_jobs if n_jobs is not None else (-1 if driver == "threads" else 1)
+    threads = threads if threads > 0 else max(1, (os.cpu_count() or 1) + 1 + threads)
+    if driver == "threads" or (driver is None and threads > 1):
+        return Threads(threads)
+    return Serial()
+
+
+def _dask_is_active() -> bool:
+    """Whether the user made a Dask client; never imports Dask to find out."""
+    if "distributed" not in sys.modules:
+        return False
+    from distributed.client import _get_global_client
+
+    client = _get_global_client()
+    # Inside a worker the client is the worker's own: the fit is already one of its tasks.
+    return client is not None and not _inside_worker()
+
+
+def _inside_worker() -> bool:
+    from distributed import get_worker
+
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True
 
 
 def total(parts: Any) -> Any:

@@ -113,12 +113,11 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         variance = float(np.asarray(X).var(axis=0, dtype=np.float64).sum())
         return float(np.sqrt(0.5 * variance)) or 1.0
 
-    def _costs(self, signs: Any, y: Any) -> Any:
+    def _costs(self, signs: Any, y: Any, classes: Any) -> Any:
         """C1 and C2 of equation (2) for each example; "balanced" counts bags."""
         if self.class_weight is None:
             return np.ones(len(signs))
-        names = self.classes_
-        pair = compute_class_weight(self.class_weight, classes=names, y=names[y])
+        pair = compute_class_weight(self.class_weight, classes=classes, y=classes[y])
         return pair[(signs > 0).astype(int)]
 
     def _anchors_and_weights(self) -> tuple[Any, Any]:
@@ -196,9 +195,10 @@ def sweep(
     for s, (train, test) in enumerate(splits):
         rows, _ = segments.take(bags.offsets, train)
         D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
+        bags_train, y_train = bags[train], checked.classes_[y[train]]
         for p, setting in enumerate(params):
             fitted = clone(model).set_params(**setting, probability=False)
-            fitted._fit_on_distances(bags[train], checked.classes_[y[train]], D_train)
+            fitted._fit_on_distances(bags_train, y_train, D_train)
             scores = fitted._scores_from_distances(D_test)
             accuracy[p, s] = np.mean((scores > 0) == y[test])
     best = params[int(np.argmax(accuracy.mean(axis=1)))]

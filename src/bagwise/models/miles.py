@@ -127,7 +127,8 @@ class MILES(EmbeddedClassifier):
     def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
         Z = distances.similarity(D, self.sigma_)  # [E, N]
         solve = l1_svm.solve_lp if self.solver == "highs" else l1_svm.solve_liblinear
-        w, b = solve(Z, examples.signs, self.alpha, self._costs(examples.signs, data.y))
+        costs = self._costs(examples.signs, data.y, self.classes_)
+        w, b = solve(Z, examples.signs, self.alpha, costs)
         w = np.where(np.abs(w) > _ZERO * np.abs(w).max(initial=0), w, 0.0)
         self.coef_ = sp.csr_array(w[None, :])
         self.intercept_ = b

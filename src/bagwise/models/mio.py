@@ -14,7 +14,6 @@ import scipy.sparse as sp
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import encode_instance_labels
 from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import CalibratedClassifier
@@ -85,7 +84,7 @@ class MIO(EmbeddedClassifier):
     n_bags_seen_, n_kept_, n_dropped_ : int
         Bags learnt from; instances kept; instances dropped for ``max_instances``.
     duality_gap_ : float
-        After ``fit`` with "refine".
+        After ``fit`` with "refine"; otherwise infinite, for not known.
     n_iter_ : int
         Passes made by ``fit``.
     sigma_ : float
@@ -102,7 +101,7 @@ class MIO(EmbeddedClassifier):
     >>> from bagwise import MIO
     >>> from bagwise.datasets import make_two_concept_bags
     >>> bags, y = make_two_concept_bags(300, random_state=0, return_X_y=True)
-    >>> model = MIO(sigma=2.0, bias=10)
+    >>> model = MIO(sigma=3.0, bias=10)
     >>> for i in range(len(bags)):
     ...     model = model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
     >>> model.n_bags_seen_, model.score(bags, y) > 0.9
@@ -197,12 +196,12 @@ class MIO(EmbeddedClassifier):
         instance_labels : optional, one per instance; missing means unknown
         """
         first, classes, data = self._validate_partial_fit(bags, y, classes, instance_labels)
+        examples = make_examples(data)
+        costs = self._costs(examples.signs, data.y, classes)
         if first:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
             self.sigma_ = float(self.sigma)
             self._start(data.bags.n_features)
-        examples = make_examples(data)
-        costs = self._costs(examples.signs, data.y)
         first_id = self.state_.n_seen
         margins = np.empty(len(examples))
         for e in range(len(examples)):
@@ -215,7 +214,6 @@ class MIO(EmbeddedClassifier):
     def _validate_partial_fit(
         self, bags: Any, y: Any, classes: Any, instance_labels: Any
     ) -> tuple[bool, Any, TrainingData]:
-        self._validate_params()
         first = not hasattr(self, "state_")
         if first and self.sigma == "scale":
             raise ValueError(
@@ -226,25 +224,13 @@ class MIO(EmbeddedClassifier):
             raise ValueError(
                 "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
             )
-        bags = self._check_bags(bags, None if first else self.n_features_in_)
-        y = self._check_labels(bags, y)
-        known_classes = None if first else self.classes_
-        classes = _stream_classes(known_classes, classes, y)
-        unseen = np.setdiff1d(y, classes)
-        if len(unseen):
-            where = int(np.flatnonzero(y == unseen[0])[0])
-            raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen.tolist()[0]!r}, which is not one "
-                f"of the classes {classes.tolist()} of this stream."
-            )
-        codes = np.searchsorted(classes, y)
-        labels = encode_instance_labels(instance_labels, bags, classes, codes)
-        return first, classes, TrainingData(bags, codes, labels)
+        return first, *self._validate_stream(bags, y, classes, instance_labels, first)
 
     def _start(self, n_features: int) -> None:
         self.state_ = mio.init(n_features)
         self.cumulative_loss_ = 0.0
         self.n_bags_seen_ = 0
+        self.duality_gap_ = np.inf
         self.recent_scores_ = np.empty((0, 2))  # score before learning, code
 
     def _net(self) -> Any:
@@ -255,7 +241,7 @@ class MIO(EmbeddedClassifier):
         """All passes; without distances D it is one visit of each example."""
         self._start(data.bags.n_features)
         rng = check_random_state(self.random_state)
-        costs = self._costs(examples.signs, data.y)
+        costs = self._costs(examples.signs, data.y, self.classes_)
         Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
         visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
         for n_iter in range(1, self.n_passes + 1):
@@ -374,21 +360,3 @@ def _shuffled(examples: Examples, rng: Any) -> Any:
     """A random order of the bags, each still followed by its labelled instances."""
     bag = np.cumsum(examples.brings_anchors) - 1  # [E]
     return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
-
-
-def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
-    """The two classes of a stream, sorted; later calls may repeat them but not change them."""
-    if fitted is None:
-        classes = np.unique(y if given is None else given)
-        if len(classes) != 2:
-            raise ValueError(
-                "the first partial_fit needs the two classes of the stream: "
-                f"pass classes=[negative, positive]; got {classes.tolist()}."
-            )
-        return classes
-    if given is not None and not np.array_equal(np.unique(given), fitted):
-        raise ValueError(
-            f"classes must stay those of the first call, {fitted.tolist()}; "
-            f"got {np.unique(given).tolist()}."
-        )
-    return fitted

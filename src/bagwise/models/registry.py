@@ -27,6 +27,8 @@ class Entry(NamedTuple):
     scaled: bool  # standardise the instances first, inside the pipeline
 
 
+# The largest instance makes the bag: noisy-or would add up weak evidence over large bags.
+_GP = {"bag_rule": "max", "calibrate": True}
 _ENTRIES = [
     Entry(
         "auto",
@@ -41,7 +43,7 @@ _ENTRIES = [
         "bagwise.models.variational:VGPMIL",
         "variational Gaussian process, instance and bag probabilities with uncertainty",
         "standard",
-        {},
+        _GP,
         False,
     ),
     Entry(
@@ -49,7 +51,7 @@ _ENTRIES = [
         "bagwise.models.variational:LMVGPMIL",
         "VGPMIL with a large margin",
         "standard",
-        {},
+        {**_GP, "length_scale": "median"},
         False,
     ),
     Entry(
@@ -57,7 +59,7 @@ _ENTRIES = [
         "bagwise.models.variational:GVGPMIL",
         "psi-VGPMIL with the Gamma scale mixture",
         "standard",
-        {},
+        _GP,
         False,
     ),
     Entry(
@@ -65,7 +67,7 @@ _ENTRIES = [
         "bagwise.models.dpmil:DPMIL",
         "Dirichlet-process mixtures per class, names the positive instances",
         "standard",
-        {},
+        {"bag_rule": "max"},
         True,
     ),
     Entry(
@@ -73,7 +75,7 @@ _ENTRIES = [
         "bagwise.models.svm:MISVM",
         "support vector machine on the most positive instance of each bag",
         "standard",
-        {"probability": True},
+        {"C": 10.0, "probability": True},
         True,
     ),
     Entry(
@@ -81,7 +83,7 @@ _ENTRIES = [
         "bagwise.models.micrf:MICRF",
         "conditional random field over bags, states are instances",
         "standard",
-        {},
+        {"probability": True, "cv": 3},
         False,
     ),
     Entry(
@@ -187,6 +189,17 @@ def _standard(entry: Entry, model_class: Any, settings: dict[str, Any]) -> Any:
     return make_pipeline(InstanceTransformer(StandardScaler()), model)
 
 
+def _dpmil(entry: Entry, model_class: Any, settings: dict[str, Any]) -> Any:
+    from sklearn.decomposition import PCA
+    from sklearn.preprocessing import StandardScaler
+
+    from bagwise.models.pipeline import InstanceTransformer, make_pipeline
+
+    # Full covariances need few dimensions: keep those with nine tenths of the variance.
+    reduce = InstanceTransformer(PCA(0.9, svd_solver="full"))
+    return make_pipeline(InstanceTransformer(StandardScaler()), reduce, model_class(**settings))
+
+
 def _single_instance(entry: Entry, model_class: Any, settings: dict[str, Any]) -> Any:
     from sklearn.linear_model import LogisticRegression
 
@@ -206,6 +219,7 @@ def _statistics(entry: Entry, model_class: Any, settings: dict[str, Any]) -> Any
 
 # Models that are more than "maybe scale, then the class".
 _ARRANGE: dict[str, Callable[[Entry, Any, dict[str, Any]], Any]] = {
+    "dpmil": _dpmil,
     "single-instance": _single_instance,
     "statistics": _statistics,
 }

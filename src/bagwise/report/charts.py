@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _W, _H = 360, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 40
 
 
 class Series(NamedTuple):

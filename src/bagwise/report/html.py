@@ -245,7 +245,7 @@ def _evaluation(report: Report) -> str:
     cards.append(_histogram_card(report))
     if report.history is not None:
         cards.append(_history_card(report.history))
-    source = "" if found is None else f"<p class='sub'>Measured by {escape(found.source)}.</p>"
+    source = "" if found is None else f"<p class='sub'>Evaluated: {escape(found.source)}.</p>"
     return f"<h2 id='quality'>How good is it?</h2>{source}<div class='cards'>{''.join(cards)}</div>"
 
 
@@ -269,9 +269,10 @@ def _confusion_card(report: Report) -> str:
     start = report.predictions.threshold
     return _card(
         "Right and wrong at a threshold",
-        f"<label class='slider'>call a bag {positive} above <output id='at'>{start:.2f}</output>"
+        f"<div class='slider'><label for='threshold'>call a bag {positive} above</label> "
+        f"<output id='at' for='threshold'>{start:.2f}</output>"
         f"<input id='threshold' type='range' min='0.01' max='0.99' step='0.01' value='{start}'>"
-        "</label><table class='confusion'><thead><tr><td></td>"
+        "</div><table class='confusion'><thead><tr><td></td>"
         f"<th scope='col'>called {negative}</th><th scope='col'>called {positive}</th></tr></thead>"
         f"<tbody><tr><th scope='row'>is {negative}</th><td id='tn'></td><td id='fp'></td></tr>"
         f"<tr><th scope='row'>is {positive}</th><td id='fn'></td><td id='tp'></td></tr></tbody>"
@@ -374,10 +375,10 @@ def _about(report: Report) -> str:
     now = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     facts = [("made", now)]
     if about.get("steps"):
-        facts.append(("model", " → ".join(about["steps"])))
+        facts.append(("model", escape(" → ".join(about["steps"]))))
     training = about.get("training") or {}
     if training:
-        counts = ", ".join(f"{n} × {c}" for c, n in training.get("classes", {}).items())
+        counts = ", ".join(f"{n} × {escape(c)}" for c, n in training.get("classes", {}).items())
         facts.append(
             (
                 "trained on",
@@ -386,11 +387,10 @@ def _about(report: Report) -> str:
             )
         )
     if about.get("bagwise"):
-        facts.append(("saved by", f"bagwise {about['bagwise']}"))
+        facts.append(("saved by", f"bagwise {escape(about['bagwise'])}"))
     if about.get("parameters"):
         settings = ", ".join(f"{k}={v}" for k, v in about["parameters"].items())
-        facts.append(("parameters", settings))
-    rows = "".join(
-        f"<tr><th scope='row'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts
-    )
+        folded = "<details class='more'><summary>show all</summary>{}</details>"
+        facts.append(("parameters", folded.format(escape(settings))))
+    rows = "".join(f"<tr><th scope='row'>{k}</th><td>{v}</td></tr>" for k, v in facts)
     return f"<table class='facts wide'>{rows}</table>"

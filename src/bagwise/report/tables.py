@@ -36,21 +36,28 @@ def to_markdown(frame: Any) -> str:
 
 
 def to_rich(frame: Any, title: str | None = None) -> Any:
-    """A pandas frame as a rich table; repeated leading cells are printed once."""
+    """A pandas frame as a rich table; what stands in the row above is not repeated.
+
+    Leading cells are left empty while they repeat; a repeated last cell (a note) becomes a
+    ditto mark.
+    """
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for column in frame.columns:
         table.add_column(str(column), overflow="fold")
-    last = None
+    above: list[str] = []
     for row in frame.itertuples(index=False):
         cells = [str(cell) for cell in row]
-        if last is not None and cells[0] == last:
-            cells[0] = ""
-        else:
-            last = cells[0]
-        table.add_row(*(Text(cell) for cell in cells))
+        shown = list(cells)
+        for k in range(min(2, len(cells) - 1)):
+            if cells[: k + 1] == above[: k + 1]:
+                shown[k] = ""
+        if above and cells[-1] and cells[-1] == above[-1]:
+            shown[-1] = '"'
+        above = cells
+        table.add_row(*(Text(cell) for cell in shown))
     return table
 
 
@@ -174,7 +181,8 @@ def _ours(row: dict[str, Any]) -> str:
         return f"{row['mean']:.4g}"
     digits = 1 if abs(row["mean"]) >= 20 else 3
     seeds = f" ({int(row['n_seeds'])})"
-    spread = float("nan") if _is_missing(row["spread"]) else float(row["spread"])
+    no_spread = _is_missing(row["spread"]) or row["n_seeds"] < 2
+    spread = float("nan") if no_spread else float(row["spread"])
     return format_mean(float(row["mean"]), spread, digits) + seeds
 
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from bagwise.core import arrays
+
 _LOG2 = float(np.log(2.0))
 
 
@@ -43,16 +45,16 @@ class Sech:
 
     def theta(self, c: Any) -> Any:
         """``tanh(c/2) / (2c)``, 1/4 at 0; twice Jaakkola's lambda, the mean of a Pólya-Gamma."""
-        c = np.asarray(c, dtype=np.float64)
+        c, xp = arrays.as_float(c), arrays.namespace(c)
         small = c < 1e-4
-        safe = np.where(small, 1.0, c)
+        safe = xp.where(small, 1.0, c)
         # Series at 0: the quotient loses its digits there.
-        return np.where(small, 0.25 - c * c / 48, np.tanh(safe / 2) / (2 * safe))
+        return xp.where(small, 0.25 - c * c / 48, xp.tanh(safe / 2) / (2 * safe))
 
     def log_psi(self, c: Any) -> Any:
         """``-log(2 cosh(c/2))``."""
-        c = np.asarray(c, dtype=np.float64)
-        return -c / 2 - np.log1p(np.exp(-c))
+        c, xp = arrays.as_float(c), arrays.namespace(c)
+        return -c / 2 - xp.log1p(xp.exp(-c))
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,13 @@ class Gamma:
 
     def theta(self, c: Any) -> Any:
         """``alpha / (beta + c^2/2)``."""
-        c = np.asarray(c, dtype=np.float64)
+        c = arrays.as_float(c)
         return self.alpha / (self.beta + c * c / 2)
 
     def log_psi(self, c: Any) -> Any:
         """``-alpha log(1 + c^2 / (2 beta)) - log 2``."""
-        c = np.asarray(c, dtype=np.float64)
-        return -self.alpha * np.log1p(c * c / (2 * self.beta)) - _LOG2
+        c, xp = arrays.as_float(c), arrays.namespace(c)
+        return -self.alpha * xp.log1p(c * c / (2 * self.beta)) - _LOG2
 
 
 def check_density(density: Any) -> Density:

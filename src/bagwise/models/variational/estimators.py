@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import warnings
 from collections.abc import Iterator
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
+from array_api_compat import is_torch_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -18,21 +20,31 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
+from bagwise.core.arrays import concatenate, host_rows, to_numpy
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.drivers import CHUNK_SIZE, cut, make_driver
+from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
+from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
+from bagwise.models.variational.parts import (
+    CACHES,
+    LeaveOut,
+    make_parts,
+    materialised,
+    parse_bytes,
+    plan_cache,
+)
 from bagwise.models.variational.predict import (
     LeftOutScores,
     block_scores,
     calibrate,
-    loo_scores,
     recalibrate,
 )
-from bagwise.models.variational.updates import Block, Fit, Posterior, Sites, fit_blocks, moments
+from bagwise.models.variational.stochastic import StochasticFit
+from bagwise.models.variational.updates import Block, Fit, Part, Posterior, fit_parts, moments
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 # Instances whose distances make the median length scale.
@@ -41,7 +53,7 @@ _MEDIAN_ROWS = 1000
 _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
 
-class VGPMIL(InstanceClassifier):
+class VGPMIL(StochasticFit, InstanceClassifier):
     """Variational Gaussian process multiple-instance learning.
 
     A sparse GP scores every instance; the label of a bag says whether the largest of its hidden
@@ -88,12 +100,30 @@ class VGPMIL(InstanceClassifier):
     patience : int
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
-    chunk_size : int
-        Instances per chunk of work.
+    chunk_size : int, optional
+        Instances per chunk of work; default: 1024, which stays in cache, and 2^22 on a GPU.
     dtype : {"float64", "float32"}
         Storage of the projected instances; M x M algebra is always float64.
     n_jobs : int, optional
         Threads over blocks of bags.
+    driver : {"serial", "threads", "dask"} or driver object, optional
+        Where the work over instances runs. Default: the active Dask client where there is one,
+        else threads if ``n_jobs`` asks for them. The result is the same.
+    cache : {"auto", "memory", "disk", "none"}
+        Keep the projected instances in memory, in a temporary file, or project them anew in
+        each iteration. "auto" is memory where they fit ``memory_limit``, else disk.
+    memory_limit : int or str, optional
+        Bytes, or such as "2GB", that the projected instances may take in memory. Default: half
+        of what is free.
+    device : str, optional
+        "cuda" does the work over instances on a GPU; default: where the instances are (torch
+        tensors stay on their device), else plain NumPy. A missing GPU is an error.
+    precision : {"tf32"}, optional
+        Allow TF32 in float32 products on the GPU.
+    checkpoint : path, optional
+        Save the state of the fit there every ``checkpoint_every`` iterations; a fit of the same
+        problem that finds the file goes on from it. Removed when the fit ends.
+    checkpoint_every : int
     random_state : int, RandomState or None
         Of the inducing points, of ``init="random"`` and of the median's subsample.
     verbose : bool
@@ -112,6 +142,8 @@ class VGPMIL(InstanceClassifier):
     bound_history_ : array of shape (n_iter_,)
         Evidence bound after every iteration.
     n_iter_, converged_ : int, bool
+    cache_ : str
+        How the projected instances were kept.
     posterior_mean_, posterior_factor_ : arrays of shape (M,), (M, M)
         q(v) = N(m, W^T W) in whitened coordinates, u = L v.
 
@@ -152,9 +184,16 @@ class VGPMIL(InstanceClassifier):
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
         "calibrate": ["boolean"],
         "patience": [Interval(Integral, 1, None, closed="left")],
-        "chunk_size": [Interval(Integral, 1, None, closed="left")],
+        "chunk_size": [Interval(Integral, 1, None, closed="left"), None],
         "dtype": [StrOptions({"float64", "float32"})],
         "n_jobs": [Integral, None],
+        "driver": [StrOptions(set(DRIVERS)), HasMethods(["map", "sweep"]), None],
+        "cache": [StrOptions(set(CACHES))],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+        "device": [str, None],
+        "precision": [StrOptions({"tf32"}), None],
+        "checkpoint": [str, PathLike, None],
+        "checkpoint_every": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
         "callback": [callable, None],
@@ -180,9 +219,16 @@ class VGPMIL(InstanceClassifier):
         bag_rule: str = "noisy-or",
         calibrate: bool = True,
         patience: int = 10,
-        chunk_size: int = CHUNK_SIZE,
+        chunk_size: int | None = None,
         dtype: str = "float64",
         n_jobs: int | None = None,
+        driver: Any = None,
+        cache: str = "auto",
+        memory_limit: Any = None,
+        device: str | None = None,
+        precision: str | None = None,
+        checkpoint: Any = None,
+        checkpoint_every: int = 10,
         random_state: Any = None,
         verbose: bool = False,
         callback: Any = None,
@@ -207,9 +253,25 @@ class VGPMIL(InstanceClassifier):
         self.chunk_size = chunk_size
         self.dtype = dtype
         self.n_jobs = n_jobs
+        self.driver = driver
+        self.cache = cache
+        self.memory_limit = memory_limit
+        self.device = device
+        self.precision = precision
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.random_state = random_state
         self.verbose = verbose
         self.callback = callback
+
+    # Parameters that a relative of this model does not take.
+    _not_taken: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """scikit-learn's list of parameters: the relatives name only what they add."""
+        shared = set(inspect.signature(VGPMIL.__init__).parameters) - {"self"}
+        return sorted((shared | set(super()._get_param_names())) - cls._not_taken)
 
     def _density(self) -> Density:
         return Sech()
@@ -242,12 +304,13 @@ class VGPMIL(InstanceClassifier):
         pi = training.start(self.init, labels, rng)
         if self.learn_kernel:
             projector, pi = self._learn_kernel(data.bags, labels, projector, pi)
-        blocks, fit = self._train(data.bags, labels, projector, pi, validation)
+        driver = make_driver(self.n_jobs, self.driver)
+        parts, fit = self._train_or_halve(data.bags, labels, projector, pi, driver, validation)
         self._store(projector, fit)
-        q, sites = fit.posterior, self._split_sites(blocks, fit)
         rule: Any = self.bag_rule
-        parts = [loo_scores(b, q, s, rule) for b, s in zip(blocks, sites, strict=True)]
-        left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        found: list[Any] = []
+        driver.sweep(LeaveOut(fit.posterior, rule), parts, found.append)
+        left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*found, strict=True)))
         self.loo_decision_ = left_out.bags
         self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
         return self
@@ -266,7 +329,12 @@ class VGPMIL(InstanceClassifier):
         kernel = self.kernel
         if kernel is None:
             kernel = RBF(self._length_scale(X, scaling, rng), self.variance)
-        return training.make_projector(kernel, Z, scaling, self.dtype)
+        return self._placed(training.make_projector(kernel, Z, scaling, self.dtype), X)
+
+    def _placed(self, projector: training.Projector, X: Any) -> training.Projector:
+        """The projector on the device where the work is to be done."""
+        device = training.torch_device(self.device, X)
+        return projector if device is None else projector.to(device)
 
     def _length_scale(self, X: Any, scaling: training.Scaling, rng: Any) -> Any:
         if isinstance(self.length_scale, str):
@@ -275,7 +343,7 @@ class VGPMIL(InstanceClassifier):
             rows = np.arange(X.shape[0])
             if len(rows) > _MEDIAN_ROWS:
                 rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
-            return np.sqrt(median_sq_distance(scaling(X[rows])))
+            return np.sqrt(median_sq_distance(scaling(host_rows(X, rows))))
         if np.ndim(self.length_scale) and np.shape(self.length_scale) != (X.shape[1],):
             raise ValueError(
                 f"length_scale must be a number or one per feature ({X.shape[1]}); got shape "
@@ -287,17 +355,56 @@ class VGPMIL(InstanceClassifier):
         """Short fits and kernel updates in turn, P(29); the beliefs carry over."""
         from bagwise.models.variational.hyper import learn_kernel
 
-        X = projector.scaling(bags.instances)
+        driver = make_driver(self.n_jobs, self.driver)
+        scaling = training.Scaling(*(to_numpy(x) for x in projector.scaling))
+        X, Z = scaling(to_numpy(bags.instances[:])), to_numpy(projector.Z)
         for _ in range(_KERNEL_ROUNDS):
-            _, fit = self._train(bags, labels, projector, pi, max_iter=_KERNEL_ITERATIONS)
-            old, pi = projector.kernel, fit.pi
-            kernel = learn_kernel(
-                old, X, projector.Z, fit.omega, fit.rho, chunk_size=self.chunk_size
+            chunk = self._chunk_size(projector)
+            parts = self._parts(bags, labels, projector, pi, driver, chunk)
+            fit, _ = fit_parts(
+                materialised(parts, self.cache_, driver),
+                len(projector.Z),
+                self._likelihood(),
+                check_density(self._density()),
+                max_iter=_KERNEL_ITERATIONS,
+                tol=self.tol,
+                driver=driver,
             )
-            projector = training.make_projector(kernel, projector.Z, projector.scaling, self.dtype)
+            old, pi = projector.kernel, fit.pi
+            kernel = learn_kernel(old, X, Z, fit.omega, fit.rho, chunk_size=chunk)
+            projector = training.make_projector(kernel, Z, scaling, self.dtype)
+            projector = self._placed(projector, bags.instances)
             if np.abs(kernel.theta - old.theta).max() < _KERNEL_TOL:
                 break
         return projector, pi
+
+    def _parts(
+        self, bags: Bags, labels: Labels, projector: Any, pi: Any, driver: Driver, chunk_size: int
+    ) -> list[Part]:
+        """The bags as parts, and in ``cache_`` how their projections are kept."""
+        limit = parse_bytes(self.memory_limit)
+        M = len(projector.Z)
+        self.cache_ = plan_cache(self.cache, M, bags.n_instances, self.dtype, limit).cache
+        return make_parts(bags.instances, labels, projector, pi, chunk_size, driver.n_parts)
+
+    def _train_or_halve(self, bags: Bags, labels: Labels, projector: Any, *rest: Any) -> Any:
+        """`_train`; when a device runs out of memory, once more with chunks half as long."""
+        chunk = self._chunk_size(projector)
+        if not is_torch_array(projector.Z):
+            return self._train(bags, labels, projector, *rest, chunk_size=chunk)
+        import torch
+
+        with training.device_settings(self.precision):
+            try:
+                return self._train(bags, labels, projector, *rest, chunk_size=chunk)
+            except torch.cuda.OutOfMemoryError:
+                chunk = max(1, chunk // 2)
+                warnings.warn(
+                    f"the device ran out of memory; going on with chunks of {chunk} instances.",
+                    stacklevel=3,
+                )
+            torch.cuda.empty_cache()
+            return self._train(bags, labels, projector, *rest, chunk_size=chunk)
 
     def _train(
         self,
@@ -305,30 +412,44 @@ class VGPMIL(InstanceClassifier):
         labels: Labels,
         projector: training.Projector,
         pi: Any,
+        driver: Driver,
         validation: Any = None,
-        max_iter: int | None = None,
-    ) -> tuple[list[Block], Fit]:
-        driver = make_driver(self.n_jobs)
-        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+        *,
+        chunk_size: int,
+    ) -> tuple[list[Any], Fit]:
+        """Fit q(v); returns the parts as they ended, and the fit."""
+        likelihood, density = self._likelihood(), check_density(self._density())
+        parts = self._parts(bags, labels, projector, pi, driver, chunk_size)
+        state, keeper = None, None
+        if self.checkpoint is not None:
+            problem = fingerprint(labels, pi, projector, likelihood, density, self.tol)
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_every, problem, likelihood)
+            state, parts = keeper.resume(parts)
+        start = materialised(parts, self.cache_, driver)
         options: dict[str, Any] = {"driver": driver, "tol": self.tol}
-        objects = self._likelihood(), check_density(self._density())
-        if max_iter is not None:
-            return blocks, fit_blocks(blocks, pi, *objects, max_iter=max_iter, **options)
-        monitors: list[Any] = [self.callback] if self.callback is not None else []
-        patience = None
-        if validation is not None:
-            patience = self._watch(validation, projector)
-            monitors.append(patience)
+        patience = None if validation is None else self._watch(validation, projector)
+        monitors = [m for m in (self.callback, patience) if m is not None]
         with training.progress(self.verbose, self.max_iter, type(self).__name__) as bar:
-            tell = training.all_of([*monitors, *bar])
-            fit = fit_blocks(
-                blocks, pi, *objects, max_iter=self.max_iter, on_iteration=tell, **options
+            fit, ended = fit_parts(
+                start,
+                len(projector.Z),
+                likelihood,
+                density,
+                max_iter=self.max_iter,
+                on_iteration=training.all_of([*monitors, *bar]),
+                state=state,
+                on_state=None if keeper is None else keeper.saver(driver),
+                **options,
             )
         if patience is not None and patience.best < fit.n_iter:
             # Updates are deterministic, so fitting again up to the best iteration restores it.
-            fit = fit_blocks(blocks, pi, *objects, max_iter=patience.best, **options)
+            fit, ended = fit_parts(
+                start, len(projector.Z), likelihood, density, max_iter=patience.best, **options
+            )
             fit = fit._replace(converged=True)
-        return blocks, fit
+        if keeper is not None:
+            keeper.done()
+        return ended, fit
 
     def _watch(self, validation: Any, projector: training.Projector) -> training.Patience:
         bags = self._check_bags(validation[0], n_features=self.n_features_in_)
@@ -340,16 +461,25 @@ class VGPMIL(InstanceClassifier):
             )
         codes = (y == self.classes_[1]).astype(int)
         labels = Labels(bags.offsets, codes, np.full(bags.n_instances, -1, dtype=np.int8))
-        driver = make_driver(self.n_jobs)
-        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+        driver = make_driver(self.n_jobs, self.driver)
+        blocks = training.project_bags(bags, labels, projector, self._chunk_size(projector), driver)
         rule: Any = self.bag_rule
         return training.Patience(blocks, codes, rule, self.patience)
 
-    def _store(self, projector: training.Projector, fit: Fit) -> None:
+    def _store_posterior(self, projector: training.Projector, q: Posterior) -> None:
         self.kernel_ = projector.kernel
-        self.feature_center_, self.feature_width_ = projector.scaling
-        self.inducing_points_ = projector.scaling.undo(projector.Z)
-        self.posterior_mean_, self.posterior_factor_ = fit.posterior
+        scaling = training.Scaling(*(to_numpy(x) for x in projector.scaling))
+        self.feature_center_, self.feature_width_ = scaling
+        self.inducing_points_ = scaling.undo(to_numpy(projector.Z))
+        self.posterior_mean_, self.posterior_factor_ = q
+
+    def _fitted_projector(self, dtype: str) -> training.Projector:
+        scaling = training.Scaling(self.feature_center_, self.feature_width_)
+        Z = scaling(self.inducing_points_)
+        return training.make_projector(self.kernel_, Z, scaling, dtype)
+
+    def _store(self, projector: training.Projector, fit: Fit) -> None:
+        self._store_posterior(projector, fit.posterior)
         self.instance_proba_ = fit.pi
         self.bound_history_ = fit.bound_history
         self.n_iter_ = fit.n_iter
@@ -363,32 +493,31 @@ class VGPMIL(InstanceClassifier):
                 stacklevel=3,
             )
 
-    @staticmethod
-    def _split_sites(blocks: list[Block], fit: Fit) -> list[Sites]:
-        starts = np.cumsum([0] + [len(block.r) for block in blocks])
-        return [Sites(fit.omega[a:b], fit.rho[a:b]) for a, b in itertools.pairwise(starts)]
-
     def _posterior(self) -> Posterior:
         return Posterior(self.posterior_mean_, self.posterior_factor_)
 
     def _projected(self, bags: Any) -> Iterator[Block]:
         """Blocks of the bags to predict, one in memory at a time."""
         bags = self._validate_predict(bags)
-        scaling = training.Scaling(self.feature_center_, self.feature_width_)
-        projector = training.make_projector(
-            self.kernel_, scaling(self.inducing_points_), scaling, "float64"
-        )
+        projector = self._placed(self._fitted_projector("float64"), bags.instances)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
         work = training.ProjectSpan(bags.instances, labels, projector)
-        return make_driver(self.n_jobs).map(work, cut(bags.offsets, self.chunk_size))
+        driver = make_driver(self.n_jobs, self.driver)
+        return driver.map(work, cut(bags.offsets, self._chunk_size(projector)))
+
+    def _chunk_size(self, projector: training.Projector) -> int:
+        """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
+        if self.chunk_size is not None:
+            return self.chunk_size
+        return DEVICE_CHUNK_SIZE if is_torch_array(projector.Z) else CHUNK_SIZE
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""
         q = self._posterior_checked()
         parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
         mean, var = zip(*parts, strict=True)
-        return np.concatenate(mean), np.concatenate(var)
+        return to_numpy(concatenate(mean)), to_numpy(concatenate(var))
 
     def _posterior_checked(self) -> Posterior:
         check_is_fitted(self)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
+from bagwise.core.arrays import as_float, at_least, expit
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.likelihoods import (
     Expectation,
@@ -78,7 +78,7 @@ class LargeMargin:
     def start(self, f: Moments, labels: Labels, pi: Any) -> GatedTargets:
         """q(y) = pi, gates nearly open."""
         pi, tail = clamp(pi, 1 - pi, labels.known)
-        tau = np.full_like(pi, _OPEN, dtype=np.float64)
+        tau = 0.0 * as_float(pi) + _OPEN
         return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 
     def targets(
@@ -96,11 +96,11 @@ class LargeMargin:
     def _xi(self, f: Moments, pi: Any, tail: Any) -> Any:
         """``xi = C sqrt(E (s f - V)^2)``; rounding may push the square below 0."""
         square = f.second - 2 * (pi - tail) * f.mean * self.V + self.V**2
-        return self.C * np.sqrt(np.maximum(square, 0.0))
+        return self.C * at_least(square, 0.0) ** 0.5
 
     def _lambdas(self, f: Moments, pi: Any, tail: Any, tau: Any) -> tuple[Any, Any]:
         """Jaakkola's lambda = theta / 2 at xi and at phi = sqrt(tau E f^2)."""
-        phi = np.sqrt(tau * f.second)
+        phi = (tau * f.second) ** 0.5
         return _SECH.theta(self._xi(f, pi, tail)) / 2, _SECH.theta(phi) / 2
 
     def weights(self, f: Moments, targets: GatedTargets, theta: Any) -> tuple[Any, Any]:
@@ -113,13 +113,13 @@ class LargeMargin:
         rho = C * s * (tau - 0.5) + 2 * C**2 * lx * s * V + tau * (pi - 0.5)
         return omega, rho
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: GatedTargets) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: GatedTargets) -> Any:
         """The objective; a diagnostic, for it may fall."""
         pi, tail, tau = targets.pi, targets.tail, targets.tau
         s = pi - tail
         gate = (tau - 0.5) * self.C * (s * f.mean - self.V) + _SECH.log_psi(self._xi(f, pi, tail))
-        label = tau * (pi - 0.5) * f.mean + _SECH.log_psi(np.sqrt(tau * f.second))
+        label = tau * (pi - 0.5) * f.mean + _SECH.log_psi((tau * f.second) ** 0.5)
         # NoisyMax's terms without its own Gaussian part.
-        still = Moments(np.zeros_like(f.mean), f.var)
+        still = Moments(0.0 * f.mean, f.var)
         bags = self._noisy_max().bound(still, 0.0 * f.mean, labels, targets)  # type: ignore[arg-type]
-        return float(bags + np.sum(gate + label + entropy(tau, 1 - tau)))
+        return bags + (gate + label + entropy(tau, 1 - tau)).sum()

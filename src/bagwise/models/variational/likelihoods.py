@@ -13,15 +13,18 @@ For all four likelihoods here ``omega = w theta`` and ``rho = w (t - 1/2)``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import expit
+from array_api_compat import is_torch_array
 
 from bagwise.core import segments
+from bagwise.core.arrays import as_float, at_least, at_most, expit, namespace, softplus
 
 _TINY = float(np.finfo(np.float64).tiny)
+_TINY32 = float(np.finfo(np.float32).tiny)
 Expectation = Literal["plug-in", "exact"]
 Schedule = Literal["damped", "paper", "sequential"]
 
@@ -36,12 +39,12 @@ class Labels(NamedTuple):
     @property
     def of_bag(self) -> Any:
         """Label of its bag for every instance, float, [n]."""
-        return segments.spread(self.y.astype(np.float64), self.offsets)
+        return segments.spread(as_float(self.y), self.offsets)
 
     @property
     def has_positive(self) -> Any:
         """Whether a bag holds an instance known to be positive, [b]."""
-        return segments.max((self.known == 1).astype(np.float64), self.offsets) > 0
+        return segments.max(as_float(self.known == 1), self.offsets) > 0
 
 
 class Moments(NamedTuple):
@@ -81,7 +84,7 @@ class BagLikelihood(Protocol):
         """``omega`` and ``rho`` of the Gaussian update."""
         ...
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Any) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Any) -> Any:
         """The part of the evidence bound that is not the KL divergence."""
         ...
 
@@ -96,13 +99,20 @@ class _WeightedTargets:
 
 def clamp(pi: Any, tail: Any, known: Any) -> tuple[Any, Any]:
     """q(y) with the known instance labels put in, V section 3.1."""
-    unknown = known < 0
-    return np.where(unknown, pi, known == 1), np.where(unknown, tail, known == 0)
+    unknown, xp = known < 0, namespace(pi)
+    given = as_float(known == 1)
+    return xp.where(unknown, pi, given), xp.where(unknown, tail, 1 - given)
 
 
 def entropy(pi: Any, tail: Any) -> Any:
     """Entropy of Bernoulli(pi), 0 log 0 = 0."""
-    return -pi * np.log(np.maximum(pi, _TINY)) - tail * np.log(np.maximum(tail, _TINY))
+    return -pi * _safe_log(pi) - tail * _safe_log(tail)
+
+
+def _safe_log(x: Any) -> Any:
+    """Logarithm that is finite at 0."""
+    tiny = _TINY if x.dtype == np.float64 else _TINY32
+    return namespace(x).log(at_least(x, tiny))
 
 
 def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
@@ -112,8 +122,9 @@ def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
     """
     if expectation == "plug-in":
         return -segments.max_of_others(-tail, offsets, alone=-1.0)
-    log_tail = np.log(np.maximum(tail, _TINY))
-    return np.exp(segments.spread(segments.sum(log_tail, offsets), offsets) - log_tail)
+    log_tail = _safe_log(tail)
+    total = segments.spread(segments.sum(log_tail, offsets), offsets)
+    return namespace(tail).exp(total - log_tail)
 
 
 def expected_agreement(tail: Any, labels: Labels, expectation: Expectation) -> Any:
@@ -121,8 +132,8 @@ def expected_agreement(tail: Any, labels: Labels, expectation: Expectation) -> A
     if expectation == "plug-in":
         none = segments.min(tail, labels.offsets)
     else:
-        none = np.exp(segments.sum(np.log(np.maximum(tail, _TINY)), labels.offsets))
-    return np.where(labels.y == 1, 1 - none, none)
+        none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
+    return namespace(tail).where(labels.y == 1, 1 - none, none)
 
 
 @dataclass(frozen=True)
@@ -175,8 +186,13 @@ class NoisyMax(_WeightedTargets):
 
     def update(self, score: Any, labels: Labels, pi: Any, tail: Any) -> tuple[Any, Any]:
         """One update of q(y) whose log-odds are ``score`` plus the pull of the bag's label."""
-        pull = np.log(self.H) * (2 * labels.of_bag - 1)  # [n]
+        pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         if self.schedule == "sequential":
+            if is_torch_array(score):
+                raise ValueError(
+                    "schedule='sequential' updates one instance after the other, which a device "
+                    "cannot; use schedule='damped', or likelihood='or' or 'witness'."
+                )
             from bagwise.models.variational.sweeps import sweep
 
             return sweep(
@@ -188,13 +204,11 @@ class NoisyMax(_WeightedTargets):
             return (pi + new) / 2, (tail + new_tail) / 2
         return new, new_tail
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
         """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``."""
         agree = expected_agreement(targets.tail, labels, self.expectation)
-        return float(
-            np.sum(np.log(self.H) * agree - np.log1p(self.H))
-            + np.sum((targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail))
-        )
+        per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
+        return (math.log(self.H) * agree - math.log1p(self.H)).sum() + per_instance.sum()
 
 
 @dataclass(frozen=True)
@@ -228,34 +242,33 @@ class ExactOr(_WeightedTargets):
 
     def _evidence(self, mean: Any, labels: Labels) -> Any:
         """``log Z_b``, Z = 1 - P0 + P0/H for positive bags, P0 + (1 - P0)/H for negative."""
-        log_negative = np.where(labels.known < 0, -np.logaddexp(0.0, mean), 0.0)
+        xp = namespace(mean)
+        log_negative = xp.where(labels.known < 0, -softplus(mean), 0.0)
         log_none = segments.sum(log_negative, labels.offsets)  # [b] log P0 of the unknown ones
         # One known positive settles the bag.
-        log_none = np.where(labels.has_positive, -np.inf, log_none)
+        log_none = xp.where(labels.has_positive, -np.inf, log_none)
         with np.errstate(divide="ignore"):
-            log_some = np.log(-np.expm1(log_none))
-        agree = np.where(labels.y == 1, log_some, log_none)
-        differ = np.where(labels.y == 1, log_none, log_some)
-        return np.logaddexp(agree, differ - np.log(self.H))
+            log_some = xp.log(-xp.expm1(log_none))
+        agree = xp.where(labels.y == 1, log_some, log_none)
+        differ = xp.where(labels.y == 1, log_none, log_some)
+        return xp.logaddexp(agree, differ - math.log(self.H))
 
     def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
         """``t = p / Z`` in positive bags, ``t = p / (H Z)`` in negative ones."""
         settled = segments.spread(labels.has_positive, labels.offsets)
-        log_t = -np.logaddexp(0.0, -f.mean) - segments.spread(
-            self._evidence(f.mean, labels), labels.offsets
-        )
-        log_t = np.where((labels.of_bag == 1) | settled, log_t, log_t - np.log(self.H))
-        pi = np.exp(np.minimum(log_t, 0.0))
+        log_t = -softplus(-f.mean) - segments.spread(self._evidence(f.mean, labels), labels.offsets)
+        xp = namespace(log_t)
+        log_t = xp.where((labels.of_bag == 1) | settled, log_t, log_t - math.log(self.H))
+        pi = xp.exp(at_most(log_t, 0.0))
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
         """``sum_b log(Z_b / (1 + 1/H)) + sum_n [log(1 + exp E f) - E f / 2 + log psi(c)]``."""
-        free = np.logaddexp(0.0, f.mean) - f.mean / 2
+        free = softplus(f.mean) - f.mean / 2
         given = (labels.known - 0.5) * f.mean
-        return float(
-            np.sum(self._evidence(f.mean, labels) - np.log1p(1 / self.H))
-            + np.sum(np.where(labels.known < 0, free, given) + log_psi)
-        )
+        per_instance = namespace(free).where(labels.known < 0, free, given) + log_psi
+        evidence = self._evidence(f.mean, labels) - math.log1p(1 / self.H)
+        return evidence.sum() + per_instance.sum()
 
 
 @dataclass(frozen=True)
@@ -287,7 +300,7 @@ class SoftWitness(_WeightedTargets):
 
     def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
         """Weights in proportion to pi within each positive bag."""
-        return self._from_log_odds(np.log(np.maximum(pi, _TINY)), labels, expit(0.0 * pi))
+        return self._from_log_odds(_safe_log(pi), labels, expit(0.0 * pi))
 
     def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
         """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else 1 and 0."""
@@ -297,33 +310,35 @@ class SoftWitness(_WeightedTargets):
         """Who may be the witness [n], how many there are per bag [b], and n^g [b]."""
         searching = (labels.y == 1) & ~labels.has_positive
         candidate = segments.spread(searching, labels.offsets) & (labels.known < 0)
-        n = segments.sum(candidate.astype(np.float64), labels.offsets)
-        return candidate, n, np.where(n > 0, np.maximum(n, 1.0) ** self.strength, 0.0)
+        n = segments.sum(as_float(candidate), labels.offsets)
+        return candidate, n, namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
 
     def _from_log_odds(self, score: Any, labels: Labels, p: Any) -> Targets:
         candidate, _, power = self._candidates(labels)
-        score = np.where(candidate, score, -np.inf)
+        xp = namespace(score)
+        score = xp.where(candidate, score, -np.inf)
         top = segments.logsumexp(score, labels.offsets)
-        share = np.exp(
-            score - segments.spread(np.where(np.isfinite(top), top, 0.0), labels.offsets)
+        share = xp.exp(
+            score - segments.spread(xp.where(xp.isfinite(top), top, 0.0), labels.offsets)
         )
         negative = (labels.of_bag == 0) | (labels.known == 0)
         certain = negative | (labels.known == 1)
-        w = np.where(certain, 1.0, share * segments.spread(power, labels.offsets))
-        t = np.where(negative, 0.0, 1.0)
+        w = xp.where(certain, 1.0, share * segments.spread(power, labels.offsets))
+        t = 1 - as_float(negative)
         # The witness is positive; the others in its bag are as q(f) has them.
-        pi = np.where(certain, t, share + (1 - share) * p)
+        pi = xp.where(certain, t, share + (1 - share) * p)
         return Targets(w, t, pi, 1 - pi)
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
         """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known [l ± E f / 2]``."""
         candidate, n, power = self._candidates(labels)
-        score = np.where(candidate, f.mean / 2 + log_psi, -np.inf)
+        xp = namespace(f.mean)
+        score = xp.where(candidate, f.mean / 2 + log_psi, -np.inf)
         searching = n > 0
-        one = segments.logsumexp(score, labels.offsets)[searching] - np.log(n[searching])
+        one = segments.logsumexp(score, labels.offsets)[searching] - xp.log(n[searching])
         certain = (labels.of_bag == 0) | (labels.known >= 0)
         given = (targets.t - 0.5) * f.mean + log_psi
-        return float(np.sum(power[searching] * one) + np.sum(given[certain]))
+        return (power[searching] * one).sum() + given[certain].sum()
 
 
 @dataclass(frozen=True)
@@ -348,13 +363,13 @@ class Inherited(_WeightedTargets):
         """As at the start."""
         return previous
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> float:
+    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
         """``sum_n [(t - 1/2) E f + log psi(c)]``."""
-        return float(np.sum((targets.t - 0.5) * f.mean + log_psi))
+        return ((targets.t - 0.5) * f.mean + log_psi).sum()
 
 
 def _unit_weights(pi: Any, tail: Any) -> Targets:
-    return Targets(np.ones_like(pi, dtype=np.float64), pi, pi, tail)
+    return Targets(namespace(pi).ones_like(as_float(pi)), pi, pi, tail)
 
 
 NAMES = ("noisy-max", "or", "witness", "inherited")

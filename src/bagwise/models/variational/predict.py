@@ -8,13 +8,16 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 from scipy.linalg import eigh
 from scipy.special import logsumexp, ndtri
 
 from bagwise.core import linalg, segments
+from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.platt import Platt, fit_noisy_or_platt, fit_platt
 from bagwise.core.rules import bag_log_odds
+from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.updates import Block, Posterior, Sites, moments
 
 BagRule = Literal["noisy-or", "max", "joint"]
@@ -122,8 +125,9 @@ def block_scores(
     A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: BagRule, platt: Platt | None = None
 ) -> BagScores:
     """Scores of the bags of one block under any rule, calibrated if a map is given."""
+    offsets = to_numpy(offsets).astype(np.int64)
     if rule == "joint":
-        raw = joint_bag_scores(A, r, offsets, q)
+        raw = joint_bag_scores([_host(a) for a in A], to_numpy(r), offsets, q)
         return raw if platt is None else BagScores(*_mapped(raw.log_odds, raw.std, platt))
     f = moments(A, r, q)
     p = recalibrate(sigmoid_moments(f.mean, f.var), platt)
@@ -154,6 +158,18 @@ def _log_variance(log_odds: Any) -> Any:
     return -np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -np.asarray(log_odds))
 
 
+def on_host(block: Block) -> Block:
+    """The block as NumPy arrays in float64, wherever it lives."""
+    if not is_torch_array(block.A[0]):
+        return block
+    labels = Labels(*(x.cpu().numpy() for x in block.labels))
+    return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
+
+
+def _host(A: Any) -> Any:
+    return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
+
+
 class LeftOut(NamedTuple):
     """Latent moments of every instance when its bag is left out."""
 
@@ -169,6 +185,7 @@ def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False
     ``V = (I - C Theta)^{-1} C``, solved in the symmetric form ``I - Theta^{1/2} C Theta^{1/2}``.
     Bags of one size are solved together; bags larger than M in the M-space.
     """
+    block, sites = on_host(block), Sites(to_numpy(sites.omega), to_numpy(sites.rho))
     dtype = block.A[0].dtype
     m, W = q.m.astype(dtype, copy=False), q.W.astype(dtype, copy=False)
     V = np.concatenate([linalg.lower_times(W, chunk).T for chunk in block.A]).T  # [M, n]
@@ -230,6 +247,7 @@ class LeftOutScores(NamedTuple):
 
 def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftOutScores:
     """Log-odds predicted without the bag, at fixed weights and theta."""
+    block = on_host(block)
     left = leave_bags_out(block, q, sites, joint=rule == "joint")
     offsets = np.asarray(block.labels.offsets)
     p = sigmoid_moments(left.mean, left.var, n_nodes=_LEFT_OUT_NODES)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 from sklearn.metrics import roc_auc_score
 
 from bagwise.bags import Bags
 from bagwise.core import linalg
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.core.gaussians import project
-from bagwise.models.drivers import Driver, cut
+from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.predict import BagRule, block_scores
 from bagwise.models.variational.updates import Block, Iteration
@@ -29,7 +31,10 @@ class Scaling(NamedTuple):
     width: Any  # [D]
 
     def __call__(self, X: Any) -> Any:
-        """Scaled rows, in float64."""
+        """Scaled rows, in float64, on the device the scaling lives on."""
+        if is_torch_array(self.center):
+            X = torch_rows(X, self.center.device)
+            return (X - self.center) / self.width
         return (np.asarray(X, dtype=np.float64) - self.center) / self.width
 
     def undo(self, X: Any) -> Any:
@@ -43,6 +48,8 @@ def learn_scaling(X: Any, scale: str | None) -> Scaling:
     A constant feature keeps its width.
     """
     D = X.shape[1]
+    if is_torch_array(X):
+        return _device_scaling(X, scale)
     if scale is None:
         return Scaling(np.zeros(D), np.ones(D))
     step = max(1, _NUMBERS // D)
@@ -52,12 +59,27 @@ def learn_scaling(X: Any, scale: str | None) -> Scaling:
     squares = sum(
         np.square(np.asarray(X[rows], dtype=np.float64) - center).sum(axis=0) for rows in chunks
     )
-    width = np.sqrt(squares / X.shape[0])
+    return _make_scaling(center, np.sqrt(squares / X.shape[0]), scale)
+
+
+def _device_scaling(X: Any, scale: str | None) -> Scaling:
+    """As `learn_scaling`, where the tensor lives; the result comes to the host."""
+    D = X.shape[1]
+    if scale is None:
+        return Scaling(np.zeros(D), np.ones(D))
+    step = max(1, 100 * _NUMBERS // D)  # a device has the room
+    rows = range(0, X.shape[0], step)
+    center = sum(X[a : a + step].double().sum(0) for a in rows) / X.shape[0]
+    squares = sum((X[a : a + step].double() - center).square().sum(0) for a in rows)
+    return _make_scaling(to_numpy(center), np.sqrt(to_numpy(squares) / X.shape[0]), scale)
+
+
+def _make_scaling(center: Any, width: Any, scale: str) -> Scaling:
     # Rounding leaves a constant feature with a width that is not quite 0.
     constant = width <= 1e-12 * np.maximum(np.abs(center), 1e-300)
     width = np.where(constant, 0.0, width)
     if scale == "global":
-        width = np.full(D, np.sqrt(np.mean(width**2)))
+        width = np.full(len(width), np.sqrt(np.mean(width**2)))
     return Scaling(center, np.where(width > 0, width, 1.0))
 
 
@@ -77,8 +99,18 @@ def start(init: Any, labels: Labels, rng: Any) -> Any:
     return pi
 
 
+def torch_rows(X: Any, device: Any) -> Any:
+    """Rows as a float64 tensor on a device."""
+    import torch
+
+    return torch.as_tensor(X).to(device=device, dtype=torch.float64)
+
+
 class Projector(NamedTuple):
-    """Instances in the user's units -> whitened coordinates."""
+    """Instances in the user's units -> whitened coordinates.
+
+    On a device ``Z``, ``L`` and the scaling are tensors there.
+    """
 
     kernel: Any
     Z: Any  # [M, D] scaled
@@ -88,12 +120,57 @@ class Projector(NamedTuple):
 
     def __call__(self, X: Any) -> tuple[Any, Any]:
         """``A`` [M, n] and ``r`` [n]."""
-        return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        if not is_torch_array(self.Z):
+            return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        import torch
+
+        n = X.shape[0]
+        A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
+        r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
+        # Slabs bound the float64 workspace; only A and r are kept.
+        for start in range(0, n, linalg.SLAB):
+            rows = slice(start, min(start + linalg.SLAB, n))
+            A[:, rows], r[rows] = project(
+                self.kernel, self.scaling(X[rows]), self.Z, self.L, self.dtype
+            )
+        return A, r
+
+    def place(self, labels: Labels) -> Labels:
+        """Labels where the projections will be."""
+        if not is_torch_array(self.Z):
+            return labels
+        import torch
+
+        return Labels(*(torch.as_tensor(np.array(x)).to(self.Z.device) for x in labels))
+
+    def to(self, device: str) -> Projector:
+        """The same projector on a torch device; the algebra stays in float64."""
+        import torch
+
+        Z, L, *scaling = (
+            torch.as_tensor(np.array(x), dtype=torch.float64).to(device)
+            for x in (self.Z, self.L, *self.scaling)
+        )
+        dtype = getattr(torch, str(np.dtype(self.dtype)))
+        return Projector(self.kernel, Z, L, Scaling(*scaling), dtype)
 
 
 def make_projector(kernel: Any, Z: Any, scaling: Scaling, dtype: str) -> Projector:
     """A projector onto scaled inducing points ``Z``."""
     return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
+
+
+def project_span(
+    X: Any, labels: Labels, span: Span, projector: Projector, first_bag: int = 0, first_row: int = 0
+) -> Block:
+    """The block of a span, from rows and labels that begin at ``first_bag`` and ``first_row``."""
+    parts = [projector(X[a - first_row : b - first_row]) for a, b in span.rows]
+    bags = slice(span.first_bag - first_bag, span.last_bag - first_bag)
+    offsets = labels.offsets[bags.start : bags.stop + 1]
+    known = labels.known[span.start - first_row : span.stop - first_row]
+    A, r = zip(*parts, strict=True)
+    own = projector.place(Labels(offsets - offsets[0], labels.y[bags], known))
+    return Block(A, concatenate(r), own)
 
 
 @dataclass(frozen=True)
@@ -104,14 +181,9 @@ class ProjectSpan:
     labels: Labels
     projector: Projector
 
-    def __call__(self, span: Any) -> Block:
+    def __call__(self, span: Span) -> Block:
         """The block of a span."""
-        parts = [self.projector(self.X[a:b]) for a, b in span.rows]
-        bags = slice(span.first_bag, span.last_bag)
-        offsets = self.labels.offsets[span.first_bag : span.last_bag + 1] - span.start
-        labels = Labels(offsets, self.labels.y[bags], self.labels.known[span.start : span.stop])
-        A, r = zip(*parts, strict=True)
-        return Block(A, np.concatenate(r), labels)
+        return project_span(self.X, self.labels, span, self.projector)
 
 
 def project_bags(
@@ -170,3 +242,40 @@ def all_of(monitors: list[Callable[[Iteration], Any]]) -> Callable[[Iteration], 
         return any(answers)
 
     return told
+
+
+@contextmanager
+def device_settings(precision: str | None) -> Iterator[None]:
+    """TF32 where asked for, and one BLAS thread: the host only does M x M algebra.
+
+    Threads that spin between two small factorisations take the host from feeding the device.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or precision == "tf32"
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def torch_device(device: str | None, instances: Any) -> str | None:
+    """The torch device to work on, or None for plain NumPy.
+
+    A missing GPU is an error, never a silent step back to the CPU.
+    """
+    if device in (None, "cpu"):
+        return str(instances.device) if is_torch_array(instances) else None
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(f"device={device!r} needs torch; install bagwise[torch].") from error
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={device!r} was asked for, but torch sees no GPU on this machine; use "
+            "device='cpu'."
+        )
+    return device

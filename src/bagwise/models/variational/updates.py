@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.models.drivers import CHUNK_SIZE, Driver, Serial, cut, total
 from bagwise.models.variational.densities import Density, Sech
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, Moments
@@ -46,6 +48,16 @@ class Sites(NamedTuple):
 
     omega: Any  # [n] precision weight
     rho: Any  # [n] linear weight
+
+
+class Part(NamedTuple):
+    """Blocks and what is believed about them: stays where the work on it is done."""
+
+    blocks: Any  # Block by Block, as often as asked
+    pis: tuple[Any, ...]  # [n] per block, instance probabilities at the start
+    beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
+    sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
+    new_sites: tuple[Sites, ...] | None = None  # that make the next q
 
 
 class Statistics(NamedTuple):
@@ -105,29 +117,26 @@ def make_blocks(A: Any, r: Any, labels: Labels, chunk_size: int = CHUNK_SIZE) ->
 
 def moments(A: Sequence[Any], r: Any, q: Posterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
-    means, variances = [], []
-    m, W = q.m.astype(A[0].dtype, copy=False), q.W.astype(A[0].dtype, copy=False)
-    for chunk in A:
-        means.append(chunk.T @ m)
-        variances.append(linalg.projected_squares(W, chunk))
-    mean = np.concatenate(means).astype(np.float64, copy=False)
-    return Moments(mean, np.concatenate(variances) + r)
+    found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
+    means, squares = zip(*found, strict=True)
+    return Moments(concatenate(means), concatenate(squares) + r)
 
 
 def prior_moments(A: Sequence[Any], r: Any) -> Moments:
     """Moments under the prior, without the product with S = I."""
-    var = np.concatenate([linalg.column_squares(chunk) for chunk in A]) + r
-    return Moments(np.zeros_like(var), var)
+    var = concatenate([linalg.column_squares(chunk) for chunk in A]) + r
+    return Moments(0.0 * var, var)
 
 
 def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
-    M, start = A[0].shape[0], 0
-    precision, linear = np.zeros((M, M), order="F"), np.zeros(M)
+    precision, linear = linalg.no_statistics(A[0])
+    start = 0
     for chunk in A:
         rows = slice(start, start + chunk.shape[1])
-        precision = linalg.add_weighted_gram(precision, chunk, sites.omega[rows])
-        linear += chunk @ sites.rho[rows].astype(chunk.dtype, copy=False)
+        precision, linear = linalg.add_statistics(
+            precision, linear, chunk, sites.omega[rows], sites.rho[rows]
+        )
         start = rows.stop
     return Statistics(precision, linear, bound)
 
@@ -149,23 +158,29 @@ def expect(
     """
     labels = block.labels
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
-    c = np.sqrt(f.second)
+    c = f.second**0.5
     log_psi = density.log_psi(c)
+    if is_torch_array(block.A[0]):
+        # What came from the host: a start, or the beliefs of a checkpoint.
+        pi = linalg.like(pi, block.A[0]) if q is None else None
+        previous = previous and type(previous)(*(linalg.like(x, block.A[0]) for x in previous))
     if q is None:
         targets = likelihood.start(f, labels, pi)
     else:
         targets = likelihood.targets(f, log_psi, labels, previous)
     bound = likelihood.bound(f, log_psi, labels, targets)
     if last:
-        M = block.A[0].shape[0]
-        nothing = Statistics(np.zeros((M, M)), np.zeros(M), bound)
-        return Expected(targets, Sites(0.0, 0.0), nothing)
+        return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
 def update_posterior(precision: Any, linear: Any) -> Posterior:
-    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12)."""
+    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
+
+    Always in float64 on the host: M x M is small.
+    """
+    precision, linear = to_numpy(precision), to_numpy(linear)
     B = precision + np.eye(precision.shape[0])
     W = linalg.inverse_factor(np.asfortranarray(B))
     return Posterior(W.T @ (W @ linear), W)
@@ -176,75 +191,142 @@ def relative_change(new: Posterior, old: Posterior) -> float:
     return float(np.linalg.norm(new.m - old.m)) / max(1.0, float(np.linalg.norm(new.m)))
 
 
-def fit_blocks(
-    blocks: Sequence[Block],
-    pi: Any,
-    likelihood: BagLikelihood,
-    density: Density | None = None,
-    *,
-    max_iter: int = 200,
-    tol: float = 1e-3,
-    driver: Driver | None = None,
-    on_iteration: Callable[[Iteration], bool] | None = None,
-) -> Fit:
-    """Fit q(v) to blocks of bags, starting the instances' probabilities at ``pi`` [N].
-
-    ``on_iteration`` is called after every iteration with its bound and may return True to stop.
-    """
-    density, driver = density or Sech(), driver or Serial()
-    M = blocks[0].A[0].shape[0]
-    starts = np.cumsum([0] + [len(block.r) for block in blocks])
-    pis = [pi[a:b] for a, b in itertools.pairwise(starts)]
-    beliefs: list[Any] = [None] * len(blocks)
-    q, old, sites = prior(M), prior(M), []
-    history: list[float] = []
-    converged, change = False, np.inf
-    for n_iter in range(max_iter + 1):
-        last = converged or n_iter == max_iter
-        step = _Step(likelihood, density, q if n_iter else None, last)
-        new_sites: list[Sites] = []
-        sums = total(_collect(driver.map(step, blocks, beliefs, pis), beliefs, new_sites))
-        if n_iter:
-            history.append(sums.bound - gaussians.kl_to_standard(q.m, q.W))
-            told = Iteration(n_iter, history[-1], change, q)
-            if (on_iteration is not None and on_iteration(told)) or last:
-                break
-        sites = new_sites
-        old, q = q, update_posterior(sums.precision, sums.linear)
-        change = relative_change(q, old)
-        converged = n_iter > 0 and change < tol
-    omega, rho = (np.concatenate(parts) for parts in zip(*sites, strict=True))
-    pi = np.concatenate([belief.pi for belief in beliefs])
-    return Fit(q, omega, rho, pi, np.array(history), len(history), converged)
-
-
 @dataclass(frozen=True)
-class _Step:
-    """`expect` with all but the block filled in; picklable, for processes and clusters."""
+class Step:
+    """`expect` over the blocks of a part; picklable, for processes and clusters."""
 
     likelihood: Any
     density: Any
     q: Posterior | None
     last: bool
 
-    def __call__(self, block: Block, previous: Any, pi: Any) -> Expected:
-        return expect(
-            block,
-            previous,
-            pi,
-            q=self.q,
-            likelihood=self.likelihood,
-            density=self.density,
-            last=self.last,
-        )
+    def __call__(self, part: Part) -> tuple[Part, Statistics]:
+        """The part with new beliefs, and its statistics."""
+        previous, q = part.beliefs or itertools.repeat(None), None
+        beliefs, sites, sums = [], [], None
+        for block, before, pi in zip(part.blocks, previous, part.pis, strict=False):
+            q = q or self._where(block)
+            found = expect(
+                block,
+                before,
+                pi,
+                q=q,
+                likelihood=self.likelihood,
+                density=self.density,
+                last=self.last,
+            )
+            beliefs.append(found.targets)
+            sites.append(found.sites)
+            sums = found.statistics if sums is None else total([sums, found.statistics])
+        assert sums is not None  # a part is never empty
+        new = part._replace(beliefs=tuple(beliefs), sites=part.new_sites, new_sites=tuple(sites))
+        return new, sums
+
+    def _where(self, block: Block) -> Posterior | None:
+        """Q where the blocks are: moved once, not once a block."""
+        if self.q is None or not is_torch_array(block.A[0]):
+            return self.q
+        return Posterior(*(linalg.like(x, block.A[0]) for x in self.q))
 
 
-def _collect(results: Any, beliefs: list[Any], sites: list[Sites]) -> Any:
-    """Yield the statistics to be summed; keep what stays with the block."""
-    for i, result in enumerate(results):
-        beliefs[i] = result.targets
-        sites.append(result.sites)
-        yield result.statistics
+@dataclass(frozen=True)
+class _Read:
+    """What every instance of a part ended with: omega, rho, pi."""
+
+    def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
+        assert part.sites is not None and part.beliefs is not None
+        omega, rho = (to_numpy(concatenate(column)) for column in zip(*part.sites, strict=True))
+        return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
+
+
+class State(NamedTuple):
+    """Where a fit stands between two iterations."""
+
+    n_iter: int
+    q: Posterior
+    history: list[float]
+    change: float
+    converged: bool
+
+
+def iterate(
+    parts: list[Any],
+    M: int,
+    likelihood: BagLikelihood,
+    density: Density,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-3,
+    driver: Driver,
+    on_iteration: Callable[[Iteration], bool] | None = None,
+    state: State | None = None,
+    on_state: Callable[[State, list[Any]], None] | None = None,
+) -> tuple[State, list[Any]]:
+    """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
+
+    ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
+    iteration but the first, where this one stands.
+    """
+    n_iter, q, history, change, converged = state or State(0, prior(M), [], np.inf, False)
+    while True:
+        last = converged or n_iter == max_iter
+        if n_iter and on_state is not None:
+            on_state(State(n_iter, q, history, change, converged), parts)
+        step = Step(likelihood, density, q if n_iter else None, last)
+        sums = Sum()
+        parts = driver.sweep(step, parts, sums)
+        if n_iter:
+            history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
+            told = Iteration(n_iter, history[-1], change, q)
+            if (on_iteration is not None and on_iteration(told)) or last:
+                break
+        old, q = q, update_posterior(sums.value.precision, sums.value.linear)
+        change = relative_change(q, old)
+        converged = n_iter > 0 and change < tol
+        n_iter += 1
+    return State(n_iter, q, history, change, converged), parts
+
+
+def fit_parts(
+    parts: list[Any], M: int, likelihood: BagLikelihood, density: Density, **options: Any
+) -> tuple[Fit, list[Any]]:
+    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended."""
+    state, parts = iterate(parts, M, likelihood, density, **options)
+    ends: list[Any] = []
+    parts = options["driver"].sweep(_Read(), parts, ends.append)
+    omega, rho, pi = (np.concatenate(column) for column in zip(*ends, strict=True))
+    history = np.array(state.history)
+    return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
+
+
+class Sum:
+    """Adds statistics as they arrive."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def __call__(self, statistics: Any) -> None:
+        """Take in one more."""
+        self.value = statistics if self.value is None else total([self.value, statistics])
+
+
+def fit_blocks(
+    blocks: Sequence[Block],
+    pi: Any,
+    likelihood: BagLikelihood,
+    density: Density | None = None,
+    *,
+    driver: Driver | None = None,
+    **options: Any,
+) -> Fit:
+    """`fit_parts` on blocks in memory, starting the instances' probabilities at ``pi`` [N]."""
+    starts = np.cumsum([0] + [len(block.r) for block in blocks])
+    pis = tuple(pi[a:b] for a, b in itertools.pairwise(starts))
+    part = Part(tuple(blocks), pis)
+    M = blocks[0].A[0].shape[0]
+    return fit_parts(
+        [part], M, likelihood, density or Sech(), driver=driver or Serial(), **options
+    )[0]
 
 
 def fit_whitened(

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval
 
-from bagwise.models.drivers import CHUNK_SIZE
 from bagwise.models.variational.densities import Density, Gamma, Sech
 from bagwise.models.variational.estimators import VGPMIL
 from bagwise.models.variational.large_margin import LargeMargin
@@ -24,10 +23,8 @@ class PsiVGPMIL(VGPMIL):
     density : density object, optional
         `Sech` (the default: VGPMIL), `Gamma`, or any object with ``theta(c)`` and ``log_psi(c)``;
         see `bagwise.models.variational.Density`.
-    n_inducing, inducing, kernel, length_scale, variance, H, likelihood, expectation, schedule,\
-    init, max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype,\
-    n_jobs, random_state, verbose, callback
-        As for `VGPMIL`.
+    **parameters
+        All others are those of `VGPMIL`.
 
     Examples
     --------
@@ -51,55 +48,9 @@ class PsiVGPMIL(VGPMIL):
         self,
         *,
         density: Any = None,
-        n_inducing: int = 100,
-        inducing: Any = "kmeans",
-        kernel: Any = None,
-        length_scale: Any = "sqrt_dim",
-        variance: float = 1.0,
-        H: float = 100.0,
-        likelihood: Any = "noisy-max",
-        expectation: str = "plug-in",
-        schedule: str = "damped",
-        init: Any = "half",
-        max_iter: int = 200,
-        tol: float = 1e-3,
-        learn_kernel: bool = False,
-        scale: str | None = "feature",
-        bag_rule: str = "noisy-or",
-        calibrate: bool = True,
-        patience: int = 10,
-        chunk_size: int = CHUNK_SIZE,
-        dtype: str = "float64",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-        callback: Any = None,
+        **parameters: Any,
     ) -> None:
-        super().__init__(
-            n_inducing=n_inducing,
-            inducing=inducing,
-            kernel=kernel,
-            length_scale=length_scale,
-            variance=variance,
-            H=H,
-            likelihood=likelihood,
-            expectation=expectation,
-            schedule=schedule,
-            init=init,
-            max_iter=max_iter,
-            tol=tol,
-            learn_kernel=learn_kernel,
-            scale=scale,
-            bag_rule=bag_rule,
-            calibrate=calibrate,
-            patience=patience,
-            chunk_size=chunk_size,
-            dtype=dtype,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            verbose=verbose,
-            callback=callback,
-        )
+        super().__init__(**parameters)
         self.density = density
 
     def _density(self) -> Density:
@@ -113,10 +64,8 @@ class GVGPMIL(VGPMIL):
     ----------
     alpha, beta : float
         Shape and rate of the Gamma; see `Gamma`.
-    n_inducing, inducing, kernel, length_scale, variance, H, likelihood, expectation, schedule,\
-    init, max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype,\
-    n_jobs, random_state, verbose, callback
-        As for `VGPMIL`.
+    **parameters
+        All others are those of `VGPMIL`.
 
     Examples
     --------
@@ -140,55 +89,9 @@ class GVGPMIL(VGPMIL):
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
-        n_inducing: int = 100,
-        inducing: Any = "kmeans",
-        kernel: Any = None,
-        length_scale: Any = "sqrt_dim",
-        variance: float = 1.0,
-        H: float = 100.0,
-        likelihood: Any = "noisy-max",
-        expectation: str = "plug-in",
-        schedule: str = "damped",
-        init: Any = "half",
-        max_iter: int = 200,
-        tol: float = 1e-3,
-        learn_kernel: bool = False,
-        scale: str | None = "feature",
-        bag_rule: str = "noisy-or",
-        calibrate: bool = True,
-        patience: int = 10,
-        chunk_size: int = CHUNK_SIZE,
-        dtype: str = "float64",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-        callback: Any = None,
+        **parameters: Any,
     ) -> None:
-        super().__init__(
-            n_inducing=n_inducing,
-            inducing=inducing,
-            kernel=kernel,
-            length_scale=length_scale,
-            variance=variance,
-            H=H,
-            likelihood=likelihood,
-            expectation=expectation,
-            schedule=schedule,
-            init=init,
-            max_iter=max_iter,
-            tol=tol,
-            learn_kernel=learn_kernel,
-            scale=scale,
-            bag_rule=bag_rule,
-            calibrate=calibrate,
-            patience=patience,
-            chunk_size=chunk_size,
-            dtype=dtype,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            verbose=verbose,
-            callback=callback,
-        )
+        super().__init__(**parameters)
         self.alpha = alpha
         self.beta = beta
 
@@ -212,10 +115,8 @@ class LMVGPMIL(VGPMIL):
         with a standard deviation below V the gates close for good.
     init : as for `VGPMIL`
         ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
-    n_inducing, inducing, kernel, length_scale, H, expectation, schedule,\
-    max_iter, tol, learn_kernel, scale, bag_rule, calibrate, patience, chunk_size, dtype, n_jobs,\
-    random_state, verbose, callback
-        As for `VGPMIL`.
+    **parameters
+        All others are those of `VGPMIL`.
 
     Examples
     --------
@@ -234,58 +135,20 @@ class LMVGPMIL(VGPMIL):
         "V": [_POSITIVE],
     }
 
+    _not_taken = frozenset({"likelihood"})
+
     def __init__(
         self,
         *,
         C: float = 2.0,
         V: float = 2.0,
-        n_inducing: int = 100,
-        inducing: Any = "kmeans",
-        kernel: Any = None,
-        length_scale: Any = "sqrt_dim",
         variance: float = 16.0,
-        H: float = 100.0,
-        expectation: str = "plug-in",
-        schedule: str = "damped",
         init: Any = "label",
-        max_iter: int = 200,
-        tol: float = 1e-3,
-        learn_kernel: bool = False,
-        scale: str | None = "feature",
-        bag_rule: str = "noisy-or",
-        calibrate: bool = True,
-        patience: int = 10,
-        chunk_size: int = CHUNK_SIZE,
-        dtype: str = "float64",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-        callback: Any = None,
+        **parameters: Any,
     ) -> None:
-        super().__init__(
-            n_inducing=n_inducing,
-            inducing=inducing,
-            kernel=kernel,
-            length_scale=length_scale,
-            variance=variance,
-            H=H,
-            expectation=expectation,
-            schedule=schedule,
-            init=init,
-            max_iter=max_iter,
-            tol=tol,
-            learn_kernel=learn_kernel,
-            scale=scale,
-            bag_rule=bag_rule,
-            calibrate=calibrate,
-            patience=patience,
-            chunk_size=chunk_size,
-            dtype=dtype,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            verbose=verbose,
-            callback=callback,
-        )
+        if "likelihood" in parameters:
+            raise TypeError("LMVGPMIL has a likelihood of its own; it takes no likelihood.")
+        super().__init__(variance=variance, init=init, **parameters)
         self.C = C
         self.V = V
 

@@ -58,11 +58,11 @@
     { name: "bag", key: (i) => data.ids[i], text: true },
     data.score
       ? { name: "score", key: (i) => data.score[i] }
-      : { name: "probability", key: (i) => data.p[i] },
-    hasStd && { name: "± std", key: (i) => data.std[i], small: true },
+      : { name: "probability", title: `probability that the bag is ${POS}`, key: (i) => data.p[i] },
+    hasStd && { name: "± std", title: "standard deviation of the probability", key: (i) => data.std[i], small: true },
     { name: "called", key: (i) => data.label[i] },
     data.truth && { name: "truth", key: (i) => (data.truth[i] === null ? -1 : data.truth[i]) },
-    { name: "instances", key: (i) => data.n[i], small: true },
+    { name: "size", title: "number of instances", key: (i) => data.n[i], small: true },
   ].filter(Boolean);
   const state = { column: 1, down: true, find: "", which: "all", shown: PAGE, open: null };
 
@@ -81,13 +81,13 @@
         wrong ? el("span", { class: "wrong", title: "the model is wrong here" }, " ✗") : null);
     }
     const value = column.key(i);
-    return el("td", extra, column.name === "instances" ? value.toLocaleString("en") : fixed(value, 2));
+    return el("td", extra, column.name === "size" ? value.toLocaleString("en") : fixed(value, 2));
   };
 
   const drawHead = () => {
     $("table").tHead.replaceChildren(el("tr", {}, ...columns.map((column, k) => {
       const sorted = k === state.column ? (state.down ? "descending" : "ascending") : "none";
-      const button = el("button", { type: "button" }, column.name);
+      const button = el("button", { type: "button", title: column.title }, column.name);
       button.addEventListener("click", () => {
         state.down = k === state.column ? !state.down : !column.text;
         state.column = k;

@@ -1,0 +1,190 @@
+"""Constrained variational inference: hard instance labels under the multiple-instance rules.
+
+Class 0 is the background: its bags hold nothing else. A bag of class c > 0 holds at least one
+instance of class c, and its other instances are of class c or background. With two classes
+these are the constraints of Kandemir and Hamprecht (UAI 2014); one mixture per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bagwise.core import dirichlet, segments
+from bagwise.core.dirichlet import Posterior, Prior, Statistics
+
+
+class Block(NamedTuple):
+    """Whole bags, as much of the data as inference sees at a time."""
+
+    Z: Any  # [n, D] instances in the prior's coordinates
+    offsets: Any  # [b + 1]
+    y: Any  # [b] class of each bag
+    known: Any  # [n] class of each instance, -1 where unknown
+
+
+class Sweep(NamedTuple):
+    """What one pass over a block contributes; all but the labels is additive over bags."""
+
+    labels: Any  # [n] class of each instance
+    evidence: float  # sum over instances of logsumexp_k log rho_nk
+    statistics: tuple[Statistics, ...]  # one per class
+
+
+class State(NamedTuple):
+    """The result of inference."""
+
+    mixtures: tuple[Posterior, ...]  # one per class
+    labels: Any  # [N]
+    bounds: tuple[float, ...]  # after every iteration
+    converged: bool
+
+
+def start_labels(y: Any, offsets: Any, known: Any) -> Any:
+    """Every instance takes its bag's class, once, unless its own is known. [N]."""
+    return np.where(known >= 0, known, segments.spread(y, offsets))
+
+
+def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
+    """One instance per bag of class c > 0 takes its class: the least like the background. [N].
+
+    Another place to start from. Where few instances of a bag are of its class, the bags' labels
+    (`start_labels`) can lead to mixtures that have changed places; the bound tells.
+    """
+    D = len(prior.mean)
+    statistics = dirichlet.empty_statistics(1, D, prior.diagonal)
+    for Z, offsets, y, _ in blocks():
+        rows, _ = segments.take(offsets, np.flatnonzero(y == 0))
+        part = dirichlet.accumulate(Z[rows], np.ones((len(rows), 1)), prior.diagonal)
+        statistics = dirichlet.add(statistics, part)
+    background = dirichlet.update(statistics, prior)
+    labels = []
+    for Z, offsets, y, known in blocks():
+        surprise = -dirichlet.log_joint(Z, background, prior)[:, 0]
+        # Below zero everywhere, so that a bag keeps exactly the instance it must.
+        chosen = choose_labels(surprise - surprise.max() - 1, offsets, np.minimum(known, 1))
+        labels.append(np.where(chosen, segments.spread(y, offsets), 0))
+    return np.concatenate(labels)
+
+
+def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
+    """Whether each instance of bags of class c > 0 is of class c, Eq. (3). [n] bool.
+
+    ``gain`` is how much more it adds to the bound there than in the background; ``known`` is 1,
+    0 or -1 (unknown). A bag left with no instance of its class keeps the one that costs least.
+    """
+    positive = np.where(known >= 0, known == 1, gain > 0)
+    bare = segments.max(positive.astype(np.float64), offsets) == 0
+    if bare.any():
+        free = np.where(known == 0, -np.inf, gain)
+        positive[segments.argmax(free, offsets)[bare]] = True
+    return positive
+
+
+def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
+    """Update q(z) and the labels of a block; return its share of the statistics."""
+    Z, offsets, y, known = block
+    # An instance meets only the mixtures it can belong to.
+    open_rows = np.flatnonzero(known <= 0)
+    resp, total = _responsibilities(Z, open_rows, mixtures[0], prior)
+    best = np.full(len(Z), -np.inf)
+    best[open_rows] = total
+    labels = np.zeros(len(Z), dtype=np.int64)
+    parts = []
+    for c in range(1, len(mixtures)):
+        rows, its_offsets = segments.take(offsets, np.flatnonzero(y == c))
+        can = known[rows] != 0
+        resp_c, total_c = _responsibilities(Z, rows[can], mixtures[c], prior)
+        gain = np.full(len(rows), -np.inf)
+        gain[can] = total_c - best[rows[can]]
+        chosen = choose_labels(gain, its_offsets, np.minimum(known[rows], 1))
+        labels[rows[chosen]] = c
+        best[rows[chosen]] = total_c[chosen[can]]
+        parts.append(_accumulate(Z, rows[chosen], resp_c[chosen[can]], prior))
+    background = labels[open_rows] == 0
+    parts.insert(0, _accumulate(Z, open_rows[background], resp[background], prior))
+    return Sweep(labels, float(np.sum(best)), tuple(parts))
+
+
+def _responsibilities(Z: Any, rows: Any, mixture: Posterior, prior: Prior) -> tuple[Any, Any]:
+    Z = Z if len(rows) == len(Z) else Z[rows]
+    return dirichlet.normalise(dirichlet.log_joint(Z, mixture, prior))
+
+
+def _accumulate(Z: Any, rows: Any, resp: Any, prior: Prior) -> Statistics:
+    Z = Z if len(rows) == len(Z) else Z[rows]
+    return dirichlet.accumulate(Z, resp, prior.diagonal)
+
+
+def statistics_of_clusters(
+    Z: Any, labels: Any, clusters: Any, n_classes: int, n_components: int, diagonal: bool
+) -> tuple[Statistics, ...]:
+    """Statistics of rows that belong wholly to one cluster of their class."""
+    resp = np.zeros((len(Z), n_components))
+    resp[np.arange(len(Z)), clusters] = 1.0
+    return tuple(
+        dirichlet.accumulate(Z[labels == c], resp[labels == c], diagonal) for c in range(n_classes)
+    )
+
+
+def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, ...]:
+    """Posteriors of all mixtures."""
+    return tuple(dirichlet.update(s, prior) for s in statistics)
+
+
+def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:
+    """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
+
+    With q(z) at its optimum, the expected log-likelihood and the entropy of q(z) together are
+    ``evidence``; the parameters pay their divergence from the prior.
+    """
+    return evidence - sum(dirichlet.kl(mixture, prior) for mixture in mixtures)
+
+
+def infer(
+    blocks: Callable[[], Iterator[Block]],
+    statistics: tuple[Statistics, ...],
+    prior: Prior,
+    *,
+    max_iter: int,
+    tol: float,
+    report: Callable[[int, float], None] | None = None,
+    run: Callable[..., Iterable[Any]] = map,
+) -> State:
+    """Coordinate ascent (Algorithm 1 of the paper) from starting statistics.
+
+    The printed algorithm resets the labels inside the loop, which would undo every update of
+    them; here they start once (`start_labels`). Stops when the bound's relative change is
+    below ``tol``; the mixtures returned match the labels returned. ``run(function, blocks)``
+    yields the results of a function of a block in order: ``map``, or that of a pool or driver.
+    """
+    bounds: list[float] = []
+    mixtures = update(statistics, prior)
+    converged = False
+    while not converged and len(bounds) < max_iter:
+        swept = _merge(run(partial(sweep, mixtures=mixtures, prior=prior), blocks()))
+        bounds.append(bound(swept.evidence, mixtures, prior))
+        mixtures = update(swept.statistics, prior)
+        if report is not None:
+            report(len(bounds), bounds[-1])
+        if len(bounds) > 1:
+            converged = bounds[-1] - bounds[-2] <= tol * abs(bounds[-1])
+    return State(mixtures, swept.labels, tuple(bounds), converged)
+
+
+def _merge(parts: Iterable[Sweep]) -> Sweep:
+    """The blocks' contributions as one, instances in order."""
+    labels, evidence = [], 0.0
+    statistics: tuple[Statistics, ...] = ()
+    for part in parts:
+        labels.append(part.labels)
+        evidence += part.evidence
+        statistics = (
+            tuple(map(dirichlet.add, statistics, part.statistics))
+            if statistics
+            else part.statistics
+        )
+    return Sweep(np.concatenate(labels), evidence, statistics)

@@ -1,0 +1,339 @@
+"""Stick-breaking mixtures of Gaussians by variational Bayes: pure functions over arrays.
+
+The Dirichlet-process mixture of Kandemir and Hamprecht (UAI 2014, Appendix 1): Gaussian-Wishart
+components, stick-breaking weights truncated at K. One round is ``accumulate`` (the only code
+that sees data; its statistics are additive over rows) and then ``update``; ``log_joint`` gives
+the responsibilities and ``kl`` what the bound pays for the parameters.
+
+Everything runs in the prior's own coordinates ``z = L0^-1 (x - m0)`` with ``W0^-1 = L0 L0^T``
+(`whiten`). There the prior has mean 0 and ``W0 = I``: an empty component needs no factor of
+its own, no cancellation depends on the data's units, and the updates lose half their terms.
+
+Full covariances keep ``W_k^-1`` as [D, D]. Diagonal ones are D independent Gauss-Gamma models,
+``Lambda_d ~ Gamma(nu0 / 2, rate = 1 / (2 W0_d))``: [D] arrays through the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg.blas import dsyrk, dtrmm, dtrsm
+from scipy.special import betaln, digamma, gammaln, logsumexp
+
+# A component with less mass than this is empty: it is the prior to within rounding.
+EMPTY = 1e-12
+# Responsibilities below this do not change a sum of doubles that holds a larger one.
+_NEGLIGIBLE = 1e-18
+# Rows whose differences to a mean stay in cache while they are multiplied by a factor.
+_BLOCK = 1024
+
+
+class Prior(NamedTuple):
+    """What every component of every class starts from."""
+
+    mean: Any  # [D] m0
+    root: Any  # [D, D] lower Cholesky factor of W0^-1, or [D] its square root (diagonal)
+    mean_precision: float  # beta0
+    degrees_of_freedom: float  # nu0
+    concentration: float  # alpha
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether the components have diagonal covariances."""
+        return bool(self.root.ndim == 1)
+
+    @property
+    def log_det_root(self) -> float:
+        """Log-determinant of ``root``: log p(x) = log p(z) - log_det_root."""
+        return float(np.sum(np.log(self.root if self.diagonal else np.diag(self.root))))
+
+
+class Statistics(NamedTuple):
+    """Sums over instances, in the prior's coordinates; additive over bags."""
+
+    N: Any  # [K] mass of each component
+    first: Any  # [K, D] sum_n r_nk z_n
+    second: Any  # [K, D, D] lower triangle of sum_n r_nk z_n z_n^T, or [K, D] (diagonal)
+
+
+class Posterior(NamedTuple):
+    """Variational posterior of one mixture, in the prior's coordinates."""
+
+    sticks: Any  # [2, K] parameters of the Beta posteriors
+    beta: Any  # [K] precision of the mean, in units of Lambda
+    m: Any  # [K, D] mean
+    nu: Any  # [K] degrees of freedom
+    factor: Any  # [K, D, D] lower T_k with W_k = T_k^T T_k, or [K, D] its diagonal
+    filled: Any  # [K] bool, False where the component is the prior
+
+    @property
+    def log_det_W(self) -> Any:
+        """Log-determinant of every W_k, shape [K]."""
+        return 2 * np.sum(np.log(_diagonal(self.factor)), axis=1)
+
+
+def covariance_moments(blocks: Any, n_features: int, diagonal: bool) -> tuple[Any, Any]:
+    """Mean and unbiased covariance of rows that arrive in blocks.
+
+    ``blocks`` is a function that starts a fresh pass; two passes keep full precision.
+    """
+    n, total = 0, np.zeros(n_features)
+    for X in blocks():
+        n += X.shape[0]
+        total += np.sum(X, axis=0, dtype=np.float64)
+    mean = total / n
+    scatter = np.zeros(n_features if diagonal else (n_features, n_features))
+    for X in blocks():
+        centred = X - mean
+        scatter += np.einsum("nd,nd->d", centred, centred) if diagonal else centred.T @ centred
+    return mean, scatter / max(n - 1, 1)
+
+
+def whiten(X: Any, prior: Prior) -> Any:
+    """Rows in the prior's coordinates, L0^-1 (x - m0), as C-ordered doubles."""
+    Z = np.subtract(X, prior.mean, dtype=np.float64)  # [n, D]
+    if prior.diagonal:
+        Z /= prior.root
+        return Z
+    return _solve_lower(prior.root, Z.T).T
+
+
+def unwhiten_mean(m: Any, prior: Prior) -> Any:
+    """Means back in the data's coordinates, [..., D]."""
+    return prior.mean + (m * prior.root if prior.diagonal else m @ prior.root.T)
+
+
+def empty_statistics(n_components: int, n_features: int, diagonal: bool) -> Statistics:
+    """The neutral element of `add`."""
+    shape = (n_features,) if diagonal else (n_features, n_features)
+    return Statistics(
+        np.zeros(n_components),
+        np.zeros((n_components, n_features)),
+        np.zeros((n_components, *shape)),
+    )
+
+
+def add(a: Statistics, b: Statistics) -> Statistics:
+    """Statistics of two disjoint sets of rows together."""
+    return Statistics(a.N + b.N, a.first + b.first, a.second + b.second)
+
+
+def accumulate(Z: Any, responsibilities: Any, diagonal: bool) -> Statistics:
+    """Statistics of rows Z [n, D] under responsibilities [n, K]."""
+    K, D = responsibilities.shape[1], Z.shape[1]
+    N = responsibilities.sum(axis=0)
+    first = responsibilities.T @ Z
+    if diagonal:
+        return Statistics(N, first, responsibilities.T @ np.square(Z))
+    second = np.zeros((K, D, D))
+    for k in np.flatnonzero(N > 0):
+        # Most responsibilities vanish, so each component touches only its own rows.
+        r = responsibilities[:, k]
+        rows = np.flatnonzero(r > _NEGLIGIBLE)
+        scaled = Z[rows] * np.sqrt(r[rows])[:, None]
+        second[k] = dsyrk(1.0, scaled.T, lower=0).T  # upper of the transpose: our lower
+    return Statistics(N, first, second)
+
+
+def update(statistics: Statistics, prior: Prior) -> Posterior:
+    """Posterior of one mixture from its statistics (Appendix 1 of the paper).
+
+    The paper prints ``nu_k = nu0 + N_k + 1``; the conjugate update, used here, has no + 1.
+    In the prior's coordinates ``W_k^-1 = I + sum r z z^T - f f^T / (beta0 + N_k)`` with
+    ``f = sum r z``, which is the printed sum of scatter and shrinkage written in one step.
+    """
+    N, first, second = statistics
+    beta = prior.mean_precision + N
+    m = first / beta[:, None]
+    filled = N > EMPTY
+    factor = np.zeros_like(second)
+    if prior.diagonal:
+        factor[:] = 1 / np.sqrt(1 + second - np.square(first) / beta[:, None])
+        factor[~filled] = 1.0
+    else:
+        identity = np.eye(first.shape[1], order="F")
+        factor[~filled] = identity
+        for k in np.flatnonzero(filled):
+            # Only lower triangles are read: second holds nothing above the diagonal.
+            W_inv = identity + second[k] - np.outer(first[k], first[k] / beta[k])
+            factor[k] = _solve_lower(_cholesky(W_inv), identity)
+    return Posterior(
+        sticks=np.stack([1 + N, prior.concentration + _mass_after(N)]),
+        beta=beta,
+        m=np.where(filled[:, None], m, 0.0),
+        nu=prior.degrees_of_freedom + N,
+        factor=factor,
+        filled=filled,
+    )
+
+
+def mahalanobis(Z: Any, posterior: Posterior) -> Any:
+    """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
+    n, D = Z.shape
+    out = np.empty((n, len(posterior.beta)))
+    out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
+    filled = np.flatnonzero(posterior.filled)
+    if posterior.factor.ndim == 2:
+        W = np.square(posterior.factor)
+        for k in filled:
+            out[:, k] = np.square(Z - posterior.m[k]) @ W[k]
+        return out
+    buffer = np.empty((min(n, _BLOCK), D))
+    for start in range(0, n, _BLOCK):
+        block = Z[start : start + _BLOCK]
+        for k in filled:
+            difference = np.subtract(block, posterior.m[k], out=buffer[: len(block)])
+            # T_k (z - m_k), one row each: half the work of a full product.
+            y = dtrmm(1.0, posterior.factor[k].T, difference.T, trans_a=1, overwrite_b=1)
+            out[start : start + _BLOCK, k] = np.einsum("dn,dn->n", y, y)
+    return out
+
+
+def log_joint(Z: Any, posterior: Posterior, prior: Prior) -> Any:
+    """E[log pi_k + log N(x_n | mu_k, Lambda_k)], the paper's log rho, [n, K].
+
+    Its logsumexp over k is what an instance adds to the bound when it joins this mixture.
+    """
+    D = Z.shape[1]
+    constant = expected_log_weights(posterior) + 0.5 * (
+        _expected_log_det(posterior, D) - D * np.log(2 * np.pi) - D / posterior.beta
+    )
+    quadratic = mahalanobis(Z, posterior)
+    quadratic *= -0.5 * posterior.nu
+    quadratic += constant - prior.log_det_root
+    return quadratic
+
+
+def normalise(log_rho: Any) -> tuple[Any, Any]:
+    """Responsibilities [n, K] and the log normaliser [n] of log rho."""
+    total = logsumexp(log_rho, axis=1)
+    return np.exp(log_rho - total[:, None]), total
+
+
+def expected_log_weights(posterior: Posterior) -> Any:
+    """E[log pi_k] of the stick-breaking weights, [K]."""
+    a, b = posterior.sticks
+    both = digamma(a + b)
+    log_rest = np.cumsum(digamma(b) - both)
+    return digamma(a) - both + np.concatenate([[0.0], log_rest[:-1]])
+
+
+def expected_weights(posterior: Posterior) -> Any:
+    """Mixture weights from the expected sticks, scaled to sum to one, [K]."""
+    a, b = posterior.sticks
+    log_rest = np.cumsum(np.log(b) - np.log(a + b))
+    weights = a / (a + b) * np.exp(np.concatenate([[0.0], log_rest[:-1]]))
+    return weights / weights.sum()
+
+
+def kl(posterior: Posterior, prior: Prior) -> float:
+    """KL divergence of the posterior of sticks, means and precisions from their prior."""
+    a, b = posterior.sticks
+    alpha = prior.concentration
+    both = digamma(a + b)
+    sticks = betaln(1, alpha) - betaln(a, b)
+    sticks = sticks + (a - 1) * (digamma(a) - both) + (b - alpha) * (digamma(b) - both)
+    D = posterior.m.shape[1]
+    ratio = prior.mean_precision / posterior.beta
+    shift = _transform(posterior.factor, posterior.m)  # T_k m_k, [K, D]
+    means = 0.5 * (
+        D * (ratio - 1 - np.log(ratio))
+        + prior.mean_precision * posterior.nu * np.sum(np.square(shift), axis=1)
+    )
+    return float(np.sum(sticks) + np.sum(means) + np.sum(_kl_precisions(posterior, prior)))
+
+
+def log_predictive(Z: Any, posterior: Posterior, prior: Prior) -> Any:
+    """Log density of new rows: a mixture of Student-t (Appendix 1), [n]."""
+    D = Z.shape[1]
+    nu, scale = posterior.nu, posterior.beta / (1 + posterior.beta)  # [K], [K]
+    if prior.diagonal:
+        log_t = gammaln((nu + 1) / 2) - gammaln(nu / 2)
+        log_t = D * (log_t + 0.5 * np.log(scale / np.pi)) + 0.5 * posterior.log_det_W
+        tail = np.empty((len(Z), len(nu)))
+        for k in range(len(nu)):
+            u = scale[k] * np.square((Z - posterior.m[k]) * posterior.factor[k])
+            tail[:, k] = np.sum(np.log1p(u), axis=1)
+    else:
+        log_t = gammaln((nu + 1) / 2) - gammaln((nu + 1 - D) / 2)
+        log_t = log_t + 0.5 * (D * np.log(scale / np.pi) + posterior.log_det_W)
+        tail = np.log1p(scale * mahalanobis(Z, posterior))
+    log_t = np.log(expected_weights(posterior)) + log_t - 0.5 * (nu + 1) * tail
+    return logsumexp(log_t, axis=1) - prior.log_det_root
+
+
+def covariances(posterior: Posterior, prior: Prior) -> Any:
+    """Inverse of the expected precisions, (nu_k W_k)^-1, in the data's coordinates."""
+    if prior.diagonal:
+        return np.square(prior.root / posterior.factor) / posterior.nu[:, None]
+    roots = [
+        prior.root @ _solve_lower(T, np.eye(len(T), order="F")) for T in posterior.factor
+    ]  # [D, D] each
+    return np.stack([S @ S.T / nu for S, nu in zip(roots, posterior.nu, strict=True)])
+
+
+def precisions(posterior: Posterior, prior: Prior) -> Any:
+    """Expected precisions nu_k W_k in the data's coordinates."""
+    if prior.diagonal:
+        return np.square(posterior.factor / prior.root) * posterior.nu[:, None]
+    # T_k L0^-1, from L0^T Y = T_k^T
+    whitened = [_solve_lower(prior.root, T.T, transpose=True) for T in posterior.factor]
+    return np.stack([Y @ Y.T * nu for Y, nu in zip(whitened, posterior.nu, strict=True)])
+
+
+def _kl_precisions(posterior: Posterior, prior: Prior) -> Any:
+    """KL of every Wishart W(W_k, nu_k) from W(I, nu0); of D Gammas where diagonal. [K]."""
+    D = posterior.m.shape[1]
+    nu, nu0 = posterior.nu, prior.degrees_of_freedom
+    trace = np.sum(np.square(posterior.factor).reshape(len(nu), -1), axis=1)
+    log_norm = 0.5 * nu * posterior.log_det_W + _log_gamma(nu, D, prior.diagonal)
+    log_norm = log_norm + 0.5 * (nu - nu0) * D * np.log(2) - _log_gamma(nu0, D, prior.diagonal)
+    expected = 0.5 * (nu - nu0) * _expected_log_det(posterior, D)
+    return expected - log_norm - 0.5 * nu * D + 0.5 * nu * trace
+
+
+def _log_gamma(nu: Any, D: int, diagonal: bool) -> Any:
+    """Log Gamma_D(nu / 2) less the power of pi that cancels in the KL."""
+    if diagonal:
+        return D * gammaln(nu / 2)
+    return np.sum(gammaln(0.5 * (np.asarray(nu)[..., None] - np.arange(D))), axis=-1)
+
+
+def _expected_log_det(posterior: Posterior, D: int) -> Any:
+    """E[log |Lambda_k|], [K]."""
+    nu = posterior.nu
+    if posterior.factor.ndim == 2:
+        spread = D * digamma(nu / 2)
+    else:
+        spread = np.sum(digamma(0.5 * (nu[:, None] - np.arange(D))), axis=1)
+    return spread + D * np.log(2) + posterior.log_det_W
+
+
+def _mass_after(N: Any) -> Any:
+    """sum_{j > k} N_j for every k."""
+    return np.concatenate([np.cumsum(N[:0:-1])[::-1], [0.0]])
+
+
+def _diagonal(factor: Any) -> Any:
+    return factor if factor.ndim == 2 else np.diagonal(factor, axis1=1, axis2=2)
+
+
+def _transform(factor: Any, m: Any) -> Any:
+    return factor * m if factor.ndim == 2 else np.einsum("kij,kj->ki", factor, m)
+
+
+def _cholesky(W_inv: Any) -> Any:
+    try:
+        return np.linalg.cholesky(W_inv)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "the covariance of a component is singular to machine precision: the data vary "
+            f"{np.sqrt(np.diag(W_inv).max()):.1e} times as widely as the prior covariance. "
+            "Raise covariance_floor, or give a covariance_prior on the scale of the data."
+        ) from None
+
+
+def _solve_lower(L: Any, B: Any, transpose: bool = False) -> Any:
+    """L^-1 B, or L^-T B, for a lower-triangular, C-ordered L."""
+    return dtrsm(1.0, L.T, B, lower=0, trans_a=int(not transpose))

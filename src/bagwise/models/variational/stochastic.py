@@ -1,0 +1,131 @@
+"""Stochastic variational inference: one pass over a batch of bags, one natural-gradient step.
+
+The optimum of q(v) given all bags has natural parameters ``I + sum A diag(omega) A^T`` and
+``sum A rho``, so a natural gradient is the difference to what a batch, scaled up to the whole,
+says they should be (Hoffman et al., JMLR 2013): a step is a weighted mean, in closed form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from bagwise.core.arrays import concatenate, to_numpy
+from bagwise.models.drivers import make_driver
+from bagwise.models.variational import training
+from bagwise.models.variational.densities import check_density
+from bagwise.models.variational.likelihoods import Labels
+from bagwise.models.variational.parts import make_parts, materialised
+from bagwise.models.variational.updates import Posterior, Statistics, Step, Sum, update_posterior
+
+# Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
+_FORGETTING = 0.6
+# Passes over a batch at fixed q, for likelihoods whose beliefs depend on the ones before.
+_LOCAL_PASSES = 6
+
+
+class Naturals(NamedTuple):
+    """Natural parameters of q(v) without the prior's, and how they came about."""
+
+    precision: Any  # [M, M] lower triangle
+    linear: Any  # [M]
+    n_steps: int
+    n_bags: int  # seen so far
+
+
+def default_step(n_steps: int) -> float:
+    """Size of the step after ``n_steps`` others; the first is 1."""
+    return float((n_steps + 1) ** -_FORGETTING)
+
+
+def blend(old: Naturals | None, batch: Statistics, scale: float, step: float, n: int) -> Naturals:
+    """``(1 - step) old + step * scale * batch``."""
+    if old is None:
+        return Naturals(scale * batch.precision, scale * batch.linear, 1, n)
+    return Naturals(
+        (1 - step) * old.precision + step * scale * batch.precision,
+        (1 - step) * old.linear + step * scale * batch.linear,
+        old.n_steps + 1,
+        old.n_bags + n,
+    )
+
+
+class StochasticFit:
+    """``partial_fit`` of the VGPMIL family."""
+
+    platt_: Any
+
+    def partial_fit(
+        self: Any,
+        bags: Any,
+        y: Any,
+        classes: Any = None,
+        instance_labels: Any = None,
+        total_bags: int | None = None,
+        step: float | None = None,
+    ) -> Any:
+        """Take one natural-gradient step on a batch of bags.
+
+        Scaling, inducing points and kernel come from the first batch. With all bags as the batch
+        and ``step=1``, k calls equal ``fit`` with ``max_iter=k`` for the likelihoods "or",
+        "witness" and "inherited"; "noisy-max" remembers beliefs between iterations, which a
+        stream cannot. Nothing is calibrated: a stream keeps no bags to leave out.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        y : array of shape (n_bags,)
+        classes : sequence of two classes
+            Needed in the first call, unless ``y`` holds both.
+        instance_labels : array of shape (n_instances,), optional
+        total_bags : int, optional
+            How many bags the batch stands for; default: all seen so far.
+        step : float in (0, 1], optional
+            Default: ``(t + 1)^-0.6`` for the t-th call.
+        """
+        first = not hasattr(self, "naturals_")
+        classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
+        if step is not None and not 0 < step <= 1:
+            raise ValueError(f"step must be in (0, 1]; got {step!r}.")
+        old = None if first else self.naturals_
+        if first:
+            self.classes_, self.n_features_in_ = classes, data.bags.n_features
+            projector = self._choose_projector(data, check_random_state(self.random_state))
+        else:
+            projector = self._placed(self._fitted_projector(self.dtype), data.bags.instances)
+        labels = Labels(data.bags.offsets, data.y, data.instance_labels)
+        q = None if first else Posterior(self.posterior_mean_, self.posterior_factor_)
+        batch, pi = self._batch_statistics(data.bags, labels, projector, q)
+        n = len(data.bags)
+        seen = n + (0 if old is None else old.n_bags)
+        scale = (seen if total_bags is None else total_bags) / n
+        size = default_step(0 if old is None else old.n_steps) if step is None else step
+        self.naturals_ = blend(old, batch, scale, size, n)
+        new = update_posterior(self.naturals_.precision, self.naturals_.linear)
+        self._store_posterior(projector, new)
+        self.instance_proba_, self.n_iter_, self.platt_ = pi, self.naturals_.n_steps, None
+        return self
+
+    def _batch_statistics(
+        self: Any, bags: Any, labels: Labels, projector: Any, q: Posterior | None
+    ) -> tuple[Statistics, Any]:
+        """Statistics of a batch under q, its beliefs settled, and q(y = 1) of its instances."""
+        driver = make_driver(self.n_jobs, self.driver)
+        pi = training.start(self.init, labels, check_random_state(self.random_state))
+        parts = make_parts(
+            bags.instances, labels, projector, pi, self._chunk_size(projector), driver.n_parts
+        )
+        parts = materialised(parts, "memory", driver)
+        objects = self._likelihood(), check_density(self._density())
+        for under in [None] + ([] if q is None else [q] * _LOCAL_PASSES):
+            sums = Sum()
+            parts = driver.sweep(Step(*objects, under, last=False), parts, sums)
+        found: list[Any] = []
+        driver.sweep(_read_beliefs, parts, found.append)
+        return sums.value, np.concatenate(found)
+
+
+def _read_beliefs(part: Any) -> tuple[Any, Any]:
+    return part, to_numpy(concatenate(belief.pi for belief in part.beliefs))

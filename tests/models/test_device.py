@@ -1,0 +1,122 @@
+"""The device path on torch tensors; on the CPU here, so that it is tested everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
+from bagwise.datasets import load_musk1
+from bagwise.models.variational import training
+
+torch = pytest.importorskip("torch", reason="the torch extra is missing")
+OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 10, "tol": 0.0}
+
+
+@pytest.fixture(scope="module")
+def musk():
+    bags, y = load_musk1(return_X_y=True)
+    return bags, Bags(torch.as_tensor(bags.instances), bags.offsets), y
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (VGPMIL, {}),
+        (VGPMIL, {"expectation": "exact"}),
+        (VGPMIL, {"likelihood": "or"}),
+        (VGPMIL, {"likelihood": "witness"}),
+        (VGPMIL, {"likelihood": "inherited", "scale": "global"}),
+        (VGPMIL, {"schedule": "paper", "bag_rule": "joint"}),
+        (VGPMIL, {"length_scale": "median", "chunk_size": 32}),
+        (GVGPMIL, {"bag_rule": "max"}),
+        (LMVGPMIL, {}),
+    ],
+)
+def test_tensors_equal_arrays(musk, model, options):
+    bags, tensors, y = musk
+    a = model(**OPTIONS, **options).fit(bags, y)
+    b = model(**OPTIONS, **options).fit(tensors, y)
+    np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-7)
+    np.testing.assert_allclose(a.bound_history_, b.bound_history_, rtol=1e-8)
+    np.testing.assert_allclose(a.loo_decision_, b.loo_decision_, atol=1e-5)
+    for name in ("predict_proba", "predict_proba_instances"):
+        p, q = getattr(a, name)(bags), getattr(b, name)(tensors)
+        np.testing.assert_allclose(p, q, atol=1e-6)
+
+
+def test_float32_within_a_thousandth(musk):
+    bags, tensors, y = musk
+    a = VGPMIL(**OPTIONS).fit(bags, y)
+    b = VGPMIL(**OPTIONS, dtype="float32").fit(tensors, y)
+    np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(tensors), atol=1e-3)
+
+
+def test_known_labels_and_checkpoints_on_a_device(musk, tmp_path):
+    bags, tensors, y = musk
+    known = np.full(bags.n_instances, -1)
+    known[bags.offsets[:-1][y == 1]] = 1
+    path = tmp_path / "c.npz"
+
+    def kill(told):
+        if told.n_iter == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=2, callback=kill).fit(
+            tensors, y, instance_labels=known
+        )
+    resumed = VGPMIL(**OPTIONS, checkpoint=path).fit(tensors, y, instance_labels=known)
+    whole = VGPMIL(**OPTIONS).fit(bags, y, instance_labels=known)
+    np.testing.assert_allclose(resumed.posterior_mean_, whole.posterior_mean_, atol=1e-7)
+
+
+def test_partial_fit_on_tensors(musk):
+    bags, tensors, y = musk
+    a, b = (VGPMIL(n_inducing=10, random_state=0) for _ in range(2))
+    for _ in range(2):
+        a.partial_fit(bags, y)
+        b.partial_fit(tensors, y)
+    np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-8)
+
+
+def test_no_silent_fallback(musk):
+    bags, tensors, y = musk
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="sees no GPU"):
+            VGPMIL(device="cuda").fit(bags, y)
+    with pytest.raises(ValueError, match="which a device"):
+        VGPMIL(schedule="sequential").fit(tensors, y)
+
+
+def test_tf32_is_put_back():
+    before = torch.backends.cuda.matmul.allow_tf32
+    with training.device_settings("tf32"):
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
+    _, tensors, y = musk
+    sizes = []
+    original = training.project_span
+
+    def failing(*args):
+        sizes.append(args[2].rows[0][1] - args[2].rows[0][0])
+        if len(sizes) == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return original(*args)
+
+    monkeypatch.setattr("bagwise.models.variational.parts.project_span", failing)
+    with pytest.warns(UserWarning, match="out of memory; going on with chunks of 64"):
+        VGPMIL(**OPTIONS, chunk_size=128).fit(tensors, y)
+
+    def always(*args):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("bagwise.models.variational.parts.project_span", always)
+    with (
+        pytest.warns(UserWarning, match="out of memory"),
+        pytest.raises(torch.cuda.OutOfMemoryError),
+    ):
+        VGPMIL(**OPTIONS, chunk_size=128).fit(tensors, y)

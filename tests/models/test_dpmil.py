@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_approximation import Nystroem
+from sklearn.mixture import BayesianGaussianMixture
+
+from bagwise import DPMIL, Bags, InstanceTransformer, make_pipeline
+from bagwise.core import constrained, dirichlet
+from bagwise.core.dirichlet import Prior
+from bagwise.models import dpmil as module
+from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_contract(check, covariance_type):
+    check(lambda: DPMIL(n_components=4, covariance_type=covariance_type, random_state=0))
+
+
+@sklearn_checks(DPMIL(n_components=3, random_state=0))
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def make_prior(X, diagonal=False, alpha=2.0, beta0=1.3):
+    covariance = np.cov(X.T) + 1e-3 * np.eye(X.shape[1])
+    root = np.sqrt(np.diag(covariance)) if diagonal else np.linalg.cholesky(covariance)
+    nu0 = 2.5 if diagonal else X.shape[1] + 1.5
+    prior = Prior(X.mean(axis=0), root, beta0, nu0, alpha)
+    W0_inv = np.diag(np.diag(covariance)) if diagonal else covariance
+
+    def naive():
+        return NaiveMixture(X.mean(axis=0), W0_inv, beta0, nu0, alpha, diagonal)
+
+    return prior, naive
+
+
+@pytest.fixture
+def problem(rng):
+    """Correlated, shifted data on unequal scales; the last component is empty."""
+    X = rng.normal(size=(30, 4)) @ rng.normal(size=(4, 4)) * [1, 10, 0.1, 3] + [5, -2, 0, 100]
+    resp = rng.dirichlet(np.ones(3), size=30)
+    return X, np.column_stack([resp, np.zeros(30)])
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_mixture_equals_naive_twin(problem, diagonal):
+    X, resp = problem
+    prior, naive = make_prior(X, diagonal)
+    twin = naive().update(X, resp)
+    Z = dirichlet.whiten(X, prior)
+    posterior = dirichlet.update(dirichlet.accumulate(Z, resp, diagonal), prior)
+    same = {"rtol": 1e-8, "atol": 1e-8}
+    np.testing.assert_array_equal(posterior.filled, [True, True, True, False])
+    np.testing.assert_allclose(posterior.sticks, [twin.a, twin.b], **same)
+    np.testing.assert_allclose(dirichlet.unwhiten_mean(posterior.m, prior), twin.m, **same)
+    W_inv = np.stack([np.diag(W) if diagonal else W for W in twin.W_inv])
+    nu = twin.nu.reshape(-1, *[1] * (W_inv.ndim - 1))
+    np.testing.assert_allclose(dirichlet.covariances(posterior, prior) * nu, W_inv, **same)
+    W = np.stack([np.diag(twin.W(k)) if diagonal else twin.W(k) for k in range(4)])
+    np.testing.assert_allclose(dirichlet.precisions(posterior, prior), W * nu, **same)
+    np.testing.assert_allclose(dirichlet.expected_weights(posterior), twin.weights(), **same)
+    log_rho = dirichlet.log_joint(Z, posterior, prior)
+    np.testing.assert_allclose(log_rho, twin.log_rho(X), **same)
+    np.testing.assert_allclose(
+        dirichlet.log_predictive(Z, posterior, prior), twin.log_predictive(X), **same
+    )
+    r, total = dirichlet.normalise(log_rho)
+    np.testing.assert_allclose(
+        total.sum() - dirichlet.kl(posterior, prior), twin.bound(X, r), **same
+    )
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_each_update_raises_the_bound(problem, diagonal):
+    """One update at a time, with the naive bound that holds for any q."""
+    X, resp = problem
+    _, naive = make_prior(X, diagonal)
+    mixture = naive().update(X, resp)
+    worst, value = np.inf, mixture.bound(X, resp)
+    for _ in range(4):
+        log_rho = mixture.log_rho(X)
+        resp = np.exp(log_rho - np.logaddexp.reduce(log_rho, axis=1, keepdims=True))
+        after_resp = mixture.bound(X, resp)
+        mixture = naive().update(X, resp)
+        after_mixture = mixture.bound(X, resp)
+        worst = min(worst, after_resp - value, after_mixture - after_resp)
+        value = after_mixture
+    assert worst >= -1e-9
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_inference_equals_naive_twin(rng, n_classes):
+    bags, _, _ = make_problem(n_bags=9, n_features=2)
+    X, offsets = bags.instances, bags.offsets
+    y = np.arange(9) % n_classes
+    known = np.full(len(X), -1)
+    known[offsets[1]] = 0
+    known[offsets[2]] = y[2]
+    prior, naive = make_prior(X)
+    labels = constrained.start_labels(y, offsets, known)
+    clusters = rng.integers(0, 3, size=len(X))
+    resp = np.eye(3)[clusters]
+    Z = dirichlet.whiten(X, prior)
+    start = constrained.statistics_of_clusters(Z, labels, clusters, n_classes, 3, False)
+    state = constrained.infer(
+        lambda: iter([constrained.Block(Z, offsets, y, known)]), start, prior, max_iter=4, tol=-1
+    )
+    labels, mixtures, bounds = naive_dpmil(X, offsets, y, known, labels, resp, naive, 4)
+    np.testing.assert_array_equal(state.labels, labels)
+    np.testing.assert_allclose(state.bounds, bounds, rtol=1e-8)
+    for ours, twin in zip(state.mixtures, mixtures, strict=True):
+        np.testing.assert_allclose(
+            dirichlet.log_predictive(Z, ours, prior), twin.log_predictive(X), rtol=1e-8
+        )
+
+
+def test_label_choice_equals_naive_twin(rng):
+    for _ in range(50):
+        sizes = rng.integers(1, 5, size=6)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        gain = rng.normal(-1, 1, size=offsets[-1])
+        known = rng.choice([-1, -1, -1, 1, 0], size=offsets[-1])
+        known[offsets[:-1]] = rng.choice([-1, 1], size=6)  # every bag can have a positive
+        log_rho = [np.zeros((len(gain), 1)), gain[:, None]]
+        expected = naive_labels(log_rho, offsets, np.ones(6, dtype=int), known)
+        chosen = constrained.choose_labels(gain, offsets, known)
+        np.testing.assert_array_equal(chosen, expected == 1)
+
+
+def scikit_learn_mixture(X, resp, prior, n_iter, covariance_type="full"):
+    """Their mixture after n_iter rounds from our responsibilities."""
+    W0_inv = prior.root @ prior.root.T
+    theirs = BayesianGaussianMixture(
+        n_components=resp.shape[1],
+        covariance_type=covariance_type,
+        reg_covar=0.0,
+        weight_concentration_prior_type="dirichlet_process",
+        weight_concentration_prior=prior.concentration,
+        mean_precision_prior=prior.mean_precision,
+        mean_prior=prior.mean,
+        degrees_of_freedom_prior=prior.degrees_of_freedom,
+        covariance_prior=W0_inv,
+        max_iter=n_iter,
+        tol=0.0,
+    )
+    theirs._initialize_parameters = lambda X, random_state, xp=None: theirs._initialize(X, resp)
+    with pytest.warns(ConvergenceWarning):
+        return theirs.fit(X)
+
+
+def test_fixed_labels_equal_scikit_learn():
+    """With every instance label known, each class is their mixture, to 1e-4."""
+    bags, y, truth = make_problem(n_bags=60, n_features=5, shift=2.0)
+    model = DPMIL(n_components=6, max_iter=15, tol=0, n_init=1, random_state=3)
+    model.fit(bags, y, instance_labels=truth)
+    np.testing.assert_array_equal(model.instance_labels_, truth)
+    X, prior = bags.instances, model._prior
+    rng = np.random.RandomState(3)
+    for c in (0, 1):
+        rows = np.flatnonzero(truth == c)
+        resp = np.eye(6)[module._cluster(X, rows, 6, prior, rng)]
+        theirs = scikit_learn_mixture(X[rows], resp, prior, model.n_iter_)
+        close = {"rtol": 1e-4, "atol": 1e-4}
+        np.testing.assert_allclose(model.means_[c], theirs.means_, **close)
+        np.testing.assert_allclose(model.weights_[c], theirs.weights_, **close)
+        np.testing.assert_allclose(model.precisions_[c], theirs.precisions_, **close)
+        np.testing.assert_allclose(model.covariances_[c], theirs.covariances_, **close)
+        np.testing.assert_allclose(
+            model.degrees_of_freedom_[c], theirs.degrees_of_freedom_, **close
+        )
+
+
+def test_bound_never_falls_and_constraints_hold_every_iteration(monkeypatch):
+    bags, y, _ = make_problem(n_bags=60, n_features=4, shift=1.0)
+    seen = []
+    original = constrained.sweep
+
+    def watched(block, *, mixtures, prior):
+        result = original(block, mixtures=mixtures, prior=prior)
+        seen.append(result.labels)
+        return result
+
+    monkeypatch.setattr(constrained, "sweep", watched)
+    model = DPMIL(n_components=6, tol=0, max_iter=60, n_init=1, random_state=0).fit(bags, y)
+    assert np.diff(model.bounds_).min() >= -1e-11 * abs(model.bound_)
+    assert len(seen) == model.n_iter_ > 3
+    for labels in seen:
+        holds = [part.any() for part in bags.split(labels == 1)]
+        np.testing.assert_array_equal(holds, y == 1)
+    assert (np.concatenate(seen).reshape(len(seen), -1) != np.repeat(y, bags.sizes)).any()
+
+
+def test_blocks_change_nothing(monkeypatch):
+    bags, y, _ = make_problem(n_bags=30)
+    whole = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    monkeypatch.setattr(module, "_ROWS", 7)
+    parts = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    np.testing.assert_array_equal(whole.instance_labels_, parts.instance_labels_)
+    np.testing.assert_allclose(whole.bounds_, parts.bounds_, rtol=1e-10)
+    np.testing.assert_allclose(
+        whole.decision_function_instances(bags),
+        parts.decision_function_instances(bags),
+        rtol=1e-8,
+        atol=1e-8,
+    )
+    np.testing.assert_array_equal(whole.assign(bags), parts.assign(bags))
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Statistics are additive over bags: any runner of blocks gives the same fit."""
+    bags, y, _ = make_problem(n_bags=30)
+    monkeypatch.setattr(module, "_ROWS", 10)
+    serial = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    with ThreadPoolExecutor(2) as pool:
+        original = constrained.infer
+        monkeypatch.setattr(
+            constrained, "infer", lambda *args, **options: original(*args, **options, run=pool.map)
+        )
+        threads = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    np.testing.assert_array_equal(serial.bounds_, threads.bounds_)
+    np.testing.assert_array_equal(serial.instance_labels_, threads.instance_labels_)
+
+
+def test_order_of_training_data_changes_only_the_order():
+    bags, y, _ = make_problem(n_bags=30, shift=1.5)
+    model = DPMIL(n_components=4, random_state=0).fit(bags, y)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(bags))
+    inside = [rng.permutation(n) for n in bags.sizes[order]]
+    shuffled = Bags.from_list([bags[int(b)][p] for b, p in zip(order, inside, strict=True)])
+    again = DPMIL(n_components=4, random_state=0).fit(shuffled, y[order])
+    np.testing.assert_allclose(again.bounds_, model.bounds_, rtol=1e-10)
+    labels = bags.split(model.instance_labels_)
+    expected = [labels[int(b)][p] for b, p in zip(order, inside, strict=True)]
+    np.testing.assert_array_equal(again.instance_labels_, np.concatenate(expected))
+    np.testing.assert_allclose(
+        again.decision_function(bags), model.decision_function(bags), rtol=1e-7, atol=1e-7
+    )
+
+
+def test_known_instance_labels_stay():
+    bags, y, truth = make_problem(n_bags=30, shift=0.5)
+    known = np.where(np.arange(len(truth)) % 3 == 0, truth, -1)
+    model = DPMIL(n_components=4, random_state=0).fit(bags, y, instance_labels=known)
+    given = known >= 0
+    np.testing.assert_array_equal(model.instance_labels_[given], truth[given])
+
+
+def test_clusters_are_where_the_data_are(rng):
+    """Two negative clusters and one positive, recovered with their weights."""
+    centres = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    arrays, y = [], (np.arange(60) % 4 == 3).astype(int)
+    for target in y:
+        kinds = np.append(rng.choice(2, size=5, p=[0.75, 0.25]), [2 * target] * 2)
+        arrays.append(centres[kinds] + rng.normal(size=(7, 2)))
+    model = DPMIL(n_components=8, random_state=0).fit(arrays, y)
+    negative, positive = model.means_
+    for centre in centres[:2]:
+        assert np.linalg.norm(negative - centre, axis=1).min() < 0.5
+    np.testing.assert_allclose(positive[np.argmax(model.weights_[1])], centres[2], atol=0.5)
+    np.testing.assert_allclose(model.weights_.sum(axis=1), 1)
+    assert model.weights_[1].max() > 0.7
+    # assign points at the cluster nearest to each instance of its class
+    bags = Bags.from_list(arrays)
+    c, k = model.predict_instances(bags), model.assign(bags)
+    distance = np.linalg.norm(bags.instances - model.means_[c, k], axis=1)
+    assert np.quantile(distance, 0.95) < 4
+
+
+def test_several_classes(rng):
+    """The first class is the background; one mixture for each of the others."""
+    centres = {"ape": [6.0, 0.0], "bee": [0.0, 6.0]}
+    names = np.array(["_none", "ape", "bee"])[np.arange(60) % 3]
+    arrays, truth = [], []
+    for name in names:
+        x = rng.normal(size=(6, 2))
+        labels = np.array(["_none"] * 6, dtype=object)
+        if name != "_none":
+            x[:2] += centres[name]
+            labels[:2] = name
+        arrays.append(x)
+        truth.extend(labels)
+    truth = np.array(truth, dtype=str)
+    model = DPMIL(n_components=4, random_state=0).fit(arrays[:45], names[:45])
+    assert model.score(arrays[45:], names[45:]) >= 0.9
+    test = Bags.from_list(arrays[45:])
+    assert np.mean(model.predict_instances(test) == truth[-test.n_instances :]) > 0.9
+    for p in (model.predict_proba(test), model.predict_proba_instances(test)):
+        assert p.shape[1] == 3
+        np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert model.decision_function(test).shape == (15, 3)
+    assert model.weights_.shape == (3, 4)
+    inferred = Bags.from_list(arrays[:45]).split(model.instance_labels_)
+    for part, name in zip(inferred, names[:45], strict=True):
+        assert name in part
+        assert set(part) <= {name, "_none"}
+    wrong = np.full(45 * 6, None, dtype=object)
+    wrong[6] = "bee"  # bag 1 is an ape
+    with pytest.raises(ValueError, match="bag 1 is labelled 'ape' but has an instance labelled"):
+        DPMIL(n_components=2).fit(arrays[:45], names[:45], instance_labels=wrong)
+    wrong[6:12] = "_none"
+    with pytest.raises(ValueError, match="bag 1 is labelled 'ape' but every instance"):
+        DPMIL(n_components=2).fit(arrays[:45], names[:45], instance_labels=wrong)
+
+
+def assert_finite(model, bags):
+    for name in ("decision_function", "predict_proba"):
+        assert np.isfinite(getattr(model, name)(bags)).all()
+        assert np.isfinite(getattr(model, f"{name}_instances")(bags)).all()
+    for value in (model.weights_, model.means_, model.covariances_, model.precisions_):
+        assert np.isfinite(value).all()
+    assert np.isfinite(model.bounds_).all()
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+@pytest.mark.parametrize(
+    "case", ["constant feature", "copied feature", "more features than instances", "one instance"]
+)
+def test_degenerate_data(case, covariance_type, rng):
+    bags, y, _ = make_problem(n_bags=8, n_features=3)
+    X = bags.instances
+    if case == "constant feature":
+        X = np.column_stack([X, np.full(len(X), 7.0)])
+    elif case == "copied feature":
+        X = np.column_stack([X, X[:, 0] * 1e3])
+    elif case == "more features than instances":
+        X = np.column_stack([X, rng.normal(size=(len(X), 60))])
+    if case == "one instance":  # in each class
+        bags, y = Bags(X[:2], [0, 1, 2]), np.array([0, 1])
+    else:
+        bags = Bags(X, bags.offsets)
+    model = DPMIL(covariance_type=covariance_type, random_state=0).fit(bags, y)
+    assert_finite(model, bags)
+    far = Bags(bags.instances * 1e6, bags.offsets)
+    assert_finite(model, far)
+
+
+def test_clear_errors():
+    bags, y, _ = make_problem(n_bags=6)
+    same = Bags(np.ones((4, 2)), [0, 2, 4])
+    with pytest.raises(ValueError, match="all 4 instances are equal"):
+        DPMIL().fit(same, [0, 1])
+    flat = bags.map(lambda X: np.column_stack([X, np.ones(len(X))]))
+    with pytest.raises(ValueError, match="covariance_floor > 0"):
+        DPMIL(covariance_floor=0).fit(flat, y)
+    with pytest.raises(ValueError, match="feature 3 has prior variance 0"):
+        DPMIL(covariance_floor=0, covariance_type="diag").fit(flat, y)
+    with pytest.raises(ValueError, match="larger than 2"):
+        DPMIL(degrees_of_freedom_prior=1.5).fit(bags, y)
+    with pytest.raises(ValueError, match=r"mean_prior must be finite, of shape \(3,\)"):
+        DPMIL(mean_prior=[0.0]).fit(bags, y)
+    with pytest.raises(ValueError, match="covariance_prior must be finite"):
+        DPMIL(covariance_prior=np.eye(2)).fit(bags, y)
+    with pytest.raises(ValueError, match="singular to machine precision"):
+        DPMIL(covariance_prior=1e-40, covariance_floor=0).fit(bags, y)
+
+
+def test_priors_can_be_given():
+    bags, y, _ = make_problem()
+    given = DPMIL(
+        n_components=3,
+        mean_prior=bags.instances.mean(axis=0),
+        covariance_prior=np.cov(bags.instances.T),
+        degrees_of_freedom_prior=4.0,
+        random_state=0,
+    ).fit(bags, y)
+    default = DPMIL(n_components=3, random_state=0).fit(bags, y)
+    np.testing.assert_allclose(given.bounds_, default.bounds_, rtol=1e-9)
+
+
+def test_more_starts_never_lower_the_bound():
+    bags, y, _ = make_problem(n_bags=40, shift=1.0)
+    bounds = [DPMIL(n_init=n, random_state=0).fit(bags, y).bound_ for n in (1, 4)]
+    assert bounds[1] >= bounds[0]
+
+
+def test_bound_recovers_from_classes_that_changed_places():
+    """Bulky positive bags: from the bags' labels the positive class takes the common kind."""
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 2
+    arrays = [rng.normal(size=(20 if target else 12, 3)) for target in y]
+    for x, target in zip(arrays, y, strict=True):
+        x[0] += 6 * target * rng.choice([-1, 1], size=3)
+    settings = {"covariance_prior": 2000.0, "random_state": 0}
+    one = DPMIL(n_init=1, **settings).fit(arrays, y)
+    two = DPMIL(n_init=2, **settings).fit(arrays, y)
+    assert one.instance_labels_.mean() > 0.5  # the common instances of positive bags
+    assert two.instance_labels_.mean() < 0.1
+    assert two.bound_ > one.bound_
+
+
+def test_witness_start_respects_known_labels():
+    bags, y, truth = make_problem(n_bags=10)
+    known = np.full(len(truth), -1)
+    known[bags.offsets[1]] = 0
+    known[bags.offsets[3]] = known[bags.offsets[3] + 1] = 1
+    prior, _ = make_prior(bags.instances)
+    Z = dirichlet.whiten(bags.instances, prior)
+    block = constrained.Block(Z, bags.offsets, y, known)
+    labels = constrained.witness_labels(lambda: iter([block]), prior)
+    assert labels[bags.offsets[1]] == 0
+    per_bag = [part.sum() for part in bags.split(labels)]
+    expected = y.copy()
+    expected[3] = 2
+    np.testing.assert_array_equal(per_bag, expected)
+
+
+def test_large_classes_start_from_a_sample(monkeypatch):
+    bags, y, _ = make_problem(n_bags=40)
+    monkeypatch.setattr(module, "_START_ROWS", 30)
+    assert DPMIL(n_components=4, random_state=0).fit(bags, y).score(bags, y) > 0.8
+
+
+def test_kernel_map_in_a_pipeline():
+    """Kernel PCA by the Nystroem map, so that no N x N matrix is needed."""
+    bags, y, _ = make_problem(n_bags=40)
+    model = make_pipeline(
+        InstanceTransformer(Nystroem(gamma=0.05, n_components=30, random_state=0)),
+        InstanceTransformer(PCA(5, random_state=0)),
+        DPMIL(n_components=4, random_state=0),
+    )
+    model.fit(bags, y)
+    assert model.score(bags, y) > 0.8
+    assert model.predict_proba_instances(bags).shape == (bags.n_instances, 2)
+
+
+def test_verbose_shows_the_bound(capsys):
+    bags, y, _ = make_problem(n_bags=8)
+    DPMIL(n_components=2, verbose=True, random_state=0).fit(bags, y)
+    assert "bound" in capsys.readouterr().out

@@ -1,0 +1,277 @@
+"""One result, however the work is run: serial, threads, Dask, memory, disk, files, checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
+from bagwise.datasets import load_musk1
+from bagwise.models.drivers import Serial, Threads, cut, make_driver
+from bagwise.models.variational import parts as parts_module
+from bagwise.models.variational.likelihoods import Labels
+from bagwise.models.variational.parts import Projected, make_parts, parse_bytes, plan_cache
+
+OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 12, "tol": 0.0, "chunk_size": 64}
+
+
+@pytest.fixture(scope="module")
+def musk():
+    return load_musk1(return_X_y=True)
+
+
+def fit(musk, model=VGPMIL, **options):
+    bags, y = musk
+    return model(**{**OPTIONS, **options}).fit(bags, y)
+
+
+@pytest.fixture(scope="module")
+def serial(musk):
+    return fit(musk, driver="serial")
+
+
+def assert_same_fit(a, b, bags, tol=1e-8):
+    np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=tol)
+    np.testing.assert_allclose(a.bound_history_, b.bound_history_, rtol=1e-9)
+    np.testing.assert_allclose(a.instance_proba_, b.instance_proba_, atol=tol)
+    np.testing.assert_allclose(a.loo_decision_, b.loo_decision_, atol=1e-6)
+    np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(bags), atol=tol)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"driver": "threads", "n_jobs": 3},
+        {"n_jobs": 2},
+        {"driver": "serial", "cache": "disk"},
+        {"driver": "serial", "cache": "none"},
+        {"driver": "threads", "cache": "disk", "n_jobs": 2},
+        {"driver": "serial", "cache": "auto", "memory_limit": 1000},
+        {"driver": "serial", "chunk_size": 7},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_same_result(musk, serial, options):
+    assert_same_fit(fit(musk, **options), serial, musk[0])
+
+
+def test_auto_cache_says_what_it_did(musk, serial):
+    assert serial.cache_ == "memory"
+    assert fit(musk, memory_limit="1KB").cache_ == "disk"
+
+
+@pytest.mark.parametrize("likelihood", ["or", "witness", "inherited"])
+def test_every_likelihood(musk, likelihood):
+    a, b = (fit(musk, likelihood=likelihood, n_jobs=n) for n in (None, 2))
+    assert_same_fit(a, b, musk[0])
+
+
+@pytest.mark.parametrize("model", [GVGPMIL, LMVGPMIL])
+def test_every_relative(musk, model):
+    a, b = (fit(musk, model, cache=c) for c in ("memory", "disk"))
+    assert_same_fit(a, b, musk[0])
+
+
+def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
+    bags, y = musk
+    padded = np.concatenate([np.zeros((5, bags.n_features)), bags.instances])
+    padded.tofile(tmp_path / "rows.bin")
+    mapped = np.memmap(tmp_path / "rows.bin", dtype=np.float64, mode="r", shape=padded.shape)
+    sliced = Bags(mapped[5:], bags.offsets)
+    made = make_parts(
+        sliced.instances,
+        Labels(bags.offsets, y, np.full(bags.n_instances, -1, dtype=np.int8)),
+        None,
+        np.zeros(bags.n_instances),
+        64,
+        3,
+    )
+    rows = np.concatenate([part.blocks.X[:] for part in made])
+    np.testing.assert_array_equal(rows, bags.instances)
+    np.testing.assert_array_equal(made[1].blocks.X[[2, 0]], made[1].blocks.X[:][[2, 0]])
+    assert_same_fit(fit((sliced, y), cache="disk"), serial, bags)
+
+
+def test_truncated_memory_map_is_named(tmp_path):
+    from bagwise.files import map_rows_of
+
+    np.zeros((4, 2)).tofile(tmp_path / "rows.bin")
+    mapped = np.memmap(tmp_path / "rows.bin", dtype=np.float64, mode="r", shape=(4, 2))
+    rows = map_rows_of(mapped)
+    os.truncate(tmp_path / "rows.bin", 40)
+    with pytest.raises(ValueError, match=r"rows\.bin ends before row 4"):
+        rows[0:4]
+
+
+def test_folder_of_files(musk, serial, tmp_path):
+    from bagwise.files import read_bags
+
+    bags, y = musk
+    for i, x in enumerate(bags):
+        np.save(tmp_path / f"{i:03d}.npy", x)
+    lazy = read_bags(tmp_path, lazy=True)
+    assert_same_fit(fit((lazy, y), cache="none"), serial, bags)
+
+
+def test_parts_hold_every_bag_once():
+    offsets = np.array([0, 3, 4, 10, 30, 31, 33])
+    labels = Labels(offsets, np.arange(6) % 2, np.full(33, -1, dtype=np.int8))
+    X = np.arange(66.0).reshape(33, 2)
+
+    class Project:
+        def __call__(self, x):
+            return x.T, x[:, 0]
+
+        def place(self, labels):
+            return labels
+
+    for n_parts in (1, 2, 3, 50):
+        made = make_parts(X, labels, Project(), np.arange(33.0), 4, n_parts)
+        assert 1 <= len(made) <= n_parts
+        blocks = [block for part in made for block in part.blocks]
+        assert all(isinstance(part.blocks, Projected) for part in made)
+        np.testing.assert_array_equal(np.concatenate([b.r for b in blocks]), X[:, 0])
+        np.testing.assert_array_equal(np.concatenate([b.labels.y for b in blocks]), labels.y)
+        np.testing.assert_array_equal(
+            np.concatenate([pi for part in made for pi in part.pis]), np.arange(33.0)
+        )
+
+
+def test_make_driver():
+    assert isinstance(make_driver(), Serial)
+    assert isinstance(make_driver(1, "serial"), Serial)
+    assert isinstance(make_driver(None, "threads"), Threads)
+    assert make_driver(2).n_jobs == 2
+    own = Threads(3)
+    assert make_driver(driver=own) is own
+    assert [row for s in cut(np.array([0, 1, 2]), 1) for row in s.rows] == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10", 10), ("2KB", 2000), ("1.5 gb", 1_500_000_000), (7.9, 7), (None, None)]
+)
+def test_parse_bytes(text, size):
+    assert parse_bytes(text) == size
+
+
+def test_bad_limits(musk):
+    with pytest.raises(ValueError, match="memory_limit must be bytes"):
+        VGPMIL(memory_limit="lots").fit(*musk)
+    with pytest.raises(ValueError, match="would hold"):
+        VGPMIL(cache="memory", memory_limit=10).fit(*musk)
+    with pytest.raises(ValueError, match="'cache' parameter"):
+        VGPMIL(cache="tape").fit(*musk)
+    assert plan_cache("auto", 10, 10, "float64", None).cache == "memory"
+
+
+def test_full_disk_is_said_and_nothing_stays(musk, monkeypatch, tmp_path):
+    monkeypatch.setattr(parts_module.tempfile, "tempdir", str(tmp_path))
+
+    class Full:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc):
+            self.stream.close()
+
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    opened = os.fdopen
+    monkeypatch.setattr(parts_module.os, "fdopen", lambda *a: Full(opened(*a)))
+    with pytest.raises(OSError, match="could not be cached on disk"):
+        VGPMIL(**{**OPTIONS, "cache": "disk"}).fit(*musk)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_files_are_removed(musk, monkeypatch, tmp_path):
+    monkeypatch.setattr(parts_module.tempfile, "tempdir", str(tmp_path))
+    fit(musk, cache="disk")
+    assert list(tmp_path.iterdir()) == []
+
+
+class KilledError(Exception):
+    pass
+
+
+class TestCheckpoint:
+    @pytest.mark.parametrize("options", [{}, {"likelihood": "witness"}, {"n_jobs": 2}])
+    def test_resumes_to_the_same_result(self, musk, tmp_path, options):
+        path = tmp_path / "fit.npz"
+        seen = []
+
+        def kill(told):
+            seen.append(told.n_iter)
+            if told.n_iter == 8:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=3, callback=kill, **options).fit(
+                *musk
+            )
+        assert path.exists()
+        later = []
+        again = fit(
+            musk,
+            checkpoint=path,
+            checkpoint_every=3,
+            callback=lambda t: later.append(t.n_iter),
+            **options,
+        )
+        assert later[0] == 6
+        assert_same_fit(again, fit(musk, **options), musk[0], tol=1e-12)
+        assert not path.exists()
+
+    def test_another_problem_is_refused(self, musk, tmp_path):
+        path = tmp_path / "fit.npz"
+
+        def kill(told):
+            if told.n_iter == 3:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=1, callback=kill).fit(*musk)
+        before = path.read_bytes()
+        with pytest.raises(ValueError, match="checkpoint of another fit"):
+            VGPMIL(**{**OPTIONS, "random_state": 1}, checkpoint=path).fit(*musk)
+        assert path.read_bytes() == before
+
+    def test_garbage_is_refused(self, musk, tmp_path):
+        (tmp_path / "fit.npz").write_bytes(b"junk")
+        with pytest.raises(ValueError, match="is not a checkpoint"):
+            VGPMIL(**OPTIONS, checkpoint=tmp_path / "fit.npz").fit(*musk)
+
+    def test_killed_process(self, musk, tmp_path):
+        """A fit killed by SIGKILL goes on from its checkpoint in a new process."""
+        path = tmp_path / "fit.npz"
+        script = textwrap.dedent(f"""
+            import time, warnings
+            warnings.simplefilter("ignore")
+            from bagwise import VGPMIL
+            from bagwise.datasets import load_musk1
+            slow = lambda told: time.sleep(0.2)
+            VGPMIL(**{OPTIONS!r}, checkpoint={str(path)!r}, checkpoint_every=2, callback=slow).fit(
+                *load_musk1(return_X_y=True))
+        """)
+        process = subprocess.Popen([sys.executable, "-c", script])
+        deadline = time.monotonic() + 120
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert path.exists(), "the fit ended before it could be killed"
+        first = []
+        again = fit(musk, checkpoint=path, callback=lambda t: first.append(t.n_iter))
+        assert first[0] >= 2
+        assert_same_fit(again, fit(musk), musk[0], tol=1e-12)

@@ -1,0 +1,68 @@
+"""partial_fit of the VGPMIL family."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from bagwise import VGPMIL, Bags
+from bagwise.datasets import load_digit_bags, load_musk1
+from tests.checks import make_problem
+
+
+@pytest.mark.parametrize("likelihood", ["or", "witness", "inherited"])
+def test_full_batches_and_unit_steps_equal_batch(likelihood):
+    bags, y = load_musk1(return_X_y=True)
+    options = {"likelihood": likelihood, "n_inducing": 30, "random_state": 0}
+    batch = VGPMIL(max_iter=7, tol=0.0, calibrate=False, **options).fit(bags, y)
+    stream = VGPMIL(**options)
+    for _ in range(7):
+        stream.partial_fit(bags, y, step=1.0, total_bags=len(bags))
+    np.testing.assert_allclose(stream.posterior_mean_, batch.posterior_mean_, atol=1e-10)
+    np.testing.assert_allclose(stream.predict_proba(bags), batch.predict_proba(bags), atol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", ["witness", "noisy-max"])
+def test_a_stream_learns(likelihood):
+    data = load_digit_bags(n_bags=150)
+    train, test = data.bags[:110], data.bags[110:]
+    model = VGPMIL(likelihood=likelihood, n_inducing=60, random_state=0)
+    for _ in range(4):
+        for start in range(0, 110, 22):
+            part = slice(start, start + 22)
+            model.partial_fit(train[part], data.y[part], classes=[0, 1], total_bags=110)
+    assert model.n_iter_ == 20
+    batch = VGPMIL(likelihood=likelihood, n_inducing=60, random_state=0).fit(train, data.y[:110])
+    ours, theirs = (m.decision_function_instances(test) for m in (model, batch))
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.8
+    assert roc_auc_score(test.instance_labels, ours) > 0.9
+
+
+def test_one_class_batches_and_known_labels():
+    bags, y, labels = make_problem()
+    model = VGPMIL(n_inducing=10, random_state=0)
+    for code in (0, 1):
+        chosen = y == code
+        known = [part for part, keep in zip(bags.split(labels), chosen, strict=True) if keep]
+        model.partial_fit(bags[chosen], y[chosen], classes=[0, 1], instance_labels=known)
+    assert model.score(bags, y) > 0.7
+
+
+def test_bad_batches_leave_the_model_as_it_was():
+    bags, y, _ = make_problem()
+    model = VGPMIL(n_inducing=10, random_state=0)
+    with pytest.raises(ValueError, match="first partial_fit needs the two classes"):
+        model.partial_fit(bags[y == 0], y[y == 0])
+    model.partial_fit(bags, y)
+    before = model.decision_function(bags)
+    for data, labels, options, message in [
+        (Bags(np.ones((4, 2)), [0, 4]), [1], {}, "expecting 3 features"),
+        (bags, np.full(len(bags), 7), {}, "has label 7"),
+        (bags, y, {"classes": [0, 5]}, "must stay those of the first call"),
+        (bags, y, {"step": 1.5}, "step must be in"),
+        (Bags(np.ones((4, 3)), [0, 4, 4]), [0, 1], {}, "bag 1 has 0 instances"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(data, labels, **options)
+        np.testing.assert_array_equal(model.decision_function(bags), before)

@@ -1,0 +1,364 @@
+"""The report: complete, self-contained, safe, and alive in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bagwise import Bags
+from bagwise.files import Problem
+from bagwise.models.registry import make_model
+from bagwise.report import html
+from bagwise.report.data import data_warnings
+from bagwise.report.evaluation import Evaluation, cross_validate
+from bagwise.report.html import Report, render_report, write_report
+from bagwise.report.predictions import Predictions, predict_tables, write_predictions
+from tests.filing import arrays
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def make_report(**change):
+    made = arrays(n_bags=30)
+    coords = np.concatenate([c for _, _, c, _ in made])
+    bags = Bags.from_list([x for _, x, _, _ in made], ids=[f"slide_{n}" for n, *_ in made])
+    bags = Bags(bags.instances, bags.offsets, bags.ids, columns={"coords": coords})
+    y = np.array(["normal", "tumor"])[[t for *_, t in made]]
+    model = make_model("vgpmil", n_inducing=20, calibrate=True, bag_rule="max").fit(bags, y)
+    evaluation = cross_validate(model, bags, y, n_splits=3)
+    about = {"extra": {"name": "vgpmil", "remarks": ["a remark"]}, "steps": ["VGPMIL"]}
+    made = predict_tables(model, bags)
+    return Report(made, bags, about, y, evaluation, model.bound_history_)._replace(**change)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return make_report()
+
+
+def payload(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S).group(1))
+
+
+def test_the_page_is_self_contained(report):
+    page = render_report(report)
+    assert not re.search(r"(?:src|href)\s*=\s*[\"'](?!#)", page)
+    assert "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page
+    assert "<!--" not in page
+    for text in ("ROC curve", "Precision and recall", "Training", "a remark", "30", "threshold"):
+        assert text in page
+
+
+def test_the_page_holds_the_predictions(report):
+    data = payload(render_report(report))
+    np.testing.assert_allclose(data["p"], report.predictions.bags["probability"], atol=1e-5)
+    assert data["ids"][3] == "slide_003"
+    assert data["classes"] == ["normal", "tumor"]
+    assert [data["classes"][i] for i in data["truth"]] == report.truth.tolist()
+    assert sum(data["instances"]["sizes"]) == report.bags.n_instances
+
+
+def test_names_cannot_become_markup(report):
+    bags = Bags(report.bags.instances, report.bags.offsets, [EVIL] + ["a"] * 29)
+    table = report.predictions.bags.assign(id=bags.ids, label=EVIL)
+    made = report.predictions._replace(bags=table, classes=["no", EVIL])
+    about = {"extra": {"name": EVIL, "remarks": [EVIL]}, "steps": [EVIL], "parameters": {"a": EVIL}}
+    page = render_report(
+        report._replace(
+            bags=bags,
+            predictions=made,
+            about=about,
+            truth=None,
+            title=EVIL,
+            skipped=[Problem(EVIL, EVIL)],
+        )
+    )
+    assert EVIL not in page
+    assert payload(page)["ids"][0] == EVIL
+
+
+def test_little_is_needed(report):
+    bare = Report(report.predictions, report.bags, {})
+    page = render_report(bare)
+    assert "ROC curve" not in page
+    assert payload(page)["truth"] is None
+
+
+def test_models_without_instances_or_probabilities(report):
+    bags = report.bags
+    y = np.arange(30) % 2
+    made = predict_tables(make_model("statistics").fit(bags, y), bags)
+    assert made.instances is None
+    assert "says nothing about their instances" in render_report(Report(made, bags, {}))
+    from sklearn.svm import SVC
+
+    from bagwise import SingleInstance
+
+    made = predict_tables(SingleInstance(SVC()).fit(bags, y), bags)
+    assert made.bags["probability"].isna().all()
+    page = render_report(Report(made, bags, {}))
+    assert "gives scores, not probabilities" in page
+    assert payload(page)["score"] is not None
+
+
+def test_large_reports_show_the_most_probable_bags(report, monkeypatch):
+    monkeypatch.setattr(html, "_MAX_INSTANCES", 40)
+    page = render_report(report)
+    data = payload(page)
+    assert sum(data["instances"]["sizes"]) <= 40
+    p = np.asarray(data["p"])
+    shown = data["instances"]["bags"]
+    assert p[shown].min() >= np.sort(p)[::-1][len(shown) - 1]
+    assert "most probable bags; instances.parquet has all" in page
+
+
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3), (9, 7, 1), (9, 7, 4)])
+def test_pictures(report, shape, monkeypatch, rng):
+    images = rng.uniform(size=(report.bags.n_instances, *shape))
+    with_images = report._replace(bags=report.bags.with_columns(images=images))
+    found = payload(render_report(with_images))["instances"]["images"]
+    assert (found["height"], found["width"]) == (9, 7)
+    assert found["channels"] == (3 if shape[2:] in ((3,), (4,)) else 1)
+    monkeypatch.setattr(html, "_MAX_PIXELS", 20 * report.bags.n_instances)
+    small = payload(render_report(with_images))["instances"]["images"]
+    assert small["height"] < 9
+
+
+def test_write_report_and_tables(report, tmp_path):
+    assert write_report(report, tmp_path / "r.html").stat().st_size > 20_000
+    names = [p.name for p in write_predictions(report.predictions, tmp_path)]
+    assert names == ["bags.csv", "instances.parquet"]
+
+
+def test_thresholds_move_labels(report):
+    class Fixed:
+        classes_ = np.array(["a", "b"])
+
+        def predict(self, bags):
+            return self.classes_[(self.predict_proba(bags)[:, 1] > 0.5).astype(int)]
+
+        def predict_proba(self, bags):
+            p = np.linspace(0, 1, len(bags))
+            return np.column_stack([1 - p, p])
+
+    bags = report.bags
+    for threshold in (0.2, 0.5, 0.8):
+        made = predict_tables(Fixed(), bags, threshold)
+        assert isinstance(made, Predictions)
+        assert ((made.bags["label"] == "b") == (np.linspace(0, 1, 30) > threshold)).all()
+
+
+def test_evaluations_survive_json():
+    made = Evaluation("held-out", np.array([0, 1, 1]), np.array([0.2, 0.7, 0.4]))
+    again = Evaluation.from_json(json.loads(json.dumps(made.as_json())))
+    assert again.metrics() == made.metrics()
+
+
+def test_data_warnings(rng):
+    X = rng.normal(size=(400, 4))
+    bags = Bags(X, np.arange(101) * 4)
+    y = np.arange(100) % 2
+    assert data_warnings(bags, y) == []
+    constant = X.copy()
+    constant[:, 2] = 7
+    (said,) = data_warnings(Bags(constant, bags.offsets), y)
+    assert said.startswith("1 of 4 features are constant")
+    shared = X.copy()
+    shared[4] = shared[0]  # a row of bag 0 in bag 1, of the other class
+    (said,) = data_warnings(Bags(shared, bags.offsets), y)
+    assert said.startswith("1 distinct instances appear, identical, in bags of both classes")
+    (first, second) = data_warnings(bags, (np.arange(100) < 5).astype(int))
+    assert "only 5 of 100 bags are 1" in first
+    assert "only 5 bags of one class" in second
+    sizes = np.where(y, 6, 2)
+    told = Bags(X, np.concatenate([[0], np.cumsum(sizes)]))
+    (said,) = data_warnings(told, y)
+    assert "number of instances alone predicts the label (AUC 1.00)" in said
+    twice = Bags(np.tile(X[:200], (2, 1)), bags.offsets)
+    assert any("50 of 100 bags repeat" in said for said in data_warnings(twice, None))
+
+
+# In a browser.
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="drives the browser")
+    if CHROMIUM is None:
+        pytest.skip("needs chromium on the PATH")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(report, tmp_path_factory):
+    images = (np.random.default_rng(0).uniform(size=(report.bags.n_instances, 8, 8)) * 255).astype(
+        "u1"
+    )
+    folder = tmp_path_factory.mktemp("pages")
+    write_report(report, folder / "map.html")
+    bags = Bags(report.bags.instances, report.bags.offsets, report.bags.ids)
+    write_report(report._replace(bags=bags), folder / "bars.html")
+    write_report(report._replace(bags=bags.with_columns(images=images)), folder / "images.html")
+    return folder
+
+
+def opened(browser, path: Path, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.faults = []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on(
+        "console", lambda m: page.faults.append(m.text) if m.type in ("error", "warning") else None
+    )
+    page.on(
+        "request", lambda r: page.faults.append(r.url) if not r.url.startswith("file:") else None
+    )
+    page.goto(path.as_uri())
+    return page
+
+
+SIZES = [(1280, 900), (390, 844)]
+
+
+@pytest.mark.parametrize("kind", ["map", "bars", "images"])
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_overflows_and_nothing_fails(browser, page_file, kind, size):
+    page = opened(browser, page_file / f"{kind}.html", *size)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.locator("#detail h3").count() == 1
+    assert (
+        page.locator("#detail canvas").count() == {"map": 1, "bars": 0}.get(kind)
+        or kind == "images"
+    )
+    assert page.screenshot(full_page=True)
+    assert page.faults == []
+    page.close()
+
+
+def column(page, k):
+    cells = page.locator(f"#table tbody tr > :nth-child({k})").all_inner_texts()
+    return [cell.split("\n")[0].strip() for cell in cells]
+
+
+def test_sorting(browser, page_file):
+    page = opened(browser, page_file / "map.html", 1280, 900)
+    p = [float(v) for v in column(page, 2)]
+    assert p == sorted(p, reverse=True)
+    page.get_by_role("button", name="probability").first.click()
+    assert [float(v) for v in column(page, 2)] == sorted(p)
+    assert page.locator("th[aria-sort=ascending]").inner_text() == "probability"
+    page.get_by_role("button", name="bag", exact=True).press("Enter")
+    names = column(page, 1)
+    assert names == sorted(names)
+    assert page.faults == []
+    page.close()
+
+
+def test_opening_a_bag_by_mouse_and_keyboard(browser, page_file):
+    page = opened(browser, page_file / "map.html", 1280, 900)
+    page.get_by_role("button", name="slide_007").click()
+    assert page.locator("#detail h3").inner_text() == "slide_007"
+    assert page.locator("tr[aria-current=true]").count() == 1
+    page.get_by_role("button", name="slide_004").press("Enter")
+    assert page.locator("#detail h3").inner_text() == "slide_004"
+    page.locator("#map").press("ArrowRight")
+    first = page.locator("#tip").inner_text()
+    assert first.startswith("instance ")
+    page.locator("#map").press("ArrowRight")
+    assert page.locator("#tip").inner_text() != first
+    page.get_by_role("button", name="uncertainty").click()
+    assert "standard deviation" in page.locator("#scale").inner_text()
+    assert page.faults == []
+    page.close()
+
+
+def wait_for(page, condition):
+    """Poll, because the page's own policy forbids the eval that wait_for_function needs."""
+    for _ in range(100):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
+
+
+def test_a_phone_goes_to_the_bag_and_back(browser, page_file):
+    page = opened(browser, page_file / "images.html", 390, 844)
+    page.get_by_role("button", name="slide_009").click()
+    wait_for(page, "document.getElementById('detail').getBoundingClientRect().top < 100")
+    page.get_by_role("button", name="All bags").click()
+    wait_for(page, "document.getElementById('bags').getBoundingClientRect().top > -100")
+    page.close()
+
+
+def test_finding_and_filtering(browser, page_file):
+    page = opened(browser, page_file / "bars.html", 1280, 900)
+    page.get_by_label("Find a bag").fill("slide_02")
+    assert len(column(page, 1)) == 10
+    page.get_by_label("Find a bag").fill("")
+    page.get_by_label("Show").select_option("pos")
+    assert set(column(page, 4)) == {"tumor"}
+    page.get_by_label("Show").select_option("wrong")
+    assert page.locator("#count").inner_text().endswith("of 30 bags")
+    page.close()
+
+
+def test_the_threshold_moves_the_counts(browser, page_file, report):
+    page = opened(browser, page_file / "map.html", 1280, 900)
+    page.locator("#threshold").fill("0.9")
+    y, p = report.evaluation.y, np.round(report.evaluation.probability, 5)
+    assert int(page.locator("#tp").inner_text()) == int(((p > 0.9) & (y == 1)).sum())
+    assert int(page.locator("#tn").inner_text()) == int(((p <= 0.9) & (y == 0)).sum())
+    page.close()
+
+
+CONTRAST = """() => {
+  const parse = (c) => c.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const c = parse(getComputedStyle(node).backgroundColor);
+      if (c.length === 3 || c[3] > 0.99) return c;
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  for (const node of document.querySelectorAll("h1,h2,h3,p,td,th,button,label,span,li,b,a,small")) {
+    if (![...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    if (!node.getClientRects().length) continue;
+    const back = getComputedStyle(node).backgroundColor.startsWith("color(") ? null : ground(node);
+    if (!back || getComputedStyle(node).color.startsWith("color(")) continue;
+    const [a, b] = [light(parse(getComputedStyle(node).color)), light(back)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) low.push([node.tagName, node.textContent.trim().slice(0, 30), ratio]);
+  }
+  return low;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast_and_pictures_have_words(browser, page_file, scheme):
+    page = opened(browser, page_file / "map.html", 1280, 900)
+    page.emulate_media(color_scheme=scheme)
+    assert page.evaluate(CONTRAST) == []
+    unnamed = "[...document.querySelectorAll('[role=img],canvas')].filter(n => !n.ariaLabel).length"
+    assert page.evaluate(unnamed) == 0
+    unlabelled = (
+        "[...document.querySelectorAll('input,select,button')]"
+        ".filter(n => !(n.labels?.length || n.textContent.trim() || n.ariaLabel)).length"
+    )
+    assert page.evaluate(unlabelled) == 0
+    assert page.evaluate("document.documentElement.lang") == "en"
+    page.close()

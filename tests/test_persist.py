@@ -1,0 +1,366 @@
+"""Models on disk: they come back the same, and nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import skops.io
+from sklearn.base import BaseEstimator
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import bagwise
+from bagwise import Bags, InstanceTransformer, SingleInstance, make_pipeline, persist
+from bagwise.models.registry import MODELS, load_class, make_model
+from tests.checks import make_problem
+from tests.checks.contract import assert_same, outputs
+
+FIXTURES = Path(__file__).parent / "fixtures"
+QUICK = {
+    "vgpmil": {"n_inducing": 10},
+    "lm-vgpmil": {"n_inducing": 10},
+    "psi-vgpmil": {"n_inducing": 10},
+    "g-vgpmil": {"n_inducing": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    bags, y, _ = make_problem()
+    return bags, y
+
+
+def need_family(name):
+    """Skip where an installation lacks a family of models."""
+    try:
+        return load_class(MODELS[name])
+    except ModuleNotFoundError as error:
+        return pytest.skip(f"{name} is not installed: {error}")
+
+
+def saved(model, tmp_path, **more):
+    return persist.save(model, tmp_path / "model.bagwise", **more)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back_exactly(name, problem, tmp_path):
+    bags, y = problem
+    need_family(name)
+    model = make_model(name, **QUICK.get(name, {})).fit(bags, y)
+    again = bagwise.load(saved(model, tmp_path))
+    assert type(again) is type(model)
+    assert_same(outputs(model, bags), outputs(again, bags), tol=0)
+    assert repr(again.get_params()) == repr(model.get_params())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SingleInstance(SVC()),
+        SingleInstance(GaussianProcessClassifier(ConstantKernel() * RBF(2.0))),
+        make_pipeline(InstanceTransformer(StandardScaler()), SingleInstance(LogisticRegression())),
+        SingleInstance(CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=3)),
+        SingleInstance(CalibratedClassifierCV(LogisticRegression(), cv=3)),
+        GridSearchCV(SingleInstance(LogisticRegression()), {"estimator__C": [0.1, 1]}, cv=2),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_scikit_learn_inside(model, problem, tmp_path):
+    bags, y = problem
+    model.fit(bags, y)
+    assert_same(outputs(model, bags), outputs(bagwise.load(saved(model, tmp_path)), bags), tol=0)
+
+
+def test_other_class_labels_and_names(problem, tmp_path):
+    bags, y = problem
+    model = SingleInstance(LogisticRegression()).fit(bags, np.array(["benign", "malignant"])[y])
+    path = saved(model, tmp_path, bags=bags, y=y, feature_names=["a", "b", "c"], extra={"k": 1})
+    assert bagwise.load(path).predict(bags).tolist() == model.predict(bags).tolist()
+    about = persist.about(path)
+    assert about["classes"] == ["benign", "malignant"]
+    assert about["feature_names"] == ["a", "b", "c"]
+    assert about["training"]["classes"] == {"0": 12, "1": 12}
+    assert about["n_features"] == 3
+    assert about["extra"] == {"k": 1}
+    assert about["bagwise"] == bagwise.__version__
+
+
+def test_models_of_earlier_releases_load():
+    files = sorted(FIXTURES.glob("*.bagwise"))
+    assert files
+    for path in files:
+        model = bagwise.load(path)
+        expected = np.load(path.with_name(path.name.replace(".bagwise", ".npz")))
+        bags = Bags(expected["instances"], expected["offsets"])
+        np.testing.assert_allclose(model.predict_proba(bags)[:, 1], expected["p"], rtol=1e-6)
+        np.testing.assert_allclose(
+            model.predict_proba_instances(bags)[:, 1], expected["p_instances"], rtol=1e-6, atol=1e-9
+        )
+
+
+# Objects that store themselves.
+
+
+class Stranger:
+    """Something skops knows nothing about; stands for a torch module."""
+
+    def __init__(self, weights):
+        self.weights = weights
+        self.handle = lambda: None  # cannot be stored
+
+    def __bagwise_state__(self):
+        return {"weights": self.weights}
+
+    @classmethod
+    def __bagwise_restore__(cls, state):
+        return cls(state["weights"])
+
+
+def test_objects_that_store_themselves(monkeypatch, tmp_path, problem):
+    bags, y = problem
+    monkeypatch.setattr(persist, "Stranger", Stranger, raising=False)
+    monkeypatch.setattr(Stranger, "__module__", "bagwise.persist")
+    inner = SingleInstance(LogisticRegression()).fit(bags, y)
+    inner.module_ = Stranger(np.arange(3.0))
+    inner.more_ = [("a", {"b": Stranger(np.ones(2))})]
+    model = make_pipeline(InstanceTransformer(StandardScaler()), inner)
+    again = bagwise.load(saved(model, tmp_path))
+    np.testing.assert_array_equal(again[-1].module_.weights, np.arange(3.0))
+    np.testing.assert_array_equal(again[-1].more_[0][1]["b"].weights, np.ones(2))
+    assert isinstance(inner.module_, Stranger)  # saving changed nothing
+
+
+# What is refused.
+
+
+class Foreign(BaseEstimator):
+    pass
+
+
+@dataclass
+class ForeignValue:
+    a: int = 1
+
+
+class ForeignTuple(NamedTuple):
+    a: int = 1
+
+
+@pytest.mark.parametrize("value", [Foreign(), ForeignValue(), ForeignTuple(), os.system, Path("x")])
+def test_what_is_not_on_the_list_is_not_saved(value, problem, tmp_path):
+    bags, y = problem
+    model = SingleInstance(LogisticRegression()).fit(bags, y)
+    model.extra_ = value
+    with pytest.raises(ValueError, match="cannot be saved: it holds"):
+        saved(model, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trees_are_refused_by_name(problem, tmp_path):
+    bags, y = problem
+    model = SingleInstance(RandomForestClassifier(3, random_state=0)).fit(bags, y)
+    with pytest.raises(ValueError, match=r"sklearn\.tree\._tree\.Tree"):
+        saved(model, tmp_path)
+
+
+def rewrite(path, change_about=None, payload=None):
+    """A file as an attacker or a newer release would make it: consistent, but odd."""
+    with zipfile.ZipFile(path) as archive:
+        about = json.loads(archive.read("bagwise.json"))
+        content = archive.read("model.skops") if payload is None else payload
+    about["sha256"] = hashlib.sha256(content).hexdigest()
+    (change_about or (lambda about: None))(about)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("bagwise.json", json.dumps(about))
+        archive.writestr("model.skops", content)
+    return path
+
+
+@pytest.fixture
+def good(problem, tmp_path):
+    bags, y = problem
+    return saved(SingleInstance(LogisticRegression()).fit(bags, y), tmp_path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.system, ("touch exploded",))
+
+
+def edited(payload, change):
+    """A skops payload with its schema edited."""
+    import io
+
+    old = zipfile.ZipFile(io.BytesIO(payload))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "schema.json":
+                schema = json.loads(content)
+                change(schema)
+                content = json.dumps(schema).encode()
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def node(module, name, loader, **more):
+    return {"__class__": name, "__module__": module, "__loader__": loader, "__id__": 1, **more}
+
+
+def arguments(*values):
+    content = [
+        node("builtins", "str", "JsonNode", content=json.dumps(v), is_json=True) for v in values
+    ]
+    return node("builtins", "tuple", "TupleNode", content=content)
+
+
+ATTACKS = {
+    "a function by name": node("os", "system", "FunctionNode"),
+    "a type by name": node("subprocess", "Popen", "TypeNode"),
+    "a constructor": node(
+        "subprocess", "Popen", "ConstructorFromReduceNode", content=arguments("touch exploded")
+    ),
+    "a method call": node("builtins", "eval", "TypeNode"),
+    "an operator": node(
+        "operator", "methodcaller", "OperatorFuncNode", attrs=arguments("system", "touch exploded")
+    ),
+    "an object with a state": node(
+        "tests.test_persist", "Bomb", "ObjectNode", content=arguments("x")
+    ),
+    "bagwise's own functions": node("bagwise.persist", "load", "FunctionNode"),
+    "bagwise's own helpers": node("bagwise.files.rows", "LazyRows", "ObjectNode"),
+    "a partial": node(
+        "functools",
+        "partial",
+        "PartialNode",
+        content={
+            "func": node("os", "system", "FunctionNode"),
+            "args": arguments("touch exploded"),
+            "kwds": node(
+                "builtins",
+                "dict",
+                "DictNode",
+                content={},
+                key_types=node("builtins", "list", "ListNode", content=[]),
+            ),
+            "namespace": node("builtins", "str", "JsonNode", content="null", is_json=True),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_malicious_files_are_refused_and_never_executed(attack, good, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    payload = zipfile.ZipFile(good).read("model.skops")
+
+    def plant(schema):
+        schema["content"]["content"]["estimator_"] = {**ATTACKS[attack], "__id__": 99_999}
+
+    rewrite(good, payload=edited(payload, plant))
+    with pytest.raises(ValueError, match=r"model\.bagwise: ") as caught:
+        bagwise.load(good)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_pickle_is_not_a_model(tmp_path, monkeypatch):
+    import pickle  # noqa: TID251 - to attack with
+
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.bagwise"
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="is not a bagwise model"):
+        bagwise.load(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_foreign_and_damaged_files(good, tmp_path):
+    whole = good.read_bytes()
+    skops.io.dump(StandardScaler(), tmp_path / "foreign.bagwise")
+    cases = {
+        "missing.bagwise": (None, "does not exist"),
+        "empty.bagwise": (b"", "is empty"),
+        "short.bagwise": (whole[: len(whole) // 2], "is not a bagwise model, or is cut short"),
+        "text.bagwise": (b"hello", "is not a bagwise model"),
+        "foreign.bagwise": ((tmp_path / "foreign.bagwise").read_bytes(), "is not a bagwise model"),
+    }
+    for name, (content, message) in cases.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message) as caught:
+            bagwise.load(tmp_path / name)
+        assert name in str(caught.value)
+    with pytest.raises(ValueError, match="is a folder"):
+        bagwise.load(tmp_path)
+
+
+@pytest.mark.parametrize("place", range(5, 95, 10))
+def test_flipped_bytes_never_pass(good, place):
+    content = bytearray(good.read_bytes())
+    at = len(content) * place // 100
+    content[at] ^= 0xFF
+    good.write_bytes(bytes(content))
+    try:
+        bagwise.load(good)
+    except ValueError as error:
+        assert str(good) in str(error)
+    else:  # a byte that nothing depends on, such as a time stamp
+        assert persist.about(good)["format"] == "bagwise-model"
+
+
+def test_newer_and_odd_versions(good):
+    rewrite(good, lambda about: about.update(format_version=2, bagwise="9.0"))
+    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 2.*Update bagwise"):
+        bagwise.load(good)
+    rewrite(good, lambda about: about.update(format_version="x"))
+    with pytest.raises(ValueError, match="format version is 'x'"):
+        bagwise.load(good)
+    rewrite(good, lambda about: about.update(format_version=1, sha256="0"))
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        bagwise.load(good)
+    rewrite(good, payload=b"PK nothing")
+    with pytest.raises(ValueError, match="the model in it cannot be read"):
+        bagwise.load(good)
+
+
+def test_a_failed_save_leaves_the_old_model(good, problem, monkeypatch):
+    bags, _ = problem
+    before = bagwise.load(good).decision_function(bags)
+
+    def full(*_args, **_more):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(persist, "_write", full)
+        with pytest.raises(ValueError, match="the disk is full"):
+            persist.save(SingleInstance(LogisticRegression(C=9)), good)
+    np.testing.assert_array_equal(bagwise.load(good).decision_function(bags), before)
+    assert [p.name for p in good.parent.iterdir()] == [good.name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_registered_class_is_on_the_list(name):
+    kind = need_family(name)
+    if kind.__module__.startswith("bagwise."):
+        assert persist._own_class(f"{kind.__module__}.{kind.__qualname__}") is kind
+
+
+def test_what_is_not_a_model_is_not_on_the_list():
+    assert persist._own_class("bagwise.models.no_such.Thing") is None
+    assert persist._own_class("bagwise.cli.console.Printer") is None
