@@ -30,7 +30,7 @@ def fitted():
 def test_search_results_tell_what_won(fitted):
     model, bags, _, _ = fitted
     table = model.search_results_
-    assert {len(column) for column in table.values()} == {60 + 5 * 3}
+    assert {len(column) for column in table.values()} == {70 + 5 * 3}
     assert table["weight"].sum() == pytest.approx(1.0)
     winner = table["weight"].argmax()
     assert table["stage"][winner] == "full"

@@ -37,6 +37,7 @@ from bagwise.models.variational.updates import Posterior, fit_whitened, moments
 # Length scales are shares of the median squared distance; all but the first and last have a bias.
 KERNELS: dict[str, Callable[[float], Kernel]] = {
     "multi-scale": lambda sq: MultiScale(sq, 16.0),
+    "narrowest, v=16": lambda sq: RBF(np.sqrt(sq / 16), 16.0) + Constant(25.0),
     "narrow, v=4": lambda sq: RBF(np.sqrt(sq / 8), 4.0) + Constant(25.0),
     "narrow, v=16": lambda sq: RBF(np.sqrt(sq / 8), 16.0) + Constant(25.0),
     "medium, v=16": lambda sq: RBF(np.sqrt(2 * sq), 16.0) + Constant(25.0),
@@ -106,7 +107,7 @@ def grid() -> list[Design]:
     --------
     >>> from bagwise.models.variational.search import grid
     >>> len(grid()), grid()[0]
-    (60, Design(scale='global', kernel='multi-scale', likelihood='witness, g=0'))
+    (70, Design(scale='global', kernel='multi-scale', likelihood='witness, g=0'))
     """
     return [Design(s, k, name) for s in SCALES for k in KERNELS for name in LIKELIHOODS]
 
