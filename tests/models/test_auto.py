@@ -158,7 +158,7 @@ def test_joint_rule_is_close_to_the_engine(posterior, monkeypatch):
 def test_held_out_scores_are_held_out():
     """A bag's score comes from models that never saw its label."""
     bags, y, _ = make_problem(n_bags=16)
-    space = search.make_space(bags, y, "global", 10, np.random.RandomState(0))
+    space = search.make_space(bags, "global", 10, np.random.RandomState(0))
     folds = search.make_folds(y, 4, 0)
     known = np.full(bags.n_instances, -1)
 

@@ -150,7 +150,7 @@ class AutoVGPMIL(InstanceClassifier):
             )
         rng = check_random_state(self.random_state)
         spaces = {
-            scale: search.make_space(data.bags, data.y, scale, self.n_inducing, rng)
+            scale: search.make_space(data.bags, scale, self.n_inducing, rng)
             for scale in search.SCALES
         }
         part = self._search_part(data, rng)
