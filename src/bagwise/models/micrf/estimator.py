@@ -1,0 +1,1 @@
+MICRF=None

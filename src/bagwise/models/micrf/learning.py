@@ -1,0 +1,201 @@
+"""Learning the weights by constraint generation (eq. 8, 9).
+
+Equation (8) is misprinted in the paper: the constraint that makes sense, used here, is
+``E(L) - E(L_hat) >= Delta(L_hat, L) - xi`` with alpha >= 0. Delta counts the bags whose *state*
+differs. Features of a configuration do not depend on L_hat, so when the latent configuration
+changes, every stored constraint is restated against the new one at no cost.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from bagwise.core import segments
+from bagwise.models.micrf.energy import (
+    NONE,
+    Found,
+    Inference,
+    Terms,
+    features,
+    infer,
+    unaries,
+    unpack,
+)
+
+
+class Problem(NamedTuple):
+    """Training bags as the learner sees them."""
+
+    terms: Terms
+    y: Any  # [B] 0 or 1
+    selectable: Any  # [N] instances a positive bag may select as its latent instance
+    dissimilarities: Any
+    method: Inference
+    max_states: int
+
+
+class Learned(NamedTuple):
+    """The weights and how they were reached."""
+
+    alpha: Any
+    L_hat: Any  # [B] latent configuration, consistent with y
+    n_iter: int
+    converged: bool
+    violation: float  # of the most violated constraint at the end
+    objective: float
+    gaps: Any  # relative gap between energy and bound of every inference
+
+
+class _Constraints:
+    """Configurations found so far; restated against the current latent configuration."""
+
+    def __init__(self) -> None:
+        self.L: list[Any] = []
+        self.phi: list[Any] = []
+
+    def add(self, L: Any, phi: Any) -> None:
+        self.L.append(L)
+        self.phi.append(phi)
+
+    def against(self, L_hat: Any, phi_hat: Any) -> tuple[Any, Any]:
+        """Rows ``phi(L) - phi(L_hat)`` and right-hand sides ``Delta(L_hat, L)``."""
+        if not self.L:
+            return np.empty((0, len(phi_hat))), np.empty(0)
+        return np.array(self.phi) - phi_hat, (np.array(self.L) != L_hat).sum(axis=1).astype(float)
+
+
+def solve_qp(A: Any, b: Any, C: float, start: Any) -> tuple[Any, float]:
+    """min 1/2 |alpha|^2 + C xi  s.t.  A alpha >= b - xi, alpha >= 0, xi >= 0."""
+    n = A.shape[1]
+    # Rows of one scale: pair sums grow with the square of the number of bags.
+    size = np.maximum(np.linalg.norm(A, axis=1), 1.0)
+    G = np.column_stack([A, np.ones(len(A))]) / size[:, None]
+    h = b / size
+    alpha = np.maximum(start, 0.0)
+    xi = max(0.0, float(np.max(b - A @ alpha)))
+    # Above the stated domain of xi nothing changes the optimum, but SLSQP needs the scale.
+    unit = max(1.0, float(b.max()))
+    best = minimize(
+        lambda v: (0.5 * v[:n] @ v[:n] + C * unit * v[n], np.append(v[:n], C * unit)),
+        np.append(alpha, xi / unit),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, None)] * (n + 1),
+        constraints={
+            "type": "ineq",
+            "fun": lambda v: G[:, :n] @ v[:n] + G[:, n] * unit * v[n] - h,
+            "jac": lambda v: np.column_stack([G[:, :n], G[:, n] * unit]),
+        },
+        options={"maxiter": 200, "ftol": 1e-10},
+    )
+    alpha = np.maximum(best.x[:n], 0.0)
+    return alpha, max(0.0, float(np.max(b - A @ alpha)))
+
+
+def initial_configuration(problem: Problem) -> Any:
+    """The most positive selectable instance of each positive bag, by the mean classifier."""
+    terms = problem.terms
+    spread = terms.Upsilon.std(axis=0)
+    score = -(terms.Upsilon / np.where(spread > 0, spread, 1.0)).sum(axis=1)
+    best = segments.argmax(np.where(problem.selectable, score, -np.inf), terms.offsets)
+    return np.where(problem.y == 1, best, NONE)
+
+
+def loss_augmented(problem: Problem, alpha: Any, L_hat: Any) -> Found:
+    """The most violated configuration (9): every state but that of L_hat is 1 cheaper."""
+    terms = problem.terms
+    w = unpack(alpha, terms.Upsilon.shape[1])
+    inst, non = unaries(terms, w)
+    inst = inst - 1.0
+    inst[L_hat[L_hat != NONE]] += 1.0
+    non = non - (L_hat != NONE)
+    return _infer(problem, inst, non, w.gamma)
+
+
+def complete(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Found]:
+    """A better latent configuration: inference (3), corrected to agree with the labels.
+
+    Positive bags left without an instance get the one that raises the energy least; single
+    changes then lower the energy further. Starting from the old configuration as well, the
+    result is never worse than it under the new weights.
+    """
+    terms = problem.terms
+    w = unpack(alpha, terms.Upsilon.shape[1])
+    inst, non = unaries(terms, w)
+    found = _infer(problem, inst, non, w.gamma)
+    fresh = np.where(problem.y == 1, found.L, NONE)
+    fresh[(fresh != NONE) & ~problem.selectable[fresh]] = NONE
+    candidates = [_descend(problem, inst, w.gamma, L) for L in (fresh, L_hat)]
+    energies = [alpha @ features(terms, L) for L in candidates]
+    better = energies[0] < energies[1] - 1e-9 * (1 + abs(energies[1]))
+    return candidates[0 if better else 1], found
+
+
+def _descend(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
+    """Coordinate descent over the instances of positive bags; fills bags that have none."""
+    from bagwise.models.micrf.distances import descend
+
+    # Bags without an instance come first, so that they are placed near those that have one.
+    bags = np.flatnonzero(problem.y == 1)
+    bags = bags[np.argsort(L[bags] != NONE, kind="stable")]
+    allowed = problem.selectable & (segments.spread(problem.y, problem.terms.offsets) == 1)
+    table, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
+    L = L.copy()
+    descend(table, gamma, place, inst, allowed, problem.terms.offsets, bags, L)
+    return L
+
+
+def _infer(problem: Problem, inst: Any, non: Any, gamma: Any) -> Found:
+    return infer(
+        inst,
+        non,
+        problem.terms.offsets,
+        gamma,
+        problem.dissimilarities,
+        method=problem.method,
+        max_states=problem.max_states,
+    )
+
+
+def learn(problem: Problem, C: float, max_iter: int, tol: float, log: Any = None, mode="paper") -> Learned:
+    """Constraint generation with latent updates, until no constraint is violated."""
+    terms = problem.terms
+    n_weights = 2 * terms.Upsilon.shape[1] + 1 + len(terms.factors)
+    alpha, xi = np.zeros(n_weights), 0.0
+    L_hat = initial_configuration(problem)
+    phi_hat = features(terms, L_hat)
+    constraints = _Constraints()
+    gaps: list[float] = []
+    violation, converged, n_iter = np.inf, False, 0
+    for n_iter in range(1, max_iter + 1):
+        worst = loss_augmented(problem, alpha, L_hat)
+        gaps.append(_gap(worst))
+        phi = features(terms, worst.L)
+        violation = (worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi
+        violated = violation > tol * len(problem.y)
+        if violated:
+            constraints.add(worst.L, phi)
+            A, b = constraints.against(L_hat, phi_hat)
+            alpha, xi = solve_qp(A, b, C, alpha)
+        if violated and mode == "cccp":
+            continue
+        new, found = complete(problem, alpha, L_hat)
+        gaps.append(_gap(found))
+        changed = not np.array_equal(new, L_hat)
+        if log: log(n_iter, violation, xi, changed, alpha)
+        if not violated and not changed:
+            converged = True
+            break
+        if changed:
+            L_hat, phi_hat = new, features(terms, new)
+            A, b = constraints.against(L_hat, phi_hat)
+            alpha, xi = solve_qp(A, b, C, alpha)
+    objective = 0.5 * alpha @ alpha + C * xi
+    return Learned(alpha, L_hat, n_iter, converged, float(violation), float(objective), gaps)
+
+
+def _gap(found: Found) -> float:
+    return max(0.0, found.energy - found.lower_bound) / (1.0 + abs(found.energy))
