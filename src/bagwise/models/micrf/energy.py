@@ -85,15 +85,21 @@ def prune(inst: Any, non: Any, offsets: Any, max_states: int) -> tuple[Any, int]
     below its bag's non-instance never lowers the energy: leaving it out is exact. Only where
     more than ``max_states`` remain are the least promising ones dropped without that proof.
     """
-    gain = segments.spread(non, offsets) - inst
-    keep = gain > 0
-    excess = int(keep.sum()) - max_states
-    if excess <= 0:
-        return keep, 0
+    keep = inst < segments.spread(non, offsets)
+    kept = keep_lowest(inst, keep, offsets, max_states)
+    return kept, int(keep.sum() - kept.sum())
+
+
+def keep_lowest(inst: Any, keep: Any, offsets: Any, max_states: int) -> Any:
+    """At most ``max_states`` of the kept instances: those nearest to the best of their bag."""
     alive = np.flatnonzero(keep)
-    weakest = alive[np.argsort(gain[alive], kind="stable")[:excess]]
-    keep[weakest] = False
-    return keep, excess
+    if len(alive) <= max_states:
+        return keep.copy()
+    best = segments.spread(segments.min(np.where(keep, inst, np.inf), offsets), offsets)
+    order = np.argsort(inst[alive] - best[alive], kind="stable")
+    kept = np.zeros_like(keep)
+    kept[alive[order[:max_states]]] = True
+    return kept
 
 
 def infer(
@@ -105,6 +111,8 @@ def infer(
     *,
     method: Inference = "trws",
     max_states: int = 4096,
+    max_sweeps: int = 100,
+    tol: float = 1e-6,
 ) -> Found:
     """Lowest-energy configuration (3) for given unaries and pairwise weights."""
     keep, n_dropped = prune(inst, non, offsets, max_states)
@@ -123,7 +131,7 @@ def infer(
         return Found(L, rest, rest, n_bags, n_dropped)
     ids = np.flatnonzero(keep)
     problem, state_ids = build(inst, non, ids, owner, live, gamma, dissimilarities)
-    found = _minimise(problem, method)
+    found = _minimise(problem, method, max_sweeps, tol)
     L[live] = state_ids[problem.offsets[:-1] + found.labels]
     bound = found.lower_bound + rest
     return Found(L, found.energy + rest, bound, len(ids) + n_bags, n_dropped)
@@ -155,7 +163,7 @@ def build(
     return PairwiseEnergy(unary, offsets, edges, starts, blocks), state_ids
 
 
-def _minimise(problem: Any, method: Inference) -> Any:
+def _minimise(problem: Any, method: Inference, max_sweeps: int, tol: float) -> Any:
     from bagwise.core.trws import icm, trws
 
-    return trws(problem) if method == "trws" else icm(problem)
+    return trws(problem, max_sweeps, tol) if method == "trws" else icm(problem)

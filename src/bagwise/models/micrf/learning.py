@@ -21,9 +21,16 @@ from bagwise.models.micrf.energy import (
     Terms,
     features,
     infer,
+    keep_lowest,
     unaries,
     unpack,
 )
+
+
+# TRW-S while learning: a constraint need not be the very worst, and the labelling settles in
+# the first sweeps, long before the bound does.
+_SWEEPS = 10
+_SWEEP_TOL = 1e-3
 
 
 class Problem(NamedTuple):
@@ -47,6 +54,7 @@ class Learned(NamedTuple):
     violation: float  # of the most violated constraint at the end
     objective: float
     gaps: Any  # relative gap between energy and bound of every inference
+    n_dropped: int  # most states that max_states dropped in one inference
 
 
 class _Constraints:
@@ -141,10 +149,13 @@ def _descend(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
     # Bags without an instance come first, so that they are placed near those that have one.
     bags = np.flatnonzero(problem.y == 1)
     bags = bags[np.argsort(L[bags] != NONE, kind="stable")]
-    allowed = problem.selectable & (segments.spread(problem.y, problem.terms.offsets) == 1)
+    offsets = problem.terms.offsets
+    allowed = problem.selectable & (segments.spread(problem.y, offsets) == 1)
+    allowed = keep_lowest(inst, allowed, offsets, problem.max_states)
+    allowed[L[L != NONE]] = True
     table, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
     L = L.copy()
-    descend(table, gamma, place, inst, allowed, problem.terms.offsets, bags, L)
+    descend(table, gamma, place, inst, allowed, offsets, bags, L)
     return L
 
 
@@ -157,44 +168,49 @@ def _infer(problem: Problem, inst: Any, non: Any, gamma: Any) -> Found:
         problem.dissimilarities,
         method=problem.method,
         max_states=problem.max_states,
+        max_sweeps=_SWEEPS,
+        tol=_SWEEP_TOL,
     )
 
 
-def learn(problem: Problem, C: float, max_iter: int, tol: float, log: Any = None, mode="paper") -> Learned:
-    """Constraint generation with latent updates, until no constraint is violated."""
+def learn(problem: Problem, C: float, max_iter: int, tol: float) -> Learned:
+    """Constraint generation in stages: weights for a fixed L_hat, then a better L_hat.
+
+    A stage ends when no constraint is violated by more than ``tol`` per bag. The latent
+    configuration then moves to one of lower energy, which can only lower the objective; a move
+    that does not (inference is approximate) is undone, and learning ends there, as it does when
+    there is none. Without convergence the last weights are returned, and ``converged`` is False.
+    """
     terms = problem.terms
-    n_weights = 2 * terms.Upsilon.shape[1] + 1 + len(terms.factors)
-    alpha, xi = np.zeros(n_weights), 0.0
+    alpha, xi = np.zeros(2 * terms.Upsilon.shape[1] + 1 + len(terms.factors)), 0.0
     L_hat = initial_configuration(problem)
     phi_hat = features(terms, L_hat)
     constraints = _Constraints()
     gaps: list[float] = []
-    violation, converged, n_iter = np.inf, False, 0
+    done: Learned | None = None  # the end of the last stage
+    n_dropped = 0
     for n_iter in range(1, max_iter + 1):
         worst = loss_augmented(problem, alpha, L_hat)
         gaps.append(_gap(worst))
+        n_dropped = max(n_dropped, worst.n_dropped)
         phi = features(terms, worst.L)
-        violation = (worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi
-        violated = violation > tol * len(problem.y)
-        if violated:
+        violation = float((worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+        objective = float(0.5 * alpha @ alpha + C * xi)
+        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)
+        if violation > tol * len(problem.y):
             constraints.add(worst.L, phi)
-            A, b = constraints.against(L_hat, phi_hat)
-            alpha, xi = solve_qp(A, b, C, alpha)
-        if violated and mode == "cccp":
-            continue
-        new, found = complete(problem, alpha, L_hat)
-        gaps.append(_gap(found))
-        changed = not np.array_equal(new, L_hat)
-        if log: log(n_iter, violation, xi, changed, alpha)
-        if not violated and not changed:
-            converged = True
-            break
-        if changed:
-            L_hat, phi_hat = new, features(terms, new)
-            A, b = constraints.against(L_hat, phi_hat)
-            alpha, xi = solve_qp(A, b, C, alpha)
-    objective = 0.5 * alpha @ alpha + C * xi
-    return Learned(alpha, L_hat, n_iter, converged, float(violation), float(objective), gaps)
+        else:
+            if done is not None and objective > done.objective - 1e-6 * (1 + done.objective):
+                return done._replace(n_iter=n_iter, n_dropped=n_dropped)
+            done = now._replace(converged=True)
+            better, found = complete(problem, alpha, L_hat)
+            gaps.append(_gap(found))
+            if np.array_equal(better, L_hat):
+                return done
+            L_hat, phi_hat = better, features(terms, better)
+        A, b = constraints.against(L_hat, phi_hat)
+        alpha, xi = solve_qp(A, b, C, alpha)
+    return now
 
 
 def _gap(found: Found) -> float:
