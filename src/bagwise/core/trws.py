@@ -237,30 +237,37 @@ def _energy(problem, labels):  # type: ignore[no-untyped-def]
 
 # min over floats vectorises only when NaN is ruled out, which _check does.
 @njit(cache=True, fastmath={"nnan", "nsz"})
-def _send(gamma, belief, back, block, transposed, out, buffer):  # type: ignore[no-untyped-def]
-    """out = min over the sender's states of gamma belief - back + block, less its minimum."""
-    n, m = len(back), len(out)
+def _send(  # type: ignore[no-untyped-def]
+    gamma, belief, back, back_at, n, block, block_at, transposed, out, out_at, m, buffer
+):
+    """out = min over the sender's states of gamma belief - back + block, less its minimum.
+
+    Arrays come whole, with where to start in them: slicing costs more than the work on a small
+    block.
+    """
     for i in range(n):
-        buffer[i] = gamma * belief[i] - back[i]
+        buffer[i] = gamma * belief[i] - back[back_at + i]
     lowest = np.inf
     if transposed:  # block is [m, n]
         for j in range(m):
             best = np.inf
+            row = block_at + j * n
             for i in range(n):
-                best = min(best, buffer[i] + block[j * n + i])
-            out[j] = best
+                best = min(best, buffer[i] + block[row + i])
+            out[out_at + j] = best
             lowest = min(lowest, best)
     else:  # block is [n, m]
         for j in range(m):
-            out[j] = buffer[0] + block[j]
+            out[out_at + j] = buffer[0] + block[block_at + j]
         for i in range(1, n):
             b = buffer[i]
+            row = block_at + i * m
             for j in range(m):
-                out[j] = min(out[j], b + block[i * m + j])
+                out[out_at + j] = min(out[out_at + j], b + block[row + j])
         for j in range(m):
-            lowest = min(lowest, out[j])
+            lowest = min(lowest, out[out_at + j])
     for j in range(m):
-        out[j] -= lowest
+        out[out_at + j] -= lowest
     return lowest
 
 
@@ -287,9 +294,10 @@ def _forward(problem, adjacency, first, second, labels, belief, buffer):  # type
         n_later, n_earlier = later[s + 1] - later[s], earlier_start[s + 1] - earlier_start[s]
         gamma = 1.0 / max(n_later, n_earlier, 1)
         for e in range(later[s], later[s + 1]):
-            back = first[to_first[e] : to_first[e + 1]]
-            out = second[to_second[e] : to_second[e + 1]]
-            _send(gamma, belief, back, blocks[starts[e] : starts[e + 1]], False, out, buffer)
+            at, m = to_second[e], to_second[e + 1] - to_second[e]
+            _send(
+                gamma, belief, first, to_first[e], k, blocks, starts[e], False, second, at, m, buffer
+            )
 
 
 @njit(cache=True)
@@ -315,10 +323,10 @@ def _backward(problem, adjacency, first, second, belief, buffer):  # type: ignor
         gamma = 1.0 / max(n_later, n_earlier, 1)
         for at in range(earlier_start[s], earlier_start[s + 1]):
             e = earlier[at]
-            back = second[to_second[e] : to_second[e + 1]]
-            out = first[to_first[e] : to_first[e + 1]]
-            block = blocks[starts[e] : starts[e + 1]]
-            bound += _send(gamma, belief, back, block, True, out, buffer)
+            to, m = to_first[e], to_first[e + 1] - to_first[e]
+            bound += _send(
+                gamma, belief, second, to_second[e], k, blocks, starts[e], True, first, to, m, buffer
+            )
     return bound
 
 

@@ -20,7 +20,7 @@ from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
-from bagwise.models.micrf.learning import Learned, Problem, learn
+from bagwise.models.micrf.learning import Learned, Pool, Problem, learn
 
 # Trade-offs tried by C="cv".
 C_GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -90,7 +90,7 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
     inference_gaps_ : array
         Relative gap between energy and lower bound of every inference while learning.
     n_dropped_states_ : int
-        Most states dropped at once because of ``max_states``; 0 means pruning was exact.
+        States that ``max_states`` dropped in the last round; 0 means pruning was exact.
     C_ : float
         The trade-off used.
     classes_ : the two bag classes
@@ -144,7 +144,7 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         inference: crf.Inference = "trws",
         max_iter: int = 200,
         tol: float = 1e-3,
-        max_states: int = 4096,
+        max_states: int = 2048,
         max_rows: int = 10_000,
         probability: bool = False,
         calibration: str = "platt",
@@ -266,8 +266,9 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
             problem = inner._fit_terms(TrainingData(bags[train], y[train], known[rows]))
             held_out = bags[test]
             n_scored += len(held_out)
+            pool = Pool()
             for i, C in enumerate(C_GRID):
-                inner._store(problem, learn(problem, C, self.max_iter, self.tol))
+                inner._store(problem, learn(problem, C, self.max_iter, self.tol, pool))
                 correct[i] += np.sum((inner._raw_scores(held_out) > 0) == (y[test] == 1))
         self.cv_accuracy_ = dict(zip(C_GRID, (correct / n_scored).tolist(), strict=True))
         best = np.flatnonzero(correct == correct.max())

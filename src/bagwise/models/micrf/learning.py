@@ -54,10 +54,10 @@ class Learned(NamedTuple):
     violation: float  # of the most violated constraint at the end
     objective: float
     gaps: Any  # relative gap between energy and bound of every inference
-    n_dropped: int  # most states that max_states dropped in one inference
+    n_dropped: int  # states that max_states dropped in the last inference
 
 
-class _Constraints:
+class Pool:
     """Configurations found so far; restated against the current latent configuration."""
 
     def __init__(self) -> None:
@@ -173,42 +173,45 @@ def _infer(problem: Problem, inst: Any, non: Any, gamma: Any) -> Found:
     )
 
 
-def learn(problem: Problem, C: float, max_iter: int, tol: float) -> Learned:
+def learn(
+    problem: Problem, C: float, max_iter: int, tol: float, pool: Pool | None = None
+) -> Learned:
     """Constraint generation in stages: weights for a fixed L_hat, then a better L_hat.
 
     A stage ends when no constraint is violated by more than ``tol`` per bag. The latent
     configuration then moves to one of lower energy, which can only lower the objective; a move
     that does not (inference is approximate) is undone, and learning ends there, as it does when
     there is none. Without convergence the last weights are returned, and ``converged`` is False.
+    A ``pool`` of configurations found for another C saves rounds: constraints do not depend on it.
     """
     terms = problem.terms
     alpha, xi = np.zeros(2 * terms.Upsilon.shape[1] + 1 + len(terms.factors)), 0.0
     L_hat = initial_configuration(problem)
     phi_hat = features(terms, L_hat)
-    constraints = _Constraints()
+    pool = Pool() if pool is None else pool
+    if pool.L:
+        alpha, xi = solve_qp(*pool.against(L_hat, phi_hat), C, alpha)
     gaps: list[float] = []
     done: Learned | None = None  # the end of the last stage
-    n_dropped = 0
     for n_iter in range(1, max_iter + 1):
         worst = loss_augmented(problem, alpha, L_hat)
         gaps.append(_gap(worst))
-        n_dropped = max(n_dropped, worst.n_dropped)
         phi = features(terms, worst.L)
         violation = float((worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
         objective = float(0.5 * alpha @ alpha + C * xi)
-        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)
+        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, worst.n_dropped)
         if violation > tol * len(problem.y):
-            constraints.add(worst.L, phi)
+            pool.add(worst.L, phi)
         else:
             if done is not None and objective > done.objective - 1e-6 * (1 + done.objective):
-                return done._replace(n_iter=n_iter, n_dropped=n_dropped)
+                return done._replace(n_iter=n_iter)
             done = now._replace(converged=True)
             better, found = complete(problem, alpha, L_hat)
             gaps.append(_gap(found))
             if np.array_equal(better, L_hat):
                 return done
             L_hat, phi_hat = better, features(terms, better)
-        A, b = constraints.against(L_hat, phi_hat)
+        A, b = pool.against(L_hat, phi_hat)
         alpha, xi = solve_qp(A, b, C, alpha)
     return now
 

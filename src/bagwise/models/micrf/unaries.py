@@ -91,19 +91,17 @@ def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
             active[rows[:: max(1, 2 * len(rows) // _DIRECT_ROWS)]] = True
     while True:
         inside = np.flatnonzero(active)
-        machine, support = _solve(kernel, X[inside], t[inside], C, gamma)
+        machine = _solve(kernel, X[inside], t[inside], C, gamma)
         outside = np.flatnonzero(~active)
         if len(outside):
             margin = (2.0 * t[outside] - 1) * score(machine, X[outside])
             outside = outside[margin < 1 - 1e-3]
         if len(outside) == 0:
             return machine
-        active[:] = False
-        active[inside[support]] = True
         active[outside] = True
 
 
-def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> tuple[Machine, Any]:
+def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
     if kernel == "intersection":
         from bagwise.models.micrf.distances import intersection_gram
 
@@ -113,8 +111,8 @@ def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> tuple[Mach
     a, support = svc.dual_coef_.ravel(), svc.support_
     bias = float(svc.intercept_[0])
     if kernel == "linear":
-        return Machine(kernel, (a @ X[support])[None], np.ones(1), bias, gamma), support
-    return Machine(kernel, X[support], a, bias, gamma), support
+        return Machine(kernel, (a @ X[support])[None], np.ones(1), bias, gamma)
+    return Machine(kernel, X[support], a, bias, gamma)
 
 
 def score(machine: Machine, X: Any) -> Any:
