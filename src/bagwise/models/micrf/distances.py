@@ -174,23 +174,27 @@ def fill_blocks(table, weights, place, offsets, edges, starts, out):  # type: ig
 
 
 @njit(cache=True)
-def descend(table, weights, place, inst, allowed, offsets, bags, L):  # type: ignore[no-untyped-def]
-    """Let each bag in turn take its cheapest allowed instance given the others, until none moves.
+def descend(  # type: ignore[no-untyped-def]
+    table, weights, place, inst, non, allowed, offsets, bags, L
+):
+    """Let each bag in turn take its cheapest state given the others, until none moves.
 
-    Changes ``L`` in place; a bag whose entry is -1 is given an instance.
+    Changes ``L`` in place. ``non`` is infinite where a bag must select an instance; only
+    ``allowed`` instances are selected. ICM without blocks: the cost of every instance against
+    the selected ones is kept up to date as bags move.
     """
-    n = len(inst)
-    cost = np.zeros(n)  # of each allowed instance against all selected ones
+    ids = np.flatnonzero(allowed)
+    cost = np.zeros(len(inst))
     for b in range(len(L)):
         if L[b] >= 0:
-            for i in range(n):
-                if allowed[i]:
-                    cost[i] += _psi(table, weights, place[i], place[L[b]])
+            for i in ids:
+                cost[i] += _psi(table, weights, place[i], place[L[b]])
     moved = True
     while moved:
         moved = False
         for b in bags:
-            old, best, lowest, here = L[b], -1, np.inf, np.inf
+            old, best, lowest = L[b], -1, non[b]
+            here = np.inf if old >= 0 else non[b]
             for i in range(offsets[b], offsets[b + 1]):
                 if not allowed[i]:
                     continue
@@ -202,14 +206,15 @@ def descend(table, weights, place, inst, allowed, offsets, bags, L):  # type: ig
                 if value < lowest:
                     best, lowest = i, value
             # A strict gain beyond rounding, so that ties cannot cycle.
-            if best != old and lowest < here - 1e-9 * (1.0 + abs(lowest)):
-                for i in range(n):
-                    if allowed[i]:
-                        cost[i] += _psi(table, weights, place[i], place[best])
-                        if old >= 0:
-                            cost[i] -= _psi(table, weights, place[i], place[old])
-                L[b] = best
-                moved = True
+            if best == old or not lowest < here - 1e-9 * (1.0 + abs(lowest)):
+                continue
+            for i in ids:
+                if best >= 0:
+                    cost[i] += _psi(table, weights, place[i], place[best])
+                if old >= 0:
+                    cost[i] -= _psi(table, weights, place[i], place[old])
+            L[b] = best
+            moved = True
 
 
 @njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"})

@@ -22,6 +22,7 @@ from bagwise.models.micrf.energy import (
     features,
     infer,
     keep_lowest,
+    prune,
     unaries,
     unpack,
 )
@@ -112,15 +113,22 @@ def initial_configuration(problem: Problem) -> Any:
     return np.where(problem.y == 1, best, NONE)
 
 
-def loss_augmented(problem: Problem, alpha: Any, L_hat: Any) -> Found:
-    """The most violated configuration (9): every state but that of L_hat is 1 cheaper."""
-    terms = problem.terms
-    w = unpack(alpha, terms.Upsilon.shape[1])
-    inst, non = unaries(terms, w)
+def loss_augmented(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Any, Any]:
+    """Unaries of (9), where every state but that of L_hat is 1 cheaper, and pairwise weights."""
+    w = unpack(alpha, problem.terms.Upsilon.shape[1])
+    inst, non = unaries(problem.terms, w)
     inst = inst - 1.0
     inst[L_hat[L_hat != NONE]] += 1.0
-    non = non - (L_hat != NONE)
-    return _infer(problem, inst, non, w.gamma)
+    return inst, non - (L_hat != NONE), w.gamma
+
+
+def quick_search(problem: Problem, inst: Any, non: Any, gamma: Any) -> Any:
+    """A low-energy configuration by ICM from the lowest unaries."""
+    offsets = problem.terms.offsets
+    keep, _ = prune(inst, non, offsets, problem.max_states)
+    some = segments.max(keep.astype(np.float64), offsets) > 0
+    start = np.where(some, segments.argmax(np.where(keep, -inst, -np.inf), offsets), NONE)
+    return _descend(problem, inst, non, gamma, keep, np.arange(len(non)), start)
 
 
 def complete(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Found]:
@@ -136,16 +144,14 @@ def complete(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Found]:
     found = _infer(problem, inst, non, w.gamma)
     fresh = np.where(problem.y == 1, found.L, NONE)
     fresh[(fresh != NONE) & ~problem.selectable[fresh]] = NONE
-    candidates = [_descend(problem, inst, w.gamma, L) for L in (fresh, L_hat)]
+    candidates = [_fill(problem, inst, w.gamma, L) for L in (fresh, L_hat)]
     energies = [alpha @ features(terms, L) for L in candidates]
     better = energies[0] < energies[1] - 1e-9 * (1 + abs(energies[1]))
     return candidates[0 if better else 1], found
 
 
-def _descend(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
-    """Coordinate descent over the instances of positive bags; fills bags that have none."""
-    from bagwise.models.micrf.distances import descend
-
+def _fill(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
+    """The best instance of each positive bag given the others, by coordinate descent."""
     # Bags without an instance come first, so that they are placed near those that have one.
     bags = np.flatnonzero(problem.y == 1)
     bags = bags[np.argsort(L[bags] != NONE, kind="stable")]
@@ -153,9 +159,18 @@ def _descend(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
     allowed = problem.selectable & (segments.spread(problem.y, offsets) == 1)
     allowed = keep_lowest(inst, allowed, offsets, problem.max_states)
     allowed[L[L != NONE]] = True
+    must = np.full(len(L), np.inf)
+    return _descend(problem, inst, must, gamma, allowed, bags, L)
+
+
+def _descend(
+    problem: Problem, inst: Any, non: Any, gamma: Any, allowed: Any, bags: Any, L: Any
+) -> Any:
+    from bagwise.models.micrf.distances import descend
+
     table, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
     L = L.copy()
-    descend(table, gamma, place, inst, allowed, offsets, bags, L)
+    descend(table, gamma, place, inst, non, allowed, problem.terms.offsets, bags, L)
     return L
 
 
@@ -193,15 +208,24 @@ def learn(
         alpha, xi = solve_qp(*pool.against(L_hat, phi_hat), C, alpha)
     gaps: list[float] = []
     done: Learned | None = None  # the end of the last stage
+    limit = tol * len(problem.y)
+    n_dropped = 0
     for n_iter in range(1, max_iter + 1):
-        worst = loss_augmented(problem, alpha, L_hat)
-        gaps.append(_gap(worst))
-        phi = features(terms, worst.L)
-        violation = float((worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+        augmented = loss_augmented(problem, alpha, L_hat)
+        L = quick_search(problem, *augmented)
+        phi = features(terms, L)
+        violation = float((L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+        if violation <= limit:  # only TRW-S may say that nothing is violated
+            worst = _infer(problem, *augmented)
+            gaps.append(_gap(worst))
+            n_dropped = worst.n_dropped
+            phi = features(terms, worst.L)
+            violation = float((worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+            L = worst.L
         objective = float(0.5 * alpha @ alpha + C * xi)
-        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, worst.n_dropped)
-        if violation > tol * len(problem.y):
-            pool.add(worst.L, phi)
+        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)
+        if violation > limit:
+            pool.add(L, phi)
         else:
             if done is not None and objective > done.objective - 1e-6 * (1 + done.objective):
                 return done._replace(n_iter=n_iter)
