@@ -13,6 +13,7 @@ Compiled with numba at first use, so import this module where it is needed.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +143,7 @@ def icm(problem: PairwiseEnergy, labels: Any = None) -> Labelling:
     """
     if labels is None:
         offsets = problem.offsets
-        pairs = zip(offsets[:-1], offsets[1:], strict=True)
+        pairs = itertools.pairwise(offsets)
         labels = [int(np.argmin(problem.unary[a:b])) for a, b in pairs]
     labels = np.array(labels, dtype=np.int64)
     n_iter = _icm(tuple(problem), _adjacency(problem), labels)
@@ -150,8 +151,10 @@ def icm(problem: PairwiseEnergy, labels: Any = None) -> Labelling:
 
 
 def _adjacency(problem: PairwiseEnergy) -> tuple[Any, Any, Any, Any, Any]:
-    """Edges by node, and where their messages start: later, earlier_start, earlier, to_first,
-    to_second. Edges to later nodes are a range, those to earlier ones a list.
+    """Edges by node, and where their messages start.
+
+    That is later, earlier_start, earlier, to_first, to_second: edges to later nodes are a range,
+    those to earlier ones a list.
     """
     first, second = problem.edges[:, 0], problem.edges[:, 1]
     n, k = len(problem.offsets) - 1, np.diff(problem.offsets)
@@ -198,7 +201,7 @@ def _forest_order(problem: PairwiseEnergy) -> tuple[Any, Any] | None:
 def _solve_forest(problem: PairwiseEnergy, order: Any, parent_edge: Any) -> Labelling:
     """Exact minimum by dynamic programming from the leaves up."""
     offsets, edges = problem.offsets, problem.edges
-    cost = [problem.unary[a:b].copy() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    cost = [problem.unary[a:b].copy() for a, b in itertools.pairwise(offsets)]
 
     def block(e: int, node: int) -> Any:  # [k_parent, k_node]
         s, t = edges[e]
@@ -240,7 +243,7 @@ def _energy(problem, labels):  # type: ignore[no-untyped-def]
 def _send(  # type: ignore[no-untyped-def]
     gamma, belief, back, back_at, n, block, block_at, transposed, out, out_at, m, buffer
 ):
-    """out = min over the sender's states of gamma belief - back + block, less its minimum.
+    """Set out = min over the sender's states of gamma belief - back + block, less its minimum.
 
     Arrays come whole, with where to start in them: slicing costs more than the work on a small
     block.
@@ -296,7 +299,18 @@ def _forward(problem, adjacency, first, second, labels, belief, buffer):  # type
         for e in range(later[s], later[s + 1]):
             at, m = to_second[e], to_second[e + 1] - to_second[e]
             _send(
-                gamma, belief, first, to_first[e], k, blocks, starts[e], False, second, at, m, buffer
+                gamma,
+                belief,
+                first,
+                to_first[e],
+                k,
+                blocks,
+                starts[e],
+                False,
+                second,
+                at,
+                m,
+                buffer,
             )
 
 
@@ -325,7 +339,18 @@ def _backward(problem, adjacency, first, second, belief, buffer):  # type: ignor
             e = earlier[at]
             to, m = to_first[e], to_first[e + 1] - to_first[e]
             bound += _send(
-                gamma, belief, second, to_second[e], k, blocks, starts[e], True, first, to, m, buffer
+                gamma,
+                belief,
+                second,
+                to_second[e],
+                k,
+                blocks,
+                starts[e],
+                True,
+                first,
+                to,
+                m,
+                buffer,
             )
     return bound
 

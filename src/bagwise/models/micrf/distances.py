@@ -187,8 +187,8 @@ def descend(  # type: ignore[no-untyped-def]
     cost = np.zeros(len(inst))
     for b in range(len(L)):
         if L[b] >= 0:
-            for i in ids:
-                cost[i] += _psi(table, weights, place[i], place[L[b]])
+            for k in ids:
+                cost[k] += _psi(table, weights, place[k], place[L[b]])
     moved = True
     while moved:
         moved = False
@@ -208,11 +208,11 @@ def descend(  # type: ignore[no-untyped-def]
             # A strict gain beyond rounding, so that ties cannot cycle.
             if best == old or not lowest < here - 1e-9 * (1.0 + abs(lowest)):
                 continue
-            for i in ids:
+            for k in ids:
                 if best >= 0:
-                    cost[i] += _psi(table, weights, place[i], place[best])
+                    cost[k] += _psi(table, weights, place[k], place[best])
                 if old >= 0:
-                    cost[i] -= _psi(table, weights, place[i], place[old])
+                    cost[k] -= _psi(table, weights, place[k], place[old])
             L[b] = best
             moved = True
 

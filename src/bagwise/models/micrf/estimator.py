@@ -195,7 +195,7 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
     def _check_terms(self) -> None:
         for name, allowed in (("kernels", unaries.KERNELS), ("dissimilarities", _DISSIMILARITIES)):
             given = getattr(self, name)
-            if isinstance(given, str) or any(value not in allowed for value in given):
+            if any(value not in allowed for value in given):
                 raise ValueError(f"{name} must be a sequence from {list(allowed)}; got {given!r}.")
         if not len(self.kernels) and not len(self.extra_unaries):
             raise ValueError("MICRF needs an instance classifier: kernels or extra_unaries.")
@@ -211,7 +211,7 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         from bagwise.models.micrf.distances import Dissimilarities, inverse_means
 
         self.scaling_ = unaries.fit_scaling(data.bags.instances, self.scale)
-        bags, y, known = data.bags.map(self.scaling_), data.y, data.instance_labels
+        bags, y, known = data.bags.map(self.scaling_.apply), data.y, data.instance_labels
         X, offsets = bags.instances, bags.offsets
         labels = unaries.inherited_labels(y, known, offsets)
         rows = unaries.thin(offsets, self.max_rows, check_random_state(self.random_state))
@@ -223,7 +223,9 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         names = np.array([*self.classes_, None], dtype=object)  # code -1 is the last: unknown
         given = names[known] if (known >= 0).any() else None
         self.extra_unaries_ = [
-            clone(extra).fit(bags, self.classes_[y], **({} if given is None else {"instance_labels": given}))
+            clone(extra).fit(
+                bags, self.classes_[y], **({} if given is None else {"instance_labels": given})
+            )
             for extra in self.extra_unaries
         ]
         used = np.isin(_DISSIMILARITIES, list(self.dissimilarities))
@@ -348,7 +350,7 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         return len(self.machines_) + len(self.extra_unaries_)
 
     def _scaled(self, bags: Bags) -> Bags:
-        return bags.map(self.scaling_)
+        return bags.map(self.scaling_.apply)
 
     def _unaries(self, scaled: Bags) -> Energies:
         Upsilon = self._upsilon(scaled)

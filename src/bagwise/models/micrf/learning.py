@@ -27,7 +27,6 @@ from bagwise.models.micrf.energy import (
     unpack,
 )
 
-
 # TRW-S while learning: a constraint need not be the very worst, and the labelling settles in
 # the first sweeps, long before the bound does.
 _SWEEPS = 10
@@ -66,6 +65,7 @@ class Pool:
         self.phi: list[Any] = []
 
     def add(self, L: Any, phi: Any) -> None:
+        """Store a configuration and its features."""
         self.L.append(L)
         self.phi.append(phi)
 
@@ -77,7 +77,7 @@ class Pool:
 
 
 def solve_qp(A: Any, b: Any, C: float, start: Any) -> tuple[Any, float]:
-    """min 1/2 |alpha|^2 + C xi  s.t.  A alpha >= b - xi, alpha >= 0, xi >= 0."""
+    """Minimise 1/2 |alpha|^2 + C xi  s.t.  A alpha >= b - xi, alpha >= 0, xi >= 0."""
     n = A.shape[1]
     # Rows of one scale: pair sums grow with the square of the number of bags.
     size = np.maximum(np.linalg.norm(A, axis=1), 1.0)
@@ -102,6 +102,11 @@ def solve_qp(A: Any, b: Any, C: float, start: Any) -> tuple[Any, float]:
     )
     alpha = np.maximum(best.x[:n], 0.0)
     return alpha, max(0.0, float(np.max(b - A @ alpha)))
+
+
+def delta(L_hat: Any, L: Any) -> int:
+    """Bags whose state differs."""
+    return int(np.count_nonzero(L_hat != L))
 
 
 def initial_configuration(problem: Problem) -> Any:
@@ -214,13 +219,13 @@ def learn(
         augmented = loss_augmented(problem, alpha, L_hat)
         L = quick_search(problem, *augmented)
         phi = features(terms, L)
-        violation = float((L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+        violation = float(delta(L_hat, L) - alpha @ (phi - phi_hat) - xi)
         if violation <= limit:  # only TRW-S may say that nothing is violated
             worst = _infer(problem, *augmented)
             gaps.append(_gap(worst))
             n_dropped = worst.n_dropped
             phi = features(terms, worst.L)
-            violation = float((worst.L != L_hat).sum() - alpha @ (phi - phi_hat) - xi)
+            violation = float(delta(L_hat, worst.L) - alpha @ (phi - phi_hat) - xi)
             L = worst.L
         objective = float(0.5 * alpha @ alpha + C * xi)
         now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)

@@ -29,7 +29,8 @@ class Scaling(NamedTuple):
     shift: Any  # [D]
     factor: Any  # [D]
 
-    def __call__(self, X: Any) -> Any:
+    def apply(self, X: Any) -> Any:
+        """Scaled copy of rows."""
         scaled = np.subtract(X, self.shift, dtype=np.float64)
         scaled *= self.factor
         return scaled
