@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from bagwise import MISVM, Bags, SetKernelSVM
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.models.svm import choose_witnesses, impute_labels
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference import svm as reference
 
 MODELS = {
@@ -31,6 +31,11 @@ MODELS = {
 @pytest.mark.parametrize("check", CHECKS)
 def test_contract(check, make):
     check(make)
+
+
+@sklearn_checks(MISVM(), MISVM("mi"), SetKernelSVM())
+def test_sklearn(estimator, check):
+    check(estimator)
 
 
 @st.composite

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from bagwise.core import segments
-
-# Entries of the instance kernel held at a time: 32 MiB in float64.
-BLOCK_ENTRIES = 1 << 22
+from bagwise.core.blocks import BLOCK_ENTRIES
 
 InstanceKernel = Callable[[Any, Any], Any]
 

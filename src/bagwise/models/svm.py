@@ -23,7 +23,8 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.set_kernel import BLOCK_ENTRIES, set_kernel, set_self_kernel
+from bagwise.core.blocks import BLOCK_ENTRIES
+from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
 
@@ -436,6 +437,8 @@ class SetKernelSVM(_KernelMachine):
     svc_ : SVC on the precomputed kernel of bags
     support_bags_ : array of int
         Training bags that the machine rests on; only these are kept.
+    support_instances_, support_offsets_, support_norms_ : arrays
+        Their instances, where each bag starts, and their lengths.
     gamma_ : float
     classes_ : the two bag classes
 
@@ -501,19 +504,18 @@ class SetKernelSVM(_KernelMachine):
         bags, y, _ = data
         self.gamma_ = self._resolve_gamma(bags.instances)
         norms = self._norms(bags)
-        K = self._kernel_of_bags(bags, bags) / np.outer(norms, norms)  # [B, B]
+        K = self._kernel_to(bags, bags.instances, bags.offsets) / np.outer(norms, norms)  # [B, B]
         self.svc_ = SVC(C=self.C, kernel="precomputed", tol=self.tol, cache_size=self.cache_size)
         self.svc_.fit(K, y, sample_weight=self._bag_weights(y))
         self.support_bags_ = self.svc_.support_
-        self._support = bags[self.support_bags_]
-        self._support_norms = norms[self.support_bags_]
+        support = bags[self.support_bags_]
+        self.support_instances_, self.support_offsets_ = support.instances, support.offsets
+        self.support_norms_ = norms[self.support_bags_]
         self._calibrate(data)
         return self
 
-    def _kernel_of_bags(self, bags: Bags, others: Bags) -> Any:
-        return set_kernel(
-            bags.instances, bags.offsets, others.instances, others.offsets, self._instance_kernel
-        )
+    def _kernel_to(self, bags: Bags, Z: Any, z_offsets: Any) -> Any:
+        return set_kernel(bags.instances, bags.offsets, Z, z_offsets, self._instance_kernel)
 
     def _norms(self, bags: Bags) -> Any:
         if self.normalise is None:
@@ -525,6 +527,6 @@ class SetKernelSVM(_KernelMachine):
         return np.sqrt(np.where(length > 0, length, np.inf))
 
     def _raw_scores(self, bags: Bags) -> Any:
-        K = self._kernel_of_bags(bags, self._support)
-        K = K / np.outer(self._norms(bags), self._support_norms)  # [B, S]
+        K = self._kernel_to(bags, self.support_instances_, self.support_offsets_)
+        K = K / np.outer(self._norms(bags), self.support_norms_)  # [B, S]
         return K @ self.svc_.dual_coef_[0] + self.svc_.intercept_[0]
