@@ -13,13 +13,18 @@ from sklearn.svm import SVC
 from bagwise import MICRF, MISVM, Bags, SetKernelSVM
 from bagwise.models.micrf import distances, learning, unaries
 from bagwise.models.micrf import energy as crf
-from tests.checks import CHECKS, make_problem
+from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference import micrf as reference
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_contract(check):
     check(MICRF)
+
+
+@sklearn_checks(MICRF())
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
 
 
 PROBABILITY_CHECKS = [c for c in CHECKS if c.__name__ in {"check_probabilities", "check_shapes"}]

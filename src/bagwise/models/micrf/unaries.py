@@ -14,13 +14,13 @@ import numpy as np
 from sklearn.svm import SVC
 
 from bagwise.core import segments
+from bagwise.core.blocks import BLOCK_ENTRIES
+from bagwise.core.distances import squared_distances
 
 Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
 # Up to this many rows libsvm gets them all; beyond, a working set that is grown to optimality.
 _DIRECT_ROWS = 1500
-# Entries of a kernel block when scoring.
-_BLOCK = 2_000_000
 
 
 class Scaling(NamedTuple):
@@ -126,20 +126,13 @@ def score(machine: Machine, X: Any) -> Any:
 
 
 def _rbf_scores(machine: Machine, X: Any) -> Any:
-    V, a, gamma = machine.support, machine.coef, machine.gamma
-    V2 = np.einsum("ij,ij->i", V, V)
+    V = machine.support
     scores = np.empty(len(X))
-    rows = max(1, _BLOCK // len(V))
+    rows = max(1, BLOCK_ENTRIES // len(V))
     for start in range(0, len(X), rows):
-        x = X[start : start + rows]
-        K = x @ V.T  # [rows, S]
-        K *= 2
-        K -= V2
-        K -= np.einsum("ij,ij->i", x, x)[:, None]
-        np.minimum(K, 0.0, out=K)
-        K *= gamma
-        np.exp(K, out=K)
-        scores[start : start + rows] = K @ a
+        K = squared_distances(X[start : start + rows], V)  # [rows, S]
+        K *= -machine.gamma
+        scores[start : start + rows] = np.exp(K, out=K) @ machine.coef
     return scores + machine.intercept
 
 
