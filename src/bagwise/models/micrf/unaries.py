@@ -31,7 +31,7 @@ class Scaling(NamedTuple):
 
     def apply(self, X: Any) -> Any:
         """Scaled copy of rows."""
-        scaled = np.subtract(X, self.shift, dtype=np.float64)
+        scaled = np.subtract(np.asarray(X), self.shift, dtype=np.float64)
         scaled *= self.factor
         return scaled
 
@@ -48,9 +48,9 @@ class Machine(NamedTuple):
 
 def fit_scaling(X: Any, how: str | None) -> Scaling:
     """Scaling to [0, 1], to mean 0 and variance 1, or none, from training instances."""
-    D = X.shape[1]
+    X = np.asarray(X)
     if how is None:
-        return Scaling(np.zeros(D), np.ones(D))
+        return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]))
     if how == "minmax":
         shift = X.min(axis=0).astype(np.float64)
         width = X.max(axis=0) - shift
