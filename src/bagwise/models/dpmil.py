@@ -411,24 +411,37 @@ def _cluster(instances: Any, rows: Any, n_clusters: int, prior: Prior, rng: Any)
     seed = rng.randint(np.iinfo(np.int32).max)
     own = np.random.RandomState(seed)
     direction = own.standard_normal(len(prior.mean))
-    chunks = [rows[i : i + _ROWS] for i in range(0, len(rows), _ROWS)]
-    place = np.concatenate(
-        [dirichlet.whiten(np.asarray(instances[c]), prior) @ direction for c in chunks]
-    )
-    sample = np.argsort(place)
-    if len(sample) > _START_ROWS:
-        sample = sample[np.sort(own.choice(len(sample), _START_ROWS, replace=False))]
-    Z = dirichlet.whiten(np.asarray(instances[rows[sample]]), prior)
-    n_distinct = len(np.unique(Z, axis=0))
-    kmeans = KMeans(min(n_clusters, n_distinct), n_init=1, random_state=seed).fit(Z)
-    found = np.concatenate(
-        [kmeans.predict(dirichlet.whiten(np.asarray(instances[c]), prior)) for c in chunks]
-    )
+    chunks = [rows[i : i + _START_ROWS] for i in range(0, len(rows), _START_ROWS)]
+    Z = dirichlet.whiten(np.asarray(instances[chunks[0]]), prior)
+    place = [Z @ direction]
+    place += [dirichlet.whiten(np.asarray(instances[c]), prior) @ direction for c in chunks[1:]]
+    order = np.argsort(np.concatenate(place))
+    if len(chunks) > 1:
+        order = order[np.sort(own.choice(len(order), _START_ROWS, replace=False))]
+        Z = dirichlet.whiten(np.asarray(instances[rows[order]]), prior)
+    else:
+        Z = Z[order]
+    n_found = min(n_clusters, _n_distinct(Z, Z @ direction, n_clusters))
+    kmeans = KMeans(n_found, n_init=1, random_state=seed).fit(Z)
+    found = np.empty(len(rows), dtype=np.int64)
+    found[order] = kmeans.labels_
+    if len(chunks) > 1:
+        whitened = (dirichlet.whiten(np.asarray(instances[c]), prior) for c in chunks)
+        found = np.concatenate([kmeans.predict(Z) for Z in whitened])
     rank = np.empty(n_clusters, dtype=np.int64)
     rank[np.argsort(-np.bincount(found, minlength=n_clusters), kind="stable")] = np.arange(
         n_clusters
     )
     return rank[found]
+
+
+def _n_distinct(Z: Any, place: Any, enough: int) -> int:
+    """Number of distinct rows, or ``enough`` where there are surely that many."""
+    steps = np.round((place - place.min()) / (np.ptp(place) or 1.0) * 1e6)
+    # Rounding can tear equal rows into two steps, never into more.
+    if len(np.unique(steps)) > 2 * enough:
+        return enough
+    return len(np.unique(Z, axis=0))
 
 
 def _bag_runs(offsets: Any) -> Iterator[tuple[int, int]]:
