@@ -1,0 +1,234 @@
+"""L1, L2 and chi-square dissimilarities between instances (eq. 7), compiled.
+
+Each is divided by its mean over training pairs, so that their weights are comparable. chi-square
+of signed features is sum (x - y)^2 / (|x| + |y|), with 0 where both are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+NAMES = ("l1", "l2", "chi2")
+# Keeps 0 / 0 at 0 without a branch, which would stop vectorisation.
+_TINY = 1e-300
+# Instances whose pairs estimate the means.
+_MEAN_ROWS = 512
+
+
+@njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"}, inline="always")
+def _three(x, y):  # type: ignore[no-untyped-def]
+    l1 = 0.0
+    squared = 0.0
+    chi = 0.0
+    for d in range(len(x)):
+        gap = abs(x[d] - y[d])
+        l1 += gap
+        squared += gap * gap
+        chi += gap * gap / (abs(x[d]) + abs(y[d]) + _TINY)
+    return l1, np.sqrt(squared), chi
+
+
+@njit(cache=True)
+def _cross(X, Y, scale, out):  # type: ignore[no-untyped-def]
+    for i in range(len(X)):
+        for j in range(len(Y)):
+            l1, l2, chi = _three(X[i], Y[j])
+            out[0, i, j] = l1 * scale[0]
+            out[1, i, j] = l2 * scale[1]
+            out[2, i, j] = chi * scale[2]
+
+
+@njit(cache=True)
+def _symmetric(X, scale, out):  # type: ignore[no-untyped-def]
+    for i in range(len(X)):
+        for j in range(i):
+            l1, l2, chi = _three(X[i], X[j])
+            out[0, i, j] = out[0, j, i] = l1 * scale[0]
+            out[1, i, j] = out[1, j, i] = l2 * scale[1]
+            out[2, i, j] = out[2, j, i] = chi * scale[2]
+        out[:, i, i] = 0.0
+
+
+@njit(cache=True)
+def _to_clamped(X, Z, weights, out):  # type: ignore[no-untyped-def]
+    for i in range(len(X)):
+        total = 0.0
+        for j in range(len(Z)):
+            l1, l2, chi = _three(X[i], Z[j])
+            total += weights[0] * l1 + weights[1] * l2 + weights[2] * chi
+        out[i] = total
+
+
+@njit(cache=True)
+def _sums(Z, owner):  # type: ignore[no-untyped-def]
+    sums = np.zeros(3)
+    n_pairs = 0
+    for i in range(len(Z)):
+        for j in range(i):
+            if owner[i] != owner[j]:
+                l1, l2, chi = _three(Z[i], Z[j])
+                sums[0] += l1
+                sums[1] += l2
+                sums[2] += chi
+                n_pairs += 1
+    return sums, n_pairs
+
+
+def inverse_means(X: Any, bag_index: Any) -> Any:
+    """1 / mean of each dissimilarity between instances of different bags, shape (3,)."""
+    rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), _MEAN_ROWS)).astype(np.int64))
+    sums, n_pairs = _sums(X[rows], bag_index[rows])
+    # All instances identical: every dissimilarity is 0, whatever the factor.
+    return np.where(sums > 0, n_pairs / np.where(sums > 0, sums, 1.0), 1.0)
+
+
+def pair_sums(Z: Any, factors: Any) -> Any:
+    """Each dissimilarity summed over all pairs of rows once, shape (3,)."""
+    sums, _ = _sums(Z, np.arange(len(Z)))
+    return sums * factors
+
+
+def cross(X: Any, Y: Any, factors: Any) -> Any:
+    """All three dissimilarities between two sets, shape (3, len(X), len(Y))."""
+    out = np.empty((3, len(X), len(Y)))
+    _cross(X, Y, factors, out)
+    return out
+
+
+def to_clamped(X: Any, Z: Any, weights: Any) -> Any:
+    """Weighted dissimilarities of each row of X summed over the rows of Z, shape (len(X),)."""
+    out = np.zeros(len(X))
+    if len(Z) and np.any(weights > 0):
+        _to_clamped(X, Z, weights, out)
+    return out
+
+
+class Dissimilarities:
+    """Dissimilarities between the instances that inference asks for, computed once each.
+
+    Memory is O(``max_rows``^2): when more instances than that have been asked for, those not
+    needed now are forgotten.
+    """
+
+    def __init__(self, X: Any, factors: Any, max_rows: int) -> None:
+        self._X, self._factors, self._max_rows = X, factors, max_rows
+        self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
+        self._ids = np.empty(0, dtype=np.int64)
+        self._table = np.empty((3, 0, 0), dtype=np.float32)
+
+    def table(self, ids: Any) -> tuple[Any, Any]:
+        """A table [3, n, n] that covers ``ids``, and the row of each of them in it."""
+        new = ids[self._place[ids] < 0]
+        if len(new):
+            self._grow(ids, new)
+        return self._table, self._place[ids]
+
+    def lookup(self, ids: Any) -> tuple[Any, Any]:
+        """The same table, and the row in it of every instance there is (-1 where unknown)."""
+        table, _ = self.table(ids)
+        return table, self._place
+
+    def _grow(self, ids: Any, new: Any) -> None:
+        if len(self._ids) + len(new) > self._max_rows:
+            self._place[:] = -1
+            self._ids, new = np.empty(0, dtype=np.int64), ids
+        old, n = len(self._ids), len(self._ids) + len(new)
+        table = np.empty((3, n, n), dtype=np.float32)
+        table[:, :old, :old] = self._table[:, :old, :old]
+        fresh = np.ascontiguousarray(self._X[new])
+        if old:
+            block = np.empty((3, len(new), old), dtype=np.float32)
+            _cross(fresh, np.ascontiguousarray(self._X[self._ids]), self._factors, block)
+            table[:, old:, :old] = block
+            table[:, :old, old:] = block.transpose(0, 2, 1)
+        corner = np.empty((3, len(new), len(new)), dtype=np.float32)
+        _symmetric(fresh, self._factors, corner)
+        table[:, old:, old:] = corner
+        self._ids = np.concatenate([self._ids, new])
+        self._place[new] = np.arange(old, n)
+        self._table = table
+
+
+@njit(cache=True, inline="always")
+def _psi(table, weights, i, j):  # type: ignore[no-untyped-def]
+    return weights[0] * table[0, i, j] + weights[1] * table[1, i, j] + weights[2] * table[2, i, j]
+
+
+@njit(cache=True)
+def fill_blocks(table, weights, place, offsets, edges, starts, out):  # type: ignore[no-untyped-def]
+    """Blocks of eq. (7) for every edge; ``place`` is -1 at a non-instance state, which costs 0."""
+    for e in range(len(edges)):
+        s, t = edges[e]
+        at = starts[e]
+        for a in range(offsets[s], offsets[s + 1]):
+            for b in range(offsets[t], offsets[t + 1]):
+                i, j = place[a], place[b]
+                if i < 0 or j < 0:
+                    out[at] = 0.0
+                else:
+                    out[at] = _psi(table, weights, i, j)
+                at += 1
+
+
+@njit(cache=True)
+def descend(  # type: ignore[no-untyped-def]
+    table, weights, place, inst, non, allowed, offsets, bags, L
+):
+    """Let each bag in turn take its cheapest state given the others, until none moves.
+
+    Changes ``L`` in place. ``non`` is infinite where a bag must select an instance; only
+    ``allowed`` instances are selected. ICM without blocks: the cost of every instance against
+    the selected ones is kept up to date as bags move.
+    """
+    ids = np.flatnonzero(allowed)
+    cost = np.zeros(len(inst))
+    for b in range(len(L)):
+        if L[b] >= 0:
+            for k in ids:
+                cost[k] += _psi(table, weights, place[k], place[L[b]])
+    moved = True
+    while moved:
+        moved = False
+        for b in bags:
+            old, best, lowest = L[b], -1, non[b]
+            here = np.inf if old >= 0 else non[b]
+            for i in range(offsets[b], offsets[b + 1]):
+                if not allowed[i]:
+                    continue
+                value = inst[i] + cost[i]
+                if old >= 0:
+                    value -= _psi(table, weights, place[i], place[old])
+                if i == old:
+                    here = value
+                if value < lowest:
+                    best, lowest = i, value
+            # A strict gain beyond rounding, so that ties cannot cycle.
+            if best == old or not lowest < here - 1e-9 * (1.0 + abs(lowest)):
+                continue
+            for k in ids:
+                if best >= 0:
+                    cost[k] += _psi(table, weights, place[k], place[best])
+                if old >= 0:
+                    cost[k] -= _psi(table, weights, place[k], place[old])
+            L[b] = best
+            moved = True
+
+
+@njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"})
+def _intersection(X, size, out):  # type: ignore[no-untyped-def]
+    for i in range(len(X)):
+        for j in range(i + 1):
+            l1 = 0.0
+            for d in range(X.shape[1]):
+                l1 += abs(X[i, d] - X[j, d])
+            out[i, j] = out[j, i] = 0.5 * (size[i] + size[j] - l1)
+
+
+def intersection_gram(X: Any) -> Any:
+    """Histogram intersection of signed features, (|x| + |y| - L1(x, y)) / 2, shape (n, n)."""
+    out = np.empty((len(X), len(X)))
+    _intersection(X, np.abs(X).sum(axis=1), out)
+    return out

@@ -1,0 +1,372 @@
+"""The MICRF estimator: validates, calls the pure functions beside it, and stores."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.bags import Bags
+from bagwise.core import segments
+from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
+from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
+from bagwise.models.micrf import energy as crf
+from bagwise.models.micrf import unaries
+from bagwise.models.micrf.learning import Learned, Pool, Problem, learn
+
+# Trade-offs tried by C="cv".
+C_GRID = (0.1, 1.0, 10.0)
+_DISSIMILARITIES = ("l1", "l2", "chi2")
+
+
+class Energies(NamedTuple):
+    """Energies of the states of bags; a bag takes the state with the lowest."""
+
+    instances: Any  # [N]
+    non_instances: Any  # [B]
+
+
+class MICRF(CalibratedClassifier, InstanceClassifier):
+    """A conditional random field over bags: each selects one instance, or none.
+
+    Bags are nodes of a fully connected field; the states of a node are its instances and a
+    *non-instance*. Selecting an instance costs what instance classifiers say (three SVMs on
+    inherited labels, and any other model that scores instances), plus its dissimilarity to the
+    instances other bags select: positive instances are alike, every negative is negative in its
+    own way. The weights of all terms are learned with a maximum margin, and a test bag is
+    positive when an instance beats its non-instance.
+
+    Parameters
+    ----------
+    C : float or "cv"
+        Trade-off between margin and training loss of the weights (8). "cv" chooses among
+        0.1, 1, 10 by accuracy on bags held out by the inner cross-validation ``cv``.
+    scale : {"minmax", "standard"} or None
+        How features are scaled, fitted on the training bags. It matters: the kernels and
+        dissimilarities are made for features in [0, 1].
+    kernels : sequence of {"rbf", "linear", "intersection"}
+        Kernels of the instance SVMs; empty to use ``extra_unaries`` alone.
+    extra_unaries : sequence of estimators
+        Bag classifiers with ``decision_function_instances``, cloned and fitted on the scaled
+        training bags; each adds an instance classifier and its non-instance model.
+    dissimilarities : sequence of {"l1", "l2", "chi2"}
+        Pairwise terms; empty for a model without them.
+    svm_C, gamma : float
+        Of the instance SVMs; ``gamma=None`` is 1 / n_features.
+    inference : {"trws", "icm"}
+        TRW-S gives a lower bound and is close to optimal; ICM is a quick local search.
+    max_iter, tol : int, float
+        Most rounds of constraint generation, and the violation per bag at which it ends.
+    max_states, max_rows : int
+        Memory bounds. Most states inference keeps after exact pruning (its memory is quadratic
+        in them), and most instances an SVM trains on; large bags are thinned first.
+    probability : bool
+        Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
+    calibration : {"platt", "isotonic"}
+    cv : int, splitter or None
+        The inner cross-validation of ``C="cv"`` and ``probability=True``.
+    random_state : int, RandomState or None
+        Used only where ``max_rows`` thins the bags.
+
+    Attributes
+    ----------
+    weights_ : dict
+        Learned weight of each term, all >= 0.
+    selected_instances_ : array of shape (n_bags,)
+        Row of the instance that each training bag selects, -1 in negative bags.
+    converged_ : bool
+        Whether constraint generation ended with no constraint violated by more than ``tol`` per
+        bag.
+    violation_, n_iter_ : float, int
+        The largest violation at the end, and the rounds.
+    inference_gaps_ : array
+        Relative gap between energy and lower bound of every inference while learning.
+    n_dropped_states_ : int
+        States that ``max_states`` dropped in the last round; 0 means pruning was exact.
+    C_ : float
+        The trade-off used.
+    classes_ : the two bag classes
+
+    Notes
+    -----
+    Deselaers and Ferrari, "A conditional random field for multiple-instance learning" (ICML
+    2010). Departures: the latent configuration is updated when no constraint is violated, not
+    every round, so that each update lowers the objective; it starts from the best-scored
+    instances rather than from random ones. A known instance label replaces the inherited one,
+    and a positive bag may select only instances not known to be negative, or its known
+    positives where it has any.
+
+    Examples
+    --------
+    >>> from bagwise import MICRF
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> model = MICRF().fit(bags, y)
+    >>> model.converged_, bool(((model.selected_instances_ >= 0) == (y == 1)).all())
+    (True, True)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "C": [Interval(Real, 0, None, closed="neither"), StrOptions({"cv"})],
+        "scale": [StrOptions({"minmax", "standard"}), None],
+        "kernels": ["array-like"],
+        "extra_unaries": [list, tuple],
+        "dissimilarities": ["array-like"],
+        "svm_C": [Interval(Real, 0, None, closed="neither")],
+        "gamma": [Interval(Real, 0, None, closed="neither"), None],
+        "inference": [StrOptions({"trws", "icm"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_states": [Interval(Integral, 1, None, closed="left")],
+        "max_rows": [Interval(Integral, 2, None, closed="left")],
+        "random_state": ["random_state"],
+        **CalibratedClassifier._calibration_constraints,
+    }
+
+    def __init__(
+        self,
+        C: Any = 1.0,
+        *,
+        scale: str | None = "minmax",
+        kernels: Any = unaries.KERNELS,
+        extra_unaries: Any = (),
+        dissimilarities: Any = _DISSIMILARITIES,
+        svm_C: float = 1.0,
+        gamma: float | None = None,
+        inference: crf.Inference = "trws",
+        max_iter: int = 200,
+        tol: float = 1e-3,
+        max_states: int = 2048,
+        max_rows: int = 10_000,
+        probability: bool = False,
+        calibration: str = "platt",
+        cv: Any = 5,
+        random_state: Any = None,
+    ) -> None:
+        self.C = C
+        self.scale = scale
+        self.kernels = kernels
+        self.extra_unaries = extra_unaries
+        self.dissimilarities = dissimilarities
+        self.svm_C = svm_C
+        self.gamma = gamma
+        self.inference = inference
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_states = max_states
+        self.max_rows = max_rows
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MICRF:
+        """Train the instance classifiers, then the weights of the field.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional, one per instance; missing means unknown
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        self._check_terms()
+        self.C_ = self._choose_C(data) if self.C == "cv" else float(self.C)
+        problem = self._fit_terms(data)
+        self._store(problem, learn(problem, self.C_, self.max_iter, self.tol))
+        if not self.converged_:
+            warnings.warn(
+                f"MICRF still had a constraint violated by {self.violation_:.3g} after "
+                f"{self.n_iter_} rounds; raise max_iter or tol, or lower C.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self._calibrate(data)
+        return self
+
+    def _check_terms(self) -> None:
+        for name, allowed in (("kernels", unaries.KERNELS), ("dissimilarities", _DISSIMILARITIES)):
+            given = getattr(self, name)
+            if any(value not in allowed for value in given):
+                raise ValueError(f"{name} must be a sequence from {list(allowed)}; got {given!r}.")
+        if not len(self.kernels) and not len(self.extra_unaries):
+            raise ValueError("MICRF needs an instance classifier: kernels or extra_unaries.")
+        for i, extra in enumerate(self.extra_unaries):
+            if not hasattr(extra, "decision_function_instances"):
+                raise ValueError(
+                    f"extra_unaries[{i}] must score instances (decision_function_instances), "
+                    f"but {type(extra).__name__} does not."
+                )
+
+    def _fit_terms(self, data: TrainingData) -> Problem:
+        """Scale, train the instance classifiers, and set up the terms of the energy."""
+        from bagwise.models.micrf.distances import Dissimilarities, inverse_means
+
+        self.scaling_ = unaries.fit_scaling(data.bags.instances, self.scale)
+        bags, y, known = data.bags.map(self.scaling_.apply), data.y, data.instance_labels
+        X, offsets = bags.instances, bags.offsets
+        labels = unaries.inherited_labels(y, known, offsets)
+        rows = unaries.thin(offsets, self.max_rows, check_random_state(self.random_state))
+        gamma = 1 / X.shape[1] if self.gamma is None else float(self.gamma)
+        self.machines_ = [
+            unaries.train(kernel, X[rows], labels[rows], self.svm_C, gamma)
+            for kernel in self.kernels
+        ]
+        names = np.array([*self.classes_, None], dtype=object)  # code -1 is the last: unknown
+        given = names[known] if (known >= 0).any() else None
+        self.extra_unaries_ = [
+            clone(extra).fit(
+                bags, self.classes_[y], **({} if given is None else {"instance_labels": given})
+            )
+            for extra in self.extra_unaries
+        ]
+        used = np.isin(_DISSIMILARITIES, list(self.dissimilarities))
+        self.factors_ = np.where(used, inverse_means(X, bags.bag_index), 0.0)
+        has_known = segments.spread(segments.max((known == 1) * 1.0, offsets) > 0, offsets)
+        return Problem(
+            crf.make_terms(self._upsilon(bags), X, offsets, self.factors_),
+            y,
+            np.where(has_known, known == 1, known != 0),
+            Dissimilarities(X, self.factors_, self.max_states),
+            self.inference,
+            self.max_states,
+        )
+
+    def _upsilon(self, bags: Bags) -> Any:
+        """Scores of scaled bags by every classifier, negative for positive instances, [N, F]."""
+        scores = [unaries.score(machine, bags.instances) for machine in self.machines_]
+        scores += [extra.decision_function_instances(bags) for extra in self.extra_unaries_]
+        return -np.column_stack(scores)
+
+    def _store(self, problem: Problem, learned: Learned) -> None:
+        self.alpha_ = learned.alpha
+        self.selected_instances_ = learned.L_hat
+        self.clamped_ = problem.terms.X[learned.L_hat[learned.L_hat != crf.NONE]]  # [P, D]
+        self.converged_ = learned.converged
+        self.violation_ = learned.violation
+        self.n_iter_ = learned.n_iter
+        self.inference_gaps_ = np.asarray(learned.gaps)
+        self.n_dropped_states_ = learned.n_dropped
+
+    def _choose_C(self, data: TrainingData) -> float:
+        """The grid value most accurate on held-out bags; of equals the one nearest to 1."""
+        bags, y, known = data
+        correct = np.zeros(len(C_GRID))
+        n_scored = 0
+        for train, test in self._inner_splits(y):
+            rows, _ = segments.take(bags.offsets, train)
+            inner = clone(self)
+            inner.classes_ = self.classes_
+            problem = inner._fit_terms(TrainingData(bags[train], y[train], known[rows]))
+            held_out = bags[test]
+            n_scored += len(held_out)
+            pool = Pool()
+            for i, C in enumerate(C_GRID):
+                inner._store(problem, learn(problem, C, self.max_iter, self.tol, pool))
+                correct[i] += np.sum((inner._raw_scores(held_out) > 0) == (y[test] == 1))
+        self.cv_accuracy_ = dict(zip(C_GRID, (correct / n_scored).tolist(), strict=True))
+        best = np.flatnonzero(correct == correct.max())
+        return C_GRID[best[np.argmin(np.abs(np.log(np.array(C_GRID)[best])))]]
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each term by name."""
+        names = [*self.kernels, *(type(e).__name__ for e in self.extra_unaries)]
+        terms = [f"instance {name}" for name in names] + [f"non-instance {name}" for name in names]
+        terms += ["prior", *_DISSIMILARITIES]
+        return dict(zip(terms, self.alpha_.tolist(), strict=True))
+
+    def unary_energies(self, bags: Any) -> Energies:
+        """Unary energies (4) of the states of bags, without pairwise terms."""
+        return self._unaries(self._scaled(self._validate_predict(bags)))
+
+    def pairwise_energies(self, bags: Any) -> Any:
+        """Pairwise energies (7) between all instances of a few bags, shape (N, N).
+
+        Instances of one bag are never selected together; their entries are 0.
+        """
+        from bagwise.models.micrf.distances import cross
+
+        bags = self._scaled(self._validate_predict(bags))
+        D = cross(bags.instances, bags.instances, self.factors_)
+        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
+        owner = bags.bag_index
+        return np.where(owner[:, None] == owner, 0.0, np.tensordot(gamma, D, axes=1))
+
+    def energies(self, bags: Any) -> Energies:
+        """Energies (10) of the states of bags, given the clamped training bags."""
+        return self._energies(self._scaled(self._validate_predict(bags)))
+
+    def select(self, bags: Any, joint: bool = False) -> Any:
+        """Row of the instance each bag selects, -1 for none.
+
+        Alone (10), every bag is decided exactly given the training bags. With ``joint=True``
+        the bags also see each other (sec. 4.2), by TRW-S.
+        """
+        bags = self._scaled(self._validate_predict(bags))
+        inst, non = self._energies(bags)
+        if not joint:
+            best = segments.argmax(-inst, bags.offsets)
+            return np.where(inst[best] < non, best, crf.NONE)
+        from bagwise.models.micrf.distances import Dissimilarities
+
+        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
+        near = Dissimilarities(bags.instances, self.factors_, self.max_states)
+        return crf.infer(
+            inst,
+            non,
+            bags.offsets,
+            gamma,
+            near,
+            method=self.inference,
+            max_states=self.max_states,
+        ).L
+
+    def predict(self, bags: Any, joint: bool = False) -> Any:
+        """Label of each bag; ``joint=True`` classifies all of them together (sec. 4.2)."""
+        if not joint:
+            return super().predict(bags)
+        return self.classes_[(self.select(bags, joint=True) != crf.NONE).astype(int)]
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Energy of a bag's non-instance less that of the instance; the bag's is the largest."""
+        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
+
+    @available_if(_wants_probability)
+    def predict_proba_instances(self, bags: Any) -> Any:
+        """Class probabilities of each instance, by the calibration of the bags."""
+        return two_columns(expit(self.decision_function_instances(bags)))
+
+    @property
+    def _n_classifiers(self) -> int:
+        return len(self.machines_) + len(self.extra_unaries_)
+
+    def _scaled(self, bags: Bags) -> Bags:
+        return bags.map(self.scaling_.apply)
+
+    def _unaries(self, scaled: Bags) -> Energies:
+        Upsilon = self._upsilon(scaled)
+        terms = crf.make_terms(Upsilon, scaled.instances, scaled.offsets, self.factors_)
+        return Energies(*crf.unaries(terms, crf.unpack(self.alpha_, self._n_classifiers)))
+
+    def _energies(self, scaled: Bags) -> Energies:
+        from bagwise.models.micrf.distances import to_clamped
+
+        inst, non = self._unaries(scaled)
+        weights = crf.unpack(self.alpha_, self._n_classifiers).gamma * self.factors_
+        return Energies(inst + to_clamped(scaled.instances, self.clamped_, weights), non)
+
+    def _raw_instance_scores(self, bags: Bags) -> Any:
+        inst, non = self._energies(self._scaled(bags))
+        return segments.spread(non, bags.offsets) - inst
+
+    def _raw_scores(self, bags: Bags) -> Any:
+        return segments.max(self._raw_instance_scores(bags), bags.offsets)

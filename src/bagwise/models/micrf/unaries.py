@@ -1,0 +1,161 @@
+"""Instance classifiers for the unary terms (sec. 3.1): three SVMs on inherited bag labels.
+
+Machines are plain arrays, scored without a kernel matrix: the linear one is a vector, the
+histogram-intersection one a sum of piecewise linear functions of single features, and the RBF
+one works through blocks of rows. Scores here are positive for positive instances; the energy
+uses their negatives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.svm import SVC
+
+from bagwise.core import segments
+from bagwise.core.blocks import BLOCK_ENTRIES
+from bagwise.core.distances import squared_distances
+
+Kernel = Literal["rbf", "linear", "intersection"]
+KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
+# Up to this many rows libsvm gets them all; beyond, a working set that is grown to optimality.
+_DIRECT_ROWS = 1500
+
+
+class Scaling(NamedTuple):
+    """An affine map of the features, ``(x - shift) * factor``."""
+
+    shift: Any  # [D]
+    factor: Any  # [D]
+
+    def apply(self, X: Any) -> Any:
+        """Scaled copy of rows."""
+        scaled = np.subtract(np.asarray(X), self.shift, dtype=np.float64)
+        scaled *= self.factor
+        return scaled
+
+
+class Machine(NamedTuple):
+    """A trained SVM."""
+
+    kernel: Kernel
+    support: Any  # [S, D]; for the linear kernel the weight vector [1, D]
+    coef: Any  # [S]
+    intercept: float
+    gamma: float
+
+
+def fit_scaling(X: Any, how: str | None) -> Scaling:
+    """Scaling to [0, 1], to mean 0 and variance 1, or none, from training instances."""
+    X = np.asarray(X)
+    if how is None:
+        return Scaling(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+    if how == "minmax":
+        shift = X.min(axis=0).astype(np.float64)
+        width = X.max(axis=0) - shift
+    else:
+        shift = X.mean(axis=0, dtype=np.float64)
+        width = X.std(axis=0, dtype=np.float64)
+    return Scaling(shift, np.where(width > 0, 1 / np.where(width > 0, width, 1.0), 1.0))
+
+
+def thin(offsets: Any, max_rows: int, rng: Any) -> Any:
+    """At most ``max_rows`` rows: small bags whole, large ones cut to one common size."""
+    sizes = np.diff(offsets)
+    if sizes.sum() <= max_rows:
+        return np.arange(offsets[-1])
+    low, high = 1, int(sizes.max())
+    while low < high:  # the largest common size that fits
+        middle = (low + high + 1) // 2
+        fits = np.minimum(sizes, middle).sum() <= max_rows
+        low, high = (middle, high) if fits else (low, middle - 1)
+    parts = [
+        a + (np.arange(n) if n <= low else np.sort(rng.choice(n, low, replace=False)))
+        for a, n in zip(offsets[:-1], sizes, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
+    """An SVM on rows X with labels t in {0, 1}.
+
+    On many rows libsvm sees a working set, grown by the rows that violate their margin until
+    none does: the same optimum, since the multiplier of a row outside is 0. The kernel matrix
+    of the intersection kernel then only covers rows near the margin.
+    """
+    active = np.ones(len(X), dtype=bool)
+    if len(X) > _DIRECT_ROWS:
+        active[:] = False
+        for label in (0, 1):
+            rows = np.flatnonzero(t == label)
+            active[rows[:: max(1, 2 * len(rows) // _DIRECT_ROWS)]] = True
+    while True:
+        inside = np.flatnonzero(active)
+        machine = _solve(kernel, X[inside], t[inside], C, gamma)
+        outside = np.flatnonzero(~active)
+        if len(outside):
+            margin = (2.0 * t[outside] - 1) * score(machine, X[outside])
+            outside = outside[margin < 1 - 1e-3]
+        if len(outside) == 0:
+            return machine
+        active[outside] = True
+
+
+def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
+    if kernel == "intersection":
+        from bagwise.models.micrf.distances import intersection_gram
+
+        svc = SVC(C=C, kernel="precomputed").fit(intersection_gram(X), t)
+    else:
+        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(X, t)
+    a, support = svc.dual_coef_.ravel(), svc.support_
+    bias = float(svc.intercept_[0])
+    if kernel == "linear":
+        return Machine(kernel, (a @ X[support])[None], np.ones(1), bias, gamma)
+    return Machine(kernel, X[support], a, bias, gamma)
+
+
+def score(machine: Machine, X: Any) -> Any:
+    """Decision function of each row, > 0 = positive."""
+    if machine.kernel == "linear":
+        return X @ machine.support[0] + machine.intercept
+    if machine.kernel == "intersection":
+        return _intersection_scores(machine, X)
+    return _rbf_scores(machine, X)
+
+
+def _rbf_scores(machine: Machine, X: Any) -> Any:
+    V = machine.support
+    scores = np.empty(len(X))
+    rows = max(1, BLOCK_ENTRIES // len(V))
+    for start in range(0, len(X), rows):
+        K = squared_distances(X[start : start + rows], V)  # [rows, S]
+        K *= -machine.gamma
+        scores[start : start + rows] = np.exp(K, out=K) @ machine.coef
+    return scores + machine.intercept
+
+
+def _intersection_scores(machine: Machine, X: Any) -> Any:
+    """Exact in O(N D log S): sum_s a_s min(x_d, s_d) is piecewise linear in x_d."""
+    scores = np.full(len(X), machine.intercept)
+    for sign in (1.0, -1.0):  # the kernel of signed features is that of both halves
+        V = np.maximum(sign * machine.support, 0.0)
+        for d in np.flatnonzero(V.any(axis=0)):
+            knots, values = _piecewise(V[:, d], machine.coef)
+            scores += np.interp(sign * X[:, d], knots, values)
+    return scores
+
+
+def _piecewise(s: Any, a: Any) -> tuple[Any, Any]:
+    """Knots, from 0 up, of ``sum_s a_s min(x, s)``; it is 0 below and constant above."""
+    order = np.argsort(s, kind="stable")
+    s, a = s[order], a[order]
+    values = np.cumsum(a * s) + s * (a.sum() - np.cumsum(a))
+    last = np.append(np.diff(s) > 0, True) & (s > 0)
+    return np.append(0.0, s[last]), np.append(0.0, values[last])
+
+
+def inherited_labels(y: Any, known: Any, offsets: Any) -> Any:
+    """Label of each instance: its own where known, else its bag's."""
+    return np.where(known >= 0, known, segments.spread(y, offsets))
