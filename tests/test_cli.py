@@ -342,13 +342,20 @@ def test_existing_outputs_are_kept_without_force(tmp_path, capsys, trained):
     folder, labels, model = trained
     (tmp_path / "m").write_text("precious")
     (tmp_path / "o").mkdir()
-    (tmp_path / "o" / "mine.txt").write_text("precious")
+    (tmp_path / "o" / "bags.csv").write_text("precious")
     fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m"]
     predict = ["predict", model, "--bags", folder, "--out", tmp_path / "o"]
     for words, path in [(fit, tmp_path / "m"), (predict, tmp_path / "o")]:
         refused(capsys, tmp_path, *words, names=path, says="exists already; pass --force")
         assert run(*words, "--force") == 0
+    capsys.readouterr()
     assert tree(tmp_path) == ["m", "o", "o/bags.csv", "o/instances.parquet", "o/report.html"]
+    (tmp_path / "o" / "mine.txt").write_text("precious")
+    says = r"holds other files \(mine.txt\) and is not replaced"
+    refused(capsys, tmp_path, *predict, "--force", names=tmp_path / "o", says=says)
+    refused(
+        capsys, tmp_path, "demo", "--out", tmp_path / "o", names=tmp_path / "o", says="bags.csv"
+    )
 
 
 def test_read_only_places(tmp_path, capsys, trained, monkeypatch):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import skops.io
 from sklearn.base import BaseEstimator
 from sklearn.calibration import CalibratedClassifierCV
@@ -83,6 +84,18 @@ def test_scikit_learn_inside(model, problem, tmp_path):
     bags, y = problem
     model.fit(bags, y)
     assert_same(outputs(model, bags), outputs(bagwise.load(saved(model, tmp_path)), bags), tol=0)
+
+
+@pytest.mark.parametrize("kind", ["csr_array", "csc_array", "coo_array", "csr_matrix"])
+def test_sparse_attributes(kind, problem, tmp_path, rng):
+    bags, y = problem
+    model = SingleInstance(LogisticRegression()).fit(bags, y)
+    model.sparse_ = getattr(sp, kind)(rng.normal(size=(3, 4)) > 0.5)
+    model.bags_ = Bags(sp.csr_array(np.eye(3)), [0, 1, 3], ids=["a", "b"])
+    again = bagwise.load(saved(model, tmp_path))
+    np.testing.assert_array_equal(again.sparse_.toarray(), model.sparse_.toarray())
+    np.testing.assert_array_equal(again.bags_[1].toarray(), np.eye(3)[1:])
+    assert again.bags_.ids.tolist() == ["a", "b"]
 
 
 def test_other_class_labels_and_names(problem, tmp_path):

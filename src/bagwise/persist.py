@@ -318,6 +318,7 @@ def _library_types() -> frozenset[str]:
     names = {
         "numpy.dtype",
         "scipy.interpolate._interpolate.interp1d",
+        *(f"scipy.sparse._{k}.{k}_{t}" for k in ("csr", "csc", "coo") for t in ("array", "matrix")),
         "sklearn.calibration._CalibratedClassifier",
         "sklearn.calibration._SigmoidCalibration",
         "sklearn.gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",

@@ -97,7 +97,8 @@ def predict(arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     if not 0 < arguments.threshold < 1:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    out = check_output(arguments.out, arguments.force)
+    ours = ("bags.csv", "instances.parquet", "report.html")
+    out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     evaluation = Evaluation.from_json(stored) if stored else None
@@ -112,7 +113,8 @@ def predict(arguments: Namespace) -> int:
         made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
         if truth is not None:
             source = f"{len(bags)} labelled bags"
-            evaluation = evaluate_held_out(model, bags, truth, source, made.classes)
+            p = made.bags["probability"] if hasattr(model, "predict_proba") else None
+            evaluation = evaluate_held_out(model, bags, truth, source, made.classes, p)
         report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
         with new_folder(out) as draft:
             written = write_predictions(made, draft)

@@ -13,7 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bagwise.cli.console import Printer
-from bagwise.files import new_folder
+from bagwise.files import check_output, new_folder
+
+_OURS = ("train", "new", "train.csv", "new.csv", "model.bagwise", "results")
 
 
 def demo(arguments: Namespace) -> int:
@@ -30,6 +32,8 @@ def demo(arguments: Namespace) -> int:
         "[bold]1. Bags on disk[/bold]: one .h5 file per bag of handwritten digits; a bag is"
     )
     printer.say("   positive when it holds a 9. The labels say which bags, never which digits.")
+    # A demo that was run before is replaced; anything else there is not.
+    check_output(out, force=True, holds=_OURS)
     with new_folder(out) as draft:
         truth = _write_digits(draft, arguments.bags)
     printer.say(f"   wrote {escape(str(out))}/train, new and two label files")

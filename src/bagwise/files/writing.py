@@ -6,15 +6,17 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bagwise.files.problems import BadFilesError, Problem
 
 
-def check_output(path: str | Path, force: bool = False) -> Path:
+def check_output(path: str | Path, force: bool = False, holds: Collection[str] = ()) -> Path:
     """Refuse an output that exists (unless ``force``) or cannot be written, before any work.
+
+    A folder is replaced only if all it holds is named in ``holds``: never somebody's own files.
 
     Examples
     --------
@@ -27,6 +29,11 @@ def check_output(path: str | Path, force: bool = False) -> Path:
     path = Path(path)
     if path.exists() and not force:
         raise BadFilesError([Problem(str(path), "exists already; pass --force to replace it")])
+    if path.is_dir():
+        foreign = sorted(p.name for p in path.iterdir() if p.name not in holds)
+        if foreign:
+            what = f"holds other files ({foreign[0]}) and is not replaced; choose another place"
+            raise BadFilesError([Problem(str(path), what)])
     parent = _existing_parent(path)
     if not parent.is_dir():
         raise BadFilesError([Problem(str(path), f"cannot be written: {parent} is not a folder")])

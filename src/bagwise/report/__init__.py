@@ -1,1 +1,36 @@
-"""Tables, plots and the HTML report."""
+"""Tables, plots and the HTML report. Names are imported when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> the module that defines it.
+_HOME = {
+    "BagImagesDisplay": "plots",
+    "BoundDisplay": "plots",
+    "Evaluation": "evaluation",
+    "InstanceMapDisplay": "plots",
+    "Predictions": "predictions",
+    "ProbabilityHistogramDisplay": "plots",
+    "ReliabilityDisplay": "plots",
+    "Report": "html",
+    "cross_validate": "evaluation",
+    "data_warnings": "data",
+    "predict_tables": "predictions",
+    "plot_energies": "energies",
+    "plot_mixture_weights": "mixtures",
+    "write_predictions": "predictions",
+    "write_report": "html",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"bagwise.report.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'bagwise.report' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

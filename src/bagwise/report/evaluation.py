@@ -94,9 +94,14 @@ def _bag_probability(model: Any, bags: Bags) -> Any:
 
 
 def evaluate_held_out(
-    model: Any, bags: Bags, y: Any, source: str, class_names: Any = None
+    model: Any,
+    bags: Bags,
+    y: Any,
+    source: str,
+    class_names: Any = None,
+    probability: Any = None,
 ) -> Evaluation:
-    """Evaluate a fitted model on bags with labels."""
+    """Evaluate a fitted model on bags with labels; ``probability`` saves predicting them again."""
     classes = np.asarray(model.classes_ if class_names is None else class_names)
     unknown = [label for label in np.unique(y).tolist() if label not in classes.tolist()]
     if unknown:
@@ -104,7 +109,8 @@ def evaluate_held_out(
             f"the model knows the classes {classes.tolist()}; the labels have {unknown[0]!r}."
         )
     codes = (np.asarray(y) == classes[1]).astype(int)
-    return Evaluation(source, codes, _bag_probability(model, bags))
+    p = _bag_probability(model, bags) if probability is None else np.asarray(probability)
+    return Evaluation(source, codes, p)
 
 
 def _labels(known: Any) -> dict[str, Any]:

@@ -341,9 +341,8 @@ def _history_card(history: Any) -> str:
     low, high = float(np.min(history)), float(np.max(history))
     pad = 0.05 * ((high - low) or 1.0)
     steps, values = _thin(np.arange(1, len(history) + 1), history)
-    alt = (
-        f"The bound rises from {history[0]:.4g} to {history[-1]:.4g} in {len(history)} iterations."
-    )
+    rise = f"from {history[0]:,.0f} to {history[-1]:,.0f} in {len(history)} iterations"
+    alt = f"The evidence bound goes {rise}."
     chart = line_chart(
         "Training",
         alt,

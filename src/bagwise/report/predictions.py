@@ -46,17 +46,14 @@ def predict_tables(
 
     p, std = _probability(model, bags, "predict_proba")
     classes = np.asarray(model.classes_)
+    scores = None
     if p is None:
-        labels, p = model.predict(bags), np.full(len(bags), np.nan)
-    elif threshold == 0.5:
-        labels = model.predict(bags)
-    else:
-        labels = classes[(p > threshold).astype(int)]
+        scores, p = model.decision_function(bags), np.full(len(bags), np.nan)
+    positive = p > threshold if scores is None else scores > 0  # what predict says, without a pass
     names = classes if class_names is None else np.asarray(class_names)
-    labels = names[(np.asarray(labels) == classes[1]).astype(int)]
-    columns = {"id": bags.ids, "probability": p, "std": std, "label": labels}
-    if np.isnan(p).any():
-        columns["score"] = model.decision_function(bags)
+    columns = {"id": bags.ids, "probability": p, "std": std, "label": names[positive.astype(int)]}
+    if scores is not None:
+        columns["score"] = scores
     return Predictions(
         pd.DataFrame(columns), _instance_table(model, bags), names.tolist(), threshold
     )

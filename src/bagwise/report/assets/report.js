@@ -183,7 +183,7 @@
         const low = Math.max(0, p - s), high = Math.min(1, p + s);
         track.append(el("u", { "--a": `${100 * low}%`, "--b": `${100 * (high - low)}%` }));
       }
-      return el("li", {}, el("em", {}, `# ${k}`), track, el("span", {}, plusMinus(p, s)));
+      return el("li", {}, el("em", {}, `#${k}`), track, el("span", {}, plusMinus(p, s)));
     }));
     const first = inst.xy ? 10 : 40;
     add(0, first);
@@ -299,7 +299,7 @@
       const [x, y, w, h] = box(view.pick);
       context.strokeRect(x - 1, y - 1, w + 2, h + 2);
     }
-    $("scale").replaceChildren("0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), fixed(top, top === 1 ? 0 : 2), view.what === "std" ? "standard deviation" : `probability of ${POS}`);
+    $("scale").replaceChildren("0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), fixed(top, top === 1 ? 0 : 2), el("span", {}, view.what === "std" ? "standard deviation" : `probability of ${POS}`));
   };
 
   const nearest = (inst, event) => {
