@@ -67,7 +67,9 @@ class Bags:
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         _check_offsets(offsets, instances)
         if ids is not None:
-            ids = np.asarray([str(name) for name in ids], dtype=object)
+            # Whole numbers stay numbers until they are read: cheap to slice by the million.
+            if not (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"):
+                ids = np.asarray([str(name) for name in ids], dtype=object)
             if len(ids) != len(offsets) - 1:
                 raise ValueError(
                     f"ids must name every bag: got {len(ids)} ids for {len(offsets) - 1} bags."
@@ -215,9 +217,8 @@ class Bags:
     @property
     def ids(self) -> Any:
         """Names of the bags, shape (n_bags,)."""
-        if self._ids is None:
-            return np.asarray([str(i) for i in range(len(self))], dtype=object)
-        return self._ids
+        names = np.arange(len(self)) if self._ids is None else self._ids
+        return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -296,7 +297,7 @@ class Bags:
         return Bags._trusted(
             self._instances[first:last],
             offsets - first,
-            None if self._ids is None else self._ids[start:stop],
+            np.arange(start, stop) if self._ids is None else self._ids[start:stop],
             {name: column[first:last] for name, column in self._columns.items()},
         )
 
@@ -308,7 +309,8 @@ class Bags:
         return Bags._trusted(
             instances.take(rows, axis=0) if plain else instances[rows],
             offsets,
-            self.ids[chosen],
+            # Unnamed bags keep their numbers; a million strings would cost more than the rows.
+            chosen if self._ids is None else self._ids[chosen],
             {name: column[rows] for name, column in self._columns.items()},
         )
 
@@ -506,11 +508,10 @@ def _check_offsets(offsets: Any, instances: Any) -> None:
 def _check_finite(bags: Bags) -> None:
     X = bags.instances
     if sp.issparse(X):
-        finite = np.isfinite(X.data)
-        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[~finite]
-        cols = X.indices[~finite]
-        if len(rows):
-            _raise_not_finite(bags, int(rows[0]), int(cols[0]))
+        bad = np.flatnonzero(~np.isfinite(X.data))
+        if len(bad):
+            row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
+            _raise_not_finite(bags, row, X[row : row + 1].toarray())
         return
     for start in range(0, bags.n_instances, _CHECK_ROWS):
         block = X[start : start + _CHECK_ROWS]
@@ -525,17 +526,20 @@ def _check_finite(bags: Bags) -> None:
                 ok = bool(np.isfinite(np.sum(block, dtype=np.float64)))
             ok = ok or bool(np.isfinite(block).all())
         if not ok:
-            row, col = np.argwhere(~np.isfinite(np.asarray(block)))[0][:2]
-            _raise_not_finite(bags, start + int(row), int(col))
+            _raise_not_finite(bags, start, np.asarray(block))
 
 
-def _raise_not_finite(bags: Bags, row: int, col: int) -> None:
+def _raise_not_finite(bags: Bags, start: int, block: Any) -> None:
+    """Name the first bad entry of a block of rows that begins at row ``start``."""
+    place = np.argwhere(~np.isfinite(block))[0]
+    row = start + int(place[0])
     i = int(np.searchsorted(bags.offsets, row, side="right")) - 1
-    value = bags.instances[row, col]
-    what = "NaN" if np.isnan(float(value)) else "infinity"
+    what = "NaN" if np.isnan(block[tuple(place)]) else "infinity"
+    kind = "feature" if block.ndim == 2 else "pixel"
+    where = ", ".join(str(p) for p in place[1:])
     raise ValueError(
         f"{bags.describe_bag(i)} contains {what} in instance {row - int(bags.offsets[i])}, "
-        f"feature {col}; features must be finite."
+        f"{kind} {where}; features must be finite."
     )
 
 

@@ -10,6 +10,9 @@ from sklearn.base import clone
 
 from bagwise import Bags
 
+BAG_METHODS = ("predict", "decision_function", "predict_proba")
+METHODS = BAG_METHODS + tuple(f"{name}_instances" for name in BAG_METHODS)
+
 
 def make_problem(n_bags=24, n_features=3, seed=0, shift=3.0):
     """Well-separated bags: positive ones hold one or two shifted instances."""
@@ -30,9 +33,7 @@ def make_problem(n_bags=24, n_features=3, seed=0, shift=3.0):
 
 def outputs(model, bags):
     """Everything a fitted model says about bags, by method name."""
-    names = ["predict", "decision_function", "predict_proba"]
-    names += [f"{name}_instances" for name in names]
-    return {name: getattr(model, name)(bags) for name in names if hasattr(model, name)}
+    return {name: getattr(model, name)(bags) for name in METHODS if hasattr(model, name)}
 
 
 def with_instances(model):
@@ -202,6 +203,17 @@ def check_bad_input(make):
         model.predict(Bags(np.ones((4, 2)), [0, 4]))
     with pytest.raises(ValueError, match="bag 1 has 0 instances"):
         model.predict(Bags(np.ones((4, 3)), [0, 4, 4]))
+
+
+def check_not_fitted(make):
+    from sklearn.exceptions import NotFittedError
+
+    bags, _, _ = make_problem()
+    model = make()
+    for name in METHODS:
+        if hasattr(model, name):
+            with pytest.raises(NotFittedError):
+                getattr(model, name)(bags)
 
 
 def check_instance_labels(make):

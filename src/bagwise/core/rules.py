@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from bagwise.core import segments
 
-BagRule = Literal["noisy-or", "max"]
 
-
-def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: BagRule) -> Any:
+def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: str) -> Any:
     """Log-odds that a bag has a positive instance, from the log-odds of its instances.
 
     ``noisy-or`` is 1 - prod(1 - p) over independent instances; ``max`` is the most positive

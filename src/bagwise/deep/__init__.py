@@ -1,1 +1,8 @@
-"""Feature extractors trained on bag labels; needs the torch extra."""
+"""Networks trained on bag labels, as features and as a classifier; needs the ``torch`` extra.
+
+torch itself is imported when a network is first trained or used, never by importing this.
+"""
+
+from bagwise.deep.attention import AttentionFeatures, AttentionMIL
+
+__all__ = ["AttentionFeatures", "AttentionMIL"]

@@ -96,7 +96,8 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, bags: Any) -> Any:
         """Label of each bag, shape (n_bags,)."""
-        return self.classes_[np.asarray(self.decision_function(bags) > 0, dtype=int)]
+        scores = self.decision_function(bags)
+        return self.classes_[np.asarray(scores > 0, dtype=int)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

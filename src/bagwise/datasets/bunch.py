@@ -1,0 +1,12 @@
+"""What every loader returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.utils import Bunch
+
+
+def as_result(bunch: Bunch, return_X_y: bool) -> Any:
+    """The Bunch itself, or its bags and labels."""
+    return (bunch.bags, bunch.y) if return_X_y else bunch

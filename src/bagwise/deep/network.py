@@ -1,0 +1,239 @@
+"""The attention network as torch modules, its training loop and its inference, as functions.
+
+Section 6.3 of the psi-VGPMIL paper: a backbone gives instance features h_n, gated attention
+gives weights a_n that sum to one in each bag, and a linear head scores z_b = sum_n a_n h_n.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from bagwise.core import segments
+
+# Instances pushed through the backbone at a time when no gradient is needed.
+_CHUNK = 4096
+
+
+class Standardise(nn.Module):
+    """Shift and scale inputs by the training instances: per channel, or per feature."""
+
+    def __init__(self, mean: Any, std: Any) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Any) -> Any:
+        """Standardised inputs, shape kept."""
+        return (x - self.mean) / self.std
+
+
+def small_cnn(channels: int, n_features: int) -> nn.Module:
+    """Two 3 x 3 convolutions with pooling, then a linear layer: quick on a CPU."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(32 * 16, n_features),
+    )
+
+
+def small_mlp(width: int, n_features: int) -> nn.Module:
+    """One hidden layer, for bags of vectors."""
+    return nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, n_features))
+
+
+class AttentionNetwork(nn.Module):
+    """Backbone, gated attention pooling and a linear head over ragged bags."""
+
+    def __init__(self, backbone: nn.Module, n_features: int, attention_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.value = nn.Linear(n_features, attention_size)
+        self.gate = nn.Linear(n_features, attention_size)
+        self.score = nn.Linear(attention_size, 1, bias=False)
+        self.head = nn.Linear(n_features, 1)
+
+    def attention_logits(self, h: Any) -> Any:
+        """Unnormalised attention of each instance, [N]."""
+        return self.score(torch.tanh(self.value(h)) * torch.sigmoid(self.gate(h)))[:, 0]
+
+    def pool(self, h: Any, offsets: Any) -> tuple[Any, Any]:
+        """Bag logits [B] and attention weights [N] from instance features."""
+        weights = segments.softmax(self.attention_logits(h).float(), offsets)
+        z = segments.sum(weights[:, None] * h.float(), offsets)
+        return self.head(z)[:, 0], weights
+
+    def forward(self, x: Any, offsets: Any) -> Any:
+        """Logit of each bag, [B]."""
+        return self.pool(torch.relu(self.backbone(x)), offsets)[0]
+
+
+class TrainingOptions(NamedTuple):
+    """How a network is trained."""
+
+    learning_rate: float
+    weight_decay: float
+    batch_size: int
+    max_epochs: int
+    patience: int
+    device: str
+    mixed_precision: bool
+    seed: int
+    report: Any  # called with (epoch, training loss, validation loss)
+
+
+def as_images(X: Any, image_shape: tuple[int, ...] | None) -> Any:
+    """Instances as the network sees them: vectors [N, D] or images [N, C, H, W]."""
+    X = np.asarray(X, dtype=np.float32)
+    if image_shape is not None:
+        X = X.reshape(len(X), *image_shape)
+    return X[:, None] if X.ndim == 3 else X
+
+
+def build(
+    example: Any, backbone: Any, n_features: int, attention_size: int, stats: Any = None
+) -> AttentionNetwork:
+    """An untrained network for instances shaped like ``example``."""
+    mean, std = stats if stats is not None else _unit_stats(example)
+    if isinstance(backbone, nn.Module):
+        body: nn.Module = copy.deepcopy(backbone)
+        with torch.no_grad():
+            out = body.eval()(torch.as_tensor(example[:1]))
+        if out.ndim != 2:
+            raise ValueError(
+                f"the backbone must map instances to a matrix; for input {example[:1].shape} it "
+                f"gave shape {tuple(out.shape)}."
+            )
+        body = nn.Sequential(body, nn.Linear(out.shape[1], n_features))
+    elif example.ndim == 4:
+        body = small_cnn(example.shape[1], n_features)
+    else:
+        body = small_mlp(example.shape[1], n_features)
+    return AttentionNetwork(nn.Sequential(Standardise(mean, std), body), n_features, attention_size)
+
+
+def _unit_stats(example: Any) -> tuple[Any, Any]:
+    shape = (1, example.shape[1], 1, 1) if example.ndim == 4 else (1, example.shape[1])
+    return torch.zeros(shape), torch.ones(shape)
+
+
+def input_stats(X: Any) -> tuple[Any, Any]:
+    """Mean and standard deviation per channel or feature; constant ones are left alone."""
+    axes = (0, 2, 3) if X.ndim == 4 else (0,)
+    mean = X.mean(axis=axes, keepdims=True, dtype=np.float64)
+    std = X.std(axis=axes, keepdims=True, dtype=np.float64)
+    std[std == 0] = 1.0
+    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(std, dtype=torch.float32)
+
+
+def batches(
+    X: Any, offsets: Any, order: Any, batch_size: int, device: str
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Ragged mini-batches of bags: instances, their offsets, and which bags they are."""
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        rows, local = segments.take(offsets, chosen)
+        yield (
+            torch.as_tensor(X[rows]).to(device),
+            torch.as_tensor(local).to(device),
+            chosen,
+        )
+
+
+def train(
+    network: AttentionNetwork,
+    X: Any,
+    offsets: Any,
+    y: Any,
+    held_out: Any,
+    options: TrainingOptions,
+) -> tuple[AttentionNetwork, list[tuple[float, float]]]:
+    """Minimise the cross-entropy of bag labels; keep the epoch best on held-out bags.
+
+    ``held_out`` is a mask of bags used for early stopping only. Returns the network and, for
+    each epoch, the training and the validation loss.
+    """
+    device = options.device
+    network = network.to(device)
+    optimiser = torch.optim.AdamW(
+        network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+    )
+    shuffler = np.random.default_rng(options.seed)
+    train_bags, valid_bags = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    target = torch.as_tensor(y, dtype=torch.float32).to(device)
+    history: list[tuple[float, float]] = []
+    best, best_loss, waited = copy.deepcopy(network.state_dict()), np.inf, 0
+    for epoch in range(options.max_epochs):
+        loss = _epoch(
+            network, optimiser, X, offsets, shuffler.permutation(train_bags), target, options
+        )
+        watched = valid_bags if len(valid_bags) else train_bags
+        valid = _loss(network, X, offsets, watched, target, options)
+        history.append((loss, valid))
+        options.report(epoch, loss, valid)
+        if valid < best_loss - 1e-5:
+            best, best_loss, waited = copy.deepcopy(network.state_dict()), valid, 0
+        else:
+            waited += 1
+            if waited >= options.patience:
+                break
+    network.load_state_dict(best)
+    return network.eval(), history
+
+
+def _epoch(
+    network: Any, optimiser: Any, X: Any, offsets: Any, order: Any, target: Any, options: Any
+) -> float:
+    network.train()
+    total = 0.0
+    for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
+        optimiser.zero_grad()
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.mixed_precision):
+            h = torch.relu(network.backbone(x))
+        logits, _ = network.pool(h.float(), local)
+        loss = binary_cross_entropy_with_logits(logits, target[chosen])
+        loss.backward()
+        optimiser.step()
+        total += float(loss.detach()) * len(chosen)
+    return total / len(order)
+
+
+@torch.no_grad()
+def _loss(network: Any, X: Any, offsets: Any, order: Any, target: Any, options: Any) -> float:
+    network.eval()
+    total = 0.0
+    for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
+        total += float(
+            binary_cross_entropy_with_logits(network(x, local), target[chosen], reduction="sum")
+        )
+    return total / len(order)
+
+
+@torch.no_grad()
+def instance_features(network: AttentionNetwork, X: Any, device: str) -> Any:
+    """Features h_n of each instance, [N, n_features], in chunks."""
+    network = network.to(device).eval()
+    parts = [
+        torch.relu(network.backbone(torch.as_tensor(X[i : i + _CHUNK]).to(device))).float().cpu()
+        for i in range(0, len(X), _CHUNK)
+    ]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def bag_logits(network: AttentionNetwork, h: Any, offsets: Any) -> tuple[Any, Any]:
+    """Bag logits [B] and attention weights [N] from instance features, on the CPU."""
+    logits, weights = network.to("cpu").eval().pool(h, torch.as_tensor(np.array(offsets)))
+    return logits.numpy().astype(np.float64), weights.numpy().astype(np.float64)

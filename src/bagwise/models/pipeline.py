@@ -1,0 +1,273 @@
+"""Gluing scikit-learn to bags: transformers on instances, bag embeddings, and a Pipeline.
+
+`InstanceTransformer` lets any scikit-learn transformer work on instances, `BagStatistics` turns
+bags into rows for any scikit-learn classifier, and `BagPipeline` keeps the ``_instances`` twins
+that scikit-learn's Pipeline would drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import is_torch_array
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.pipeline import Pipeline, _name_estimators
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from bagwise.bags import Bags, check_bags
+from bagwise.core import segments
+
+# Rows handed to a transformer at a time when the instances are opened lazily.
+_CHUNK = 65_536
+
+
+class InstanceTransformer(TransformerMixin, BaseEstimator):
+    """Any scikit-learn transformer, applied to the instances of bags.
+
+    Parameters
+    ----------
+    transformer : scikit-learn transformer
+        Fitted on the instances of the training bags. A supervised transformer sees each
+        instance with the label of its bag.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from bagwise import InstanceTransformer
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> scaled = InstanceTransformer(StandardScaler()).fit_transform(bags)
+    >>> scaled
+    Bags(92 bags, 476 instances, 166 features)
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, bags: Any, y: Any = None) -> InstanceTransformer:
+        """Fit the transformer on the instances."""
+        bags = check_bags(bags, accept_sparse=True, estimator="InstanceTransformer")
+        transformer = clone(self.transformer)
+        labels = None if y is None else segments.spread(np.asarray(y), bags.offsets)
+        if _is_lazy(bags.instances) and hasattr(transformer, "partial_fit"):
+            for start in range(0, bags.n_instances, _CHUNK):
+                rows = slice(start, start + _CHUNK)
+                transformer.partial_fit(
+                    bags.instances[rows], None if labels is None else labels[rows]
+                )
+        else:
+            X = bags.instances[:] if _is_lazy(bags.instances) else bags.instances
+            transformer.fit(X, labels)
+        self.transformer_ = transformer
+        self.n_features_in_ = bags.n_features
+        return self
+
+    def transform(self, bags: Any) -> Bags:
+        """Transform the instances; bags, names and columns stay as they are."""
+        check_is_fitted(self)
+        bags = check_bags(
+            bags,
+            n_features=self.n_features_in_,
+            accept_sparse=True,
+            estimator="InstanceTransformer",
+        )
+        if not _is_lazy(bags.instances):
+            return bags.map(self.transformer_.transform)
+        blocks = [
+            self.transformer_.transform(bags.instances[start : start + _CHUNK])
+            for start in range(0, bags.n_instances, _CHUNK)
+        ]
+        return bags.map(lambda _: np.concatenate(blocks))
+
+
+def _is_lazy(instances: Any) -> bool:
+    """Whether rows are read on demand (files), rather than held as an array."""
+    return not (
+        isinstance(instances, np.ndarray) or issparse(instances) or is_torch_array(instances)
+    )
+
+
+class BagStatistics(TransformerMixin, BaseEstimator):
+    """Embed each bag as a row of statistics, so that any scikit-learn classifier works on bags.
+
+    Parameters
+    ----------
+    statistics : tuple of {"mean", "max", "min", "std"} or numbers in [0, 1]
+        What to compute of each feature over the bag; a number is a quantile.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from bagwise import BagStatistics
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> model = make_pipeline(BagStatistics(("mean", "max", 0.5)), LogisticRegression())
+    >>> model.fit(bags, y).predict(bags).shape
+    (40,)
+    """
+
+    def __init__(self, statistics: Any = ("mean", "max", "min")) -> None:
+        self.statistics = statistics
+
+    def fit(self, bags: Any, y: Any = None) -> BagStatistics:
+        """Check the statistics and remember the number of features."""
+        bags = check_bags(bags, estimator="BagStatistics")
+        for statistic in self.statistics:
+            if isinstance(statistic, Real) and 0 <= float(statistic) <= 1:
+                continue
+            if statistic not in _STATISTICS:
+                raise ValueError(
+                    f"statistics must be among {sorted(_STATISTICS)} or numbers in [0, 1]; "
+                    f"got {statistic!r}."
+                )
+        self.n_features_in_ = bags.n_features
+        return self
+
+    def transform(self, bags: Any) -> Any:
+        """Statistics of each bag, shape (n_bags, n_features * n_statistics)."""
+        check_is_fitted(self)
+        bags = check_bags(bags, n_features=self.n_features_in_, estimator="BagStatistics")
+        X = bags.instances[:] if _is_lazy(bags.instances) else bags.instances
+        return np.hstack(
+            [
+                _STATISTICS[s](X, bags.offsets)
+                if isinstance(s, str)
+                else segment_quantile(X, bags.offsets, float(s))
+                for s in self.statistics
+            ]
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names such as ``mean_x0``."""
+        check_is_fitted(self)
+        if input_features is None:
+            input_features = [f"x{j}" for j in range(self.n_features_in_)]
+        return np.asarray(
+            [
+                f"{s if isinstance(s, str) else f'q{s:g}'}_{name}"
+                for s in self.statistics
+                for name in input_features
+            ],
+            dtype=object,
+        )
+
+
+def _segment_std(X: Any, offsets: Any) -> Any:
+    centred = X - segments.spread(segments.mean(X, offsets), offsets)
+    return np.sqrt(segments.mean(centred**2, offsets))
+
+
+_STATISTICS: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": segments.mean,
+    "max": segments.max,
+    "min": segments.min,
+    "std": _segment_std,
+}
+
+
+def segment_quantile(X: Any, offsets: Any, q: float) -> Any:
+    """Linearly interpolated quantile of each feature within each (non-empty) segment."""
+    owner = segments.index(offsets)
+    position = offsets[:-1] + q * (np.diff(offsets) - 1)
+    low = np.floor(position).astype(np.int64)
+    high = np.ceil(position).astype(np.int64)
+    share = (position - low)[:, None]
+    ordered = np.empty_like(X)
+    for j in range(X.shape[1]):
+        ordered[:, j] = X[np.lexsort((X[:, j], owner)), j]
+    return (1 - share) * ordered[low] + share * ordered[high]
+
+
+def _final_has(name: str) -> Callable[[Any], bool]:
+    def check(pipeline: Any) -> bool:
+        getattr(pipeline._final_estimator, name)  # the step's own error says why not
+        return True
+
+    return check
+
+
+class BagPipeline(Pipeline):
+    """scikit-learn's Pipeline that keeps what is special about bags.
+
+    The last step's ``predict_instances``, ``predict_proba_instances``,
+    ``decision_function_instances`` and ``predict_latent`` are there when that step has them,
+    and ``fit(bags, y, instance_labels=...)`` hands instance labels to the last step.
+
+    Parameters are those of scikit-learn's ``Pipeline``.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from bagwise import BagPipeline, InstanceTransformer, SingleInstance
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model = BagPipeline([
+    ...     ("scale", InstanceTransformer(StandardScaler())),
+    ...     ("classify", SingleInstance(LogisticRegression())),
+    ... ])
+    >>> model.fit(bags, y).predict_proba_instances(bags).shape[0] == bags.n_instances
+    True
+    """
+
+    # Not a hyperparameter: names the fit argument that belongs to the last step.
+    _last_step_arguments: ClassVar[tuple[str, ...]] = ("instance_labels", "validation")
+
+    def fit(self, bags: Any, y: Any = None, **params: Any) -> BagPipeline:
+        """Fit the steps in turn; ``instance_labels`` go to the last one."""
+        last = self.steps[-1][0]
+        for name in self._last_step_arguments:
+            if name in params:
+                params[f"{last}__{name}"] = params.pop(name)
+        super().fit(bags, y, **params)
+        return self
+
+    def _before_last(self, bags: Any) -> Any:
+        check_is_fitted(self)
+        for _, _, transform in self._iter(with_final=False):
+            bags = transform.transform(bags)
+        return bags
+
+    @available_if(_final_has("predict_instances"))
+    def predict_instances(self, bags: Any, **params: Any) -> Any:
+        """Label of each instance, by the last step."""
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_instances(bags, **params)
+
+    @available_if(_final_has("predict_proba_instances"))
+    def predict_proba_instances(self, bags: Any, **params: Any) -> Any:
+        """Class probabilities of each instance, by the last step."""
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_proba_instances(bags, **params)
+
+    @available_if(_final_has("decision_function_instances"))
+    def decision_function_instances(self, bags: Any, **params: Any) -> Any:
+        """Score of each instance, by the last step."""
+        bags = self._before_last(bags)
+        return self._final_estimator.decision_function_instances(bags, **params)
+
+    @available_if(_final_has("predict_latent"))
+    def predict_latent(self, bags: Any, **params: Any) -> Any:
+        """Latent mean and variance of each instance, by the last step."""
+        bags = self._before_last(bags)
+        return self._final_estimator.predict_latent(bags, **params)
+
+
+def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> BagPipeline:
+    """Build a `BagPipeline`, naming the steps after their types.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from sklearn.svm import SVC
+    >>> from bagwise import InstanceTransformer, SingleInstance, make_pipeline
+    >>> make_pipeline(InstanceTransformer(StandardScaler()), SingleInstance(SVC())).steps[0][0]
+    'instancetransformer'
+    """
+    return BagPipeline(_name_estimators(steps), memory=memory, verbose=verbose)

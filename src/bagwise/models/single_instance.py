@@ -1,0 +1,95 @@
+"""Single-instance learning: every instance inherits the label of its bag."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.bags import Bags
+from bagwise.core import rules, segments
+from bagwise.models.base import InstanceClassifier, two_columns
+
+
+def _estimator_has(name: str) -> Any:
+    return lambda self: hasattr(getattr(self, "estimator_", self.estimator), name)
+
+
+class SingleInstance(InstanceClassifier):
+    """Any scikit-learn classifier trained on instances with inherited bag labels.
+
+    The simplest baseline, and a strong one where most instances of a positive bag are positive.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier
+        Needs ``predict_proba`` or ``decision_function``.
+    bag_rule : {"max", "noisy-or"}
+        How instance scores become a bag score. "noisy-or" needs probabilities.
+
+    Attributes
+    ----------
+    estimator_ : the fitted classifier
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from sklearn.svm import SVC
+    >>> from bagwise import SingleInstance
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> model = SingleInstance(SVC()).fit(bags, y)
+    >>> model.predict(bags).shape, model.predict_instances(bags).shape == (bags.n_instances,)
+    ((40,), True)
+    """
+
+    _accept_sparse = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "predict"])],
+        "bag_rule": [StrOptions({"max", "noisy-or"})],
+    }
+
+    def __init__(self, estimator: Any, bag_rule: str = "max") -> None:
+        self.estimator = estimator
+        self.bag_rule = bag_rule
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SingleInstance:
+        """Fit the classifier on instances; known instance labels replace inherited ones."""
+        bags, y, known = self._validate_fit(bags, y, instance_labels)
+        if self.bag_rule == "noisy-or" and not hasattr(self.estimator, "predict_proba"):
+            raise ValueError(
+                f"bag_rule='noisy-or' needs instance probabilities, but "
+                f"{type(self.estimator).__name__} has no predict_proba; use bag_rule='max'."
+            )
+        inherited = segments.spread(y, bags.offsets)
+        self.estimator_ = clone(self.estimator)
+        self.estimator_.fit(bags.instances, np.where(known >= 0, known, inherited))
+        return self
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Score of each instance: log-odds where the classifier has them."""
+        return self._scores(self._validate_predict(bags))
+
+    def decision_function(self, bags: Any) -> Any:
+        """Score of each bag by the bag rule."""
+        bags = self._validate_predict(bags)
+        return rules.bag_log_odds(self._scores(bags), bags.offsets, self.bag_rule)
+
+    @available_if(_estimator_has("predict_proba"))
+    def predict_proba_instances(self, bags: Any) -> Any:
+        """Class probabilities of each instance, as the classifier gives them."""
+        bags = self._validate_predict(bags)
+        return self.estimator_.predict_proba(bags.instances)
+
+    @available_if(_estimator_has("predict_proba"))
+    def predict_proba(self, bags: Any) -> Any:
+        """Class probabilities of each bag by the bag rule."""
+        return two_columns(1 / (1 + np.exp(-self.decision_function(bags))))
+
+    def _scores(self, bags: Bags) -> Any:
+        if hasattr(self.estimator_, "predict_proba"):
+            return rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
+        return self.estimator_.decision_function(bags.instances)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from bagwise.core import rules
+from bagwise.core.platt import fit_platt
+
+
+@given(st.lists(st.floats(-30, 30), min_size=1, max_size=6))
+def test_noisy_or_equals_product(odds):
+    odds = np.array(odds)
+    got = rules.bag_log_odds(odds, np.array([0, len(odds)]), "noisy-or")[0]
+    assert expit(got) == pytest.approx(1 - np.prod(1 - expit(odds)), abs=1e-9)
+
+
+def test_large_bag_is_finite():
+    odds = np.full(50_000, -12.0)
+    got = rules.bag_log_odds(odds, np.array([0, 50_000]), "noisy-or")
+    assert expit(got[0]) == pytest.approx(-np.expm1(50_000 * np.log1p(-expit(-12.0))))
+    assert rules.bag_log_odds(odds, np.array([0, 50_000]), "max")[0] == -12.0
+
+
+def test_log_odds_inverts_expit_and_is_finite_at_the_ends():
+    z = np.linspace(-20, 20, 41)
+    np.testing.assert_allclose(rules.log_odds(expit(z)), z, atol=1e-6)
+    assert np.isfinite(rules.log_odds(np.array([0.0, 1.0]))).all()
+
+
+def test_platt_close_to_unpenalised_logistic_regression(rng):
+    s = rng.normal(size=4000)
+    y = (rng.random(4000) < expit(2 * s - 0.5)).astype(int)
+    ours = fit_platt(s, y)
+    theirs = LogisticRegression(C=1e6).fit(s[:, None], y)
+    assert ours.slope == pytest.approx(theirs.coef_[0, 0], rel=0.02)
+    assert ours.intercept == pytest.approx(theirs.intercept_[0], abs=0.02)
+
+
+def test_platt_never_reverses_a_ranking(rng):
+    s = rng.normal(size=100)
+    assert fit_platt(s, (s < 0).astype(int)).slope == 0
+    constant = fit_platt(np.ones(10), np.arange(10) % 2)
+    assert np.isfinite(constant.log_odds(3.0))

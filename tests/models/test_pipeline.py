@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.feature_selection import SelectKBest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline as sk_make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from bagwise import (
+    BagPipeline,
+    Bags,
+    BagStatistics,
+    InstanceTransformer,
+    SingleInstance,
+    make_pipeline,
+)
+from bagwise.models.pipeline import segment_quantile
+from tests.checks import CHECKS, make_problem
+
+
+class LazyRows:
+    """Rows that can only be read in slices, as files are."""
+
+    def __init__(self, X):
+        self.X, self.shape, self.dtype, self.ndim = X, X.shape, X.dtype, X.ndim
+
+    def __getitem__(self, key):
+        return self.X[key]
+
+
+def model():
+    return make_pipeline(
+        InstanceTransformer(StandardScaler()), SingleInstance(LogisticRegression())
+    )
+
+
+# Pipeline leaves input checks to its steps; the messages name the first step.
+SKIP = {"check_bad_input": "covered step by step below"}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check):
+    if check.__name__ in SKIP:
+        pytest.skip(SKIP[check.__name__])
+    check(model)
+
+
+def test_bad_input_is_named():
+    bags, y, _ = make_problem()
+    X = bags.instances.copy()
+    X[0, 0] = np.nan
+    with pytest.raises(ValueError, match="bag 0 contains NaN"):
+        model().fit(Bags(X, bags.offsets), y)
+    fitted = model().fit(bags, y)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        fitted.predict(Bags(np.ones((2, 2)), [0, 2]))
+
+
+def test_twins_of_the_last_step_are_kept():
+    bags, y, _ = make_problem()
+    pipeline = model().fit(bags, y)
+    scaled = pipeline[0].transform(bags)
+    last = pipeline[-1]
+    for name in ("predict_instances", "predict_proba_instances", "decision_function_instances"):
+        np.testing.assert_array_equal(getattr(pipeline, name)(bags), getattr(last, name)(scaled))
+    assert not hasattr(pipeline, "predict_latent")
+    plain = BagPipeline([("s", BagStatistics()), ("c", LogisticRegression())])
+    assert not hasattr(plain, "predict_instances")
+
+
+def test_transformer_sees_instances_and_keeps_names_and_columns():
+    bags, _, labels = make_problem()
+    named = Bags(
+        bags.instances,
+        bags.offsets,
+        [f"s{i}" for i in range(len(bags))],
+        columns={"instance_labels": labels},
+    )
+    out = InstanceTransformer(PCA(2, svd_solver="full")).fit_transform(named)
+    np.testing.assert_allclose(
+        out.instances, PCA(2, svd_solver="full").fit_transform(bags.instances)
+    )
+    assert list(out.ids) == list(named.ids)
+    np.testing.assert_array_equal(out.instance_labels, labels)
+
+
+def test_supervised_transformer_gets_inherited_labels():
+    bags, y, _ = make_problem()
+    X = bags.instances.copy()
+    X[:, 1:] = np.random.default_rng(0).normal(size=X[:, 1:].shape)
+    noisy = Bags(X, bags.offsets)
+    chosen = InstanceTransformer(SelectKBest(k=1)).fit(noisy, y).transformer_.get_support()
+    assert chosen.tolist() == [True, False, False]
+
+
+def test_lazy_rows_are_streamed():
+    bags, y, _ = make_problem()
+    lazy = Bags(LazyRows(bags.instances), bags.offsets)
+    for transformer in (StandardScaler(), IncrementalPCA(2), PCA(2)):
+        out = InstanceTransformer(transformer).fit(lazy).transform(lazy)
+        assert out.instances.shape[0] == bags.n_instances
+    a = InstanceTransformer(StandardScaler()).fit(lazy, y).transform(lazy).instances
+    b = InstanceTransformer(StandardScaler()).fit(bags, y).transform(bags).instances
+    np.testing.assert_allclose(a, b)
+    np.testing.assert_allclose(
+        BagStatistics().fit(lazy).transform(lazy), BagStatistics().fit(bags).transform(bags)
+    )
+
+
+def test_statistics_equal_naive():
+    bags, _, _ = make_problem()
+    got = BagStatistics(("mean", "max", "min", "std", 0.25, 1)).fit(bags).transform(bags)
+    naive = [
+        np.concatenate(
+            [x.mean(0), x.max(0), x.min(0), x.std(0), np.quantile(x, 0.25, axis=0), x.max(0)]
+        )
+        for x in bags
+    ]
+    np.testing.assert_allclose(got, naive)
+    names = BagStatistics(("mean", 0.25)).fit(bags).get_feature_names_out()
+    assert list(names) == ["mean_x0", "mean_x1", "mean_x2", "q0.25_x0", "q0.25_x1", "q0.25_x2"]
+
+
+def test_quantile_of_a_bag_of_one():
+    X = np.array([[3.0], [1.0], [2.0]])
+    np.testing.assert_allclose(segment_quantile(X, np.array([0, 1, 3]), 0.5), [[3.0], [1.5]])
+
+
+@pytest.mark.parametrize("statistics", [("median",), (1.5,), (-0.1,)])
+def test_unknown_statistics(statistics):
+    bags, _, _ = make_problem()
+    with pytest.raises(ValueError, match="statistics must be among"):
+        BagStatistics(statistics).fit(bags)
+
+
+def test_any_classifier_on_statistics():
+    bags, y, _ = make_problem(n_bags=40)
+    test, y_test, _ = make_problem(n_bags=40, seed=1)
+    fitted = sk_make_pipeline(BagStatistics(), LogisticRegression()).fit(bags, y)
+    assert fitted.score(test, y_test) > 0.8

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LAZY = ("torch", "dask", "cv2", "matplotlib", "numba", "h5py")
+
+
+def test_heavy_libraries_are_imported_lazily():
+    code = (
+        "import sys, bagwise; bagwise.Bags; bagwise.SingleInstance; "
+        f"print([m for m in {LAZY!r} if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_unknown_name_is_an_attribute_error():
+    import bagwise
+
+    assert not hasattr(bagwise, "NoSuchModel")
