@@ -295,7 +295,7 @@ class Bags:
         offsets = self._offsets[start : stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
         return Bags._trusted(
-            self._instances[first:last],
+            _rows(self._instances, slice(first, last)),
             offsets - first,
             np.arange(start, stop) if self._ids is None else self._ids[start:stop],
             {name: column[first:last] for name, column in self._columns.items()},
@@ -303,11 +303,8 @@ class Bags:
 
     def _gather(self, chosen: Any) -> Bags:
         rows, offsets = segments.take(self._offsets, chosen)
-        instances = self._instances
-        # np.take is faster than fancy indexing; memmaps and others index for themselves.
-        plain = type(instances) is np.ndarray
         return Bags._trusted(
-            instances.take(rows, axis=0) if plain else instances[rows],
+            _rows(self._instances, rows),
             offsets,
             # Unnamed bags keep their numbers; a million strings would cost more than the rows.
             chosen if self._ids is None else self._ids[chosen],
@@ -327,7 +324,8 @@ class Bags:
 
     def map(self, function: Callable[[Any], Any]) -> Bags:
         """Apply a function to the flat instances; it must keep the rows."""
-        instances = function(self._instances)
+        lazy = hasattr(self._instances, "select_rows")  # rows on disk are mapped as they are read
+        instances = self._instances.map_rows(function) if lazy else function(self._instances)
         if instances.shape[0] != self.n_instances:
             raise ValueError(
                 f"the function must keep all {self.n_instances} rows; "
@@ -541,6 +539,16 @@ def _raise_not_finite(bags: Bags, start: int, block: Any) -> None:
         f"{bags.describe_bag(i)} contains {what} in instance {row - int(bags.offsets[i])}, "
         f"{kind} {where}; features must be finite."
     )
+
+
+def _rows(instances: Any, key: Any) -> Any:
+    """Rows of the instances; those on disk stay there."""
+    if hasattr(instances, "select_rows"):
+        return instances.select_rows(key)
+    # np.take is faster than fancy indexing; memmaps and others index for themselves.
+    if type(instances) is np.ndarray and not isinstance(key, slice):
+        return instances.take(key, axis=0)
+    return instances[key]
 
 
 def _to_float(X: Any, dtype: Any) -> Any:

@@ -1,1 +1,67 @@
 """Metrics, protocols and comparisons that keep preprocessing inside the fold."""
+
+from bagwise.evaluate.assumptions import (
+    check_mil,
+    make_false_frequency_bags,
+    make_multi_concept_bags,
+    make_single_concept_bags,
+)
+from bagwise.evaluate.boxes import (
+    box_iou,
+    centre_error,
+    corloc,
+    detection_ap,
+    detection_curve,
+    tracking_success,
+)
+from bagwise.evaluate.comparison import Comparison, corrected_resampled_t, wilcoxon_p
+from bagwise.evaluate.metrics import (
+    METRIC_NAMES,
+    average_precision,
+    bag_metrics,
+    expected_calibration_error,
+    instance_metrics,
+    make_instance_scorer,
+    reliability_curve,
+    score_predictions,
+)
+from bagwise.evaluate.protocols import (
+    BagFolds,
+    GroupFolds,
+    Nested,
+    PublishedFolds,
+    Split,
+    check_model,
+)
+from bagwise.evaluate.run import compare
+
+__all__ = [
+    "METRIC_NAMES",
+    "BagFolds",
+    "Comparison",
+    "GroupFolds",
+    "Nested",
+    "PublishedFolds",
+    "Split",
+    "average_precision",
+    "bag_metrics",
+    "box_iou",
+    "centre_error",
+    "check_mil",
+    "check_model",
+    "compare",
+    "corloc",
+    "corrected_resampled_t",
+    "detection_ap",
+    "detection_curve",
+    "expected_calibration_error",
+    "instance_metrics",
+    "make_false_frequency_bags",
+    "make_instance_scorer",
+    "make_multi_concept_bags",
+    "make_single_concept_bags",
+    "reliability_curve",
+    "score_predictions",
+    "tracking_success",
+    "wilcoxon_p",
+]

@@ -1,0 +1,251 @@
+"""Does a model obey the multiple-instance assumption? Unit tests for what it learned.
+
+After the algorithmic unit tests of Raff and Holt ("Reproducibility in Multiple Instance Learning:
+A Case For Algorithmic Unit Tests", NeurIPS 2023). Each generator makes training bags with an easy
+cue that the assumption forbids, and test bags in which the cue points the wrong way. A model that
+took the cue scores an AUC below 0.5 on them, however good it looks on ordinary held-out bags.
+
+Background instances are standard Gaussian. "Poison" is a tight cluster far away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from sklearn.utils import check_random_state
+
+from bagwise.bags import Bags
+from bagwise.evaluate.metrics import predict_all
+
+_CONCEPTS = (3.0, 4.5)  # mean of every feature
+_POISON = -10.0
+_TIGHT = 0.1
+
+
+class Problem(NamedTuple):
+    """A training set and two test sets, as (bags, y)."""
+
+    train: tuple[Bags, Any]
+    clean: tuple[Bags, Any]
+    trap: tuple[Bags, Any]
+
+
+def make_single_concept_bags(
+    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+) -> Problem:
+    """Positive bags hold a concept; training negatives hold poison instead.
+
+    "No poison, hence positive" separates the training bags perfectly. In the clean test set there
+    is no poison; in the trap it sits in the positive bags, beside the concept.
+
+    Parameters
+    ----------
+    n_bags : int
+        In each of the three sets, half of them positive.
+    n_features : int
+    random_state : int, RandomState or None
+
+    Returns
+    -------
+    Problem
+        ``train``, ``clean`` and ``trap``, each a pair of bags and labels.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import make_single_concept_bags
+    >>> problem = make_single_concept_bags(n_bags=20, random_state=0)
+    >>> len(problem.train[0]), problem.trap[1].mean()
+    (20, 0.5)
+    """
+    rng = check_random_state(random_state)
+
+    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+        concept = [(_CONCEPTS[0], rng.randint(1, 4))] if y else []
+        poisoned = (kind == "train" and not y) or (kind == "trap" and y)
+        return concept + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
+
+    return _problem(recipe, n_bags, n_features, rng)
+
+
+def make_multi_concept_bags(
+    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+) -> Problem:
+    """A bag is positive when two concepts meet in it; training negatives hold poison.
+
+    A negative bag holds one of the two concepts or none. This is the threshold assumption, one
+    step beyond the standard one: a model under the standard assumption cannot solve it, but it
+    must not fall below chance on the trap either, where poison sits in the positive bags.
+
+    Parameters and return value are those of `make_single_concept_bags`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import make_multi_concept_bags
+    >>> len(make_multi_concept_bags(n_bags=20, random_state=0).clean[0])
+    20
+    """
+    rng = check_random_state(random_state)
+
+    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+        counts = [rng.randint(1, 4), rng.randint(1, 4)]
+        kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
+        concepts = [(_CONCEPTS[k], counts[k]) for k in kept]
+        poisoned = (kind == "train" and not y) or (kind == "trap" and y)
+        return concepts + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
+
+    return _problem(recipe, n_bags, n_features, rng)
+
+
+def make_false_frequency_bags(
+    n_bags: int = 100, n_features: int = 8, *, random_state: Any = None
+) -> Problem:
+    """The witness comes with a harmless companion, whose count must not matter.
+
+    In training, positive bags hold the companion once and the witness once, negative bags the
+    companion once: counting instances near both would do. In the trap the negative bags hold the
+    companion 30 to 40 times, so that a model which counts, averages or adds up weak evidence
+    ranks them above the positive ones.
+
+    Parameters and return value are those of `make_single_concept_bags`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import make_false_frequency_bags
+    >>> bags, y = make_false_frequency_bags(n_bags=20, random_state=0).trap
+    >>> bool(bags.sizes[y == 0].min() > bags.sizes[y == 1].max())
+    True
+    """
+    rng = check_random_state(random_state)
+
+    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+        many = kind == "trap" and not y
+        companion = [(_CONCEPTS[0], rng.randint(30, 41) if many else 1)]
+        return companion + ([(_CONCEPTS[1], 1)] if y else [])
+
+    return _problem(recipe, n_bags, n_features, rng)
+
+
+def _problem(recipe: Any, n_bags: int, n_features: int, rng: Any) -> Problem:
+    return Problem(
+        *(_draw(recipe, kind, n_bags, n_features, rng) for kind in ("train", "clean", "trap"))
+    )
+
+
+def _draw(recipe: Any, kind: str, n_bags: int, n_features: int, rng: Any) -> tuple[Bags, Any]:
+    y = np.arange(n_bags) % 2
+    arrays = []
+    for target in y:
+        parts = [rng.standard_normal((rng.randint(3, 10), n_features))]
+        for centre, count in recipe(int(target), kind):
+            parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
+        arrays.append(rng.permutation(np.concatenate(parts)))
+    return Bags.from_list(arrays), y
+
+
+# Test name -> generator, and whether a standard model is expected to solve the clean bags.
+TESTS: dict[str, tuple[Any, bool]] = {
+    "single-concept": (make_single_concept_bags, True),
+    "multi-concept": (make_multi_concept_bags, False),
+    "false-frequency": (make_false_frequency_bags, True),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one test."""
+
+    test: str
+    clean_auc: float
+    trap_auc: float
+    obeys: bool  # trap AUC above 0.5
+    solves: bool  # clean AUC near 1, where the standard assumption suffices
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model both obeys the assumption and solves what it should."""
+        return self.obeys and self.solves
+
+    def __str__(self) -> str:
+        word = "passes" if self.passed else "FAILS"
+        why = ""
+        if not self.obeys:
+            why = ": took the forbidden cue"
+        elif not self.solves:
+            why = ": does not find the concept"
+        return (
+            f"{self.test:<16} {word}{why} "
+            f"(AUC {self.clean_auc:.2f} clean, {self.trap_auc:.2f} trap)"
+        )
+
+
+def check_mil(
+    model: Any,
+    *,
+    n_bags: int = 100,
+    n_features: int = 8,
+    n_repeats: int = 3,
+    near_one: float = 0.95,
+    random_state: int = 0,
+    verbose: bool = True,
+) -> list[Verdict]:
+    """Test whether a model obeys the multiple-instance assumption, and print a verdict per test.
+
+    Parameters
+    ----------
+    model : unfitted bag classifier, or str
+        An estimator, or a name of the registry.
+    n_bags, n_features : int
+        Size of the training set and of each test set.
+    n_repeats : int
+        Data sets per test; AUCs are averaged.
+    near_one : float
+        Least AUC on clean bags that counts as solved. Not asked of the multi-concept test, which
+        the standard assumption cannot express.
+    random_state : int
+    verbose : bool
+        Print the verdicts.
+
+    Returns
+    -------
+    list of Verdict
+        With ``test``, ``clean_auc``, ``trap_auc``, ``obeys``, ``solves`` and ``passed``.
+
+    Examples
+    --------
+    >>> from sklearn.svm import SVC
+    >>> from bagwise import SingleInstance
+    >>> from bagwise.evaluate import check_mil
+    >>> verdicts = check_mil(SingleInstance(SVC()), n_bags=40, n_repeats=1, verbose=False)
+    >>> verdicts[0].test, verdicts[0].passed
+    ('single-concept', True)
+    """
+    if isinstance(model, str):
+        from bagwise.models.registry import make_model
+
+        model = make_model(model, random_state=random_state)
+    verdicts = []
+    for test, (make, solvable) in TESTS.items():
+        aucs = np.array(
+            [
+                _aucs(model, make(n_bags, n_features, random_state=random_state + repeat))
+                for repeat in range(n_repeats)
+            ]
+        )
+        clean, trap = (float(v) for v in aucs.mean(axis=0))
+        verdicts.append(Verdict(test, clean, trap, trap > 0.5, not solvable or clean >= near_one))
+        if verbose:
+            print(verdicts[-1])
+    return verdicts
+
+
+def _aucs(model: Any, problem: Problem) -> tuple[float, float]:
+    fitted = clone(model).fit(*problem.train)
+
+    def auc(bags: Bags, y: Any) -> float:
+        return float(roc_auc_score(y, predict_all(fitted, bags, wanted=("score",))["score"]))
+
+    return auc(*problem.clean), auc(*problem.trap)

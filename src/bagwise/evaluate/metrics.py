@@ -1,0 +1,348 @@
+"""What a prediction is worth: bags, instances, calibration, boxes and tracks.
+
+scikit-learn's own metrics are used wherever it has them; what it lacks is here. Labels are 0/1
+(or any two sorted classes), scores rise with the positive class, tied scores never depend on the
+order of the rows. Boxes are ``x, y, width, height`` with the top-left corner first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn import metrics as skm
+
+
+class Reliability(NamedTuple):
+    """A reliability curve: one entry per bin that holds any prediction."""
+
+    predicted: Any  # mean predicted probability
+    observed: Any  # share of positives
+    count: Any
+
+
+def reliability_curve(
+    y: Any, proba: Any, *, n_bins: int = 10, strategy: Literal["uniform", "quantile"] = "uniform"
+) -> Reliability:
+    """Predicted probability against the share of positives, bin by bin.
+
+    Equal probabilities always fall into the same bin, so ties cannot be split by row order.
+
+    Parameters
+    ----------
+    y : array of 0/1, shape (n,)
+    proba : array, shape (n,)
+        Probability of the positive class.
+    n_bins : int
+    strategy : {"uniform", "quantile"}
+        Bins of equal width, or of (nearly) equal count.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import reliability_curve
+    >>> curve = reliability_curve([0, 0, 1, 1], [0.1, 0.1, 0.9, 0.9])
+    >>> curve.predicted.tolist(), curve.observed.tolist(), curve.count.tolist()
+    ([0.1, 0.9], [0.0, 1.0], [2, 2])
+    """
+    y, proba = _two_vectors(y, proba)
+    _check_probabilities(proba)
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1; got {n_bins}.")
+    if strategy == "uniform":
+        edges = np.linspace(0, 1, n_bins + 1)
+    elif strategy == "quantile":
+        edges = np.unique(np.quantile(proba, np.linspace(0, 1, n_bins + 1)))
+    else:
+        raise ValueError(f"strategy must be 'uniform' or 'quantile'; got {strategy!r}.")
+    bins = np.searchsorted(edges[1:-1], proba, side="left")
+    count = np.bincount(bins, minlength=n_bins)
+    full = count > 0
+    predicted = np.bincount(bins, weights=proba, minlength=n_bins)[full] / count[full]
+    observed = np.bincount(bins, weights=y, minlength=n_bins)[full] / count[full]
+    return Reliability(predicted, observed, count[full])
+
+
+def expected_calibration_error(
+    y: Any, proba: Any, *, n_bins: int = 10, strategy: Literal["uniform", "quantile"] = "uniform"
+) -> float:
+    """Mean gap between predicted and observed share of positives, weighted by bin count.
+
+    With few predictions the expected value of a perfectly calibrated model is well above 0;
+    compare models on the same data.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import expected_calibration_error
+    >>> round(expected_calibration_error([0, 1, 1, 1], [0.25, 0.75, 0.75, 0.75]), 3)
+    0.25
+    """
+    curve = reliability_curve(y, proba, n_bins=n_bins, strategy=strategy)
+    return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
+
+
+# Every bag or instance metric by name: what it reads ("label", "score", "proba") and the function.
+_LEVEL_METRICS: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
+    "accuracy": ("label", skm.accuracy_score),
+    "f1": ("label", lambda y, label: skm.f1_score(y, label, zero_division=0)),
+    "auc": ("score", skm.roc_auc_score),
+    "auc_pr": ("score", skm.average_precision_score),
+    "log_loss": ("proba", lambda y, p: skm.log_loss(y, p, labels=[0, 1])),
+    "brier": ("proba", skm.brier_score_loss),
+    "ece": ("proba", expected_calibration_error),
+}
+METRIC_NAMES = tuple(_LEVEL_METRICS)
+# Metrics for which less is better.
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
+
+
+def average_precision(
+    y: Any, scores: Any, folds: Any = None, *, average: Literal["pooled", "fold-mean"] = "pooled"
+) -> float:
+    """Area under the precision-recall curve over cross-validated predictions.
+
+    Parameters
+    ----------
+    y, scores : arrays, shape (n,)
+    folds : array of int, shape (n,), optional
+        Test fold of each row; needed for "fold-mean".
+    average : {"pooled", "fold-mean"}
+        "pooled" ranks all rows together, which asks that scores be comparable across folds;
+        "fold-mean" ranks within each fold and averages. The two may differ a great deal: say
+        which one you report. Folds without a positive are left out of the mean.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import average_precision
+    >>> y, scores, folds = [1, 0, 1, 0], [0.9, 0.1, 0.05, 0.01], [0, 0, 1, 1]
+    >>> average_precision(y, scores, folds, average="fold-mean")
+    1.0
+    >>> round(average_precision(y, scores, average="pooled"), 3)
+    0.833
+    """
+    y, scores = _two_vectors(y, scores)
+    if average == "pooled":
+        return float(skm.average_precision_score(y, scores))
+    if average != "fold-mean":
+        raise ValueError(f"average must be 'pooled' or 'fold-mean'; got {average!r}.")
+    if folds is None:
+        raise ValueError("average='fold-mean' needs the test fold of each row: pass folds.")
+    folds = np.asarray(folds)
+    each = [
+        skm.average_precision_score(y[folds == fold], scores[folds == fold])
+        for fold in np.unique(folds)
+        if y[folds == fold].any()
+    ]
+    if not each:
+        raise ValueError("no fold holds a positive; average precision is undefined.")
+    return float(np.mean(each))
+
+
+def score_predictions(
+    y: Any,
+    *,
+    label: Any = None,
+    score: Any = None,
+    proba: Any = None,
+    metrics: Sequence[str] = METRIC_NAMES,
+) -> dict[str, float]:
+    """Metrics of bags or of instances by name, from whichever predictions exist.
+
+    Parameters
+    ----------
+    y : array of 0/1, shape (n,)
+    label, score, proba : arrays, shape (n,), optional
+        Predicted labels, scores, probabilities of the positive class.
+    metrics : sequence of str
+        Names among ``METRIC_NAMES``. A metric whose prediction is missing, or that is undefined
+        because ``y`` has one class only, is NaN.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import score_predictions
+    >>> score_predictions([0, 1], score=[-1.0, 2.0], metrics=["auc", "log_loss"])
+    {'auc': 1.0, 'log_loss': nan}
+    """
+    y = np.asarray(y)
+    given = {"label": label, "score": score, "proba": proba}
+    unknown = [name for name in metrics if name not in _LEVEL_METRICS]
+    if unknown:
+        raise ValueError(f"there is no metric {unknown[0]!r}; choose among {METRIC_NAMES}.")
+    needs_both = {"auc", "auc_pr"}
+    one_class = len(np.unique(y)) < 2
+    out = {}
+    for name in metrics:
+        reads, function = _LEVEL_METRICS[name]
+        if given[reads] is None or (one_class and name in needs_both):
+            out[name] = float("nan")
+        else:
+            out[name] = float(function(y, np.asarray(given[reads])))
+    return out
+
+
+def bag_metrics(model: Any, bags: Any, y: Any, metrics: Sequence[str] = METRIC_NAMES) -> Any:
+    """Metrics of a fitted model on bags; ``y`` may be any two classes.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import bag_metrics
+    >>> from bagwise.models.registry import make_model
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> bag_metrics(make_model("statistics").fit(bags, y), bags, y, ["auc"])["auc"] > 0.9
+    True
+    """
+    truth = class_codes(y, model.classes_)
+    made = predict_all(model, bags, wanted=_wanted(metrics))
+    return score_predictions(truth, **made, metrics=metrics)
+
+
+def instance_metrics(
+    model: Any, bags: Any, labels: Any = None, metrics: Sequence[str] = METRIC_NAMES
+) -> Any:
+    """Metrics of a fitted model on the instances whose label is known.
+
+    Parameters
+    ----------
+    model : fitted bag classifier with ``_instances`` methods
+    bags : Bags
+    labels : array, shape (n_instances,), optional
+        Class of each instance, or missing (None, NaN, -1). Defaults to ``bags.instance_labels``.
+    metrics : sequence of str
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import instance_metrics
+    >>> from bagwise.models.registry import make_model
+    >>> data = make_gaussian_bags(n_bags=40, random_state=0)
+    >>> model = make_model("single-instance").fit(data.bags, data.y)
+    >>> instance_metrics(model, data.bags, metrics=["auc"])["auc"] > 0.8
+    True
+    """
+    truth = instance_codes(model, bags, labels)
+    known = truth >= 0
+    made = predict_all(model, bags, "_instances", _wanted(metrics))
+    made = {what: None if v is None else np.asarray(v)[known] for what, v in made.items()}
+    return score_predictions(truth[known], **made, metrics=metrics)
+
+
+class _InstanceScorer:
+    """A scikit-learn scorer that reads the labels the bags carry, not the bag labels."""
+
+    def __init__(self, metric: str, sign: int) -> None:
+        self.metric = metric
+        self.sign = sign
+
+    def __call__(self, estimator: Any, bags: Any, y: Any = None, **_: Any) -> float:
+        value = instance_metrics(estimator, bags, metrics=[self.metric])[self.metric]
+        return float(self.sign * value)
+
+    def __repr__(self) -> str:
+        return f"make_instance_scorer({self.metric!r})"
+
+
+def make_instance_scorer(metric: str = "auc") -> Any:
+    """A scorer of instances for ``cross_validate``, ``GridSearchCV`` and the like.
+
+    It works on bags that carry their instance labels (``bags.instance_labels``), which travel
+    with every slice a splitter takes. As scikit-learn's convention asks, losses are negated.
+
+    Parameters
+    ----------
+    metric : str
+        One of ``METRIC_NAMES``: "accuracy", "f1", "auc", "auc_pr", "log_loss", "brier", "ece".
+
+    Examples
+    --------
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import make_instance_scorer
+    >>> from bagwise.models.registry import make_model
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> scorer = make_instance_scorer("auc")
+    >>> bool(cross_val_score(make_model("single-instance"), bags, y, scoring=scorer).min() > 0.8)
+    True
+    """
+    if metric not in _LEVEL_METRICS:
+        raise ValueError(f"there is no metric {metric!r}; choose among {METRIC_NAMES}.")
+    return _InstanceScorer(metric, -1 if metric in LOWER_IS_BETTER else 1)
+
+
+def predict_all(
+    model: Any, bags: Any, twin: str = "", wanted: Any = ("label", "score", "proba")
+) -> dict[str, Any]:
+    """What metrics read, as far as the model can say it; ``twin`` is "" or "_instances"."""
+    if not hasattr(model, f"predict{twin}"):
+        raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
+    made: dict[str, Any] = {"label": None, "score": None, "proba": None}
+    if "proba" in wanted and hasattr(model, f"predict_proba{twin}"):
+        made["proba"] = getattr(model, f"predict_proba{twin}")(bags)[:, 1]
+    if "score" in wanted:
+        made["score"] = np.asarray(_scores(model, bags, twin))
+    if "label" in wanted:
+        made["label"] = class_codes(getattr(model, f"predict{twin}")(bags), model.classes_)
+    return made
+
+
+def _wanted(metrics: Sequence[str]) -> set[str]:
+    return {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
+
+
+def _scores(model: Any, bags: Any, twin: str) -> Any:
+    if hasattr(model, f"decision_function{twin}"):
+        return getattr(model, f"decision_function{twin}")(bags)
+    return getattr(model, f"predict_proba{twin}")(bags)[:, 1]
+
+
+def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
+    """Instance labels as codes into the model's classes, -1 where unknown."""
+    if labels is None:
+        labels = getattr(bags, "instance_labels", None)
+    if labels is None:
+        raise ValueError(
+            "instance metrics need instance labels, and these bags carry none; add them with "
+            "bags.with_columns(instance_labels=...)."
+        )
+    labels = np.asarray(labels, dtype=object)
+    if len(labels) != bags.n_instances:
+        raise ValueError(
+            f"labels needs one entry per instance: got {len(labels)} for {bags.n_instances}."
+        )
+    codes = np.full(len(labels), -1)
+    for code, name in enumerate(model.classes_):
+        codes[labels == name] = code
+    if not (codes >= 0).any():
+        raise ValueError(f"no instance label is one of the classes {list(model.classes_)}.")
+    return codes
+
+
+def class_codes(y: Any, classes: Any) -> Any:
+    """Labels as 0 and 1, the position in ``classes``."""
+    y = np.asarray(y)
+    if len(classes) != 2:
+        raise ValueError(f"two classes are needed; the model has {len(classes)}.")
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise ValueError(
+            f"label {unknown.tolist()[0]!r} is not one of the classes {list(classes)}."
+        )
+    return (y == classes[1]).astype(int)
+
+
+def _two_vectors(y: Any, values: Any) -> tuple[Any, Any]:
+    y, values = np.asarray(y), np.asarray(values, dtype=np.float64)
+    if y.ndim != 1 or y.shape != values.shape or len(y) == 0:
+        raise ValueError(
+            f"labels and predictions must be non-empty and 1-d, of one length; "
+            f"got shapes {y.shape} and {values.shape}."
+        )
+    if not np.isin(y, (0, 1)).all():
+        raise ValueError(f"labels must be 0 or 1; got {np.unique(y)[:5].tolist()}.")
+    return y, values
+
+
+def _check_probabilities(proba: Any) -> None:
+    if not ((proba >= 0) & (proba <= 1)).all():
+        bad = proba[~((proba >= 0) & (proba <= 1))][0]
+        raise ValueError(f"probabilities must lie in [0, 1]; got {bad}.")

@@ -1,0 +1,303 @@
+"""How bags are split so that a score can be trusted.
+
+A protocol is a small frozen object: ``splits(bags, y, groups, published_folds)`` yields `Split`s
+of bag numbers. Whatever the protocol, `check_model` refuses a pipeline that has already seen
+data and `check_split` refuses a bag, or a patient, on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
+from sklearn.utils.validation import check_is_fitted
+
+
+class Split(NamedTuple):
+    """One fit: train on some bags, test on others."""
+
+    seed: int
+    fold: int
+    train: Any  # bag numbers
+    test: Any
+
+
+@runtime_checkable
+class EvaluationProtocol(Protocol):
+    """What `compare` asks of a protocol."""
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """Every split, in a fixed order."""
+
+    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+        """The estimator to fit on the training bags of a split; ``y`` and ``groups`` are theirs."""
+
+
+class _Plain:
+    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+        """The model itself."""
+        return model
+
+
+@dataclass(frozen=True)
+class BagFolds(_Plain):
+    """Stratified k-fold cross-validation by bag, once per seed.
+
+    One fold seed moves a figure on a hundred bags by several points: use several.
+
+    Parameters
+    ----------
+    n_splits : int
+    seeds : tuple of int
+        One repetition each.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import load_musk1
+    >>> from bagwise.evaluate import BagFolds
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> len(list(BagFolds(n_splits=5, seeds=(0, 1)).splits(bags, y)))
+    10
+    """
+
+    n_splits: int = 5
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """Every split; refuses groups, which need `GroupFolds`."""
+        if groups is not None and len(np.unique(groups)) < len(bags):
+            raise ValueError(
+                "several bags share a group (a patient), and BagFolds would put one group on both "
+                "sides; use GroupFolds."
+            )
+        _check_folds(y, self.n_splits)
+        for seed in self.seeds:
+            folds = StratifiedKFold(self.n_splits, shuffle=True, random_state=seed)
+            for fold, (train, test) in enumerate(folds.split(np.zeros(len(y)), y)):
+                yield Split(seed, fold, train, test)
+
+
+@dataclass(frozen=True)
+class GroupFolds(_Plain):
+    """Stratified folds in which the bags of one group (patient, site) stay together.
+
+    Parameters
+    ----------
+    n_splits : int
+    seeds : tuple of int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import GroupFolds
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> patient = np.arange(40) // 2
+    >>> split = next(GroupFolds(n_splits=4).splits(bags, y, groups=patient))
+    >>> set(patient[split.train]) & set(patient[split.test])
+    set()
+    """
+
+    n_splits: int = 5
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """Every split; needs one group per bag."""
+        if groups is None:
+            raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
+        if len(groups) != len(bags):
+            raise ValueError(f"groups must name every bag: got {len(groups)} for {len(bags)}.")
+        _check_folds(y, self.n_splits)
+        if len(np.unique(groups)) < self.n_splits:
+            raise ValueError(
+                f"{self.n_splits} folds need at least as many groups; got {len(np.unique(groups))}."
+            )
+        for seed in self.seeds:
+            folds = StratifiedGroupKFold(self.n_splits, shuffle=True, random_state=seed)
+            for fold, (train, test) in enumerate(folds.split(np.zeros(len(y)), y, groups)):
+                yield Split(seed, fold, train, test)
+
+
+@dataclass(frozen=True)
+class PublishedFolds(_Plain):
+    """The folds shipped with a data set, so that figures compare fold by fold.
+
+    Parameters
+    ----------
+    repetitions : int, optional
+        Use only the first so many repetitions.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import load_musk1
+    >>> from bagwise.evaluate import PublishedFolds
+    >>> data = load_musk1()
+    >>> folds = PublishedFolds().splits(data.bags, data.y, None, data.published_folds)
+    >>> len(list(folds))
+    50
+    """
+
+    repetitions: int | None = None
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """Every published split."""
+        if published_folds is None:
+            raise ValueError("this data set ships no published folds; use BagFolds.")
+        published_folds = np.atleast_2d(published_folds)
+        if published_folds.shape[1] != len(bags):
+            raise ValueError(
+                f"published folds cover {published_folds.shape[1]} bags; there are {len(bags)}."
+            )
+        for seed, of_bag in enumerate(published_folds[: self.repetitions]):
+            for fold in np.unique(of_bag):
+                is_test = of_bag == fold
+                yield Split(seed, int(fold), np.flatnonzero(~is_test), np.flatnonzero(is_test))
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Choose hyperparameters by cross-validation inside every training fold.
+
+    The test fold plays no part in the choice.
+
+    Parameters
+    ----------
+    outer : protocol
+        Where scores come from: `BagFolds`, `GroupFolds` or `PublishedFolds`.
+    grids : mapping of model name to parameter grid
+        As for ``GridSearchCV``; a model without a grid is fitted as it is.
+    inner_splits : int
+    scoring : str or scorer
+        A scikit-learn scorer, also one from `make_instance_scorer`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import BagFolds, Nested
+    >>> from bagwise.models.registry import make_model
+    >>> protocol = Nested(BagFolds(), {"statistics": {"logisticregression__C": [0.01, 1]}})
+    >>> model = make_model("statistics")
+    >>> type(protocol.prepare("statistics", model, seed=0, y=[0, 1] * 9)).__name__
+    'GridSearchCV'
+    """
+
+    outer: Any = field(default_factory=BagFolds)
+    grids: Mapping[str, Any] = field(default_factory=dict)
+    inner_splits: int = 3
+    scoring: Any = "roc_auc"
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """The outer protocol's splits."""
+        return self.outer.splits(bags, y, groups, published_folds)
+
+    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+        """The model inside a grid search, where a grid is given."""
+        if name not in self.grids:
+            return self.outer.prepare(name, model, seed, y, groups)
+        folds: Any = StratifiedKFold if groups is None else StratifiedGroupKFold
+        # Shuffled: bags come sorted by class in most published sets.
+        inner = folds(self.inner_splits, shuffle=True, random_state=seed)
+        cv = list(inner.split(np.zeros(len(y)), y, groups))
+        return GridSearchCV(model, self.grids[name], scoring=self.scoring, cv=cv)
+
+
+def check_model(model: Any) -> Any:
+    """A clean clone of a model, or an error where part of it has already seen data.
+
+    Refused: a fitted model, a fitted step inside a pipeline or wrapper, a frozen step, and steps
+    told that they are fitted already (``prefit=True``, ``cv="prefit"``). Each of them would
+    carry knowledge of the test bags into the fold.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from bagwise import InstanceTransformer, SingleInstance, make_pipeline
+    >>> from bagwise.datasets import load_musk1
+    >>> from bagwise.evaluate import check_model
+    >>> from sklearn.svm import SVC
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> scale = InstanceTransformer(StandardScaler()).fit(bags)
+    >>> check_model(make_pipeline(scale, SingleInstance(SVC())))
+    Traceback (most recent call last):
+        ...
+    ValueError: InstanceTransformer is already fitted: ...
+    """
+    if isinstance(model, type) or not hasattr(model, "fit") or not hasattr(model, "get_params"):
+        raise ValueError(
+            f"a protocol needs an unfitted scikit-learn estimator; got {model!r}. "
+            "Pass the estimator itself, such as SingleInstance(SVC())."
+        )
+    parts = [model, *model.get_params(deep=True).values()]
+    for part in parts:
+        if isinstance(part, type) or not hasattr(part, "get_params"):
+            continue
+        name = type(part).__name__
+        settings = part.get_params(deep=False)
+        if (
+            name == "FrozenEstimator"
+            or settings.get("prefit") is True
+            or (isinstance(settings.get("cv"), str) and settings["cv"] == "prefit")
+        ):
+            raise ValueError(
+                f"{name} keeps a part that was fitted outside the fold, so it may know the test "
+                "bags; pass it unfitted, inside the pipeline."
+            )
+        if _is_fitted(part):
+            raise ValueError(
+                f"{name} is already fitted: preprocessing and models are fitted inside each fold, "
+                "on its training bags only. Pass it unfitted (sklearn.base.clone)."
+            )
+    return clone(model)
+
+
+def _is_fitted(part: Any) -> bool:
+    # A stateless transformer reports itself fitted from birth, whatever it has seen.
+    if not any(key.endswith("_") and not key.startswith("_") for key in vars(part)):
+        return False
+    try:
+        check_is_fitted(part)
+    except (NotFittedError, TypeError):
+        return False
+    return True
+
+
+def check_split(split: Split, n_bags: int, y: Any, groups: Any = None) -> None:
+    """Refuse a split that shares bags or groups, or trains on one class."""
+    where = f"seed {split.seed}, fold {split.fold}"
+    shared = np.intersect1d(split.train, split.test)
+    if len(shared):
+        raise ValueError(f"bag {shared[0]} is in both training and test of {where}.")
+    used = np.concatenate([split.train, split.test])
+    if len(split.train) == 0 or len(split.test) == 0 or used.min() < 0 or used.max() >= n_bags:
+        raise ValueError(f"{where} must have training and test bags numbered 0 to {n_bags - 1}.")
+    if groups is not None:
+        both = np.intersect1d(np.asarray(groups)[split.train], np.asarray(groups)[split.test])
+        if len(both):
+            raise ValueError(
+                f"group {both[:1].tolist()[0]!r} is in both training and test of {where}."
+            )
+    if len(np.unique(np.asarray(y)[split.train])) < 2:
+        raise ValueError(f"the training bags of {where} have one class only.")
+
+
+def _check_folds(y: Any, n_splits: int) -> None:
+    smallest = int(np.unique(y, return_counts=True)[1].min())
+    if smallest < n_splits:
+        raise ValueError(
+            f"{n_splits} folds need at least {n_splits} bags of each class; "
+            f"the smaller class has {smallest}."
+        )

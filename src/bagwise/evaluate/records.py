@@ -1,0 +1,101 @@
+"""The results file: one finished fit per line, replaced as a whole, never half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from bagwise.files.writing import new_file
+
+
+class RecordFile:
+    """Finished fits by key, kept in a JSON-lines file that a restarted run reads first.
+
+    Every change writes a new file beside the old one and renames it over, so that a killed
+    process leaves either the old file or the new one.
+
+    Parameters
+    ----------
+    path : path or None
+        With None the records live in memory only.
+    """
+
+    def __init__(self, path: Any = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._lines: dict[str, str] = {}
+        if self.path is not None and self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        assert self.path is not None
+        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                key = json.loads(line)["key"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{self.path}: line {number} is not a result of compare; "
+                    "give another results file, or delete this one."
+                ) from error
+            self._lines[key] = line
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._lines
+
+    def get(self, key: str) -> Any:
+        """The record of a key."""
+        return json.loads(self._lines[key])
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Keep one record (with its ``key``) and write the file."""
+        self._lines[record["key"]] = json.dumps(record, default=_plain)
+        if self.path is not None:
+            with new_file(self.path) as draft:
+                draft.write_text("\n".join(self._lines.values()) + "\n", encoding="utf-8")
+
+
+def fingerprint(parts: Iterable[Any]) -> str:
+    """A short digest of settings and arrays; equal content gives equal digests across runs."""
+    digest = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            if part.dtype == object:
+                digest.update(repr(part.tolist()).encode())
+            else:
+                digest.update(np.ascontiguousarray(part).tobytes())
+        elif sp.issparse(part):
+            digest.update(fingerprint([part.data, part.indices, part.indptr]).encode())
+        else:
+            # Memory addresses in default reprs differ from run to run.
+            digest.update(re.sub(r" at 0x[0-9a-f]+", "", str(part)).encode())
+    return digest.hexdigest()
+
+
+def describe_model(model: Any) -> str:
+    """Class and every parameter of an estimator, nested ones included, in a fixed order."""
+    params = model.get_params(deep=True)
+    listed = ", ".join(f"{k}={_describe(params[k])}" for k in sorted(params))
+    return f"{type(model).__module__}.{type(model).__qualname__}({listed})"
+
+
+def _describe(value: Any) -> str:
+    if hasattr(value, "get_params") and not isinstance(value, type):
+        return type(value).__qualname__  # its own parameters are listed by their own keys
+    if isinstance(value, np.ndarray):
+        return fingerprint([value])
+    return repr(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written to a results file.")

@@ -1,0 +1,300 @@
+"""`compare`: every model on every data set under one protocol, resumable, with paired tests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from bagwise.bags import check_bags
+from bagwise.evaluate.comparison import Comparison
+from bagwise.evaluate.measure import Measure
+from bagwise.evaluate.metrics import (
+    METRIC_NAMES,
+    class_codes,
+    instance_codes,
+    predict_all,
+    score_predictions,
+)
+from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
+from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
+
+BUNDLED = ("musk1", "musk2", "elephant", "fox", "tiger")
+
+
+class Dataset(NamedTuple):
+    """What a protocol needs to know of a data set."""
+
+    name: str
+    bags: Any
+    y: Any
+    groups: Any = None
+    published_folds: Any = None
+
+
+class _Job(NamedTuple):
+    key: str
+    name: str
+    model: Any
+    data: Dataset
+    split: Split
+
+
+def compare(
+    models: Any,
+    datasets: Any = BUNDLED,
+    protocol: EvaluationProtocol | None = None,
+    n_jobs: int = 1,
+    *,
+    results: Any = None,
+    metrics: Sequence[str] = METRIC_NAMES,
+    progress: bool = True,
+) -> Comparison:
+    """Fit every model on every training fold and score it on the test fold.
+
+    Parameters
+    ----------
+    models : sequence of str, or mapping of str to estimator
+        Names of the registry ("vgpmil", "misvm", ...), or unfitted estimators. Preprocessing
+        belongs inside them, as a pipeline; anything fitted already is refused.
+    datasets : sequence of str, or mapping of str to (bags, y) or Bunch
+        Names of bundled sets, or data. A Bunch may hold ``groups`` and ``published_folds``.
+    protocol : protocol, default=BagFolds()
+        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `Nested`.
+    n_jobs : int
+        Processes. Each fit runs in one of them.
+    results : path, optional
+        File of finished fits. A run that was killed goes on where it stopped; fits of changed
+        models, data or folds are done anew.
+    metrics : sequence of str
+        Bag metrics; they are also taken for instances where the bags carry instance labels.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    Comparison
+        ``rows`` (one per model, data, seed, fold and metric, with fit seconds and peak memory),
+        ``summary()``, ``table()``, ``paired()``, ``over_datasets()``.
+
+    Notes
+    -----
+    Where a model's ``random_state`` is None it becomes the seed of the repetition, so that the
+    spread over seeds covers both the folds and the model's own draws. Peak memory is the rise of
+    the resident set during the fit, see `bagwise.evaluate.measure.Measure`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import BagFolds, compare
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> data = {"toy": make_gaussian_bags(n_bags=30, random_state=0)}
+    >>> protocol = BagFolds(n_splits=3, seeds=(0,))
+    >>> made = compare(["statistics"], data, protocol, progress=False)
+    >>> bool(made.summary(["auc"])["mean"].iloc[0] > 0.8)
+    True
+    """
+    protocol = BagFolds() if protocol is None else protocol
+    jobs = list(_jobs(_as_models(models), _as_datasets(datasets), protocol, metrics))
+    file = RecordFile(results)
+    waiting = [job for job in jobs if job.key not in file]
+    for record in _run(waiting, protocol, tuple(metrics), n_jobs, len(jobs), progress):
+        file.add(record)
+    return Comparison([file.get(job.key) for job in jobs], tuple(metrics))
+
+
+def _jobs(
+    models: dict[str, Any],
+    datasets: list[Dataset],
+    protocol: EvaluationProtocol,
+    metrics: Sequence[str],
+) -> Iterator[_Job]:
+    clean = {name: check_model(model) for name, model in models.items()}
+    for data in datasets:
+        splits = list(protocol.splits(data.bags, data.y, data.groups, data.published_folds))
+        about = fingerprint([data.bags.instances, data.bags.offsets, np.asarray(data.y)])
+        for split in splits:
+            check_split(split, len(data.bags), data.y, data.groups)
+        for name, model in clean.items():
+            for split in splits:
+                settings = describe_model(model) + repr(protocol) + repr(tuple(metrics))
+                content = [settings, about, np.asarray(split.train), np.asarray(split.test)]
+                key = f"{name}/{data.name}/{split.seed}/{split.fold}/{fingerprint(content)}"
+                yield _Job(key, name, model, data, split)
+
+
+def _run(
+    jobs: list[_Job],
+    protocol: EvaluationProtocol,
+    metrics: tuple[str, ...],
+    n_jobs: int,
+    n_all: int,
+    progress: bool,
+) -> Iterator[dict[str, Any]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from sklearn.utils.parallel import Parallel, delayed
+
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), disable=not progress
+    )
+    with bar:
+        task = bar.add_task("comparing", total=n_all, completed=n_all - len(jobs))
+        for record in parallel(delayed(_fit_and_score)(job, protocol, metrics) for job in jobs):
+            bar.update(task, advance=1, description=f"{record['model']} on {record['data']}")
+            yield record
+
+
+def _fit_and_score(
+    job: _Job, protocol: EvaluationProtocol, metrics: tuple[str, ...]
+) -> dict[str, Any]:
+    """One fit. Nothing of the test bags is touched before the model is fitted."""
+    split, data = job.split, job.data
+    y = np.asarray(data.y)
+    groups = None if data.groups is None else np.asarray(data.groups)[split.train]
+    model = _seeded(job.model, split.seed)
+    model = protocol.prepare(job.name, model, split.seed, y[split.train], groups)
+    with _Named(job), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train = data.bags[split.train]
+        with Measure() as fit:
+            model.fit(train, y[split.train])
+        # A search hides the _instances methods; its winner has them.
+        model = getattr(model, "best_estimator_", model)
+        with Measure() as predict:
+            made = _predict(model, data.bags[split.test], y[split.test])
+    record = {
+        "key": job.key,
+        "model": job.name,
+        "data": data.name,
+        "seed": split.seed,
+        "fold": split.fold,
+        "n_train": len(split.train),
+        "n_test": len(split.test),
+        "fit_seconds": fit.seconds,
+        "predict_seconds": predict.seconds,
+        "peak_mb": fit.peak_mb,
+        "warnings": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
+        "test": np.asarray(split.test),
+        **made,
+    }
+    for level in ("bags", "instances"):
+        if made[level] is not None:
+            record[f"{level}_metrics"] = score_predictions(**made[level], metrics=metrics)
+    return record
+
+
+def _predict(model: Any, bags: Any, y: Any) -> dict[str, Any]:
+    """Everything metrics read, for bags and, where labels and methods exist, for instances."""
+    truth = class_codes(y, model.classes_)
+    made: dict[str, Any] = {"bags": {"y": truth, **predict_all(model, bags)}, "instances": None}
+    if bags.instance_labels is not None and hasattr(model, "predict_instances"):
+        truth = instance_codes(model, bags)
+        outputs = {"y": truth, **predict_all(model, bags, "_instances")}
+        known = truth >= 0
+        made["instances"] = {k: None if v is None else v[known] for k, v in outputs.items()}
+    return made
+
+
+def _seeded(model: Any, seed: int) -> Any:
+    """A clone whose open seeds are set."""
+    model = clone(model)
+    params = model.get_params(deep=True)
+    free = [k for k in params if k.split("__")[-1] == "random_state" and params[k] is None]
+    return model.set_params(**dict.fromkeys(free, seed))
+
+
+class _Named:
+    """Says which fit failed; the error itself is untouched."""
+
+    def __init__(self, job: _Job) -> None:
+        self.job = job
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            job = self.job
+            error.add_note(
+                f"while fitting {job.name!r} on {job.data.name!r}, "
+                f"seed {job.split.seed}, fold {job.split.fold}"
+            )
+
+
+def _as_models(models: Any) -> dict[str, Any]:
+    if isinstance(models, Mapping):
+        named = dict(models)
+    else:
+        from bagwise.models.registry import make_model
+
+        names = [models] if isinstance(models, str) else list(models)
+        # No seed yet: the repetition's seed is filled in.
+        named = {name: make_model(name, random_state=None) for name in names}
+    if not named:
+        raise ValueError("at least one model is needed; got none.")
+    return named
+
+
+def _as_datasets(datasets: Any) -> list[Dataset]:
+    if isinstance(datasets, str):
+        datasets = [datasets]
+    pairs: Iterable[tuple[str, Any]] = (
+        datasets.items()
+        if isinstance(datasets, Mapping)
+        else [(name, load_dataset(name)) for name in datasets]
+    )
+    made = [_as_dataset(name, data) for name, data in pairs]
+    if not made:
+        raise ValueError("at least one data set is needed; got none.")
+    return made
+
+
+def _as_dataset(name: str, data: Any) -> Dataset:
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, tuple):
+        bags, y, groups, folds = data[0], data[1], (data[2] if len(data) > 2 else None), None
+    else:
+        bags, y = data.bags, data.y
+        groups, folds = getattr(data, "groups", None), getattr(data, "published_folds", None)
+    y = np.asarray(y)
+    bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="compare")
+    if len(y) != len(bags):
+        raise ValueError(f"data {name!r}: got {len(y)} labels for {len(bags)} bags.")
+    if groups is not None and len(groups) != len(bags):
+        raise ValueError(f"data {name!r}: got {len(groups)} groups for {len(bags)} bags.")
+    return Dataset(name, bags, y, groups, folds)
+
+
+def load_dataset(name: str) -> Any:
+    """A data set by name: a bundled one, "digits", or "newsgroups/NAME" from the data home.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate.run import load_dataset
+    >>> load_dataset("musk1").bags
+    Bags(92 bags, 476 instances, 166 features)
+    """
+    from bagwise import datasets
+
+    if name.startswith("newsgroups/"):
+        return datasets.fetch_newsgroups(name.partition("/")[2])
+    if name == "digits":
+        return datasets.load_digit_bags()
+    if name not in BUNDLED:
+        raise ValueError(
+            f"there is no data set {name!r}; choose among {[*BUNDLED, 'digits']} or "
+            "newsgroups/NAME, or pass a mapping of name to (bags, y)."
+        )
+    return getattr(datasets, f"load_{name}")()

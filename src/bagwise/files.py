@@ -1,1 +1,0 @@
-"""Feature folders and tables on disk to Bags, lazily; label files."""

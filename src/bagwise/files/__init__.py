@@ -1,0 +1,31 @@
+"""Feature folders and tables on disk to Bags, lazily; label files; careful writing.
+
+``read_bags`` takes a folder with one file per bag or a long table, ``read_labels`` a CSV of
+labels, and ``read_training`` both, checked against each other. Whatever is wrong is collected
+and raised once, as `BadFilesError`, naming every file.
+"""
+
+from bagwise.files.labels import Labels, read_instance_labels, read_labels
+from bagwise.files.problems import BadFilesError, Problem
+from bagwise.files.reading import Found, Names, read_bags, scan_bags
+from bagwise.files.rows import LazyRows
+from bagwise.files.training import Training, read_training
+from bagwise.files.writing import check_output, new_file, new_folder
+
+__all__ = [
+    "BadFilesError",
+    "Found",
+    "Labels",
+    "LazyRows",
+    "Names",
+    "Problem",
+    "Training",
+    "check_output",
+    "new_file",
+    "new_folder",
+    "read_bags",
+    "read_instance_labels",
+    "read_labels",
+    "read_training",
+    "scan_bags",
+]

@@ -1,0 +1,40 @@
+"""What is wrong with files, collected first and said once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One file that cannot be used, and why."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+class BadFilesError(ValueError):
+    """Files or labels that cannot be used; ``problems`` has all of them.
+
+    Examples
+    --------
+    >>> from bagwise.files import BadFilesError, Problem
+    >>> print(BadFilesError([Problem("a.h5", "is empty (0 bytes)")]))
+    a.h5: is empty (0 bytes)
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = [str(problem) for problem in self.problems]
+        if len(lines) > 1:
+            lines = [f"{len(lines)} problems:", *(f"  {line}" for line in lines)]
+        super().__init__("\n".join(lines))
+
+
+def one_line(error: BaseException) -> str:
+    """A library's message without its line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,270 @@
+"""Rows that stay on disk: one virtual array over one file per bag, read when sliced."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Files kept open at a time; well under the usual limit of 1,024 descriptors.
+_MAX_OPEN = 128
+
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of one bag are: an array in a file."""
+
+    path: str
+    array: str  # name inside the file, "" where the file is one array
+    n_rows: int
+    nested: bool = False  # stored as 1 x N x D
+
+
+def open_arrays(path: str | Path) -> Arrays:
+    """The arrays of a file by name; a file that is a single array has the name ``""``."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix in (".h5", ".hdf5"):
+        import h5py
+
+        return h5py.File(path, "r")
+    if suffix == ".npz":
+        return np.load(path, allow_pickle=False)
+    if suffix == ".npy":
+        return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+    return _open_torch(path)
+
+
+def _open_torch(path: Path) -> Arrays:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError("needs torch: pip install 'bagwise[torch]'") from error
+    # weights_only: a .pt file is a pickle, and this reads tensors without running any code.
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, torch.Tensor):
+        content = {"": content}
+    if not isinstance(content, dict):
+        raise ValueError(f"holds a {type(content).__name__}; a tensor or a dict is needed")
+    return {str(name): _torch_to_numpy(value) for name, value in content.items()}
+
+
+def _torch_to_numpy(value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+class _OpenFiles:
+    """The files read most recently, kept open; one per process, closed when pushed out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open: OrderedDict[tuple[int, str], Arrays] = OrderedDict()
+
+    def read(self, source: Source, start: int, stop: int) -> Any:
+        """Rows of a source as an ndarray."""
+        with self._lock:
+            array = self._arrays(source.path)[source.array]
+            return np.asarray(array[0, start:stop] if source.nested else array[start:stop])
+
+    def _arrays(self, path: str) -> Arrays:
+        key = (os.getpid(), path)  # a forked child must not share the parent's handles
+        if key in self._open:
+            self._open.move_to_end(key)
+            return self._open[key]
+        try:
+            arrays = open_arrays(path)
+            if Path(path).suffix.lower() == ".npz":  # would be unpacked anew at every slice
+                arrays = dict(arrays)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: can no longer be read: {error}") from error
+        self._open[key] = arrays
+        while len(self._open) > _MAX_OPEN:
+            _, old = self._open.popitem(last=False)
+            close(old)
+        return arrays
+
+
+_FILES = _OpenFiles()
+
+
+def close(arrays: Arrays) -> None:
+    """Close what `open_arrays` opened."""
+    if hasattr(arrays, "close"):
+        arrays.close()
+
+
+class LazyRows:
+    """A virtual (N, D) array over the files of many bags.
+
+    Slicing with a slice, an int array or a mask reads just those rows into an ndarray;
+    `select_rows` keeps the choice on disk, so that slicing `Bags` costs no memory. It pickles as
+    file names, and each process opens the files for itself.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        One per bag, in order.
+    width : int
+        Features of a row.
+    dtype : dtype
+        Type of the rows that are read.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np
+    >>> from bagwise.files import read_bags
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in "ab":
+    ...     np.save(folder / f"{name}.npy", np.ones((3, 2), dtype=np.float32))
+    >>> rows = read_bags(folder, lazy=True).instances
+    >>> rows.shape, rows[2:5].shape
+    ((6, 2), (3, 2))
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        width: int,
+        dtype: Any,
+        *,
+        chosen: Any = None,
+        functions: tuple[Callable[[Any], Any], ...] = (),
+        raw_dtype: Any = None,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._starts = np.concatenate([[0], np.cumsum([s.n_rows for s in self._sources])])
+        self._chosen = chosen  # row numbers of the selection, None for all
+        self._functions = functions
+        self._width = width
+        self.dtype = np.dtype(dtype)
+        self._raw_dtype = self.dtype if raw_dtype is None else raw_dtype  # before the functions
+
+    def __len__(self) -> int:
+        return int(self._starts[-1]) if self._chosen is None else len(self._chosen)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features."""
+        return (len(self), self._width)
+
+    @property
+    def ndim(self) -> int:
+        """Always 2."""
+        return 2
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self) * self._width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it would take in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, tuple):
+            rows = key[0]
+            if isinstance(rows, (int, np.integer)):
+                return self[rows][key[1:]]
+            return self[rows][(slice(None), *key[1:])]
+        if isinstance(key, (int, np.integer)):
+            i = int(key) + (len(self) if key < 0 else 0)
+            if not 0 <= i < len(self):
+                raise IndexError(f"row {int(key)} is out of range for {len(self)} rows.")
+            return self._read(self._positions(slice(i, i + 1)))[0]
+        return self._read(self._positions(key))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("rows on disk cannot become an array without a copy.")
+        rows = self[:]
+        return rows if dtype is None else rows.astype(dtype, copy=False)
+
+    def select_rows(self, key: Any) -> LazyRows:
+        """The chosen rows, still on disk."""
+        return LazyRows(
+            self._sources,
+            self._width,
+            self.dtype,
+            chosen=self._positions(key),
+            functions=self._functions,
+            raw_dtype=self._raw_dtype,
+        )
+
+    def map_rows(self, function: Callable[[Any], Any]) -> LazyRows:
+        """Rows that go through ``function`` whenever they are read."""
+        sample = np.asarray(function(self[:1]))
+        if sample.ndim != 2:
+            raise ValueError(f"the function must return 2-d rows; got shape {sample.shape}.")
+        return LazyRows(
+            self._sources,
+            sample.shape[1],
+            sample.dtype,
+            chosen=self._chosen,
+            functions=(*self._functions, function),
+            raw_dtype=self._raw_dtype,
+        )
+
+    def _positions(self, key: Any) -> Any:
+        """Row numbers in the files, for a key into this selection."""
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            chosen = np.arange(start, stop, step)
+        else:
+            chosen = np.asarray(key)
+            if chosen.dtype == bool:
+                if chosen.shape != (len(self),):
+                    raise IndexError(f"a mask must have shape ({len(self)},); got {chosen.shape}.")
+                chosen = np.flatnonzero(chosen)
+            chosen = chosen.astype(np.int64).reshape(-1)
+            if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
+                raise IndexError(f"row numbers must be below {len(self)}.")
+            chosen = np.where(chosen < 0, chosen + len(self), chosen)
+        return chosen if self._chosen is None else self._chosen[chosen]
+
+    def _read(self, rows: Any) -> Any:
+        """Read rows by number, file by file."""
+        if len(rows) == 0:
+            return np.empty((0, self._width), dtype=self.dtype)
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        order = None if np.all(np.diff(owner) >= 0) else np.argsort(owner, kind="stable")
+        if order is not None:
+            rows, owner = rows[order], owner[order]
+        cuts = np.flatnonzero(np.diff(owner)) + 1
+        pieces = [
+            self._read_file(int(owner[a]), rows[a:b])
+            for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)
+        ]
+        out = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if order is not None:
+            back = np.empty_like(order)
+            back[order] = np.arange(len(order))
+            out = out[back]
+        for function in self._functions:
+            out = function(out)
+        return out.astype(self.dtype, copy=False)
+
+    def _read_file(self, i: int, rows: Any) -> Any:
+        rows = rows - self._starts[i]
+        low, high = int(rows.min()), int(rows.max()) + 1
+        block = _FILES.read(self._sources[i], low, high).astype(self._raw_dtype, copy=False)
+        if len(rows) == high - low and np.all(np.diff(rows) == 1):
+            return block
+        return block[rows - low]
+
+    def __repr__(self) -> str:
+        return f"LazyRows({len(self)} x {self._width} {self.dtype}, {len(self._sources)} files)"

@@ -1,0 +1,125 @@
+"""Bags and labels together, checked against each other before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bagwise.bags import Bags
+from bagwise.files.labels import Labels, read_instance_labels, read_labels
+from bagwise.files.problems import BadFilesError, Problem
+from bagwise.files.reading import Found, Names, Progress, scan_bags
+
+
+class Training(NamedTuple):
+    """What a model is trained or tested on."""
+
+    bags: Bags
+    y: Any
+    patients: Any
+    instance_labels: Any
+    feature_names: list[str] | None
+    skipped: list[Problem]
+
+
+def read_training(
+    bags: Any,
+    labels: str | Path,
+    names: Names | None = None,
+    *,
+    instance_labels: str | Path | None = None,
+    skip_bad: bool = False,
+    lazy: bool | Literal["auto"] = "auto",
+    two_classes: bool = True,
+    progress: Progress | None = None,
+) -> Training:
+    r"""Read bags and their labels; everything that does not fit is raised as one `BadFilesError`.
+
+    Missing files (a label without a bag), extra files (a bag without a label), duplicate,
+    empty, truncated or odd ones are all named. With ``skip_bad`` the rest is used and
+    ``skipped`` lists what was left out.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np
+    >>> from bagwise.files import read_training
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in "abc":
+    ...     np.save(folder / f"{name}.npy", np.ones((2, 4)))
+    >>> _ = (folder / "labels.csv").write_text("slide_id,label\na,0\nb,1\n")
+    >>> data = read_training(folder, folder / "labels.csv", skip_bad=True)
+    >>> len(data.bags), data.y.tolist(), len(data.skipped)
+    (2, [0, 1], 1)
+    """
+    names = names or Names()
+    found = scan_bags(bags, names, lazy=lazy, progress=progress)
+    problems = list(found.problems)
+    try:
+        given = read_labels(labels, names.bag, names.label, names.patient)
+    except BadFilesError as error:
+        raise BadFilesError([*problems, *error.problems]) from error
+    if found.bags is None:
+        raise BadFilesError(problems)
+    problems += _mismatches(found, given, bags)
+    if problems and not skip_bad:
+        raise BadFilesError(problems)
+    keep, rows = _common(found.bags.ids, given.ids)
+    if len(keep) == 0:
+        raise BadFilesError([*problems, Problem(given.path, f"no label matches a bag in {bags}")])
+    chosen = found.bags if len(keep) == len(found.bags) else found.bags[keep]
+    y = given.y[rows]
+    if two_classes:
+        _check_two_classes(y, given.path)
+    if instance_labels is not None:
+        known = read_instance_labels(instance_labels, chosen, names.bag)
+    else:
+        known = chosen.instance_labels
+    patients = None if given.patients is None else given.patients[rows]
+    return Training(chosen, y, patients, known, found.feature_names, problems)
+
+
+def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:
+    """Positions of the bags that have a label, and of their labels."""
+    row_of = {name: i for i, name in enumerate(labelled)}
+    keep = [i for i, name in enumerate(ids) if name in row_of]
+    return np.asarray(keep, dtype=np.int64), np.asarray([row_of[ids[i]] for i in keep], dtype=int)
+
+
+def _mismatches(found: Found, labels: Labels, bags: Any) -> list[Problem]:
+    assert found.bags is not None
+    broken = {Path(problem.path).stem for problem in found.problems}
+    have, labelled = set(found.bags.ids) | broken, set(labels.ids)
+    unknown = [name for name in labels.ids if name not in have]
+    unlabelled = [name for name in found.bags.ids if name not in labelled]
+    where = str(bags) if isinstance(bags, (str, Path)) else "the frame"
+    hint = _suffix_hint(unknown, have)
+    problems = [
+        Problem(labels.path, f"bag {name!r} has a label but no file in {where}{hint}")
+        for name in unknown
+    ]
+    problems += [
+        Problem(where, f"bag {name!r} has no label in {labels.path}") for name in unlabelled
+    ]
+    return problems
+
+
+def _suffix_hint(unknown: Sequence[str], have: set[str]) -> str:
+    """Slide names often come with the extension of the image."""
+    for name in unknown:
+        if Path(name).stem in have:
+            return f" (there is {Path(name).stem!r}: drop the extension)"
+    return ""
+
+
+def _check_two_classes(y: Any, path: str) -> None:
+    classes, counts = np.unique(y, return_counts=True)
+    if len(classes) != 2:
+        shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
+        raise BadFilesError(
+            [Problem(path, f"needs two classes of bags; got {len(classes)}: {shown}")]
+        )
+    if counts.min() < 1:
+        raise BadFilesError([Problem(path, "every class needs at least one bag")])

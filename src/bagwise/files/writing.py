@@ -1,0 +1,117 @@
+"""Outputs appear whole or not at all: written beside their place, then renamed into it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bagwise.files.problems import BadFilesError, Problem
+
+
+def check_output(path: str | Path, force: bool = False) -> Path:
+    """Refuse an output that exists (unless ``force``) or cannot be written, before any work.
+
+    Examples
+    --------
+    >>> from bagwise.files import check_output
+    >>> import tempfile
+    >>> check_output(tempfile.mkdtemp())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bagwise.files.problems.BadFilesError: ...: exists already; ...
+    """
+    path = Path(path)
+    if path.exists() and not force:
+        raise BadFilesError([Problem(str(path), "exists already; pass --force to replace it")])
+    parent = _existing_parent(path)
+    if not parent.is_dir():
+        raise BadFilesError([Problem(str(path), f"cannot be written: {parent} is not a folder")])
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BadFilesError([Problem(str(path), f"cannot be written: {parent} is read-only")])
+    return path
+
+
+@contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A temporary path that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    path = Path(path)
+    with _said_about(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise BadFilesError([Problem(str(path), "is a folder; a file is to be written there")])
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        draft = Path(name)
+        try:
+            yield draft
+            draft.chmod(0o666 & ~_umask())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    path = Path(path)
+    with _said_about(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            yield draft
+            draft.chmod(0o777 & ~_umask())
+            _swap(draft, path)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _swap(draft: Path, path: Path) -> None:
+    """Put ``draft`` in the place of ``path``; the old folder is removed only afterwards."""
+    if not path.exists():
+        draft.rename(path)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    try:
+        path.rename(old / path.name)
+        try:
+            draft.rename(path)
+        except BaseException:
+            (old / path.name).rename(path)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _said_about(path: Path) -> Iterator[None]:
+    """Turn the system's refusals into one line about the output."""
+    try:
+        yield
+    except OSError as error:
+        reasons = {
+            errno.ENOSPC: "the disk is full",
+            errno.EDQUOT: "the disk quota is used up",
+            errno.EROFS: "the file system is read-only",
+            errno.EACCES: "permission denied",
+            errno.EPERM: "permission denied",
+        }
+        reason = reasons.get(error.errno or 0, error.strerror or str(error))
+        raise BadFilesError([Problem(str(path), f"cannot be written: {reason}")]) from error
+
+
+def _existing_parent(path: Path) -> Path:
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    return parent
+
+
+def _umask() -> int:
+    # The umask can only be read by setting it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

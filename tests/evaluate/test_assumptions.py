@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from bagwise import BagStatistics, SingleInstance, make_pipeline
+from bagwise.core import segments
+from bagwise.evaluate import (
+    check_mil,
+    make_false_frequency_bags,
+    make_multi_concept_bags,
+    make_single_concept_bags,
+)
+
+MAKERS = [make_single_concept_bags, make_multi_concept_bags, make_false_frequency_bags]
+
+
+def near(bags, centre):
+    """Whether each bag holds an instance of the cluster at ``centre``."""
+    distance = np.abs(bags.instances - centre).max(axis=1)
+    return segments.max((distance < 1).astype(float), bags.offsets) > 0
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_generators_are_seeded_and_balanced(make):
+    a, b = make(20, random_state=3), make(20, random_state=3)
+    for (bags, y), (again, _) in zip(a, b, strict=True):
+        np.testing.assert_array_equal(bags.instances, again.instances)
+        assert y.sum() == 10
+        assert len(bags) == 20
+    assert not np.array_equal(a.clean[0].instances[:3], a.trap[0].instances[:3])
+
+
+def test_poison_is_where_it_should_be():
+    for make in MAKERS[:2]:
+        problem = make(60, random_state=0)
+        poisoned = {kind: near(getattr(problem, kind)[0], -10) for kind in problem._fields}
+        y = problem.train[1]
+        np.testing.assert_array_equal(poisoned["train"], y == 0)
+        assert not poisoned["clean"].any()
+        np.testing.assert_array_equal(poisoned["trap"], y == 1)
+
+
+def test_concepts_make_the_label():
+    for bags, y in make_single_concept_bags(60, random_state=0):
+        np.testing.assert_array_equal(near(bags, 3.0), y == 1)
+    for bags, y in make_multi_concept_bags(60, random_state=0):
+        np.testing.assert_array_equal(near(bags, 3.0) & near(bags, 4.5), y == 1)
+        assert near(bags, 3.0)[y == 0].any()
+        assert near(bags, 4.5)[y == 0].any()
+    for bags, y in make_false_frequency_bags(60, random_state=0):
+        np.testing.assert_array_equal(near(bags, 4.5), y == 1)
+        assert near(bags, 3.0).all()
+
+
+def test_a_model_that_obeys_passes(capsys):
+    verdicts = check_mil(SingleInstance(LogisticRegression()), n_bags=60)
+    assert all(v.passed for v in verdicts)
+    printed = capsys.readouterr().out
+    assert printed.count("passes") == 3
+    assert "single-concept" in printed
+
+
+def test_models_that_take_the_cue_are_caught(capsys):
+    # Sees "no poison" as evidence for the positive class.
+    statistics = make_pipeline(BagStatistics(), LogisticRegression())
+    single, multi, _ = check_mil(statistics, n_bags=60)
+    assert single.trap_auc < 0.5
+    assert multi.trap_auc < 0.5
+    assert not single.passed
+    assert "FAILS: took the forbidden cue" in capsys.readouterr().out
+
+    # Adds up evidence over the bag, so that many harmless companions outweigh one witness.
+    class Sum(SingleInstance):
+        def decision_function(self, bags):
+            return segments.sum(self.decision_function_instances(bags), bags.offsets)
+
+    frequency = check_mil(Sum(LogisticRegression(C=0.01)), n_bags=60, verbose=False)[2]
+    assert frequency.trap_auc < 0.5
+
+
+def test_registry_names_are_accepted():
+    assert check_mil("single-instance", n_bags=40, n_repeats=1, verbose=False)[0].passed

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.feature_selection import SelectFromModel, SelectKBest, f_classif
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from bagwise import BagStatistics, InstanceTransformer, SingleInstance, make_pipeline
+from bagwise.datasets import load_musk1, make_gaussian_bags
+from bagwise.evaluate import BagFolds, GroupFolds, Nested, PublishedFolds, Split, check_model
+from bagwise.evaluate.protocols import EvaluationProtocol, check_split
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_gaussian_bags(n_bags=40, random_state=0)
+
+
+def test_bag_folds_are_stratified_and_complete(data):
+    splits = list(BagFolds(n_splits=4, seeds=(3, 5)).splits(data.bags, data.y))
+    assert [s.seed for s in splits] == [3] * 4 + [5] * 4
+    for seed in (3, 5):
+        tested = np.concatenate([s.test for s in splits if s.seed == seed])
+        np.testing.assert_array_equal(np.sort(tested), np.arange(40))
+    for split in splits:
+        assert data.y[split.test].sum() == 5
+        check_split(split, 40, data.y)
+    assert not np.array_equal(splits[0].test, splits[4].test)
+
+
+def test_group_folds_keep_patients_together(data):
+    patient = np.array([f"p{i // 3}" for i in range(40)])
+    splits = list(GroupFolds(n_splits=4, seeds=(0, 1)).splits(data.bags, data.y, patient))
+    assert len(splits) == 8
+    for split in splits:
+        assert not set(patient[split.train]) & set(patient[split.test])
+        check_split(split, 40, data.y, patient)
+
+
+def test_published_folds_are_followed_exactly():
+    data = load_musk1()
+    splits = list(PublishedFolds().splits(data.bags, data.y, None, data.published_folds))
+    assert len(splits) == 50
+    for split in splits:
+        of_bag = data.published_folds[split.seed]
+        np.testing.assert_array_equal(np.flatnonzero(of_bag == split.fold), split.test)
+    assert len(list(PublishedFolds(2).splits(data.bags, data.y, None, data.published_folds))) == 20
+
+
+def test_nested_search_respects_groups(data):
+    patient = np.arange(40) // 2
+    grid = {"m": {"estimator__C": [0.1, 1]}}
+    protocol = Nested(GroupFolds(4), grid, inner_splits=3)
+    split = next(protocol.splits(data.bags, data.y, patient))
+    model = SingleInstance(LogisticRegression())
+    search = protocol.prepare("m", model, 0, data.y[split.train], patient[split.train])
+    inner = patient[split.train]
+    for train, test in search.cv:
+        assert not set(inner[train]) & set(inner[test])
+    search.fit(data.bags[split.train], data.y[split.train])
+    assert search.best_params_["estimator__C"] in (0.1, 1)
+    assert protocol.prepare("other", model, 0, data.y) is model
+
+
+def test_all_protocols_have_the_interface():
+    for protocol in (BagFolds(), GroupFolds(), PublishedFolds(), Nested()):
+        assert isinstance(protocol, EvaluationProtocol)
+
+
+def fitted_scaler(data):
+    return InstanceTransformer(StandardScaler()).fit(data.bags)
+
+
+def test_parts_fitted_outside_the_fold_are_refused(data):
+    end = SingleInstance(LogisticRegression())
+    X, labels = data.bags.instances, data.bags.instance_labels
+    refused = [
+        (SingleInstance(LogisticRegression()).fit(data.bags, data.y), "SingleInstance is already"),
+        (make_pipeline(fitted_scaler(data), end), "InstanceTransformer is already fitted"),
+        (
+            make_pipeline(InstanceTransformer(StandardScaler().fit(X)), end),
+            "StandardScaler is already fitted",
+        ),
+        (
+            make_pipeline(FrozenEstimator(fitted_scaler(data)), end),
+            "FrozenEstimator keeps a part|already fitted",
+        ),
+        (
+            make_pipeline(
+                InstanceTransformer(
+                    SelectFromModel(LogisticRegression().fit(X, labels), prefit=True)
+                ),
+                end,
+            ),
+            "keeps a part that was fitted outside|already fitted",
+        ),
+        (SingleInstance(LogisticRegression().fit(X, labels)), "LogisticRegression is already"),
+        (SingleInstance, "unfitted scikit-learn estimator"),
+        ("misvm", "unfitted scikit-learn estimator"),
+    ]
+    for model, message in refused:
+        with pytest.raises(ValueError, match=message):
+            check_model(model)
+
+
+def test_unfitted_models_pass_and_are_cloned():
+    for model in (
+        make_pipeline(InstanceTransformer(SelectKBest(f_classif)), BagStatistics()),
+        make_pipeline(InstanceTransformer(FunctionTransformer(np.abs)), BagStatistics()),
+        CalibratedClassifierCV(SingleInstance(LogisticRegression())),
+    ):
+        assert check_model(model) is not model
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: BagFolds().splits(d.bags, d.y, groups=[0] * 40), "use GroupFolds"),
+        (lambda d: BagFolds(n_splits=30).splits(d.bags, d.y), "the smaller class has 20"),
+        (lambda d: GroupFolds().splits(d.bags, d.y), "pass groups"),
+        (lambda d: GroupFolds().splits(d.bags, d.y, [0, 1]), "got 2 for 40"),
+        (lambda d: GroupFolds(5).splits(d.bags, d.y, np.arange(40) // 14), "got 3"),
+        (lambda d: PublishedFolds().splits(d.bags, d.y), "no published folds"),
+        (lambda d: PublishedFolds().splits(d.bags, d.y, None, [[0, 1]]), "cover 2 bags"),
+    ],
+)
+def test_bad_splits(call, message, data):
+    with pytest.raises(ValueError, match=message):
+        next(call(data))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "groups", "message"),
+    [
+        ([0, 1, 2], [2, 3], None, "bag 2 is in both"),
+        ([0, 1], [2, 3], ["a", "b", "a", "c"], "group 'a' is in both"),
+        ([0, 2], [1, 3], None, "one class only"),
+        ([0, 1], [7], None, "numbered 0 to 3"),
+        ([0, 1], [], None, "must have training and test"),
+    ],
+)
+def test_a_leaking_split_is_refused(train, test, groups, message):
+    split = Split(0, 0, np.array(train), np.array(test, dtype=int))
+    with pytest.raises(ValueError, match=message):
+        check_split(split, 4, [0, 1, 0, 1], groups)
