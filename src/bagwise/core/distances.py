@@ -1,0 +1,88 @@
+"""Distances and similarities between bags and single instances (anchors).
+
+A bag is as near to an anchor as its nearest instance. Everything is computed in blocks: a
+result has bags x anchors entries, a temporary never more than a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bagwise.core import segments
+from bagwise.core.blocks import BLOCK_ENTRIES, whole_segments
+
+Distance = Callable[[Any, Any], Any]
+
+
+def squared_distances(X: Any, anchors: Any) -> Any:
+    """Squared Euclidean distances, shape (n, K)."""
+    X = np.asarray(X, dtype=np.float64)
+    anchors = np.asarray(anchors, dtype=np.float64)
+    d = X @ anchors.T  # [n, K]
+    d *= -2
+    d += np.einsum("ij,ij->i", X, X)[:, None]
+    d += np.einsum("ij,ij->i", anchors, anchors)
+    return np.maximum(d, 0, out=d)
+
+
+def bag_distances(
+    X: Any,
+    offsets: Any,
+    anchors: Any,
+    distance: Distance = squared_distances,
+    block_entries: int = BLOCK_ENTRIES,
+) -> Any:
+    """Smallest distance from each bag to each anchor, shape (B, K)."""
+    offsets = np.asarray(offsets)
+    K = len(anchors)
+    nearest = np.empty((len(offsets) - 1, K))
+    for first, last in whole_segments(offsets, max(1, block_entries // max(1, K))):
+        start, stop = int(offsets[first]), int(offsets[last])
+        x, local = X[start:stop], offsets[first : last + 1] - start
+        # A bag too large for one block meets the anchors a few at a time.
+        columns = max(1, block_entries // (stop - start))
+        for left in range(0, K, columns):
+            d = distance(x, anchors[left : left + columns])  # [n, columns]
+            nearest[first:last, left : left + columns] = segments.min(d, local)
+    return nearest
+
+
+def similarity(distances: Any, sigma: float) -> Any:
+    """exp(-d / sigma²), equation (1) of the MIO paper for d = squared distance."""
+    return np.exp(distances / -(sigma**2))
+
+
+def contributions(
+    X: Any,
+    offsets: Any,
+    anchors: Any,
+    weights: Any,
+    intercept: float,
+    sigma: float,
+    distance: Distance = squared_distances,
+) -> Any:
+    """What each instance brings to the score ``z @ weights + intercept`` of its bag, shape (N,).
+
+    The instance nearest to an anchor makes that entry of z and gets its term; equally near
+    ones share it. The intercept is split among the instances that make at least one entry, so
+    that these sum to the bag's score.
+    """
+    offsets = np.asarray(offsets)
+    out = np.empty(int(offsets[-1]))
+    for first, last in whole_segments(offsets, max(1, BLOCK_ENTRIES // max(1, len(anchors)))):
+        start, stop = int(offsets[first]), int(offsets[last])
+        local = offsets[first : last + 1] - start
+        s = similarity(distance(X[start:stop], anchors), sigma)  # [n, K]
+        z = segments.spread(segments.max(s, local), local)
+        # Rounding differs between equal rows, so near-equal counts as equal.
+        makes = ((s >= z * (1 - 1e-9)) & (z > 0)).astype(np.float64)
+        many = np.maximum(segments.spread(segments.sum(makes, local), local), 1)
+        term = (makes / many * s) @ weights  # [n]
+        makers = segments.sum(makes.max(axis=1, initial=0), local)
+        # Where no anchor is in reach, or none was selected, all share the intercept.
+        makers = np.where(makers > 0, makers, segments.lengths(local))
+        out[start:stop] = term + intercept / segments.spread(makers, local)
+    return out

@@ -1,0 +1,32 @@
+"""Isotonic calibration: a rising step function from held-out scores to probabilities."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.isotonic import IsotonicRegression
+
+from bagwise.core.rules import log_odds
+
+
+class Isotonic(NamedTuple):
+    """Probability = linear interpolation between ``knots``, constant beyond them."""
+
+    knots: Any  # [K] scores, rising
+    probabilities: Any  # [K] in (0, 1), not falling
+
+    def log_odds(self, scores: Any) -> Any:
+        """Calibrated log-odds of raw scores."""
+        return log_odds(np.interp(scores, self.knots, self.probabilities))
+
+
+def fit_isotonic(scores: Any, y: Any) -> Isotonic:
+    """Fit the rising function by least squares on scores of bags the model did not see.
+
+    Probabilities stay inside [1 / (n + 2), 1 - 1 / (n + 2)]: n bags cannot show that
+    something never happens, and a log-loss must stay finite.
+    """
+    floor = 1 / (len(y) + 2)
+    fitted = IsotonicRegression(y_min=floor, y_max=1 - floor).fit(scores, y)
+    return Isotonic(fitted.X_thresholds_, fitted.y_thresholds_)

@@ -1,0 +1,45 @@
+"""Kernels between sets: sums of an instance kernel over all pairs, without an N x N array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bagwise.core import segments
+from bagwise.core.blocks import BLOCK_ENTRIES
+
+InstanceKernel = Callable[[Any, Any], Any]
+
+
+def set_kernel(
+    X: Any,
+    x_offsets: Any,
+    Z: Any,
+    z_offsets: Any,
+    kernel: InstanceKernel,
+    block_entries: int = BLOCK_ENTRIES,
+) -> Any:
+    """K[a, b] = sum of kernel(x, z) over x in set a and z in set b, shape (A, B).
+
+    Rows of ``X`` are taken a block at a time; a block may end inside a set.
+    """
+    rows = max(1, block_entries // max(1, Z.shape[0]))
+    K = np.zeros((len(x_offsets) - 1, len(z_offsets) - 1))  # [A, B]
+    owner = segments.index(x_offsets)
+    for start in range(0, X.shape[0], rows):
+        block = kernel(X[start : start + rows], Z)  # [rows, N_z]
+        summed = segments.sum(block.T, z_offsets).T  # [rows, B]
+        np.add.at(K, owner[start : start + rows], summed)
+    return K
+
+
+def set_self_kernel(X: Any, offsets: Any, kernel: InstanceKernel) -> Any:
+    """The diagonal of `set_kernel` of the sets with themselves, shape (B,)."""
+    out = np.empty(len(offsets) - 1)
+    for b, (start, stop) in enumerate(pairwise(offsets)):
+        one = np.array([0, stop - start])
+        out[b] = set_kernel(X[start:stop], one, X[start:stop], one, kernel)[0, 0]
+    return out

@@ -1,0 +1,99 @@
+"""Probabilities for models that give scores: calibration on held-out bags.
+
+An SVM's score is not a log-odds, and its sigmoid is not a probability. With
+``probability=True`` a model is fitted once more per fold of an inner cross-validation, and the
+scores of the bags that were left out give the map from score to probability.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.core.isotonic import fit_isotonic
+from bagwise.core.platt import fit_platt
+from bagwise.models.base import BagClassifier, TrainingData, two_columns
+
+
+def _wants_probability(model: Any) -> bool:
+    return bool(model.probability)
+
+
+class CalibratedClassifier(BagClassifier):
+    """A bag classifier whose subclass gives raw scores, and probabilities where asked for.
+
+    A subclass has the parameters ``probability``, ``calibration`` and ``cv``, implements
+    ``_raw_scores(bags)`` on validated bags, and calls ``_calibrate(data)`` at the end of
+    ``fit``. With ``probability=True`` the decision function is the calibrated log-odds, so that
+    it, ``predict`` and ``predict_proba`` tell one story.
+    """
+
+    _calibration_constraints: ClassVar[dict[str, Any]] = {
+        "probability": ["boolean"],
+        "calibration": [StrOptions({"platt", "isotonic"})],
+        "cv": ["cv_object"],
+    }
+    probability: bool
+    calibration: str
+    cv: Any
+
+    def _raw_scores(self, bags: Any) -> Any:
+        """Uncalibrated score of each bag; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no raw scores")
+
+    def _calibrate(self, data: TrainingData) -> None:
+        """Set ``calibration_`` from scores of bags left out by the inner cross-validation."""
+        if self.probability:
+            self._set_calibration(self._held_out_scores(data), data.y)
+
+    def _set_calibration(self, scores: Any, y: Any) -> None:
+        fit = fit_platt if self.calibration == "platt" else fit_isotonic
+        self.calibration_ = fit(scores, y)
+
+    def _held_out_scores(self, data: TrainingData) -> Any:
+        bags, y, known = data
+        names = np.array([*self.classes_, None], dtype=object)  # code -1 is the last: unknown
+        labels = bags.split(names[known])
+        scores = np.full(len(bags), np.nan)
+        for train, test in self._inner_splits(y):
+            model = clone(self).set_params(probability=False)
+            given = [labels[i] for i in train] if (known >= 0).any() else None
+            model.fit(bags[train], self.classes_[y[train]], instance_labels=given)
+            scores[test] = model.decision_function(bags[test])
+        if np.isnan(scores).any():
+            raise ValueError(
+                "cv must put every bag into one test fold, so that each has a held-out score; "
+                f"{int(np.isnan(scores).sum())} of {len(bags)} bags were in none."
+            )
+        return scores
+
+    def _inner_splits(self, y: Any) -> Any:
+        rarest = int(np.bincount(y).min())
+        if rarest < 2:
+            raise ValueError(
+                "probability=True needs at least 2 bags of each class to cross-validate; "
+                f"got {np.bincount(y).tolist()}."
+            )
+        if self.cv is None or isinstance(self.cv, int):
+            n_splits = min(5 if self.cv is None else self.cv, rarest)
+            # A fixed shuffle: bags often come sorted, and a fit must repeat itself.
+            return StratifiedKFold(n_splits, shuffle=True, random_state=0).split(y, y)
+        return check_cv(self.cv, y, classifier=True).split(y, y)
+
+    def _calibrated(self, scores: Any) -> Any:
+        return self.calibration_.log_odds(scores) if self.probability else scores
+
+    def decision_function(self, bags: Any) -> Any:
+        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``probability=True``."""
+        return self._calibrated(self._raw_scores(self._validate_predict(bags)))
+
+    @available_if(_wants_probability)
+    def predict_proba(self, bags: Any) -> Any:
+        """Class probabilities of each bag, shape (n_bags, 2); needs ``probability=True``."""
+        return two_columns(expit(self.decision_function(bags)))

@@ -1,0 +1,202 @@
+"""Bags embedded by their similarity to single instances: what MILES and MIO share.
+
+Entry k of a bag's features is ``max_j exp(-|x_k - x_bj|² / sigma²)`` over its instances x_bj
+(equation 1 of the MIO paper), for every training instance x_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import ParameterGrid, check_cv
+from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bagwise.bags import Bags
+from bagwise.core import distances, segments
+from bagwise.models.base import InstanceClassifier, TrainingData
+from bagwise.models.calibrated import CalibratedClassifier
+
+
+class Examples(NamedTuple):
+    """Bags to learn from: the given ones, and every labelled instance of a positive bag.
+
+    Under the MIL assumption such an instance is a bag of one. In a negative bag a label says
+    nothing new.
+    """
+
+    rows: Any  # [R] row numbers in bags.instances
+    offsets: Any  # [E + 1]
+    signs: Any  # [E] +1.0 or -1.0
+    brings_anchors: Any  # [E] bool: a given bag, whose instances become features
+
+    def __len__(self) -> int:
+        return len(self.signs)
+
+    def rows_of(self, e: int) -> Any:
+        """Row numbers of one example."""
+        return self.rows[self.offsets[e] : self.offsets[e + 1]]
+
+
+def make_examples(data: TrainingData) -> Examples:
+    """The bags in order, each followed by its labelled instances where it is positive."""
+    bags, y, known = data
+    n = len(bags)
+    telling = np.flatnonzero((known >= 0) & (segments.spread(y, bags.offsets) == 1))
+    owner = bags.bag_index[telling]
+    order = np.argsort(np.concatenate([np.arange(n), owner]), kind="stable")
+    sizes = np.concatenate([bags.sizes, np.ones(len(telling), dtype=np.int64)])
+    starts = np.concatenate([bags.offsets[:-1], telling])
+    codes = np.concatenate([y, known[telling]])
+    offsets = np.concatenate([[0], np.cumsum(sizes[order])])
+    rows = np.arange(offsets[-1]) + np.repeat(starts[order] - offsets[:-1], sizes[order])
+    return Examples(rows, offsets, 2.0 * codes[order] - 1, order < n)
+
+
+class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
+    """A linear score of a bag's similarities to selected training instances.
+
+    A subclass has the parameters ``sigma``, ``distance`` and ``class_weight``, implements
+    ``_learn`` and ``_anchors_and_weights``, and has ``intercept_`` and ``selected_instances_``.
+    """
+
+    _embedding_constraints: ClassVar[dict[str, Any]] = {
+        "sigma": [StrOptions({"scale"}), Interval(Real, 0, None, closed="neither")],
+        "distance": [StrOptions({"sqeuclidean"}), callable],
+        "class_weight": [StrOptions({"balanced"}), dict, None],
+    }
+    sigma: Any
+    distance: Any
+    class_weight: Any
+    sigma_: float
+
+    def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
+        """Learn from distances of the examples to all instances of the bags, [E, N]."""
+        raise AttributeError(f"{type(self).__name__} does not learn from distances")
+
+    def _fit_on_distances(self, bags: Bags, y: Any, D: Any) -> None:
+        data = self._validate_fit(bags, y)
+        self.sigma_ = self._resolve_sigma(data.bags.instances)
+        self._learn(data, make_examples(data), D)
+
+    def _scores_from_distances(self, D: Any) -> Any:
+        z = distances.similarity(D[:, self.selected_instances_], self.sigma_)
+        return z @ self._anchors_and_weights()[1] + self.intercept_
+
+    def _distances(self, X: Any, offsets: Any, anchors: Any) -> Any:
+        return distances.bag_distances(X, offsets, anchors, self._instance_distance())
+
+    def _training_distances(self, bags: Bags, examples: Examples) -> Any:
+        X = bags.instances
+        rows_are_all = len(examples) == len(bags)
+        return self._distances(X if rows_are_all else X[examples.rows], examples.offsets, X)
+
+    def _instance_distance(self) -> Any:
+        return self.distance if callable(self.distance) else distances.squared_distances
+
+    def _resolve_sigma(self, X: Any) -> float:
+        """Sigma; "scale" makes sigma² half the total variance of the instances."""
+        if self.sigma != "scale":
+            return float(self.sigma)
+        if callable(self.distance):
+            raise ValueError(
+                "sigma='scale' goes with squared Euclidean distances; give sigma as a number "
+                "together with a distance of your own."
+            )
+        variance = float(np.asarray(X).var(axis=0, dtype=np.float64).sum())
+        return float(np.sqrt(0.5 * variance)) or 1.0
+
+    def _costs(self, signs: Any, y: Any) -> Any:
+        """C1 and C2 of equation (2) for each example; "balanced" counts bags."""
+        if self.class_weight is None:
+            return np.ones(len(signs))
+        names = self.classes_
+        pair = compute_class_weight(self.class_weight, classes=names, y=names[y])
+        return pair[(signs > 0).astype(int)]
+
+    def _anchors_and_weights(self) -> tuple[Any, Any]:
+        """Features of the selected instances, and their weights."""
+        raise AttributeError(f"{type(self).__name__} selects no instances")
+
+    def _raw_scores(self, bags: Bags) -> Any:
+        anchors, w = self._anchors_and_weights()
+        D = self._distances(bags.instances, bags.offsets, anchors)
+        return distances.similarity(D, self.sigma_) @ w + self.intercept_
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """What each instance contributes to its bag's score, through the features it makes.
+
+        The bias is shared by the instances of a bag that make a feature, whose contributions
+        add up to the bag's (uncalibrated) score: a positive bag has a positive instance.
+        """
+        bags = self._validate_predict(bags)
+        anchors, w = self._anchors_and_weights()
+        return distances.contributions(
+            bags.instances,
+            bags.offsets,
+            anchors,
+            w,
+            self.intercept_,
+            self.sigma_,
+            self._instance_distance(),
+        )
+
+
+class Sweep(NamedTuple):
+    """What `sweep` found."""
+
+    best_params: dict[str, Any]
+    params: list[dict[str, Any]]
+    accuracy: Any  # [n_params, n_splits]
+
+
+def sweep(
+    model: EmbeddedClassifier,
+    bags: Any,
+    y: Any,
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+    cv: Any = 5,
+) -> Sweep:
+    """Cross-validate a grid of settings on one matrix of distances.
+
+    Every fold and every ``sigma`` is a slice of the same bags x instances matrix, so a setting
+    costs one ``exp`` and one solve. Ties go to the setting that comes first.
+
+    Parameters
+    ----------
+    model : MILES or MIO
+        Left as it is; its other parameters are used.
+    bags, y : as for ``fit``
+    grid : dict of lists, or a list of them
+    cv : int or splitter
+
+    Examples
+    --------
+    >>> from bagwise import MILES
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.embedded import sweep
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> found = sweep(MILES(), bags, y, {"sigma": [0.5, 2.0], "alpha": [0.5]})
+    >>> sorted(found.best_params), found.accuracy.shape
+    (['alpha', 'sigma'], (2, 5))
+    """
+    checked = clone(model)
+    bags, y, _ = checked._validate_fit(bags, y)
+    D = checked._distances(bags.instances, bags.offsets, bags.instances)  # [B, N]
+    splits = list(check_cv(cv, y, classifier=True).split(y, y))
+    params = list(ParameterGrid(grid))
+    accuracy = np.empty((len(params), len(splits)))
+    for s, (train, test) in enumerate(splits):
+        rows, _ = segments.take(bags.offsets, train)
+        D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
+        for p, setting in enumerate(params):
+            fitted = clone(model).set_params(**setting, probability=False)
+            fitted._fit_on_distances(bags[train], checked.classes_[y[train]], D_train)
+            scores = fitted._scores_from_distances(D_test)
+            accuracy[p, s] = np.mean((scores > 0) == y[test])
+    best = params[int(np.argmax(accuracy.mean(axis=1)))]
+    return Sweep(dict(best), params, accuracy)

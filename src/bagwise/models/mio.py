@@ -1,0 +1,394 @@
+"""MIO: multiple-instance learning online, one bag at a time, with no regret.
+
+Li, Kwok and Lu, "Online multiple instance learning with no regret" (2010). The mathematics is
+in `bagwise.core.mio`.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bagwise.bags import encode_instance_labels
+from bagwise.core import distances, mio
+from bagwise.models.base import TrainingData
+from bagwise.models.calibrated import CalibratedClassifier
+from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
+
+# Bags whose scores, taken before learning from them, calibrate a stream.
+_WINDOW = 1000
+
+
+class _Visits(NamedTuple):
+    """What `fit` keeps of each example between passes."""
+
+    theta: Any  # [E] its multiplier
+    step: Any  # [E] when it came
+
+
+class MIO(EmbeddedClassifier):
+    """Online multiple-instance learning with an elastic net.
+
+    The features are those of `MILES`: similarity to every instance seen. A bag is predicted,
+    its label is received, and the one new multiplier that raises the dual most is found
+    exactly (15). Sum of losses and best weights in hindsight differ by O(sqrt(T)).
+
+    Parameters
+    ----------
+    sigma : float or "scale"
+        Width of the similarity ``exp(-d² / sigma²)``. "scale" (half the total variance is
+        sigma²) needs all data at once, so a stream needs a number.
+    alpha, beta : float
+        Elastic net (8): ``alpha |w|_1 + beta / 2 |w|²``.
+    bias : float
+        Value of a constant feature, without which the boundary goes through zero similarity.
+    horizon : int or None
+        Number of bags T to come, where known: alpha and beta are multiplied by sqrt(T), which
+        gives the regret bound of section 3.4.1.
+    n_passes : int
+        Passes of ``fit`` over the bags, at most.
+    passes : {"accumulate", "refine"}
+        Later passes add further multipliers, as the paper does; or re-optimise the multiplier
+        of each bag, which is dual coordinate ascent and ends at the optimum of (3).
+    max_instances : int or None
+        Most instances to keep: those whose weight has been 0 for longest are dropped.
+    class_weight : dict, "balanced" or None
+        C1 and C2; "balanced" needs all labels at once, so a stream needs a dict.
+    shuffle : bool
+        Visit the bags of ``fit`` in random order. ``partial_fit`` never does.
+    tol : float
+        "refine" ends when the duality gap falls below it.
+    distance : {"sqeuclidean"} or callable
+        As in `MILES`.
+    probability : bool
+        Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
+        ``partial_fit`` on the last 1000 scores given before the label was received.
+    calibration : {"platt", "isotonic"}
+    cv : int, splitter or None
+    random_state : int, RandomState or None
+        Of the shuffling.
+
+    Attributes
+    ----------
+    coef_ : sparse array of shape (1, n_kept)
+        Weights of the kept instances.
+    intercept_ : float
+    selected_instances_ : array of int
+        Numbers, in the order they were given, of the instances with a weight.
+    cumulative_loss_ : float
+        Sum of the weighted hinge losses before each update, on the first visit of each bag.
+    n_bags_seen_, n_kept_, n_dropped_ : int
+        Bags learnt from; instances kept; instances dropped for ``max_instances``.
+    duality_gap_ : float
+        After ``fit`` with "refine".
+    n_iter_ : int
+        Passes made by ``fit``.
+    sigma_ : float
+    classes_ : the two bag classes
+
+    Notes
+    -----
+    A step costs O(kept instances), memory too; without ``max_instances`` both grow with the
+    stream. ``|z_t|²`` grows as well, so L of Theorem 1 is not a constant here. A labelled
+    instance of a positive bag is learnt from as a bag of one, after its bag.
+
+    Examples
+    --------
+    >>> from bagwise import MIO
+    >>> from bagwise.datasets import make_two_concept_bags
+    >>> bags, y = make_two_concept_bags(300, random_state=0, return_X_y=True)
+    >>> model = MIO(sigma=2.0, bias=10)
+    >>> for i in range(len(bags)):
+    ...     model = model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
+    >>> model.n_bags_seen_, model.score(bags, y) > 0.9
+    (300, True)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "beta": [Interval(Real, 0, None, closed="neither")],
+        "bias": [Interval(Real, 0, None, closed="left")],
+        "horizon": [Interval(Integral, 1, None, closed="left"), None],
+        "n_passes": [Interval(Integral, 1, None, closed="left")],
+        "passes": [StrOptions({"accumulate", "refine"})],
+        "max_instances": [Interval(Integral, 1, None, closed="left"), None],
+        "shuffle": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+        **EmbeddedClassifier._embedding_constraints,
+        **CalibratedClassifier._calibration_constraints,
+    }
+
+    def __init__(
+        self,
+        sigma: Any = "scale",
+        *,
+        alpha: float = 0.1,
+        beta: float = 1.0,
+        bias: float = 1.0,
+        horizon: int | None = None,
+        n_passes: int = 10,
+        passes: str = "accumulate",
+        max_instances: int | None = None,
+        class_weight: Any = None,
+        shuffle: bool = True,
+        tol: float = 1e-6,
+        distance: Any = "sqeuclidean",
+        probability: bool = False,
+        calibration: str = "platt",
+        cv: Any = 5,
+        random_state: Any = None,
+    ) -> None:
+        self.sigma = sigma
+        self.alpha = alpha
+        self.beta = beta
+        self.bias = bias
+        self.horizon = horizon
+        self.n_passes = n_passes
+        self.passes = passes
+        self.max_instances = max_instances
+        self.class_weight = class_weight
+        self.shuffle = shuffle
+        self.tol = tol
+        self.distance = distance
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MIO:
+        """Forget everything and learn from the bags in ``n_passes`` passes.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional, one per instance; missing means unknown
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        self.sigma_ = self._resolve_sigma(data.bags.instances)
+        examples = make_examples(data)
+        one_visit = self.n_passes == 1 and self.passes == "accumulate"
+        D = None if one_visit else self._training_distances(data.bags, examples)
+        self._learn(data, examples, D)
+        if self.probability:
+            scores = self._held_out_scores(data)
+            self._calibrate_on(scores, data.y)
+        return self
+
+    def partial_fit(
+        self, bags: Any, y: Any, classes: Any = None, instance_labels: Any = None
+    ) -> MIO:
+        """Learn from the bags in the order given, one visit each.
+
+        Bad input raises before anything is learnt, so the model is as it was.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        classes : sequence of two classes
+            Needed in the first call, unless ``y`` holds both.
+        instance_labels : optional, one per instance; missing means unknown
+        """
+        first, classes, data = self._validate_partial_fit(bags, y, classes, instance_labels)
+        if first:
+            self.classes_, self.n_features_in_ = classes, data.bags.n_features
+            self.sigma_ = float(self.sigma)
+            self._start(data.bags.n_features)
+        examples = make_examples(data)
+        costs = self._costs(examples.signs, data.y)
+        first_id = self.state_.n_seen
+        margins = np.empty(len(examples))
+        for e in range(len(examples)):
+            margins[e] = self._visit(data, examples, e, costs[e], first_id=first_id)[1]
+        if self.probability:
+            given = examples.brings_anchors
+            self._calibrate_on((examples.signs * margins)[given], data.y)
+        return self
+
+    def _validate_partial_fit(
+        self, bags: Any, y: Any, classes: Any, instance_labels: Any
+    ) -> tuple[bool, Any, TrainingData]:
+        self._validate_params()
+        first = not hasattr(self, "state_")
+        if first and self.sigma == "scale":
+            raise ValueError(
+                "a stream needs sigma as a number: sigma='scale' is taken from all training "
+                "bags at once, in fit."
+            )
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
+            )
+        bags = self._check_bags(bags, None if first else self.n_features_in_)
+        y = self._check_labels(bags, y)
+        known_classes = None if first else self.classes_
+        classes = _stream_classes(known_classes, classes, y)
+        unseen = np.setdiff1d(y, classes)
+        if len(unseen):
+            where = int(np.flatnonzero(y == unseen[0])[0])
+            raise ValueError(
+                f"{bags.describe_bag(where)} has label {unseen.tolist()[0]!r}, which is not one "
+                f"of the classes {classes.tolist()} of this stream."
+            )
+        codes = np.searchsorted(classes, y)
+        labels = encode_instance_labels(instance_labels, bags, classes, codes)
+        return first, classes, TrainingData(bags, codes, labels)
+
+    def _start(self, n_features: int) -> None:
+        self.state_ = mio.init(n_features)
+        self.cumulative_loss_ = 0.0
+        self.n_bags_seen_ = 0
+        self.recent_scores_ = np.empty((0, 2))  # score before learning, code
+
+    def _net(self) -> Any:
+        growth = 1.0 if self.horizon is None else float(np.sqrt(self.horizon))
+        return mio.ElasticNet(self.alpha * growth, self.beta * growth)
+
+    def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
+        """All passes; without distances D it is one visit of each example."""
+        self._start(data.bags.n_features)
+        rng = check_random_state(self.random_state)
+        costs = self._costs(examples.signs, data.y)
+        Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
+        visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
+        for n_iter in range(1, self.n_passes + 1):
+            for e in _shuffled(examples, rng) if self.shuffle else range(len(examples)):
+                if n_iter == 1:
+                    visit.step[e] = self.state_.n_steps
+                    visit.theta[e], _ = self._visit(data, examples, e, costs[e], Z=Z)
+                elif Z is not None:
+                    self._visit_again(Z[e], examples.signs[e], costs[e], visit, e)
+            self.n_iter_ = n_iter
+            if self.passes == "refine" and Z is not None:
+                self.duality_gap_ = self._duality_gap(Z, examples.signs, costs, visit)
+                if self.duality_gap_ <= self.tol:
+                    break
+
+    def _visit(
+        self,
+        data: TrainingData,
+        examples: Examples,
+        e: int,
+        cost: float,
+        Z: Any = None,
+        first_id: int = 0,
+    ) -> tuple[float, float]:
+        """Meet an example for the first time: predict it, then learn; theta and margin."""
+        state, net = self.state_, self._net()
+        rows = examples.rows_of(e)
+        x = np.asarray(data.bags.instances[rows], dtype=np.float64)
+        if examples.brings_anchors[e]:
+            state = mio.add_anchors(state, x, first_id + rows)
+        if Z is not None:
+            similar = Z[e, state.ids[: state.n_anchors]]
+        else:
+            d = self._instance_distance()(x, state.anchors[: state.n_anchors])
+            similar = distances.similarity(d.min(axis=0), self.sigma_)
+        theta, margin = mio.step(state, self._with_bias(similar), examples.signs[e], cost, net)
+        state = state._replace(n_steps=state.n_steps + 1)
+        if self.max_instances is not None:
+            state = mio.drop_anchors(state, net, self.max_instances)
+        self.state_ = state
+        self.cumulative_loss_ += cost * max(0.0, 1 - margin)
+        self.n_bags_seen_ += int(examples.brings_anchors[e])
+        return theta, margin
+
+    def _visit_again(self, z: Any, sign: float, cost: float, visit: _Visits, e: int) -> None:
+        """A later pass: a further multiplier over all features, or the bag's own revised."""
+        if self.passes == "refine":
+            z = self._as_first_seen(z, visit.step[e])
+            visit.theta[e] = mio.revise(self.state_, z, sign, cost, self._net(), visit.theta[e])
+        else:
+            z = self._with_bias(z[self.state_.ids[: self.state_.n_anchors]])
+            mio.step(self.state_, z, sign, cost, self._net())
+
+    def _as_first_seen(self, z: Any, step: int) -> Any:
+        """Features of a bag when it came: zero for instances that came later (Prop. 3)."""
+        n = self.state_.n_anchors
+        return self._with_bias(np.where(self.state_.born[:n] <= step, z[self.state_.ids[:n]], 0))
+
+    def _with_bias(self, similar: Any) -> Any:
+        z = np.empty(len(similar) + 1)
+        z[0] = self.bias
+        z[1:] = similar
+        return z
+
+    def _duality_gap(self, Z: Any, signs: Any, costs: Any, visit: _Visits) -> float:
+        net, pi = self._net(), self.state_.pi[: self.state_.n_anchors + 1]
+        w = mio.weights(pi, net)
+        scores = np.array(
+            [self._as_first_seen(z, step) @ w for z, step in zip(Z, visit.step, strict=True)]
+        )
+        hinges = costs * np.maximum(0, 1 - signs * scores)
+        return mio.primal_objective(pi, hinges, net) - mio.dual_objective(pi, visit.theta, net)
+
+    def _calibrate_on(self, scores: Any, y: Any) -> None:
+        """Calibrate on the latest scores that were given without knowing the label."""
+        new = np.column_stack([scores, y])
+        self.recent_scores_ = np.concatenate([self.recent_scores_, new])[-_WINDOW:]
+        self._set_calibration(self.recent_scores_[:, 0], self.recent_scores_[:, 1])
+
+    def _kept_weights(self) -> Any:
+        """Weights of the constant and of the kept instances, [1 + n_anchors]."""
+        return mio.weights(self.state_.pi[: self.state_.n_anchors + 1], self._net())
+
+    def _anchors_and_weights(self) -> tuple[Any, Any]:
+        w = self._kept_weights()[1:]
+        used = np.flatnonzero(w)
+        return self.state_.anchors[used], w[used]
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the kept instances, sparse, shape (1, n_kept)."""
+        return sp.csr_array(self._kept_weights()[None, 1:])
+
+    @property
+    def intercept_(self) -> float:
+        """The constant feature times its weight."""
+        return float(self.bias * self._kept_weights()[0])
+
+    @property
+    def selected_instances_(self) -> Any:
+        """Numbers of the instances with a weight, in the order the data were given."""
+        return self.state_.ids[np.flatnonzero(self._kept_weights()[1:])]
+
+    @property
+    def n_kept_(self) -> int:
+        """Instances kept."""
+        return int(self.state_.n_anchors)
+
+    @property
+    def n_dropped_(self) -> int:
+        """Instances dropped to stay within ``max_instances``."""
+        return int(self.state_.n_dropped)
+
+
+def _shuffled(examples: Examples, rng: Any) -> Any:
+    """A random order of the bags, each still followed by its labelled instances."""
+    bag = np.cumsum(examples.brings_anchors) - 1  # [E]
+    return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
+
+
+def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
+    """The two classes of a stream, sorted; later calls may repeat them but not change them."""
+    if fitted is None:
+        classes = np.unique(y if given is None else given)
+        if len(classes) != 2:
+            raise ValueError(
+                "the first partial_fit needs the two classes of the stream: "
+                f"pass classes=[negative, positive]; got {classes.tolist()}."
+            )
+        return classes
+    if given is not None and not np.array_equal(np.unique(given), fitted):
+        raise ValueError(
+            f"classes must stay those of the first call, {fitted.tolist()}; "
+            f"got {np.unique(given).tolist()}."
+        )
+    return fitted

@@ -1,0 +1,532 @@
+"""Support vector machines for bags: MI-SVM, mi-SVM and the normalised set kernel.
+
+MI-SVM and mi-SVM follow Andrews, Tsochantaridis and Hofmann, "Support vector machines for
+multiple-instance learning" (2002); the set kernel follows Gärtner, Flach, Kowalczyk and Smola,
+"Multi-instance kernels" (2002). The quadratic programmes are scikit-learn's SVC.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.svm import SVC
+from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.bags import Bags
+from bagwise.core import segments
+from bagwise.core.blocks import BLOCK_ENTRIES
+from bagwise.core.set_kernel import set_kernel, set_self_kernel
+from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
+from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
+
+# Up to this many rows libsvm gets them all; beyond, a working set.
+DIRECT_ROWS = 1000
+
+_KERNELS = {"linear", "rbf", "poly", "sigmoid"}
+_SVC_CONSTRAINTS: dict[str, Any] = {
+    "C": [Interval(Real, 0, None, closed="neither")],
+    "kernel": [StrOptions(_KERNELS), callable],
+    "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0, None, closed="neither")],
+    "degree": [Interval(Integral, 1, None, closed="left")],
+    "coef0": [Interval(Real, None, None, closed="neither")],
+    "class_weight": [StrOptions({"balanced"}), dict, None],
+    "tol": [Interval(Real, 0, None, closed="neither")],
+    "cache_size": [Interval(Real, 0, None, closed="neither")],
+}
+
+
+class Alternation(NamedTuple):
+    """Where the alternation between labels and machine ended."""
+
+    svc: SVC
+    labels: Any  # [N] int8: 1 and 0 were trained on, -1 was left out
+    objectives: list[float]  # of each machine, in order
+    converged: bool
+
+
+def choose_witnesses(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
+    """MI-SVM's labels: the best instance of a positive bag is 1, the rest of it -1.
+
+    Known labels stand. A bag with a known positive needs no witness, and a known negative is
+    never one.
+    """
+    labels = np.where(segments.spread(y, offsets) == 0, 0, known).astype(np.int8)
+    labels[_required_positives(scores, offsets, y, known, labels)] = 1
+    return labels
+
+
+def impute_labels(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
+    """mi-SVM's labels: the sign of the score in positive bags, each with at least one 1."""
+    positive = (scores > 0) & (segments.spread(y, offsets) == 1)
+    labels = np.where(known >= 0, known, positive).astype(np.int8)
+    labels[_required_positives(scores, offsets, y, known, labels)] = 1
+    return labels
+
+
+def _required_positives(scores: Any, offsets: Any, y: Any, known: Any, labels: Any) -> Any:
+    """Best allowed row of each positive bag that has no positive label yet."""
+    allowed = np.where(known == 0, -np.inf, scores)
+    has_one = segments.max((labels == 1).astype(np.float64), offsets) > 0
+    return segments.argmax(allowed, offsets)[(y == 1) & ~has_one]
+
+
+def _dense(a: Any) -> Any:
+    return a.toarray() if sp.issparse(a) else np.asarray(a)
+
+
+def _variance(X: Any) -> float:
+    if sp.issparse(X):
+        return float(X.multiply(X).mean() - X.mean() ** 2)
+    return float(np.asarray(X).var(dtype=np.float64))
+
+
+def _stack(top: Any, bottom: Any) -> Any:
+    return sp.vstack([top, bottom], format="csr") if sp.issparse(bottom) else np.r_[top, bottom]
+
+
+class _KernelMachine(CalibratedClassifier):
+    """The parameters and the SVC that both kinds of machine share."""
+
+    C: float
+    kernel: Any
+    gamma: Any
+    degree: int
+    coef0: float
+    class_weight: Any
+    tol: float
+    cache_size: float
+
+    def _resolve_gamma(self, X: Any) -> float:
+        """Gamma from all training instances, so that it stays put while labels change."""
+        if self.gamma == "scale":
+            return 1 / (X.shape[1] * (_variance(X) or 1.0))
+        return 1 / X.shape[1] if self.gamma == "auto" else float(self.gamma)
+
+    def _bag_weights(self, y: Any) -> Any:
+        """Weight of each bag by its class; "balanced" counts bags, not instances."""
+        if self.class_weight is None:
+            return np.ones(len(y))
+        names = self.classes_
+        return compute_class_weight(self.class_weight, classes=names, y=names[y])[y]
+
+    def _instance_kernel(self, X: Any, Z: Any) -> Any:
+        if callable(self.kernel):
+            return np.asarray(self.kernel(X, Z))
+        return pairwise_kernels(
+            X if sp.issparse(X) else np.asarray(X),
+            Z if sp.issparse(Z) else np.asarray(Z),
+            metric=self.kernel,
+            filter_params=True,
+            gamma=self.gamma_,
+            degree=self.degree,
+            coef0=self.coef0,
+        )
+
+
+class MISVM(_KernelMachine, InstanceClassifier):
+    """Maximum-margin multiple-instance learning, by bags ("MI") or by instances ("mi").
+
+    A bag scores as its best instance. MI-SVM alternates between a support vector machine and
+    the choice of one witness per positive bag; mi-SVM alternates between a machine and labels
+    for all instances of positive bags, at least one of them positive. Each turn lowers one
+    objective, nothing is random, and a fit ends when the choice repeats itself.
+
+    Parameters
+    ----------
+    variant : {"MI", "mi"}
+        Margin of bags or margin of instances.
+    C : float
+        Penalty of a margin violation.
+    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable
+        Kernel between instances.
+    gamma : {"scale", "auto"} or float
+        Kernel coefficient; "scale" is 1 / (n_features * variance of all training instances).
+    degree, coef0 : int, float
+        Of the polynomial and sigmoid kernels.
+    slack : {"auto", "bag", "instance"}
+        What one violation is counted for. "bag": the instances of a bag share one weight, the
+        paper's slack per bag in MI-SVM. "instance": each row has its own, as in mi-SVM.
+        "auto" is each variant's own.
+    class_weight : dict, "balanced" or None
+        Weights of the bag classes; "balanced" counts bags.
+    max_iter : int
+        Most machines to fit; reaching it is a ``ConvergenceWarning``.
+    tol, cache_size : float
+        Of the SVC; cache in MiB.
+    probability : bool
+        Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
+    calibration : {"platt", "isotonic"}
+    cv : int, splitter or None
+        The inner cross-validation; an int is that many shuffled stratified folds.
+
+    Attributes
+    ----------
+    svc_ : the last SVC
+    imputed_labels_ : array of shape (n_instances,)
+        Codes of the training instances: 1 and 0 were trained on, -1 was left out (MI).
+    objectives_ : list of float
+        Objective of every machine fitted.
+    converged_ : bool
+        Whether the choice repeated itself within ``max_iter``.
+    n_iter_ : int
+        Machines fitted.
+    gamma_ : float
+    calibration_ : with ``probability=True``, the map from score to log-odds
+    classes_ : the two bag classes
+
+    Notes
+    -----
+    MI-SVM's programme has one slack for a whole negative bag; libsvm has one per row. With
+    ``slack="bag"`` each of its n rows weighs C / n, so that a bag of a thousand instances does
+    not outvote the others. Known instance labels are rows of weight C; a bag with a known
+    positive needs no witness.
+
+    Examples
+    --------
+    >>> from bagwise import MISVM
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> model = MISVM(C=10).fit(bags, y)
+    >>> model.converged_, model.predict_instances(bags).shape == (bags.n_instances,)
+    (True, True)
+    """
+
+    _accept_sparse = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "variant": [StrOptions({"MI", "mi"})],
+        "slack": [StrOptions({"auto", "bag", "instance"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        **_SVC_CONSTRAINTS,
+        **CalibratedClassifier._calibration_constraints,
+    }
+
+    def __init__(
+        self,
+        variant: str = "MI",
+        *,
+        C: float = 1.0,
+        kernel: Any = "rbf",
+        gamma: Any = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        slack: str = "auto",
+        class_weight: Any = None,
+        max_iter: int = 50,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        probability: bool = False,
+        calibration: str = "platt",
+        cv: Any = 5,
+    ) -> None:
+        self.variant = variant
+        self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.slack = slack
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.cache_size = cache_size
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MISVM:
+        """Fit by alternation; known instance labels stay as they are.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional, one per instance; missing means unknown
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        self.gamma_ = self._resolve_gamma(data.bags.instances)
+        end = self._alternate(data)
+        self.svc_ = end.svc
+        self.imputed_labels_ = end.labels
+        self.objectives_ = end.objectives
+        self.converged_ = end.converged
+        self.n_iter_ = len(end.objectives)
+        if not end.converged:
+            warnings.warn(
+                f"MISVM did not settle within {self.n_iter_} machines; the last objectives are "
+                f"{end.objectives[-3:]}. Raise max_iter or lower C.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self._calibrate(data)
+        return self
+
+    def _alternate(self, data: TrainingData) -> Alternation:
+        (bags, y, known), X, offsets = data, data.bags.instances, data.bags.offsets
+        update = choose_witnesses if self.variant == "MI" else impute_labels
+        weights = self._row_weights(data)
+        positive_bag = segments.spread(y, offsets) == 1
+        open_rows = np.flatnonzero(positive_bag & (known < 0))
+        scores = np.zeros(bags.n_instances)
+        labels = np.where(known >= 0, known, positive_bag).astype(np.int8)
+        svc, active, objective = self._first_machine(data, labels, weights)
+        objectives = [objective]
+        if self.variant == "MI":
+            labels[open_rows] = -1
+        seen: set[bytes] = {labels.tobytes()}
+        while True:
+            if len(open_rows):
+                scores[open_rows] = self._svc_scores(svc, X[open_rows])
+            previous, labels = labels, update(scores, offsets, y, known)
+            if np.array_equal(previous, labels):
+                return Alternation(svc, labels, objectives, True)
+            # Equal objectives can alternate for ever: a choice seen before ends the search.
+            if labels.tobytes() in seen or len(objectives) == self.max_iter:
+                return Alternation(svc, previous, objectives, False)
+            seen.add(labels.tobytes())
+            rows = np.flatnonzero(labels >= 0)
+            active[open_rows] = True
+            svc, used, objective = self._solve(X[rows], labels[rows], weights[rows], active[rows])
+            active[:] = False
+            active[rows[used]] = True
+            objectives.append(objective)
+
+    def _first_machine(
+        self, data: TrainingData, labels: Any, weights: Any
+    ) -> tuple[SVC, Any, float]:
+        """Start as the paper does: bag means as witnesses (MI), all instances positive (mi).
+
+        Returns the machine, a mask of the rows it rests on, and its objective.
+        """
+        (bags, y, known), X, offsets = data, data.bags.instances, data.bags.offsets
+        active = np.zeros(bags.n_instances, dtype=bool)
+        # A start for large sets: all positive rows, and the others thinned evenly.
+        active[labels == 1] = True
+        active[:: max(1, bags.n_instances // DIRECT_ROWS)] = True
+        unsure = (segments.spread(y, offsets) == 1) & (known < 0) & (self.variant == "MI")
+        rows = np.flatnonzero(~unsure)
+        has_known = segments.max((known == 1).astype(np.float64), offsets) > 0
+        chosen = np.flatnonzero((y == 1) & ~has_known) if unsure.any() else np.empty(0, dtype=int)
+        A, t, w, start = X[rows], labels[rows], weights[rows], active[rows]
+        if len(chosen):
+            A = _stack(_means(X, offsets, unsure)[chosen], A)
+            t = np.r_[np.ones(len(chosen), dtype=np.int8), t]
+            w = np.r_[self._bag_weights(y)[chosen], w]
+            start = np.r_[np.ones(len(chosen), dtype=bool), start]
+        svc, used, objective = self._solve(A, t, w, start)
+        active[:] = False
+        active[rows[used[used >= len(chosen)] - len(chosen)]] = True
+        return svc, active, objective
+
+    def _solve(self, A: Any, t: Any, w: Any, active: Any) -> tuple[SVC, Any, float]:
+        """The SVC on rows A, which rows support it, and its objective.
+
+        On many rows only a working set is given to libsvm and grown by the rows that violate
+        their margin, until none does: the same optimum, since a row outside has multiplier 0.
+        """
+        if A.shape[0] <= DIRECT_ROWS or callable(self.kernel):
+            active = np.ones(A.shape[0], dtype=bool)
+        while True:
+            inside, outside = np.flatnonzero(active), np.flatnonzero(~active)
+            svc = self._new_svc().fit(A[inside], t[inside], sample_weight=w[inside])
+            if len(outside):
+                margin = (2.0 * t[outside] - 1) * self._svc_scores(svc, A[outside])
+                outside = outside[margin < 1 - self.tol]
+            if len(outside) == 0:
+                used = inside[svc.support_]
+                return svc, used, self._objective(svc, A[used])
+            active[outside] = True
+
+    def _row_weights(self, data: TrainingData) -> Any:
+        """Weight of each training row: its bag's, shared by a bag's rows where slack says so."""
+        bags, y, known = data
+        weights = segments.spread(self._bag_weights(y), bags.offsets)  # [N]
+        per_bag = self.slack == "bag" or (self.slack == "auto" and self.variant == "MI")
+        if per_bag:
+            share = 1 / segments.spread(bags.sizes.astype(np.float64), bags.offsets)
+            alone = segments.spread(y, bags.offsets) == 1  # a witness has its bag's whole weight
+            if self.variant == "mi":
+                alone &= known >= 0
+            weights = np.where(alone, weights, weights * share)
+        return weights
+
+    def _new_svc(self) -> SVC:
+        return SVC(
+            C=self.C,
+            kernel=self.kernel,
+            gamma=self.gamma_,
+            degree=self.degree,
+            coef0=self.coef0,
+            tol=self.tol,
+            cache_size=self.cache_size,
+        )
+
+    def _svc_scores(self, svc: SVC, X: Any) -> Any:
+        """The decision function by matrix products, a block of rows at a time."""
+        if callable(self.kernel):
+            return svc.decision_function(X)
+        V = svc.support_vectors_  # [S, D]
+        a = _dense(svc.dual_coef_).ravel()  # [S]
+        rows = max(1, BLOCK_ENTRIES // len(a))
+        scores = np.empty(X.shape[0])
+        for start in range(0, X.shape[0], rows):
+            block = slice(start, start + rows)
+            scores[block] = self._instance_kernel(X[block], V) @ a
+        return scores + svc.intercept_[0]
+
+    def _objective(self, svc: SVC, support: Any) -> float:
+        """The dual objective, which at the optimum is the primal one."""
+        a = _dense(svc.dual_coef_).ravel()
+        margin = self._svc_scores(svc, support) - svc.intercept_[0]
+        return float(np.abs(a).sum() - 0.5 * a @ margin)
+
+    def _raw_instance_scores(self, bags: Bags) -> Any:
+        return self._svc_scores(self.svc_, bags.instances)
+
+    def _raw_scores(self, bags: Bags) -> Any:
+        return segments.max(self._raw_instance_scores(bags), bags.offsets)
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Score of each instance; the bag's score is the largest of its instances'."""
+        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
+
+    @available_if(_wants_probability)
+    def predict_proba_instances(self, bags: Any) -> Any:
+        """Class probabilities of each instance, by the calibration of the bags."""
+        return two_columns(expit(self.decision_function_instances(bags)))
+
+
+def _means(X: Any, offsets: Any, use: Any) -> Any:
+    """Mean of the used rows of every segment, as one sparse product."""
+    count = np.maximum(segments.sum(use.astype(np.float64), offsets), 1.0)
+    rows = np.flatnonzero(use).astype(np.int32)  # libsvm's sparse rows have 32-bit indices
+    owner = segments.index(offsets)[rows].astype(np.int32)
+    average = sp.csr_array((1 / count[owner], (owner, rows)), shape=(len(offsets) - 1, X.shape[0]))
+    return average @ X
+
+
+class SetKernelSVM(_KernelMachine):
+    """Support vector machine on whole bags with the normalised set kernel.
+
+    ``K(A, B) = sum of k(a, b)`` over all pairs, divided by ``sqrt(K(A, A) K(B, B))``: a bag is
+    the mean direction of its instances in the kernel's feature space. It looks at all of a bag,
+    so it suits labels made by the whole; it does not rank instances.
+
+    Parameters
+    ----------
+    C : float
+    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable
+        Kernel between instances; a callable maps two arrays of rows to a matrix.
+    gamma, degree, coef0 : of the kernel, as in `MISVM`
+    normalise : {"length", "mean", None}
+        Divide by the lengths in feature space, by the numbers of instances, or not at all.
+    class_weight : dict, "balanced" or None
+    tol, cache_size : of the SVC
+    probability, calibration, cv : as in `MISVM`
+
+    Attributes
+    ----------
+    svc_ : SVC on the precomputed kernel of bags
+    support_bags_ : array of int
+        Training bags that the machine rests on; only these are kept.
+    support_instances_, support_offsets_, support_norms_ : arrays
+        Their instances, where each bag starts, and their lengths.
+    gamma_ : float
+    classes_ : the two bag classes
+
+    Notes
+    -----
+    The kernel costs O(N_train N) instance kernels, a block at a time; memory is one block and
+    the B x B kernel of bags. ``instance_labels`` are checked but carry nothing for this model.
+
+    Examples
+    --------
+    >>> from bagwise import SetKernelSVM
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> SetKernelSVM(C=10).fit(bags, y).decision_function(bags).shape
+    (40,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "normalise": [StrOptions({"length", "mean"}), None],
+        **_SVC_CONSTRAINTS,
+        **CalibratedClassifier._calibration_constraints,
+    }
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: Any = "rbf",
+        gamma: Any = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        normalise: str | None = "length",
+        class_weight: Any = None,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        probability: bool = False,
+        calibration: str = "platt",
+        cv: Any = 5,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.normalise = normalise
+        self.class_weight = class_weight
+        self.tol = tol
+        self.cache_size = cache_size
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SetKernelSVM:
+        """Fit on the kernel between training bags.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional; checked, not used
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        bags, y, _ = data
+        self.gamma_ = self._resolve_gamma(bags.instances)
+        norms = self._norms(bags)
+        K = self._kernel_to(bags, bags.instances, bags.offsets) / np.outer(norms, norms)  # [B, B]
+        self.svc_ = SVC(C=self.C, kernel="precomputed", tol=self.tol, cache_size=self.cache_size)
+        self.svc_.fit(K, y, sample_weight=self._bag_weights(y))
+        self.support_bags_ = self.svc_.support_
+        support = bags[self.support_bags_]
+        self.support_instances_, self.support_offsets_ = support.instances, support.offsets
+        self.support_norms_ = norms[self.support_bags_]
+        self._calibrate(data)
+        return self
+
+    def _kernel_to(self, bags: Bags, Z: Any, z_offsets: Any) -> Any:
+        return set_kernel(bags.instances, bags.offsets, Z, z_offsets, self._instance_kernel)
+
+    def _norms(self, bags: Bags) -> Any:
+        if self.normalise is None:
+            return np.ones(len(bags))
+        if self.normalise == "mean":
+            return bags.sizes.astype(np.float64)
+        length = set_self_kernel(bags.instances, bags.offsets, self._instance_kernel)
+        # A bag of zero length (the linear kernel at the origin) is similar to nothing.
+        return np.sqrt(np.where(length > 0, length, np.inf))
+
+    def _raw_scores(self, bags: Bags) -> Any:
+        K = self._kernel_to(bags, self.support_instances_, self.support_offsets_)
+        K = K / np.outer(self._norms(bags), self.support_norms_)  # [B, S]
+        return K @ self.svc_.dual_coef_[0] + self.svc_.intercept_[0]
