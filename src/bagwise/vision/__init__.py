@@ -21,12 +21,16 @@ _HOME = {
     "read_voc": "images",
     "read_coco": "images",
     "list_images": "images",
+    "MIOTracker": "tracking",
     "Proposals": "proposals",
+    "Track": "tracking",
+    "track": "tracking",
     "RegionFeatures": "features",
 }
 
 __all__ = [
     "ImageSet",
+    "MIOTracker",
     "Proposals",
     "RegionFeatures",
     "ct_windows",
@@ -39,6 +43,7 @@ __all__ = [
     "read_scan",
     "read_scans",
     "read_voc",
+    "track",
 ]
 
 

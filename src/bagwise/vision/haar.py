@@ -1,8 +1,9 @@
-"""Haar-like features on integral images, and the similarity over the k closest of them.
+"""Haar-like features on integral images, and the distance over the k closest of them.
 
-The appearance model of Li, Kwok and Lu (CVPR 2010), section 4.3: a patch is a vector of
-differences between mean intensities of random rectangles, and two patches are alike when at least
-k of those differences agree.
+The appearance model of Li, Kwok and Lu (CVPR 2010), section 4.3: a patch is a vector of weighted
+rectangle means, and two patches are alike when k of those numbers agree. The paper takes the
+rectangles from the grey image; here they are taken from maps of edge strength by orientation,
+normalised by the strength around, which a change of light leaves as they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import numpy as np
 from numba import njit
 
 _MAX_RECTANGLES = 4
-# A patch flatter than this (in grey levels) has no texture to normalise.
-_FLAT = 2.0
 
 
 class HaarBank(NamedTuple):
@@ -22,12 +21,15 @@ class HaarBank(NamedTuple):
 
     corners: Any  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
     weights: Any  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
+    channels: Any  # [F] int64: the map that a feature reads
     width: int
     height: int
 
 
-def random_haar(n_features: int, width: int, height: int, rng: Any) -> HaarBank:
-    """Draw features of two to four rectangles whose weights sum to 0 over unit areas.
+def random_haar(
+    n_features: int, width: int, height: int, rng: Any, n_channels: int = 1
+) -> HaarBank:
+    """Draw features of two to four rectangles; the weights of a feature's means sum to 0.
 
     Examples
     --------
@@ -41,69 +43,80 @@ def random_haar(n_features: int, width: int, height: int, rng: Any) -> HaarBank:
     corners = np.empty((*shape, 4), dtype=np.int64)
     for axis, size in enumerate((width, height)):
         low = rng.integers(0, max(size - 1, 1), shape)
-        high = low + 1 + rng.integers(0, np.maximum(size - low, 1), shape)
         corners[..., axis] = low
-        corners[..., axis + 2] = np.minimum(high, size)
+        corners[..., axis + 2] = low + 1 + rng.integers(0, size - low, shape)
     count = rng.integers(2, _MAX_RECTANGLES + 1, n_features)
     used = np.arange(_MAX_RECTANGLES) < count[:, None]  # [F, R]
     signs = rng.normal(size=shape) * used
-    # Zero-sum weights: adding a constant to the patch changes nothing.
     signs -= used * (signs.sum(1) / count)[:, None]
-    signs /= np.abs(signs).sum(1, keepdims=True) + 1e-12
+    signs /= np.abs(signs).sum(1, keepdims=True)
     area = (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
-    return HaarBank(corners, signs / area, width, height)
+    channels = rng.integers(0, n_channels, n_features)
+    return HaarBank(corners, signs / area, channels, width, height)
 
 
-def integrals(frame: Any) -> tuple[Any, Any]:
-    """Integral images of a grey frame and of its square, one row and column larger."""
+def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
+    """Integral images of edge strength by orientation, [O, H + 1, W + 1].
+
+    The strength at a pixel is divided by its mean over ``window`` pixels around, and shared
+    between the two nearest orientations.
+    """
     import cv2
 
-    total, square = cv2.integral2(frame, sdepth=cv2.CV_64F, sqdepth=cv2.CV_64F)
-    return total, square
+    pixels = grey.astype(np.float32)
+    gx, gy = cv2.Sobel(pixels, cv2.CV_32F, 1, 0), cv2.Sobel(pixels, cv2.CV_32F, 0, 1)
+    magnitude = cv2.magnitude(gx, gy)
+    around = cv2.blur(magnitude, (window, window))
+    return _oriented_integrals(gx, gy, magnitude / (around + 4.0), n_orientations)
 
 
-def haar_features(total: Any, square: Any, positions: Any, bank: HaarBank) -> Any:
-    """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F].
+@njit(cache=True)
+def _oriented_integrals(gx: Any, gy: Any, strength: Any, n_orientations: int) -> Any:
+    height, width = strength.shape
+    out = np.zeros((n_orientations, height + 1, width + 1))
+    row = np.zeros(n_orientations)
+    for y in range(height):
+        row[:] = 0
+        for x in range(width):
+            place = np.arctan2(gy[y, x], gx[y, x]) * (n_orientations / np.pi)
+            if place < 0:  # an edge and its opposite are the same orientation
+                place += n_orientations
+            low = int(place)
+            share = place - low
+            row[low % n_orientations] += strength[y, x] * (1 - share)
+            row[(low + 1) % n_orientations] += strength[y, x] * share
+            for o in range(n_orientations):
+                out[o, y + 1, x + 1] = out[o, y, x + 1] + row[o]
+    return out
 
-    Each patch is divided by its own standard deviation, so that a change of contrast does not
-    change its features.
-    """
-    return _haar_features(total, square, positions, *bank)
+
+def haar_features(totals: Any, positions: Any, bank: HaarBank) -> Any:
+    """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F]."""
+    return _haar_features(totals, positions, bank.corners, bank.weights, bank.channels)
 
 
-@njit(cache=True)  # type: ignore[misc]
-def _haar_features(
-    total: Any, square: Any, positions: Any, corners: Any, weights: Any, width: int, height: int
-) -> Any:
+@njit(cache=True)
+def _haar_features(totals: Any, positions: Any, corners: Any, weights: Any, channels: Any) -> Any:
     n_patches, n_features, n_rects = len(positions), corners.shape[0], corners.shape[1]
     out = np.empty((n_patches, n_features), dtype=np.float32)
-    area = width * height
     for p in range(n_patches):
         x, y = positions[p, 0], positions[p, 1]
-        s = total[y + height, x + width] - total[y, x + width]
-        s += total[y, x] - total[y + height, x]
-        s2 = square[y + height, x + width] - square[y, x + width]
-        s2 += square[y, x] - square[y + height, x]
-        spread = np.sqrt(max(s2 / area - (s / area) ** 2, _FLAT * _FLAT))
         for f in range(n_features):
+            total = totals[channels[f]]
             value = 0.0
             for r in range(n_rects):
                 w = weights[f, r]
                 if w == 0.0:
-                    continue
+                    break
                 left, top = x + corners[f, r, 0], y + corners[f, r, 1]
                 right, bottom = x + corners[f, r, 2], y + corners[f, r, 3]
-                value += w * (
-                    total[bottom, right]
-                    - total[top, right]
-                    - total[bottom, left]
-                    + total[top, left]
-                )
-            out[p, f] = value / spread
+                inside = total[bottom, right] - total[top, right]
+                value += w * (inside - total[bottom, left] + total[top, left])
+            out[p, f] = value
     return out
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def nearest_distances(A: Any, B: Any, k: int) -> Any:
     """Sum of the k smallest squared feature differences of every pair of rows, [P, K].
 

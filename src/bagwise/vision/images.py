@@ -93,7 +93,7 @@ def _as_rgb(pixels: Any, name: str) -> Any:
             f"{name} must have shape (height, width) or (height, width, 1, 3 or 4); "
             f"got {pixels.shape}."
         )
-    pixels = _eight_bit(pixels, name)
+    pixels = eight_bit(pixels, name)
     if pixels.shape[2] == 4:
         alpha = pixels[..., 3:].astype(np.float32) / 255
         over_white = pixels[..., :3] * alpha + 255 * (1 - alpha)
@@ -101,7 +101,7 @@ def _as_rgb(pixels: Any, name: str) -> Any:
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 
-def _eight_bit(pixels: Any, name: str) -> Any:
+def eight_bit(pixels: Any, name: str) -> Any:
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype == bool:
