@@ -1,0 +1,94 @@
+"""Gaussians: projections onto inducing points, divergences, expectations of the sigmoid."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_api_compat import is_torch_array
+from scipy.special import expit
+
+from bagwise.core import linalg
+
+# E sigmoid(f) to 1e-5 for a standard deviation of 4, 2e-4 for 6, 4e-3 for 10.
+N_NODES = 64
+# Expectations are taken over blocks of this many entries, to bound the N x nodes workspace.
+_BLOCK = 4096
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+class SigmoidMoments(NamedTuple):
+    """Expectations of a sigmoid under Gaussians; logs keep both tails exact."""
+
+    log_positive: Any  # [n] log E sigmoid(f)
+    log_negative: Any  # [n] log E sigmoid(-f)
+    log_negative_squared: Any  # [n] log E sigmoid(-f)^2
+
+    @property
+    def log_odds(self) -> Any:
+        """Log-odds of the expected sigmoid."""
+        return self.log_positive - self.log_negative
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation of sigmoid(f)."""
+        variance = np.exp(self.log_negative_squared) - np.exp(2 * self.log_negative)
+        return np.sqrt(np.maximum(variance, 0.0))
+
+
+def project(kernel: Any, X: Any, Z: Any, L: Any, dtype: Any = np.float64) -> tuple[Any, Any]:
+    """Whitened projection of instances onto the inducing points.
+
+    Returns ``A = L^{-1} k(Z, X)`` [M, n] in ``dtype`` and the residual prior variance
+    ``r = k(x, x) - |a|^2`` [n]; ``L L^T = k(Z, Z)``. The algebra is done in float64.
+    """
+    if is_torch_array(X):
+        A = linalg.solve_lower(L, kernel(X, Z).T)
+        r = (kernel.diag(X) - linalg.column_squares(A)).clamp(min=0.0)
+        return A.to(dtype), r
+    X = np.asarray(X, dtype=np.float64)
+    A = linalg.solve_lower(L, np.asarray(kernel(X, Z), dtype=np.float64).T)  # [M, n]
+    r = np.maximum(kernel.diag(X) - linalg.column_squares(A), 0.0)
+    return A.astype(dtype, copy=False), r
+
+
+def kl_to_standard(m: Any, W: Any) -> float:
+    """KL(N(m, W^T W) || N(0, I)) for lower-triangular ``W``."""
+    return float(
+        0.5 * ((W * W).sum() + m @ m - m.shape[0]) - np.log(np.asarray(W.diagonal())).sum()
+    )
+
+
+@lru_cache(maxsize=8)
+def _hermite(n: int) -> tuple[Any, Any]:
+    """Nodes and weights for expectations under N(0, 1)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n)
+    return nodes, weights / np.sqrt(2 * np.pi)
+
+
+def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMoments:
+    """Gauss-Hermite expectations of sigmoid(f), f ~ N(mean, var), elementwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.gaussians import sigmoid_moments
+    >>> moments = sigmoid_moments(np.array([0.0, 2.0]), np.array([1.0, 4.0]))
+    >>> np.round(np.exp(moments.log_positive), 4).tolist()
+    [0.5, 0.7752]
+    """
+    mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
+    nodes, weights = _hermite(n_nodes)
+    out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
+    for start in range(0, mean.shape[0], _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        f = mean[rows, None] + np.sqrt(var[rows, None]) * nodes  # [n, Q]
+        # All terms are positive: no cancellation, and the tails underflow only beyond |f| = 350.
+        out.log_positive[rows] = expit(f) @ weights
+        negative = expit(np.negative(f, out=f))
+        out.log_negative[rows] = negative @ weights
+        out.log_negative_squared[rows] = np.square(negative, out=negative) @ weights
+    for values in out:
+        np.log(np.maximum(values, _TINY, out=values), out=values)
+    return out

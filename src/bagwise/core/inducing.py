@@ -1,0 +1,80 @@
+"""Choosing inducing points: class-wise k-means, a random subset, or the user's own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans, MiniBatchKMeans
+
+# Rows k-means sees per class; more do not move the centroids noticeably.
+_MAX_ROWS = 20_000
+# From here on mini-batches are quicker and as good.
+_MINI_BATCH_FROM = 5_000
+
+
+class _Pool(NamedTuple):
+    rows: Any  # [n, D] distinct
+    counts: Any  # [n]
+
+
+def choose(X: Any, positive: Any, n: int, method: str, rng: Any, scaling: Any = None) -> Any:
+    """At most ``n`` inducing points [M, D] for instances ``X`` [N, D].
+
+    ``kmeans`` clusters the instances of positive and of negative bags apart, n/2 centroids each;
+    ``subset`` draws instances, half from either. ``positive`` [N] says which instances lie
+    in positive bags. Never more points than distinct rows. ``scaling`` maps rows to the units
+    in which the points are wanted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.inducing import choose
+    >>> X = np.repeat(np.arange(6.0)[:, None], 10, axis=0)
+    >>> Z = choose(X, np.arange(60) < 30, 4, "kmeans", np.random.RandomState(0))
+    >>> Z.shape
+    (4, 1)
+    """
+    positive = np.asarray(positive, dtype=bool)
+    pools = [
+        _distinct(X, np.flatnonzero(positive == side), n, rng, scaling) for side in (True, False)
+    ]
+    want = [(n + 1) // 2, n // 2]
+    # A class with few distinct rows leaves its share to the other.
+    for i in (0, 1):
+        short = want[i] - len(pools[i].rows)
+        if short > 0:
+            want[i] -= short
+            want[1 - i] = min(want[1 - i] + short, len(pools[1 - i].rows))
+    pick = _centroids if method == "kmeans" else _draw
+    points = [pick(pool, k, rng) for pool, k in zip(pools, want, strict=True) if k > 0]
+    # Both classes may hold the same row.
+    return np.unique(np.concatenate(points), axis=0)
+
+
+def _distinct(X: Any, rows: Any, n: int, rng: Any, scaling: Any) -> _Pool:
+    """Distinct rows of a subsample, in float64, and how often each occurs."""
+    limit = max(_MAX_ROWS, 10 * n)
+    if len(rows) > limit:
+        rows = np.sort(rng.choice(rows, limit, replace=False))
+    X = np.asarray(X[rows], dtype=np.float64)
+    X = X if scaling is None else scaling(X)
+    return _Pool(*np.unique(X, axis=0, return_counts=True))
+
+
+def _centroids(pool: _Pool, k: int, rng: Any) -> Any:
+    if k >= len(pool.rows):
+        return pool.rows
+    many = len(pool.rows) > _MINI_BATCH_FROM
+    seed = int(rng.randint(np.iinfo(np.int32).max))
+    kmeans = (
+        MiniBatchKMeans(k, n_init=1, batch_size=4096, random_state=seed)
+        if many
+        else KMeans(k, n_init=1, random_state=seed)
+    )
+    return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
+
+
+def _draw(pool: _Pool, k: int, rng: Any) -> Any:
+    k = min(k, len(pool.rows))
+    return pool.rows[np.sort(rng.choice(len(pool.rows), k, replace=False))]

@@ -1,0 +1,703 @@
+"""Covariance functions: values, diagonals and analytic gradients, on numpy or torch arrays.
+
+``length_scale`` is l in ``v exp(-|x - z|^2 / (2 l^2))``: it divides the distance, never the
+squared distance. Distances come from one matrix product and are worked on in place, in blocks
+of rows that stay in cache; a kernel never makes an array larger than the [N, M] it returns.
+Learning happens in log-parameters (``theta``), so positivity needs no constraint.
+
+>>> import numpy as np
+>>> from bagwise.core.kernels import RBF, Constant
+>>> kernel = RBF(length_scale=2.0, variance=3.0) + Constant(25.0)
+>>> X = np.array([[0.0, 0.0], [2.0, 0.0]])
+>>> kernel(X, X).round(3).tolist()
+[[28.0, 26.82], [26.82, 28.0]]
+>>> np.exp(kernel.theta).round(6).tolist()
+[2.0, 3.0, 25.0]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
+
+Array = Any
+
+# Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
+_BLOCK = 32_768
+_MIN_ROWS = 64
+
+
+class Kernel:
+    """A covariance function; add and multiply kernels with ``+`` and ``*``."""
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M], in the dtype of X.
+
+        ``out`` is an array of that shape and dtype to write into, for work in chunks.
+        """
+        raise TypeError(f"{type(self).__name__} has no covariance of its own")
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        raise TypeError(f"{type(self).__name__} has no variance of its own")
+
+    @property
+    def theta(self) -> Array:
+        """Logarithms of the parameters, float64, [P]."""
+        raise TypeError(f"{type(self).__name__} has no parameters of its own")
+
+    def with_theta(self, theta: Array) -> Kernel:
+        """The same kernel with other log-parameters."""
+        raise TypeError(f"{type(self).__name__} has no parameters of its own")
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        raise TypeError(f"{type(self).__name__} has no gradient of its own")
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        raise TypeError(f"{type(self).__name__} has no gradient of its own")
+
+    def __add__(self, other: Kernel) -> Sum:
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: Kernel) -> Product:
+        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
+
+
+class _Leaf(Kernel):
+    """A kernel whose dataclass fields, in order, are its positive parameters."""
+
+    def __post_init__(self) -> None:
+        for field in fields(cast(Any, self)):
+            value = _positive(getattr(self, field.name), f"{type(self).__name__}.{field.name}")
+            # Frozen dataclasses are normalised once, here.
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def theta(self) -> Array:
+        values = [getattr(self, f.name) for f in fields(cast(Any, self))]
+        return np.log(np.concatenate([np.atleast_1d(v) for v in values]))
+
+    def with_theta(self, theta: Array) -> Kernel:
+        values = np.exp(_check_theta(self, theta))
+        new, start = {}, 0
+        for field in fields(cast(Any, self)):
+            old = getattr(self, field.name)
+            n = len(old) if isinstance(old, tuple) else 1
+            new[field.name] = tuple(values[start : start + n].tolist())
+            if not isinstance(old, tuple):
+                new[field.name] = new[field.name][0]
+            start += n
+        return cast(Kernel, replace(cast(Any, self), **new))
+
+
+class Stationary(_Leaf):
+    """v k(s) of the squared scaled distance s = sum_d (x_d - z_d)^2 / l_d^2.
+
+    A subclass gives ``_profile``, which turns s into k(s) in place, and ``_slope``, which turns
+    s into -2 k'(s): every gradient with respect to a length scale is that times a squared
+    scaled difference.
+    """
+
+    variance: float
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        raise TypeError(f"{type(self).__name__} has no length scale")
+
+    # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
+    _chain: ClassVar[float] = 1.0
+
+    @staticmethod
+    def _profile(s: Array) -> Array:
+        raise TypeError("a stationary kernel needs a profile")
+
+    @staticmethod
+    def _slope(s: Array) -> Array:
+        raise TypeError("a stationary kernel needs a slope")
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        X, Z = _scaled(X, Z, self._scale)
+
+        def finish(s: Array) -> None:
+            s = self._profile(s)
+            if self.variance != 1.0:
+                s *= self.variance
+
+        return _in_blocks(X, Z, finish, out)
+
+    def of_sq_distances(self, sq: Array) -> Array:
+        """Covariances from unscaled squared distances; needs a single length scale.
+
+        Kernels that differ only in their parameters can so share one distance matrix.
+        """
+        if isinstance(self._scale, tuple):
+            raise ValueError(
+                "of_sq_distances needs one length scale for all features; "
+                f"got {len(self._scale)}: call the kernel on the features instead."
+            )
+        K = self._profile(sq * (1.0 / self._scale**2))
+        K *= self.variance
+        return K
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return _full(X, self.variance)
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        X, Z = _scaled(X, Z, self._scale)
+        per_feature = isinstance(self._scale, tuple)
+        d_scale = np.zeros(X.shape[1] if per_feature else 1)
+        d_variance = 0.0
+        for rows in _blocks(X.shape[0], Z.shape[0], X):
+            x, g = X[rows], G[rows]
+            s = sq_distances(x, Z)
+            W = self._slope(_copy(s))
+            W *= g
+            if per_feature:
+                d_scale += _weighted_sq_differences(x, Z, W)
+            else:
+                d_scale += _dot(W, s)
+            d_variance += _dot(g, self._profile(s))
+        d_scale *= self._chain
+        return self.variance * np.append(d_scale, d_variance)
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        grad = np.zeros(len(self.theta))
+        grad[-1] = self.variance * float(g.sum())
+        return grad
+
+
+@dataclass(frozen=True)
+class RBF(Stationary):
+    """Squared exponential, v exp(-|x - z|^2 / (2 l^2)).
+
+    Parameters
+    ----------
+    length_scale : float or sequence of float
+        l; one number, or one per feature (automatic relevance determination).
+    variance : float
+        v, the prior variance of the latent function.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import RBF
+    >>> RBF(length_scale=[1.0, 1e6])(np.zeros((1, 2)), np.array([[2.0, 9.0]])).round(4).tolist()
+    [[0.1353]]
+    """
+
+    length_scale: Any = 1.0
+    variance: float = 1.0
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        return cast(Any, self.length_scale)
+
+    @staticmethod
+    def _profile(s: Array) -> Array:
+        s *= -0.5
+        return _exp(s)
+
+    @staticmethod
+    def _slope(s: Array) -> Array:
+        return RBF._profile(s)
+
+
+def ARD(length_scale: Any, variance: float = 1.0) -> RBF:
+    """An RBF kernel with one length scale per feature.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import ARD
+    >>> ARD([1.0, 2.0])
+    RBF(length_scale=(1.0, 2.0), variance=1.0)
+    """
+    if np.ndim(length_scale) != 1:
+        raise ValueError(
+            f"ARD needs one length scale per feature; got {length_scale!r}. Use RBF for one."
+        )
+    return RBF(length_scale, variance)
+
+
+@dataclass(frozen=True)
+class Matern32(Stationary):
+    """Matern with nu = 3/2: v (1 + r) exp(-r), r = sqrt(3) |x - z| / l; once differentiable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import Matern32
+    >>> Matern32()(np.zeros((1, 1)), np.ones((1, 1))).round(4).tolist()
+    [[0.4834]]
+    """
+
+    length_scale: Any = 1.0
+    variance: float = 1.0
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        return cast(Any, self.length_scale)
+
+    @staticmethod
+    def _profile(s: Array) -> Array:
+        r = _root(s, 3.0)
+        s = _negative_exp(r, s)
+        r += 1.0
+        s *= r
+        return s
+
+    @staticmethod
+    def _slope(s: Array) -> Array:
+        s = _negative_exp(_root(s, 3.0), s)
+        s *= 3.0
+        return s
+
+
+@dataclass(frozen=True)
+class Matern52(Stationary):
+    """Matern with nu = 5/2: v (1 + r + r^2/3) exp(-r), r = sqrt(5) |x - z| / l.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import Matern52
+    >>> Matern52()(np.zeros((1, 1)), np.ones((1, 1))).round(4).tolist()
+    [[0.524]]
+    """
+
+    length_scale: Any = 1.0
+    variance: float = 1.0
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        return cast(Any, self.length_scale)
+
+    @staticmethod
+    def _profile(s: Array) -> Array:
+        r = _root(s, 5.0)
+        s *= 5.0 / 3.0
+        s += r
+        s += 1.0
+        r *= -1.0
+        s *= _exp(r)
+        return s
+
+    @staticmethod
+    def _slope(s: Array) -> Array:
+        r = _root(s, 5.0)
+        s = _negative_exp(r, s)
+        r += 1.0
+        s *= r
+        s *= 5.0 / 3.0
+        return s
+
+
+@dataclass(frozen=True)
+class MultiScale(Stationary):
+    """Mean of four RBFs with l^2 in {1/8, 1/2, 2, 8} times a typical squared distance.
+
+    It needs no tuning: some scale fits. The four share one distance matrix and one exponential,
+    exp(-s/16), whose 4th, 16th and 64th powers are the three narrower bells.
+
+    Parameters
+    ----------
+    median_sq : float
+        The typical squared distance, see `median_sq_distance`.
+    variance : float
+        v, the variance of the whole.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import MultiScale, median_sq_distance
+    >>> X = np.arange(6.0).reshape(3, 2)
+    >>> kernel = MultiScale(median_sq_distance(X))
+    >>> kernel(X, X).round(2)[0].tolist()
+    [16.0, 8.42, 4.66]
+    """
+
+    median_sq: float = 1.0
+    variance: float = 16.0
+
+    _chain: ClassVar[float] = 0.5  # log l = log(median_sq) / 2
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        return float(np.sqrt(self.median_sq))
+
+    @staticmethod
+    def _profile(s: Array) -> Array:
+        return MultiScale._powers(s, (1.0, 1.0, 1.0, 1.0))
+
+    @staticmethod
+    def _slope(s: Array) -> Array:
+        return MultiScale._powers(s, (0.125, 0.5, 2.0, 8.0))
+
+    @staticmethod
+    def _powers(s: Array, weights: tuple[float, ...]) -> Array:
+        """Weighted mean of e, e^4, e^16, e^64 with e = exp(-s / 16)."""
+        s *= -1.0 / 16.0
+        s = _exp(s)
+        power = _copy(s)
+        if weights[0] != 1.0:
+            s *= weights[0]
+        for weight in weights[1:]:
+            power *= power
+            power *= power
+            s += power if weight == 1.0 else weight * power
+        s *= 0.25
+        return s
+
+
+@dataclass(frozen=True)
+class Linear(_Leaf):
+    """v x.z, without bias; add `Constant` for one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import Linear
+    >>> Linear(2.0)(np.ones((1, 3)), np.ones((1, 3))).tolist()
+    [[6.0]]
+    """
+
+    variance: float = 1.0
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        X, Z = _pair(X, Z)
+        return array_namespace(X).matmul(X, (self.variance * Z).T, out=out)
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return self.variance * _sq_norms(X)
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        X, Z = _pair(X, Z)
+        return np.array([self.variance * _dot(G.T @ X, Z)])
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        return np.array([self.variance * float((g * _sq_norms(X)).sum())])
+
+
+@dataclass(frozen=True)
+class Constant(_Leaf):
+    """v everywhere: the prior of an unknown bias.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import Constant
+    >>> Constant(25.0)(np.ones((1, 3)), np.ones((2, 3))).tolist()
+    [[25.0, 25.0]]
+    """
+
+    variance: float = 1.0
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        X, Z = _pair(X, Z)
+        if out is None:
+            return _full(X, self.variance, Z.shape[0])
+        out[...] = self.variance
+        return out
+
+    def of_sq_distances(self, sq: Array) -> Array:
+        """Covariances; the distances only give the shape."""
+        return _full(sq, self.variance, sq.shape[1])
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return _full(X, self.variance)
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        return np.array([self.variance * float(G.sum())])
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        return np.array([self.variance * float(g.sum())])
+
+
+@dataclass(frozen=True)
+class _Pair(Kernel):
+    """Two kernels combined; theta is the left one's followed by the right one's."""
+
+    left: Kernel
+    right: Kernel
+
+    def __post_init__(self) -> None:
+        for part in (self.left, self.right):
+            if not isinstance(part, Kernel):
+                raise ValueError(f"{type(self).__name__} combines two kernels; got {part!r}.")
+
+    @property
+    def theta(self) -> Array:
+        return np.concatenate([self.left.theta, self.right.theta])
+
+    def with_theta(self, theta: Array) -> Kernel:
+        theta = _check_theta(self, theta)
+        n = len(self.left.theta)
+        return type(self)(self.left.with_theta(theta[:n]), self.right.with_theta(theta[n:]))
+
+    def _parts_of_sq_distances(self, sq: Array) -> tuple[Array, Array]:
+        for part in (self.left, self.right):
+            if not hasattr(part, "of_sq_distances"):
+                raise ValueError(f"{part!r} is not a function of the distance.")
+        left, right = cast(Any, self.left), cast(Any, self.right)
+        return left.of_sq_distances(sq), right.of_sq_distances(sq)
+
+
+@dataclass(frozen=True)
+class Sum(_Pair):
+    """The sum of two kernels, written ``left + right``.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Constant
+    >>> RBF() + Constant(25.0)
+    Sum(left=RBF(length_scale=1.0, variance=1.0), right=Constant(variance=25.0))
+    """
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        K = self.left(X, Z, out)
+        # A constant is added in place, not spread to a matrix first.
+        K += self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
+        return K
+
+    def of_sq_distances(self, sq: Array) -> Array:
+        """Covariances from unscaled squared distances, where both kernels allow it."""
+        K, other = self._parts_of_sq_distances(sq)
+        K += other
+        return K
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return self.left.diag(X) + self.right.diag(X)
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        return np.concatenate([self.left.vjp(X, Z, G), self.right.vjp(X, Z, G)])
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        return np.concatenate([self.left.vjp_diag(X, g), self.right.vjp_diag(X, g)])
+
+
+@dataclass(frozen=True)
+class Product(_Pair):
+    """The elementwise product of two kernels, written ``left * right``.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Linear
+    >>> RBF() * Linear(2.0)
+    Product(left=RBF(length_scale=1.0, variance=1.0), right=Linear(variance=2.0))
+    """
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        K = self.left(X, Z, out)
+        K *= self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
+        return K
+
+    def of_sq_distances(self, sq: Array) -> Array:
+        """Covariances from unscaled squared distances, where both kernels allow it."""
+        K, other = self._parts_of_sq_distances(sq)
+        K *= other
+        return K
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return self.left.diag(X) * self.right.diag(X)
+
+    def vjp(self, X: Array, Z: Array, G: Array) -> Array:
+        """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        left = self.left.vjp(X, Z, G * self.right(X, Z))
+        return np.concatenate([left, self.right.vjp(X, Z, G * self.left(X, Z))])
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        left = self.left.vjp_diag(X, g * self.right.diag(X))
+        return np.concatenate([left, self.right.vjp_diag(X, g * self.left.diag(X))])
+
+
+def sq_distances(X: Array, Z: Array, out: Array | None = None) -> Array:
+    """Squared Euclidean distances by one matrix product, clipped at 0, [N, M].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import sq_distances
+    >>> sq_distances(np.array([[0.0], [3.0]]), np.array([[1.0]])).tolist()
+    [[1.0], [4.0]]
+    """
+    X, Z = _pair(X, Z)
+    return _in_blocks(X, Z, lambda s: None, out)
+
+
+def median_sq_distance(X: Array, *, n_sample: int = 1000, random_state: Any = None) -> float:
+    """Median squared distance between distinct rows, on at most ``n_sample`` rows.
+
+    Pairs of equal rows are left out, so repeated rows cannot make it 0; where all rows are
+    equal it is 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import median_sq_distance
+    >>> median_sq_distance(np.array([[0.0], [1.0], [1.0], [3.0]]))
+    4.0
+    """
+    if len(X) > n_sample:
+        from sklearn.utils import check_random_state
+
+        rows = check_random_state(random_state).choice(len(X), n_sample, replace=False)
+        X = X[np.sort(rows)]
+    X = np.asarray(X.cpu() if is_torch_array(X) else X, dtype=np.float64)
+    X = X - X.mean(axis=0)  # far from the origin, squared distances would cancel
+    sq = sq_distances(X, X)[np.triu_indices(len(X), k=1)]
+    # What is left of equal rows after rounding is not a distance.
+    sq = sq[sq > 1e-12 * max(float(_sq_norms(X).max()), np.finfo(np.float64).tiny)]
+    return float(np.median(sq)) if len(sq) else 1.0
+
+
+def _in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
+    """Squared distances, finished in place block by block while they are in cache."""
+    xp = array_namespace(X)
+    x2, z2 = _sq_norms(X), _sq_norms(Z)
+    minus_2_Zt = (-2.0 * Z).T  # [D, M]
+    if is_torch_array(X):
+        s = xp.matmul(X, minus_2_Zt, out=out)
+        s += x2[:, None]
+        s += z2
+        s = s.clamp_(min=0.0)
+        finish(s)
+        return s
+    K = np.empty((X.shape[0], Z.shape[0]), dtype=X.dtype) if out is None else out
+    for rows in _blocks(X.shape[0], Z.shape[0], X):
+        s = K[rows]
+        np.matmul(X[rows], minus_2_Zt, out=s)
+        s += x2[rows, None]
+        s += z2
+        np.maximum(s, 0.0, out=s)
+        finish(s)
+    return K
+
+
+def _blocks(n: int, m: int, X: Array) -> list[slice]:
+    """Slices of rows whose kernel blocks stay in cache; one slice for torch."""
+    step = n if is_torch_array(X) else max(_MIN_ROWS, _BLOCK // max(m, 1))
+    return [slice(start, min(start + step, n)) for start in range(0, n, max(step, 1))]
+
+
+def _pair(X: Array, Z: Array) -> tuple[Array, Array]:
+    if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
+        raise ValueError(
+            "a kernel needs two 2-d arrays with the same features; got shapes "
+            f"{tuple(X.shape)} and {tuple(Z.shape)}."
+        )
+    if X.dtype != Z.dtype:
+        Z = Z.to(X.dtype) if is_torch_array(Z) else Z.astype(X.dtype)
+    return X, Z
+
+
+def _scaled(X: Array, Z: Array, scale: float | tuple[float, ...]) -> tuple[Array, Array]:
+    """Both inputs divided by the length scale(s)."""
+    X, Z = _pair(X, Z)
+    if not isinstance(scale, tuple):
+        return (X, Z) if scale == 1.0 else (X * (1.0 / scale), Z * (1.0 / scale))
+    if len(scale) != X.shape[1]:
+        raise ValueError(
+            f"length_scale has {len(scale)} entries but the data has {X.shape[1]} features; "
+            "give one number, or one per feature."
+        )
+    xp = array_namespace(X)
+    factor = xp.asarray([1.0 / s for s in scale], dtype=X.dtype, device=device(X))
+    return X * factor, Z * factor
+
+
+def _weighted_sq_differences(X: Array, Z: Array, W: Array) -> Array:
+    """sum_nm W_nm (x_nd - z_md)^2 for every feature d, without an [N, M, D] array."""
+    cross = (Z * (W.T @ X)).sum(0)
+    return _to_numpy(W.sum(1) @ (X * X) + W.sum(0) @ (Z * Z) - 2.0 * cross)
+
+
+def _sq_norms(X: Array) -> Array:
+    if is_torch_array(X):
+        return (X * X).sum(1)
+    return np.einsum("nd,nd->n", X, X)
+
+
+def _full(X: Array, value: float, columns: int | None = None) -> Array:
+    shape = (X.shape[0],) if columns is None else (X.shape[0], columns)
+    return array_namespace(X).full(shape, value, dtype=X.dtype, device=device(X))
+
+
+def _exp(s: Array) -> Array:
+    return s.exp_() if is_torch_array(s) else np.exp(s, out=s)
+
+
+def _copy(s: Array) -> Array:
+    return s.clone() if is_torch_array(s) else s.copy()
+
+
+def _root(s: Array, factor: float) -> Array:
+    """sqrt(factor * s), a new array."""
+    return array_namespace(s).sqrt(factor * s)
+
+
+def _negative_exp(r: Array, out: Array) -> Array:
+    """exp(-r) written over ``out``."""
+    out[...] = r
+    out *= -1.0
+    return _exp(out)
+
+
+def _dot(a: Array, b: Array) -> float:
+    """sum(a * b); the sum is made in float64."""
+    if is_torch_array(a):
+        return float((a * b).sum())
+    return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
+
+
+def _to_numpy(a: Array) -> Array:
+    return np.asarray(a.cpu() if is_torch_array(a) else a, dtype=np.float64)
+
+
+def _check_theta(kernel: Kernel, theta: Array) -> Array:
+    theta = np.asarray(theta, dtype=np.float64)
+    expected = kernel.theta.shape
+    if theta.shape != expected or not np.isfinite(theta).all():
+        raise ValueError(
+            f"theta needs {expected[0]} finite log-parameters for {type(kernel).__name__}; "
+            f"got {theta.tolist()}."
+        )
+    return theta
+
+
+def _positive(value: Any, name: str) -> float | tuple[float, ...]:
+    """A positive finite float, or a tuple of them for the length scales of the features."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a positive number; got {value!r}.") from error
+    many = name.endswith("length_scale")
+    ok = array.ndim == 0 or (many and array.ndim == 1 and array.size > 0)
+    if not ok or not np.isfinite(array).all() or (array <= 0).any():
+        raise ValueError(
+            f"{name} must be positive and finite"
+            f"{' (one number, or one per feature)' if many else ''}; got {value!r}."
+        )
+    return float(array) if array.ndim == 0 else tuple(array.tolist())

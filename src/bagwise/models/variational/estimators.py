@@ -1,0 +1,445 @@
+"""`VGPMIL`: the estimator validates, calls the pure functions, stores."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from bagwise.bags import Bags
+from bagwise.core import inducing as inducing_points
+from bagwise.core import segments
+from bagwise.core.gaussians import sigmoid_moments
+from bagwise.core.kernels import RBF, median_sq_distance
+from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
+from bagwise.models.drivers import CHUNK_SIZE, cut, make_driver
+from bagwise.models.variational import training
+from bagwise.models.variational.densities import Density, Sech, check_density
+from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
+from bagwise.models.variational.predict import (
+    LeftOutScores,
+    block_scores,
+    calibrate,
+    loo_scores,
+    recalibrate,
+)
+from bagwise.models.variational.updates import Block, Fit, Posterior, Sites, fit_blocks, moments
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+# Instances whose distances make the median length scale.
+_MEDIAN_ROWS = 1000
+# Kernel learning: this many short fits at most, until no log-parameter moves by more than the tol.
+_KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
+
+
+class VGPMIL(InstanceClassifier):
+    """Variational Gaussian process multiple-instance learning.
+
+    A sparse GP scores every instance; the label of a bag says whether the largest of its hidden
+    instance labels is positive. Haussmann, Hamprecht and Kandemir, CVPR 2017 (V); PG-VGPMIL of
+    Castro-Macías et al., AIJ 2024 (P), has the same updates.
+
+    Parameters
+    ----------
+    n_inducing : int
+        Number of inducing points M; cost grows with M squared. Capped at the distinct rows.
+    inducing : {"kmeans", "subset"} or array of shape (M, n_features)
+        Class-wise k-means centroids (V section 4.2), a random subset, or given points.
+    kernel : kernel object, optional
+        From `bagwise.core.kernels`; acts on scaled features. Default: ``RBF(length_scale,
+        variance)``.
+    length_scale : float, "sqrt_dim", "median", or array of shape (n_features,)
+        l of ``variance * exp(-|x - x'|^2 / (2 l^2))``. P's ``kernel_ls`` is l squared.
+    variance : float
+        Prior variance of the latent function.
+    H : float
+        Odds that a bag's label agrees with its instances.
+    likelihood : {"noisy-max", "or", "witness", "inherited"} or object
+        `NoisyMax` (the papers'), `ExactOr`, `SoftWitness`, `Inherited`.
+    expectation, schedule : str
+        Of `NoisyMax`; see there.
+    init : {"half", "label", "random"} or array of shape (n_instances,)
+        Instance probabilities in positive bags before the first update: 1/2, 1, or
+        uniform draws; instances of negative bags start at 0 (``random`` draws for them too, as P
+        does). An array gives them all.
+    max_iter, tol : int, float
+        Stop after ``max_iter`` iterations, or when q(u)'s mean moves less than ``tol``, relative.
+    learn_kernel : bool
+        Maximise the collapsed bound over the kernel's parameters as well, P(29).
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
+    bag_rule : {"noisy-or", "max", "joint"}
+        A bag's probability: 1 - prod(1 - p) over independent instances, the largest p, or
+        noisy-or with the instances correlated through u.
+    calibrate : bool
+        Platt-scale the instance log-odds on leave-one-bag-out scores, so that the bags they make
+        fit the bag labels. One monotone map: instances keep their order, and calibrated
+        instances still make their bag by ``bag_rule`` (for ``joint``, an instance counts as a
+        bag of one). False gives the papers' uncalibrated probabilities.
+    patience : int
+        With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
+        and go back to the best.
+    chunk_size : int
+        Instances per chunk of work.
+    dtype : {"float64", "float32"}
+        Storage of the projected instances; M x M algebra is always float64.
+    n_jobs : int, optional
+        Threads over blocks of bags.
+    random_state : int, RandomState or None
+        Of the inducing points, of ``init="random"`` and of the median's subsample.
+    verbose : bool
+        Show a progress bar with the bound.
+    callback : callable, optional
+        Called with an `Iteration` after every iteration; return True to stop.
+
+    Attributes
+    ----------
+    inducing_points_ : array of shape (M, n_features)
+    kernel_ : kernel object, on scaled features
+    instance_proba_ : array of shape (n_instances,)
+        q(y = 1) of the training instances.
+    loo_decision_ : array of shape (n_bags,)
+        Score of every training bag predicted without it, at fixed weights; before calibration.
+    bound_history_ : array of shape (n_iter_,)
+        Evidence bound after every iteration.
+    n_iter_, converged_ : int, bool
+    posterior_mean_, posterior_factor_ : arrays of shape (M,), (M, M)
+        q(v) = N(m, W^T W) in whitened coordinates, u = L v.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import VGPMIL, Bags
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(40, 5, 2))
+    >>> y = np.arange(40) % 2
+    >>> X[y == 1, 0] += 3  # one positive instance in each positive bag
+    >>> model = VGPMIL(n_inducing=20, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.9
+    True
+    >>> p, std = model.predict_proba_instances(X, return_std=True)
+    >>> p.shape, std.shape
+    ((200, 2), (200,))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "inducing": [StrOptions({"kmeans", "subset"}), "array-like"],
+        "kernel": [None, HasMethods(["diag", "with_theta", "__call__"])],
+        "length_scale": [_POSITIVE, StrOptions({"sqrt_dim", "median"}), "array-like"],
+        "variance": [_POSITIVE],
+        "H": [Interval(Real, 1, None, closed="neither")],
+        "likelihood": [
+            StrOptions({"noisy-max", "or", "witness", "inherited"}),
+            HasMethods(["start", "targets", "weights", "bound"]),
+        ],
+        "expectation": [StrOptions({"plug-in", "exact"})],
+        "schedule": [StrOptions({"damped", "paper", "sequential"})],
+        "init": [StrOptions({"label", "half", "random"}), "array-like"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "learn_kernel": ["boolean"],
+        "scale": [StrOptions({"feature", "global"}), None],
+        "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
+        "calibrate": ["boolean"],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "chunk_size": [Interval(Integral, 1, None, closed="left")],
+        "dtype": [StrOptions({"float64", "float32"})],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+        "callback": [callable, None],
+    }
+
+    def __init__(
+        self,
+        *,
+        n_inducing: int = 100,
+        inducing: Any = "kmeans",
+        kernel: Any = None,
+        length_scale: Any = "sqrt_dim",
+        variance: float = 1.0,
+        H: float = 100.0,
+        likelihood: Any = "noisy-max",
+        expectation: str = "plug-in",
+        schedule: str = "damped",
+        init: Any = "half",
+        max_iter: int = 200,
+        tol: float = 1e-3,
+        learn_kernel: bool = False,
+        scale: str | None = "feature",
+        bag_rule: str = "noisy-or",
+        calibrate: bool = True,
+        patience: int = 10,
+        chunk_size: int = CHUNK_SIZE,
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+        callback: Any = None,
+    ) -> None:
+        self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.kernel = kernel
+        self.length_scale = length_scale
+        self.variance = variance
+        self.H = H
+        self.likelihood = likelihood
+        self.expectation = expectation
+        self.schedule = schedule
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.learn_kernel = learn_kernel
+        self.scale = scale
+        self.bag_rule = bag_rule
+        self.calibrate = calibrate
+        self.patience = patience
+        self.chunk_size = chunk_size
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callback = callback
+
+    def _density(self) -> Density:
+        return Sech()
+
+    def _likelihood(self) -> BagLikelihood:
+        return make_likelihood(
+            self.likelihood,
+            H=self.H,
+            expectation=self.expectation,  # type: ignore[arg-type]
+            schedule=self.schedule,  # type: ignore[arg-type]
+        )
+
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None, validation: Any = None) -> Any:
+        """Fit to labelled bags.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        y : array of shape (n_bags,)
+            Two classes; the larger one is positive.
+        instance_labels : array of shape (n_instances,), optional
+            Class of each instance, or missing: None, NaN, -1.
+        validation : (bags, y), optional
+            Stop early on these bags' AUC; see ``patience``.
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        rng = check_random_state(self.random_state)
+        labels = Labels(data.bags.offsets, data.y, data.instance_labels)
+        projector = self._choose_projector(data, rng)
+        pi = training.start(self.init, labels, rng)
+        if self.learn_kernel:
+            projector, pi = self._learn_kernel(data.bags, labels, projector, pi)
+        blocks, fit = self._train(data.bags, labels, projector, pi, validation)
+        self._store(projector, fit)
+        q, sites = fit.posterior, self._split_sites(blocks, fit)
+        rule: Any = self.bag_rule
+        parts = [loo_scores(b, q, s, rule) for b, s in zip(blocks, sites, strict=True)]
+        left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        self.loo_decision_ = left_out.bags
+        self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
+        return self
+
+    def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
+        X = data.bags.instances
+        scaling = training.learn_scaling(X, self.scale)
+        if isinstance(self.inducing, str):
+            positive = segments.spread(data.y == 1, data.bags.offsets)
+            Z = inducing_points.choose(X, positive, self.n_inducing, self.inducing, rng, scaling)
+        else:
+            Z = scaling(_check_inducing(self.inducing, data.bags.n_features))
+        kernel = self.kernel
+        if kernel is None:
+            kernel = RBF(self._length_scale(X, scaling, rng), self.variance)
+        return training.make_projector(kernel, Z, scaling, self.dtype)
+
+    def _length_scale(self, X: Any, scaling: training.Scaling, rng: Any) -> Any:
+        if isinstance(self.length_scale, str):
+            if self.length_scale == "sqrt_dim":
+                return np.sqrt(X.shape[1])
+            rows = np.arange(X.shape[0])
+            if len(rows) > _MEDIAN_ROWS:
+                rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
+            return np.sqrt(median_sq_distance(scaling(X[rows])))
+        if np.ndim(self.length_scale) and np.shape(self.length_scale) != (X.shape[1],):
+            raise ValueError(
+                f"length_scale must be a number or one per feature ({X.shape[1]}); got shape "
+                f"{np.shape(self.length_scale)}."
+            )
+        return self.length_scale
+
+    def _learn_kernel(self, bags: Bags, labels: Labels, projector: Any, pi: Any) -> Any:
+        """Short fits and kernel updates in turn, P(29); the beliefs carry over."""
+        from bagwise.models.variational.hyper import learn_kernel
+
+        X = projector.scaling(bags.instances)
+        for _ in range(_KERNEL_ROUNDS):
+            _, fit = self._train(bags, labels, projector, pi, max_iter=_KERNEL_ITERATIONS)
+            old, pi = projector.kernel, fit.pi
+            kernel = learn_kernel(
+                old, X, projector.Z, fit.omega, fit.rho, chunk_size=self.chunk_size
+            )
+            projector = training.make_projector(kernel, projector.Z, projector.scaling, self.dtype)
+            if np.abs(kernel.theta - old.theta).max() < _KERNEL_TOL:
+                break
+        return projector, pi
+
+    def _train(
+        self,
+        bags: Bags,
+        labels: Labels,
+        projector: training.Projector,
+        pi: Any,
+        validation: Any = None,
+        max_iter: int | None = None,
+    ) -> tuple[list[Block], Fit]:
+        driver = make_driver(self.n_jobs)
+        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+        options: dict[str, Any] = {"driver": driver, "tol": self.tol}
+        objects = self._likelihood(), check_density(self._density())
+        if max_iter is not None:
+            return blocks, fit_blocks(blocks, pi, *objects, max_iter=max_iter, **options)
+        monitors: list[Any] = [self.callback] if self.callback is not None else []
+        patience = None
+        if validation is not None:
+            patience = self._watch(validation, projector)
+            monitors.append(patience)
+        with training.progress(self.verbose, self.max_iter, type(self).__name__) as bar:
+            tell = training.all_of([*monitors, *bar])
+            fit = fit_blocks(
+                blocks, pi, *objects, max_iter=self.max_iter, on_iteration=tell, **options
+            )
+        if patience is not None and patience.best < fit.n_iter:
+            # Updates are deterministic, so fitting again up to the best iteration restores it.
+            fit = fit_blocks(blocks, pi, *objects, max_iter=patience.best, **options)
+            fit = fit._replace(converged=True)
+        return blocks, fit
+
+    def _watch(self, validation: Any, projector: training.Projector) -> training.Patience:
+        bags = self._check_bags(validation[0], n_features=self.n_features_in_)
+        y = self._check_labels(bags, validation[1])
+        if set(np.unique(y)) != set(self.classes_):
+            raise ValueError(
+                f"validation needs bags of both classes {list(self.classes_)}; got labels "
+                f"{list(np.unique(y))}."
+            )
+        codes = (y == self.classes_[1]).astype(int)
+        labels = Labels(bags.offsets, codes, np.full(bags.n_instances, -1, dtype=np.int8))
+        driver = make_driver(self.n_jobs)
+        blocks = training.project_bags(bags, labels, projector, self.chunk_size, driver)
+        rule: Any = self.bag_rule
+        return training.Patience(blocks, codes, rule, self.patience)
+
+    def _store(self, projector: training.Projector, fit: Fit) -> None:
+        self.kernel_ = projector.kernel
+        self.feature_center_, self.feature_width_ = projector.scaling
+        self.inducing_points_ = projector.scaling.undo(projector.Z)
+        self.posterior_mean_, self.posterior_factor_ = fit.posterior
+        self.instance_proba_ = fit.pi
+        self.bound_history_ = fit.bound_history
+        self.n_iter_ = fit.n_iter
+        self.converged_ = bool(fit.converged)
+        if not fit.converged and self.tol > 0 and fit.n_iter == self.max_iter:
+            warnings.warn(
+                f"{type(self).__name__} did not converge in {self.max_iter} iterations. Raise "
+                "max_iter or tol; with schedule='paper', which oscillates, use 'damped', or "
+                "likelihood='or' or 'witness', whose bound never falls.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    @staticmethod
+    def _split_sites(blocks: list[Block], fit: Fit) -> list[Sites]:
+        starts = np.cumsum([0] + [len(block.r) for block in blocks])
+        return [Sites(fit.omega[a:b], fit.rho[a:b]) for a, b in itertools.pairwise(starts)]
+
+    def _posterior(self) -> Posterior:
+        return Posterior(self.posterior_mean_, self.posterior_factor_)
+
+    def _projected(self, bags: Any) -> Iterator[Block]:
+        """Blocks of the bags to predict, one in memory at a time."""
+        bags = self._validate_predict(bags)
+        scaling = training.Scaling(self.feature_center_, self.feature_width_)
+        projector = training.make_projector(
+            self.kernel_, scaling(self.inducing_points_), scaling, "float64"
+        )
+        unknown = np.full(bags.n_instances, -1, dtype=np.int8)
+        labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
+        work = training.ProjectSpan(bags.instances, labels, projector)
+        return make_driver(self.n_jobs).map(work, cut(bags.offsets, self.chunk_size))
+
+    def predict_latent(self, bags: Any) -> tuple[Any, Any]:
+        """Mean and variance of the latent function at every instance, P(30, 31)."""
+        q = self._posterior_checked()
+        parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
+        mean, var = zip(*parts, strict=True)
+        return np.concatenate(mean), np.concatenate(var)
+
+    def _posterior_checked(self) -> Posterior:
+        check_is_fitted(self)
+        return self._posterior()
+
+    def _score_bags(self, bags: Any) -> tuple[Any, Any]:
+        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
+        parts = [
+            block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
+            for block in self._projected(bags)
+        ]
+        log_odds, std = zip(*parts, strict=True)
+        return np.concatenate(log_odds), np.concatenate(std)
+
+    def _score_instances(self, bags: Any) -> tuple[Any, Any]:
+        p = recalibrate(sigmoid_moments(*self.predict_latent(bags)), self.platt_)
+        return p.log_odds, p.std
+
+    def decision_function(self, bags: Any) -> Any:
+        """Log-odds of each bag, shape (n_bags,)."""
+        return self._score_bags(bags)[0]
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Log-odds of each instance, aligned with ``bags.instances``."""
+        return self._score_instances(bags)[0]
+
+    def predict_proba(self, bags: Any, return_std: bool = False) -> Any:
+        """Probability of both classes for each bag, and its standard deviation on request.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        return_std : bool
+            Also return the standard deviation of the positive probability under q(f), P(36).
+
+        Returns
+        -------
+        proba : array of shape (n_bags, 2)
+        std : array of shape (n_bags,), if ``return_std``
+        """
+        log_odds, std = self._score_bags(bags)
+        return (two_columns(expit(log_odds)), std) if return_std else two_columns(expit(log_odds))
+
+    def predict_proba_instances(self, bags: Any, return_std: bool = False) -> Any:
+        """Probability of both classes for each instance; as `predict_proba`. P(32, 33)."""
+        log_odds, std = self._score_instances(bags)
+        return (two_columns(expit(log_odds)), std) if return_std else two_columns(expit(log_odds))
+
+
+def _check_inducing(Z: Any, n_features: int) -> Any:
+    Z = np.array(Z, dtype=np.float64)
+    if Z.ndim != 2 or Z.shape[1] != n_features or len(Z) == 0 or not np.isfinite(Z).all():
+        raise ValueError(
+            f"inducing must be a finite array of shape (n_inducing, {n_features}); got shape "
+            f"{Z.shape}."
+        )
+    return np.unique(Z, axis=0)

@@ -1,0 +1,258 @@
+"""Learning the kernel: the collapsed bound, its analytic gradient, and L-BFGS-B. P(29).
+
+For fixed sites (``omega``, ``rho``) the best q(u) has a closed form. Put in, the part of the bound
+that depends on the kernel is, with ``B = I + A diag(omega) A^T`` and ``b = A rho``,
+
+``J = 1/2 b^T B^{-1} b - 1/2 log|B| - 1/2 sum_n omega_n r_n``.
+
+Unlike the released program of P, which divides the likelihood by N and the KL by M and so
+over-weights the KL, nothing is rescaled here: a step in J is a step in the bound.
+
+For the density ``Sech`` the normaliser log Z of P(19) is 0. For any other density it depends on the
+kernel; the released program drops it, and so does `learn_kernel` unless asked for it
+(``normaliser=True``: `log_normaliser`, by random Fourier features).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from sklearn.utils import check_random_state
+
+from bagwise.core import linalg
+from bagwise.core.kernels import RBF, Kernel
+from bagwise.models.drivers import CHUNK_SIZE
+
+# One call may change a parameter by this factor, and never take it outside this range: the sites
+# were made by the old kernel and are trusted near it only.
+_STEP = float(np.log(20.0))
+_RANGE = float(np.log(1e6))
+
+
+class Objective(NamedTuple):
+    """A value and its gradient with respect to the kernel's log-parameters."""
+
+    value: float
+    gradient: Any  # [P]
+
+
+def collapsed_bound(
+    kernel: Kernel, X: Any, Z: Any, omega: Any, rho: Any, chunk_size: int = CHUNK_SIZE
+) -> Objective:
+    """The collapsed bound J and its gradient, at fixed sites.
+
+    Two passes over chunks of instances, O(N M^2) work, O(chunk x M) memory. With
+    ``S = B^{-1}`` and ``m = S b`` the gradients with respect to the covariances are
+
+    ``dJ/dKzx = L^{-T} [m (rho - omega E f)^T + (I - S) A diag(omega)]``,
+    ``dJ/dKzz = 1/2 L^{-T} [2 I - B - S - m m^T] L^{-1}``,  ``dJ/dk_nn = -omega_n / 2``,
+
+    and the kernel pulls them back to its parameters.
+
+    Parameters
+    ----------
+    kernel : kernel object
+    X, Z : arrays of shape (N, D), (M, D)
+        Instances and inducing points, in the units the kernel acts on.
+    omega, rho : arrays of shape (N,)
+        Sites: precision and linear weights; for VGPMIL theta and pi - 1/2.
+    chunk_size : int
+        Instances per chunk.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import RBF
+    >>> from bagwise.models.variational.hyper import collapsed_bound
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> rho = np.where(X[:, 0] > 0.5, 0.5, -0.5)
+    >>> J = collapsed_bound(RBF(0.3), X, X[::4], np.full(20, 0.25), rho)
+    >>> round(J.value, 2), J.gradient.shape
+    (3.73, (2,))
+    """
+    L = linalg.cholesky(kernel(Z, Z))
+    chunks = [slice(start, start + chunk_size) for start in range(0, len(X), chunk_size)]
+    M = len(Z)
+    B, b, residual = np.eye(M), np.zeros(M), 0.0
+    for rows in chunks:
+        A = _whiten(kernel, X[rows], Z, L)  # [M, n]
+        B += linalg.weighted_gram(A, omega[rows])
+        b += A @ rho[rows]
+        residual += omega[rows] @ (kernel.diag(X[rows]) - linalg.column_squares(A))
+    B = np.tril(B) + np.tril(B, -1).T  # the Gram matrix comes as its lower triangle
+    W = linalg.inverse_factor(np.asfortranarray(B))
+    S = W.T @ W
+    m = S @ b
+    value = 0.5 * (b @ m) + np.log(np.diagonal(W)).sum() - 0.5 * residual
+
+    gradient = np.zeros(len(kernel.theta))
+    for rows in chunks:
+        A = _whiten(kernel, X[rows], Z, L)
+        w = omega[rows]
+        G = np.outer(m, rho[rows] - w * (m @ A)) + (A - S @ A) * w  # [M, n]
+        gradient += kernel.vjp(X[rows], Z, _solve_transposed(L, G).T)
+        gradient += kernel.vjp_diag(X[rows], -0.5 * w)
+    inner = 2 * np.eye(M) - B - S - np.outer(m, m)
+    Gzz = 0.5 * _solve_transposed(L, _solve_transposed(L, inner).T)
+    gradient += kernel.vjp(Z, Z, Gzz)
+    # The jitter is a share of the mean variance of the inducing points, so it has a gradient too.
+    gradient += kernel.vjp_diag(Z, np.full(M, linalg.JITTER * np.trace(Gzz) / M))
+    return Objective(float(value), gradient)
+
+
+def _whiten(kernel: Kernel, X: Any, Z: Any, L: Any) -> Any:
+    return linalg.solve_lower(L, kernel(X, Z).T)
+
+
+def _solve_transposed(L: Any, G: Any) -> Any:
+    """``L^{-T} G``."""
+    return solve_triangular(L, G, lower=True, trans="T", check_finite=False)
+
+
+def log_normaliser(
+    kernel: Kernel,
+    X: Any,
+    density: Any,
+    *,
+    n_features: int = 256,
+    n_samples: int = 64,
+    random_state: Any = 0,
+    chunk_size: int = CHUNK_SIZE,
+) -> Objective:
+    """Monte Carlo estimate of log Z, P(20), by random Fourier features, and its gradient.
+
+    ``Z = E_{f ~ GP} prod_n 2 cosh(f_n / 2) psi(f_n)``, 1 for `Sech`. Functions are drawn as
+    ``f(x) = sqrt(2 v / R) sum_r w_r cos(x.omega_r / l + phase_r)``; the draws are made once, from
+    ``random_state``, so that the estimate is a smooth function of the kernel's parameters. It is
+    biased downwards, as every logarithm of a Monte Carlo mean, the more so for large N and v.
+
+    Parameters
+    ----------
+    kernel : RBF
+        The features are those of the squared exponential, with one or many length scales.
+    X : array of shape (N, D)
+    density : density object
+        With ``theta`` and ``log_psi``.
+    n_features, n_samples : int
+        R, and the number of functions drawn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import RBF
+    >>> from bagwise.models.variational.densities import Sech
+    >>> from bagwise.models.variational.hyper import log_normaliser
+    >>> abs(log_normaliser(RBF(), np.ones((5, 2)), Sech()).value) < 1e-12
+    True
+    """
+    if not isinstance(kernel, RBF):
+        raise ValueError(
+            "log Z by random Fourier features needs an RBF kernel; got "
+            f"{kernel!r}. Learn this kernel with normaliser=False."
+        )
+    rng = check_random_state(random_state)
+    frequencies = rng.normal(size=(n_features, X.shape[1]))  # [R, D]
+    phases = rng.uniform(0, 2 * np.pi, size=n_features)
+    amplitudes = np.sqrt(2 * kernel.variance / n_features) * rng.normal(
+        size=(n_features, n_samples)
+    )
+    chunks = [slice(start, start + chunk_size) for start in range(0, len(X), chunk_size)]
+
+    def angles(rows: slice) -> tuple[Any, Any]:
+        scaled = X[rows] / np.asarray(kernel.length_scale)  # [n, D]
+        return scaled, scaled @ frequencies.T + phases  # [n, R]
+
+    log_weights = np.zeros(n_samples)
+    for rows in chunks:
+        f = np.cos(angles(rows)[1]) @ amplitudes  # [n, samples]
+        log_weights += (density.log_psi(np.abs(f)) + np.logaddexp(f / 2, -f / 2)).sum(0)
+    value = logsumexp(log_weights) - np.log(n_samples)
+    share = np.exp(log_weights - logsumexp(log_weights))
+
+    d_scale, d_variance = np.zeros(X.shape[1]), 0.0
+    for rows in chunks:
+        scaled, phase = angles(rows)
+        f = np.cos(phase) @ amplitudes
+        # psi'/psi = -f theta(f)
+        slope = (np.tanh(f / 2) / 2 - f * density.theta(np.abs(f))) * share
+        d_variance += 0.5 * float((slope * f).sum())
+        turn = np.sin(phase) * (slope @ amplitudes.T)  # [n, R]
+        d_scale += (scaled * (turn @ frequencies)).sum(0)
+    if not isinstance(kernel.length_scale, tuple):
+        d_scale = d_scale.sum(keepdims=True)
+    return Objective(float(value), np.append(d_scale, d_variance))
+
+
+def learn_kernel(
+    kernel: Kernel,
+    X: Any,
+    Z: Any,
+    omega: Any,
+    rho: Any,
+    *,
+    density: Any = None,
+    normaliser: bool = False,
+    max_iter: int = 30,
+    random_state: Any = 0,
+    chunk_size: int = CHUNK_SIZE,
+) -> Kernel:
+    """The kernel whose parameters maximise the collapsed bound, at fixed sites.
+
+    L-BFGS-B on log-parameters with analytic gradients. Never returns a kernel with a lower
+    objective than the one it was given.
+
+    Parameters
+    ----------
+    kernel, X, Z, omega, rho, chunk_size
+        As for `collapsed_bound`.
+    density : density object, optional
+        Needed for the normaliser.
+    normaliser : bool
+        Subtract the estimate of log Z, see `log_normaliser`.
+    max_iter : int
+        Iterations of L-BFGS-B.
+    random_state : int, RandomState or None
+        Of the normaliser's draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import RBF
+    >>> from bagwise.models.variational.hyper import learn_kernel
+    >>> X = np.linspace(0, 4, 60)[:, None]
+    >>> rho = np.where(np.sin(3 * X[:, 0]) > 0, 0.5, -0.5)
+    >>> learnt = learn_kernel(RBF(5.0), X, X[::3], np.full(60, 0.2), rho)
+    >>> 0.2 < learnt.length_scale < 1.0
+    True
+    """
+    X = np.asarray(X, dtype=np.float64)
+    if normaliser and density is None:
+        raise ValueError("normaliser=True needs the density whose log Z is meant; got None.")
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+
+    def loss(theta: Any) -> tuple[float, Any]:
+        trial = kernel.with_theta(theta)
+        J = collapsed_bound(trial, X, Z, omega, rho, chunk_size)
+        if normaliser:
+            log_z = log_normaliser(trial, X, density, random_state=seed, chunk_size=chunk_size)
+            J = Objective(J.value - log_z.value, J.gradient - log_z.gradient)
+        return -J.value, -J.gradient
+
+    start = kernel.theta
+    bounds = [(max(t - _STEP, -_RANGE), min(t + _STEP, _RANGE)) for t in start]
+    bounds = [(min(low, t), max(high, t)) for (low, high), t in zip(bounds, start, strict=True)]
+    with warnings.catch_warnings():
+        # A trial kernel may need more jitter; whoever uses the learnt one is told.
+        warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
+        first = loss(start)[0]
+        found = minimize(
+            loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iter}
+        )
+    if not np.isfinite(found.fun) or found.fun > first:
+        return kernel
+    return kernel.with_theta(found.x)

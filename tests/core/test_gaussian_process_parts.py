@@ -1,0 +1,152 @@
+"""Linear algebra, Gaussian expectations, inducing points and calibration, each on its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from bagwise.core import gaussians, inducing, linalg, segments
+from bagwise.core.kernels import RBF
+from bagwise.core.platt import fit_noisy_or_platt
+
+
+def test_cholesky_raises_jitter_only_when_needed_and_says_so():
+    L = linalg.cholesky(np.eye(3))
+    np.testing.assert_allclose(L, np.eye(3), atol=1e-8)
+    indefinite = np.ones((3, 3)) - 1e-6 * np.diag([1.0, 1.0, 0.0])
+    with pytest.warns(UserWarning, match="jitter raised"):
+        assert np.isfinite(linalg.cholesky(indefinite)).all()
+    with pytest.raises(ValueError, match="positive semi-definite"):
+        linalg.cholesky(-np.eye(3))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_products_equal_numpy(rng, dtype):
+    A = np.asfortranarray(rng.normal(size=(4, 30)), dtype=dtype)
+    W = np.asfortranarray(np.tril(rng.normal(size=(4, 4))), dtype=dtype)
+    omega = rng.uniform(size=30)
+    tol = 1e-10 if dtype == "float64" else 1e-4
+    np.testing.assert_allclose(linalg.lower_times(W, A), W @ A, atol=tol)
+    gram = linalg.weighted_gram(A, omega)
+    np.testing.assert_allclose(np.tril(gram), np.tril((A * omega) @ A.T), atol=tol)
+    np.testing.assert_allclose(linalg.column_squares(A), (A**2).sum(0), rtol=1e-5)
+
+
+def test_torch_gives_the_same(rng):
+    torch = pytest.importorskip("torch")
+    A = np.asfortranarray(rng.normal(size=(4, 10)))
+    B = A @ A.T + np.eye(4)
+    omega = rng.uniform(size=10)
+    T = torch.from_numpy
+    L = linalg.cholesky(B)
+    np.testing.assert_allclose(linalg.cholesky(T(B)).numpy(), L)
+    np.testing.assert_allclose(linalg.solve_lower(T(L), T(A)).numpy(), linalg.solve_lower(L, A))
+    np.testing.assert_allclose(
+        np.tril(linalg.weighted_gram(T(A), T(omega)).numpy()),
+        np.tril(linalg.weighted_gram(A, omega)),
+    )
+    np.testing.assert_allclose(
+        linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
+    )
+    X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
+    kernel = RBF(1.0, 2.0)
+    LZ = linalg.cholesky(kernel(Z, Z))
+    for a, b in zip(
+        gaussians.project(kernel, X, Z, LZ),
+        gaussians.project(kernel, T(X), T(Z), T(LZ), torch.float64),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b.numpy(), atol=1e-12)
+
+
+def test_inverse_factor_gives_the_covariance(rng):
+    A = rng.normal(size=(5, 9))
+    B = np.asfortranarray(np.eye(5) + A @ A.T)
+    W = linalg.inverse_factor(B)
+    np.testing.assert_allclose(W.T @ W @ B, np.eye(5), atol=1e-12)
+    with pytest.raises(ValueError, match="not positive definite"):
+        linalg.inverse_factor(np.asfortranarray(-B))
+
+
+def test_kl_equals_the_textbook(rng):
+    m = rng.normal(size=4)
+    W = np.tril(rng.normal(size=(4, 4)))
+    W[np.diag_indices(4)] = np.abs(W.diagonal()) + 0.5
+    S = W.T @ W
+    expected = 0.5 * (np.trace(S) + m @ m - 4 - np.linalg.slogdet(S)[1])
+    assert gaussians.kl_to_standard(m, W) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("std", [0.0, 0.5, 2.0, 4.0, 6.0])
+def test_sigmoid_moments_equal_sampling(std):
+    z = np.random.default_rng(0).normal(size=1_000_000)
+    mean = np.array([-3.0, 0.0, 1.0, 5.0])
+    moments = gaussians.sigmoid_moments(mean, np.full(4, std**2))
+    coarse = gaussians.sigmoid_moments(mean, np.full(4, min(std, 4.0) ** 2), n_nodes=20)
+    for i, mu in enumerate(mean):
+        p = expit(mu + std * z)
+        assert np.exp(moments.log_positive[i]) == pytest.approx(p.mean(), abs=1.5e-3)
+        assert moments.std[i] == pytest.approx(p.std(), abs=1.5e-3)
+        if std <= 4:
+            assert np.exp(coarse.log_positive[i]) == pytest.approx(p.mean(), abs=2e-3)
+
+
+def test_sigmoid_moments_keep_the_tails():
+    moments = gaussians.sigmoid_moments(np.array([-80.0, 80.0]), np.array([0.01, 0.01]))
+    np.testing.assert_allclose(moments.log_odds, [-79.995, 79.995], atol=0.01)
+    extreme = gaussians.sigmoid_moments(np.array([-5000.0, 5000.0]), np.array([1.0, 1.0]))
+    assert np.isfinite(extreme.log_odds).all()
+
+
+def test_inducing_points_never_exceed_the_distinct_rows(rng):
+    X = np.repeat(rng.normal(size=(5, 2)), 20, axis=0)
+    positive = np.arange(100) < 40
+    for method in ("kmeans", "subset"):
+        Z = inducing.choose(X, positive, 50, method, np.random.RandomState(0))
+        assert len(Z) == 5
+        Z = inducing.choose(X, positive, 4, method, np.random.RandomState(0))
+        assert len(Z) == 4
+
+
+def test_a_class_with_few_rows_leaves_its_share(rng):
+    X = rng.normal(size=(103, 2))
+    Z = inducing.choose(X, np.arange(103) < 3, 20, "kmeans", np.random.RandomState(0))
+    assert len(Z) == 20
+
+
+def test_inducing_points_of_many_rows(rng):
+    X = rng.normal(size=(60_000, 2))
+    positive = np.arange(60_000) % 2 == 0
+    Z = inducing.choose(X, positive, 10, "kmeans", np.random.RandomState(0))
+    assert Z.shape == (10, 2)
+
+
+def test_noisy_or_platt_recovers_the_truth():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 8, 3000)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    scores = rng.normal(size=offsets[-1])
+    p = expit(1.7 * scores - 2.0)
+    y = segments.max((rng.uniform(size=len(p)) < p).astype(float), offsets)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    assert platt.slope == pytest.approx(1.7, abs=0.25)
+    assert platt.intercept == pytest.approx(-2.0, abs=0.25)
+
+
+def test_noisy_or_platt_never_reverses():
+    scores = np.array([2.0, 1.0, 3.0, -2.0, -1.0, -3.0])
+    platt = fit_noisy_or_platt(scores, np.arange(7), np.array([0, 0, 0, 1, 1, 1]))
+    assert platt.slope == 0.0
+
+
+def test_bags_of_one_make_noisy_or_platt_the_plain_one(rng):
+    from bagwise.core.platt import fit_platt
+
+    scores = rng.normal(size=60)
+    y = (scores + rng.normal(size=60) > 0).astype(int)
+    a, b = fit_platt(scores, y), fit_noisy_or_platt(scores, np.arange(61), y)
+    np.testing.assert_allclose(a, b, atol=1e-3)

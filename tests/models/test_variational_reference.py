@@ -1,0 +1,222 @@
+"""The engine equals its naive twin, for every model, likelihood and kind of label."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from bagwise.core import linalg
+from bagwise.core.gaussians import project
+from bagwise.core.kernels import RBF
+from bagwise.models.variational import (
+    ExactOr,
+    Gamma,
+    Inherited,
+    LargeMargin,
+    NoisyMax,
+    Sech,
+    SoftWitness,
+)
+from bagwise.models.variational.likelihoods import Labels
+from bagwise.models.variational.predict import leave_bags_out, loo_decision
+from bagwise.models.variational.updates import (
+    Posterior,
+    Sites,
+    fit_whitened,
+    make_blocks,
+    moments,
+    update_posterior,
+)
+from tests.reference import vgpmil as naive
+
+DENSITIES = {
+    "sech": (Sech(), naive.theta_sech, naive.log_psi_sech),
+    "gamma": (Gamma(0.7, 2.0), naive.theta_gamma(0.7, 2.0), naive.log_psi_gamma(0.7, 2.0)),
+}
+KERNELS = [(1.0, 1.5), (2.5, 0.8), (0.5, 3.0)]
+
+
+def make(v=1.0, length=1.5, mixed=False, seed=0):
+    """Five small bags, one of them of a single instance, and five inducing points."""
+    rng = np.random.default_rng(seed)
+    sizes = [3, 1, 4, 2, 5]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    y = np.array([1, 0, 0, 1, 1])
+    X = rng.normal(size=(15, 2))
+    Z = rng.normal(size=(5, 2)) * 1.5
+    known = np.full(15, -1)
+    if mixed:
+        known[[0, 4, 8, 10, 11]] = [1, 0, 0, 0, 0]
+    pi = rng.uniform(0.05, 0.95, size=15)
+    twin = naive.Problem(X, Z, v, length, offsets, y, known)
+    kernel = RBF(length, v)
+    L = linalg.cholesky(kernel(Z, Z))
+    A, r = project(kernel, X, Z, L)
+    return twin, A, r, Labels(offsets, y, known), pi, L
+
+
+def assert_same(fit, L, expected, tol=1e-8):
+    m, S, pi, *history = expected
+    np.testing.assert_allclose(L @ fit.posterior.m, m, atol=tol)
+    np.testing.assert_allclose(L @ fit.posterior.S @ L.T, S, atol=tol)
+    np.testing.assert_allclose(fit.pi, pi, atol=tol)
+    if history:
+        np.testing.assert_allclose(fit.bound_history, history[0], atol=tol, rtol=tol)
+
+
+def run(problem, likelihood, density, n_iter=7, chunk_size=4):
+    _, A, r, labels, pi, _ = problem
+    return fit_whitened(
+        A, r, *labels, pi, likelihood, density, max_iter=n_iter, tol=0.0, chunk_size=chunk_size
+    )
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("schedule", ["paper", "damped", "sequential"])
+@pytest.mark.parametrize("expectation", ["plug-in", "exact"])
+def test_noisy_max_equals_twin(mixed, kernel, density, schedule, expectation):
+    problem = make(*kernel, mixed=mixed)
+    psi, theta, log_psi = DENSITIES[density]
+    H = 1e12 if mixed else 100.0
+    fit = run(problem, NoisyMax(H, expectation, schedule), psi)
+    options = {"H": H, "exact": expectation == "exact", "schedule": schedule, "n_iter": 7}
+    expected = naive.fit_noisy_max(problem[0], problem[4], theta, log_psi, **options)
+    assert_same(fit, problem[5], expected)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("H", [50.0, 1e12])
+def test_exact_or_equals_enumeration(mixed, kernel, density, H):
+    problem = make(*kernel, mixed=mixed)
+    psi, theta, log_psi = DENSITIES[density]
+    fit = run(problem, ExactOr(H), psi)
+    expected = naive.fit_exact_or(problem[0], problem[4], theta, log_psi, H=H, n_iter=7)
+    assert_same(fit, problem[5], expected)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_witness_equals_twin(mixed, kernel, density, strength):
+    problem = make(*kernel, mixed=mixed)
+    psi, theta, log_psi = DENSITIES[density]
+    fit = run(problem, SoftWitness(strength), psi)
+    options = {"strength": strength, "n_iter": 7}
+    expected = naive.fit_witness(problem[0], problem[4], theta, log_psi, **options)
+    assert_same(fit, problem[5], expected)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("density", DENSITIES)
+def test_inherited_equals_twin(mixed, kernel, density):
+    problem = make(*kernel, mixed=mixed)
+    psi, theta, log_psi = DENSITIES[density]
+    fit = run(problem, Inherited(), psi)
+    assert_same(fit, problem[5], naive.fit_inherited(problem[0], theta, log_psi, n_iter=7))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("margin", [(2.0, 2.0), (1.0, 0.5)])
+@pytest.mark.parametrize("schedule", ["paper", "damped", "sequential"])
+def test_large_margin_equals_twin(mixed, kernel, margin, schedule):
+    problem = make(*kernel, mixed=mixed)
+    C, V = margin
+    fit = run(problem, LargeMargin(C, V, 100.0, "plug-in", schedule), Sech())
+    options = {"C": C, "V": V, "H": 100.0, "exact": False, "schedule": schedule, "n_iter": 7}
+    assert_same(fit, problem[5], naive.fit_large_margin(problem[0], problem[4], **options))
+
+
+def test_jaakkola_and_polya_gamma_agree():
+    """Twice Jaakkola's lambda is the mean of a Pólya-Gamma is theta of the secant, P 3.1."""
+    for c in (1e-6, 0.3, 1.0, 4.0, 25.0):
+        theta = Sech().theta(c)
+        assert theta == pytest.approx(2 * naive.jaakkola(c), abs=1e-9)
+        assert theta == pytest.approx(naive.polya_gamma_mean(c), abs=1e-9)
+
+
+@pytest.mark.parametrize("theta", [lambda c: 2 * naive.jaakkola(c), naive.polya_gamma_mean])
+def test_both_forms_give_the_same_fit(theta):
+    problem = make()
+    fit = run(problem, NoisyMax(100.0, "plug-in", "paper"), Sech(), n_iter=3)
+    options = {"H": 100.0, "exact": False, "schedule": "paper", "n_iter": 3}
+    expected = naive.fit_noisy_max(problem[0], problem[4], theta, naive.log_psi_sech, **options)
+    assert_same(fit, problem[5], expected[:3])
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    "likelihood",
+    [NoisyMax(), NoisyMax(schedule="sequential"), ExactOr(), SoftWitness(0.5), LargeMargin()],
+)
+def test_chunks_change_nothing(likelihood, chunk_size):
+    problem = make(mixed=True)
+    one = run(problem, likelihood, Sech(), chunk_size=1000)
+    cut = run(problem, likelihood, Sech(), chunk_size=chunk_size)
+    np.testing.assert_allclose(one.posterior.m, cut.posterior.m, atol=1e-10)
+    np.testing.assert_allclose(one.bound_history, cut.bound_history, atol=1e-9)
+    np.testing.assert_allclose(one.pi, cut.pi, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_inducing", [2, 5])
+def test_leave_one_bag_out_equals_refit(n_inducing):
+    """Dropping a bag's sites and solving again; with M = 2 most bags are larger than M."""
+    _, A, r, labels, pi, _ = make()
+    A = A[:n_inducing]
+    fit = fit_whitened(A, r, *labels, pi, SoftWitness(), max_iter=5, tol=0.0)
+    sites = Sites(fit.omega, fit.rho)
+    (block,) = make_blocks(A, r, labels)
+    left = leave_bags_out(block, fit.posterior, sites, joint=True)
+    for b in range(len(labels.y)):
+        inside = np.zeros(15, dtype=bool)
+        inside[labels.offsets[b] : labels.offsets[b + 1]] = True
+        rest = A[:, ~inside]
+        gram = np.tril((rest * fit.omega[~inside]) @ rest.T)
+        q = update_posterior(gram, rest @ fit.rho[~inside])
+        f = moments([np.asfortranarray(A[:, inside])], r[inside], q)
+        np.testing.assert_allclose(left.mean[inside], f.mean, atol=1e-12)
+        np.testing.assert_allclose(left.var[inside], f.var, atol=1e-12)
+        F = left.factors[b]
+        np.testing.assert_allclose(F.T @ F, A[:, inside].T @ q.S @ A[:, inside], atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["noisy-or", "max", "joint"])
+def test_loo_decision_is_a_prediction(rule):
+    """A bag without weight in the fit is scored as any other bag."""
+    _, A, r, labels, _, _ = make()
+    sites = Sites(np.zeros(15), np.zeros(15))
+    q = Posterior(np.linspace(-1, 1, 5), np.asfortranarray(np.tril(np.full((5, 5), 0.3))))
+    (block,) = make_blocks(A, r, labels)
+    from bagwise.models.variational.predict import block_scores
+
+    np.testing.assert_allclose(
+        loo_decision(block, q, sites, rule),
+        block_scores(block.A, r, labels.offsets, q, rule).log_odds,
+        atol=1e-8,
+    )
+
+
+def test_joint_bag_probability_equals_sampling():
+    from bagwise.models.variational.predict import joint_bag_scores
+
+    rng = np.random.default_rng(0)
+    A = np.asfortranarray(rng.normal(size=(4, 6)))
+    r = rng.uniform(0, 0.5, 6)
+    q = Posterior(rng.normal(size=4), np.asfortranarray(np.tril(rng.normal(size=(4, 4)))))
+    offsets = np.array([0, 3, 4, 6])
+    scores = joint_bag_scores([A], r, offsets, q)
+    v = q.m[:, None] + q.W.T @ rng.normal(size=(4, 400_000))
+    f = A.T @ v + np.sqrt(r)[:, None] * rng.normal(size=(6, 400_000))
+    for b, (start, stop) in enumerate(itertools.pairwise(offsets)):
+        p = 1 - np.prod(expit(-f[start:stop]), axis=0)
+        assert expit(scores.log_odds[b]) == pytest.approx(p.mean(), abs=0.01)
+        assert scores.std[b] == pytest.approx(p.std(), abs=0.01)

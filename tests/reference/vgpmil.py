@@ -1,0 +1,276 @@
+"""VGPMIL straight from the equations: loops, dense inverses, unwhitened q(u). For tests only.
+
+Nothing here is shared with the package. Notation is the papers': q(u) = N(m, S) with u at the
+inducing inputs, KZX, KZZ, pi, theta, c.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+INV = np.linalg.inv  # noqa: TID251 - the naive twin is written as the papers are
+
+
+def rbf(X, Z, v, length):
+    K = np.empty((len(X), len(Z)))
+    for i, x in enumerate(X):
+        for j, z in enumerate(Z):
+            K[i, j] = v * math.exp(-sum((x - z) ** 2) / (2 * length**2))
+    return K
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def jaakkola(x):
+    """lambda(x) of the Jaakkola bound, V."""
+    return 1 / 8 if x == 0 else (sigmoid(x) - 0.5) / (2 * x)
+
+
+def theta_sech(c):
+    return 0.25 if c == 0 else math.tanh(c / 2) / (2 * c)
+
+
+def polya_gamma_mean(c, terms=200_000):
+    """E omega of PG(1, c) from its definition as an infinite sum of Gammas; 1/terms is the tail."""
+    k = np.arange(1, terms + 1)
+    head = np.sum(1 / ((k - 0.5) ** 2 + c**2 / (4 * np.pi**2)))
+    return float((head + 1 / terms) / (2 * np.pi**2))
+
+
+def theta_gamma(alpha, beta):
+    return lambda c: alpha / (beta + c * c / 2)
+
+
+def log_psi_sech(c):
+    return -math.log(2 * math.cosh(c / 2))
+
+
+def log_psi_gamma(alpha, beta):
+    return lambda c: -alpha * math.log((beta + c * c / 2) / beta) - math.log(2)
+
+
+class Problem:
+    """Kernel matrices of a small problem, with the jitter the package adds."""
+
+    def __init__(self, X, Z, v, length, offsets, y, known, jitter=1e-8):
+        self.KZZ = rbf(Z, Z, v, length) + jitter * v * np.eye(len(Z))
+        self.KXZ = rbf(X, Z, v, length)
+        self.P = self.KXZ @ INV(self.KZZ)  # [N, M]
+        self.knn = np.full(len(X), float(v))
+        self.offsets, self.y, self.known = offsets, y, known
+        self.bags = [range(a, b) for a, b in itertools.pairwise(offsets)]
+
+    def moments(self, m, S):
+        mean, second = [], []
+        for n in range(len(self.knn)):
+            p = self.P[n]
+            mean.append(p @ m)
+            ktilde = self.knn[n] - p @ self.KXZ[n]
+            second.append((p @ m) ** 2 + p @ S @ p + ktilde)
+        return np.array(mean), np.array(second)
+
+    def update_q(self, omega, rho):
+        """S = (KZZ^-1 + P^T diag(omega) P)^-1, m = S P^T rho."""
+        S = INV(INV(self.KZZ) + self.P.T @ np.diag(omega) @ self.P)
+        return S @ self.P.T @ rho, S
+
+    def kl(self, m, S):
+        Ki = INV(self.KZZ)
+        M = len(m)
+        _, ld_k = np.linalg.slogdet(self.KZZ)
+        _, ld_s = np.linalg.slogdet(S)
+        return 0.5 * (np.trace(Ki @ S) + m @ Ki @ m - M + ld_k - ld_s)
+
+    def clamp(self, pi):
+        return np.array([p if k < 0 else float(k) for p, k in zip(pi, self.known, strict=True)])
+
+
+def others(pi, bag, n, exact):
+    """E_{b\\n}: expected maximum over the other instances."""
+    rest = [pi[i] for i in bag if i != n]
+    if not rest:
+        return 0.0
+    if exact:
+        return 1 - math.prod(1 - p for p in rest)
+    return max(rest)
+
+
+def update_pi(problem, score, pi, H, exact, schedule):
+    old, new = pi.copy(), pi.copy()
+    for b, bag in enumerate(problem.bags):
+        for n in bag:
+            if problem.known[n] >= 0:
+                continue
+            seen = new if schedule == "sequential" else old
+            pull = math.log(H) * (2 * problem.y[b] - 1) * (1 - others(seen, bag, n, exact))
+            value = sigmoid(score[n] + pull)
+            new[n] = (old[n] + value) / 2 if schedule == "damped" else value
+    return new
+
+
+def entropy(p):
+    return -sum(x * math.log(x) for x in (p, 1 - p) if x > 0)
+
+
+def noisy_max_bound(problem, Ef, logs, pi, H, exact):
+    total = 0.0
+    for b, bag in enumerate(problem.bags):
+        top = 1 - math.prod(1 - pi[n] for n in bag) if exact else max(pi[n] for n in bag)
+        agree = top if problem.y[b] else 1 - top
+        total += math.log(H) * agree - math.log(H + 1)
+    for n in range(len(pi)):
+        total += (pi[n] - 0.5) * Ef[n] + logs[n] + entropy(pi[n])
+    return total
+
+
+def fit_noisy_max(problem, pi, theta, log_psi, *, H, exact, schedule, n_iter):
+    """theta, S, m, pi in the papers' order; the first theta sees the prior."""
+    pi = problem.clamp(pi)
+    M = len(problem.KZZ)
+    m, S = np.zeros(M), problem.KZZ.copy()
+    history = []
+    for _ in range(n_iter):
+        _, second = problem.moments(m, S)
+        th = np.array([theta(math.sqrt(s)) for s in second])
+        m, S = problem.update_q(th, pi - 0.5)
+        Ef, second = problem.moments(m, S)
+        pi = update_pi(problem, Ef, pi, H, exact, schedule)
+        logs = [log_psi(math.sqrt(s)) for s in second]
+        history.append(noisy_max_bound(problem, Ef, logs, pi, H, exact) - problem.kl(m, S))
+    return m, S, pi, history
+
+
+def exact_or_targets(problem, Ef, H):
+    """Enumerate every labelling of each bag: q(y) proportional to p(T | y) prod exp(y Ef)."""
+    t, evidence = np.zeros(len(Ef)), 0.0
+    for b, bag in enumerate(problem.bags):
+        bag = list(bag)
+        mass, marginal = 0.0, np.zeros(len(bag))
+        for code in range(2 ** len(bag)):
+            labels = [(code >> i) & 1 for i in range(len(bag))]
+            if any(
+                problem.known[n] >= 0 and problem.known[n] != label
+                for n, label in zip(bag, labels, strict=True)
+            ):
+                continue
+            agree = max(labels) == problem.y[b]
+            weight = (H if agree else 1.0) / (H + 1)
+            for n, label in zip(bag, labels, strict=True):
+                weight *= math.exp((label - 0.5) * Ef[n])
+            mass += weight
+            marginal += weight * np.array(labels)
+        t[bag] = marginal / mass
+        evidence += math.log(mass)
+    return t, evidence
+
+
+def fit_exact_or(problem, pi, theta, log_psi, *, H, n_iter):
+    t = problem.clamp(pi)
+    M = len(problem.KZZ)
+    m, S = np.zeros(M), problem.KZZ.copy()
+    history = []
+    for _ in range(n_iter):
+        _, second = problem.moments(m, S)
+        th = np.array([theta(math.sqrt(s)) for s in second])
+        m, S = problem.update_q(th, t - 0.5)
+        Ef, second = problem.moments(m, S)
+        t, evidence = exact_or_targets(problem, Ef, H)
+        logs = sum(log_psi(math.sqrt(s)) for s in second)
+        history.append(evidence + logs - problem.kl(m, S))
+    return m, S, t, history
+
+
+def witness_weights(problem, score, strength):
+    """w, t and the bound's part, bag by bag; ``score`` is E f / 2 + l."""
+    N = len(score)
+    w, t, share = np.zeros(N), np.zeros(N), np.zeros(N)
+    log_mean = 0.0
+    for b, bag in enumerate(problem.bags):
+        unknown = [n for n in bag if problem.known[n] < 0]
+        settled = any(problem.known[n] == 1 for n in bag)
+        for n in bag:
+            t[n] = float(problem.known[n] == 1 or (problem.known[n] < 0 and problem.y[b] == 1))
+            if problem.known[n] >= 0 or problem.y[b] == 0:
+                w[n] = 1.0
+        if problem.y[b] == 1 and not settled:
+            power = len(unknown) ** strength
+            z = sum(math.exp(score[n]) for n in unknown)
+            for n in unknown:
+                share[n] = math.exp(score[n]) / z
+                w[n] = power * share[n]
+            log_mean += power * (math.log(z) - math.log(len(unknown)))
+    return w, t, share, log_mean
+
+
+def fit_witness(problem, pi, theta, log_psi, *, strength, n_iter):
+    w, t, _, _ = witness_weights(problem, np.log(np.maximum(pi, 1e-300)), strength)
+    M = len(problem.KZZ)
+    m, S = np.zeros(M), problem.KZZ.copy()
+    history = []
+    for _ in range(n_iter):
+        _, second = problem.moments(m, S)
+        th = np.array([theta(math.sqrt(s)) for s in second])
+        m, S = problem.update_q(w * th, w * (t - 0.5))
+        Ef, second = problem.moments(m, S)
+        logs = np.array([log_psi(math.sqrt(s)) for s in second])
+        w, t, share, part = witness_weights(problem, Ef / 2 + logs, strength)
+        for b, bag in enumerate(problem.bags):
+            for n in bag:
+                if problem.known[n] >= 0 or problem.y[b] == 0:
+                    part += (t[n] - 0.5) * Ef[n] + logs[n]
+        history.append(part - problem.kl(m, S))
+    pi = np.empty(len(w))
+    for b, bag in enumerate(problem.bags):
+        for n in bag:
+            if problem.known[n] >= 0 or problem.y[b] == 0:
+                pi[n] = t[n]
+            else:
+                pi[n] = share[n] + (1 - share[n]) * sigmoid(Ef[n])
+    return m, S, pi, history
+
+
+def fit_inherited(problem, theta, log_psi, *, n_iter):
+    t = np.concatenate(
+        [np.full(len(bag), float(problem.y[b])) for b, bag in enumerate(problem.bags)]
+    )
+    t = problem.clamp(t)
+    M = len(problem.KZZ)
+    m, S = np.zeros(M), problem.KZZ.copy()
+    history = []
+    for _ in range(n_iter):
+        _, second = problem.moments(m, S)
+        th = np.array([theta(math.sqrt(s)) for s in second])
+        m, S = problem.update_q(th, t - 0.5)
+        Ef, second = problem.moments(m, S)
+        logs = sum(log_psi(math.sqrt(s)) for s in second)
+        history.append(float((t - 0.5) @ Ef) + logs - problem.kl(m, S))
+    return m, S, t, history
+
+
+def fit_large_margin(problem, pi, *, C, V, H, exact, schedule, n_iter):
+    """xi and phi, S and m, tau, pi: V supplement 2, with the bag term of V(14)."""
+    pi = problem.clamp(pi)
+    N, M = len(pi), len(problem.KZZ)
+    tau = np.full(N, 0.5)
+    m, S = np.zeros(M), problem.KZZ.copy()
+    for _ in range(n_iter):
+        Ef, second = problem.moments(m, S)
+        s = 2 * pi - 1
+        lx = np.array(
+            [jaakkola(C * math.sqrt(second[n] - 2 * s[n] * Ef[n] * V + V**2)) for n in range(N)]
+        )
+        lp = np.array([jaakkola(math.sqrt(tau[n] * second[n])) for n in range(N)])
+        omega = 2 * (lx * C**2 + lp * tau)
+        rho = C * s * (tau - 0.5) + 2 * C**2 * lx * s * V + tau * (pi - 0.5)
+        m, S = problem.update_q(omega, rho)
+        Ef, second = problem.moments(m, S)
+        for n in range(N):
+            tau[n] = sigmoid(C * (s[n] * Ef[n] - V) + Ef[n] * (pi[n] - 0.5) - lp[n] * second[n])
+        score = 2 * tau * C * Ef - C * Ef + 4 * lx * C**2 * Ef * V + Ef * tau
+        pi = update_pi(problem, score, pi, H, exact, schedule)
+    return m, S, pi
