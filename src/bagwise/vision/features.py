@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-from bagwise.vision.images import fit_within, read_image
+from bagwise.vision.images import fit_within, grow_boxes, read_image
 from bagwise.vision.networks import BACKBONES
 
 _PATCH = 32  # side of the patch that HOG and the histograms see
@@ -143,7 +143,7 @@ class RegionFeatures(BaseEstimator):
         small, _ = fit_within(image, self.max_side)
         maps = feature_maps(self._network(), small, self.device)
         share = boxes / np.tile([image.shape[1], image.shape[0]], 2)
-        pooled = [pool_regions(maps, grow(share, _REGIONS[name])) for name in self.regions]
+        pooled = [pool_regions(maps, grow_boxes(share, _REGIONS[name])) for name in self.regions]
         return np.hstack(pooled)
 
     def _network(self) -> Any:
@@ -165,12 +165,6 @@ class RegionFeatures(BaseEstimator):
         state = dict(super().__getstate__())
         state.pop("_loaded", None)  # the network is loaded again where it is needed
         return state
-
-
-def grow(boxes: Any, factor: float) -> Any:
-    """Boxes of ``factor`` x the size around the same centres."""
-    size = boxes[:, 2:] * factor
-    return np.hstack([boxes[:, :2] + (boxes[:, 2:] - size) / 2, size])
 
 
 def hog_colour_features(image: Any, boxes: Any) -> Any:

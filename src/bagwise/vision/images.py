@@ -143,6 +143,12 @@ def clip_boxes(boxes: Any, height: int, width: int) -> Any:
     return np.hstack([low, high - low])[kept]
 
 
+def grow_boxes(boxes: Any, factor: float) -> Any:
+    """Boxes of ``factor`` x the size around the same centres."""
+    size = boxes[:, 2:] * factor
+    return np.hstack([boxes[:, :2] + (boxes[:, 2:] - size) / 2, size])
+
+
 def list_images(folder: str | Path) -> list[Path]:
     """Image files below a folder, sorted by path."""
     folder = Path(folder)

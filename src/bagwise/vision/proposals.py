@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.vision.images import clip_boxes, fit_within, read_image
+from bagwise.vision.images import clip_boxes, fit_within, grow_boxes, read_image
 
 METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn", "given")
 
@@ -223,10 +223,7 @@ def colour_blobs(image: Any, n_levels: int = 12) -> Any:
 def ring_contrast(integral: Any, boxes: Any, ring: float = 1.5) -> Any:
     """Mean inside each box minus the mean of the ring that ``ring`` x its size adds around it."""
     inner, inner_area = box_sums(integral, boxes)
-    grown = np.column_stack(
-        [boxes[:, :2] - boxes[:, 2:] * (ring - 1) / 2, boxes[:, 2:] * ring]
-    )
-    outer, outer_area = box_sums(integral, grown)
+    outer, outer_area = box_sums(integral, grow_boxes(boxes, ring))
     area = outer_area - inner_area
     around = np.divide(outer - inner, area, out=np.zeros_like(outer), where=area > 0)
     return inner / np.maximum(inner_area, 1) - around
