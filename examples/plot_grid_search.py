@@ -29,9 +29,9 @@ model = make_pipeline(
     SingleInstance(LogisticRegression(max_iter=1000)),
 )
 grid = np.logspace(-4, 1, 6)
-search = GridSearchCV(
-    model, {"singleinstance__estimator__C": grid}, scoring="roc_auc", cv=5
-).fit(train, y_train)
+search = GridSearchCV(model, {"singleinstance__estimator__C": grid}, scoring="roc_auc", cv=5).fit(
+    train, y_train
+)
 print(f"best C: {search.best_params_['singleinstance__estimator__C']:g}")
 print(f"held-out AUC: {search.score(test, y_test):.3f}")
 

@@ -1,1 +1,391 @@
-"""Save and load models without pickle."""
+"""Save and load models without pickle.
+
+A model file is a zip with two members: ``bagwise.json``, what the model is and what it was
+trained on, readable by anyone; and ``model.skops``, its parameters. Loading builds only objects
+of a closed list of types (bagwise's estimators and value types, NumPy, SciPy, scikit-learn), so
+nothing a file says is ever executed.
+
+A class whose attributes skops cannot store (torch modules, say) may define
+``__bagwise_state__()``, returning a dict of arrays and plain values, and the class method
+``__bagwise_restore__(state)``, which builds the object again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import platform
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from bagwise.bags import Bags
+from bagwise.files import new_file
+
+FORMAT = "bagwise-model"
+FORMAT_VERSION = 1
+_ABOUT, _MODEL = "bagwise.json", "model.skops"
+# Parts of bagwise whose classes may be in a model; the rest has no business there.
+_OWN_ROOMS = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
+
+
+class Packed(NamedTuple):
+    """An object that stored itself through ``__bagwise_state__``."""
+
+    module: str
+    name: str
+    state: dict[str, Any]
+
+
+def save(
+    model: Any,
+    path: str | Path,
+    *,
+    bags: Bags | None = None,
+    y: Any = None,
+    feature_names: Sequence[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Save a fitted model to a file, whole or not at all.
+
+    Parameters
+    ----------
+    model : estimator
+        Any bagwise estimator or pipeline.
+    path : path
+        Conventionally ends in ``.bagwise``. An existing file is replaced.
+    bags, y : Bags and labels, optional
+        What the model was trained on; a summary is stored beside it, never the data.
+    feature_names : sequence of str, optional
+    extra : mapping, optional
+        Anything JSON can hold, such as results of cross-validation.
+
+    Returns
+    -------
+    Path
+        Where the model was saved.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import bagwise
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model = bagwise.SingleInstance(LogisticRegression()).fit(bags, y)
+    >>> path = bagwise.save(model, pathlib.Path(tempfile.mkdtemp()) / "model.bagwise")
+    >>> bool((bagwise.load(path).predict(bags) == model.predict(bags)).all())
+    True
+    """
+    from skops import io as skops_io
+
+    payload = skops_io.dumps(_pack(model))
+    refused = _refused(payload)
+    if refused:
+        raise ValueError(
+            f"{type(model).__name__} cannot be saved: it holds {', '.join(refused)}; only "
+            "bagwise, NumPy, SciPy and scikit-learn objects are stored."
+        )
+    about = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **_describe(model),
+        "feature_names": None if feature_names is None else list(feature_names),
+        "training": None if bags is None else summarise(bags, y),
+        "extra": dict(extra or {}),
+        "versions": _versions(),
+        "sha256": hashlib.sha256(payload).hexdigest(),
+    }
+    with new_file(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_ABOUT, json.dumps(about, indent=1, default=_plain))
+        archive.writestr(_MODEL, payload)
+    return Path(path)
+
+
+def load(path: str | Path) -> Any:
+    """Load a model that `save` wrote; nothing in the file is executed.
+
+    Raises
+    ------
+    ValueError
+        When the file is not a bagwise model, is damaged, was written by a newer bagwise, or
+        holds a type that is not on the closed list.
+
+    Examples
+    --------
+    See `save`.
+    """
+    from skops import io as skops_io
+
+    with _opened(path) as archive:
+        about = _read_about(path, archive)
+        payload = _read_member(path, archive, _MODEL)
+    if hashlib.sha256(payload).hexdigest() != about.get("sha256"):
+        raise ValueError(f"{path}: is damaged: its content does not match its checksum.")
+    with _explained(path):
+        refused = _refused(payload)
+    if refused:
+        raise ValueError(
+            f"{path}: refused: it holds {', '.join(refused)}, which no bagwise model has. "
+            "Nothing in it was executed."
+        )
+    with _explained(path), warnings.catch_warnings():
+        # scikit-learn warns about other versions of itself; `about` has them for who asks.
+        warnings.filterwarnings("ignore", message="Trying to unpickle", module="sklearn")
+        return _unpack(skops_io.loads(payload, trusted=_unknown_types(payload)))
+
+
+def about(path: str | Path) -> dict[str, Any]:
+    """What a model file says about itself, without building the model.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> import bagwise
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model = bagwise.SingleInstance(LogisticRegression()).fit(bags, y)
+    >>> path = bagwise.save(model, pathlib.Path(tempfile.mkdtemp()) / "m.bagwise", bags=bags, y=y)
+    >>> bagwise.persist.about(path)["training"]["n_bags"]
+    20
+    """
+    with _opened(path) as archive:
+        return _read_about(path, archive)
+
+
+def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
+    """Counts that describe a data set, as plain numbers."""
+    sizes = bags.sizes
+    summary: dict[str, Any] = {
+        "n_bags": len(bags),
+        "n_instances": bags.n_instances,
+        "n_features": bags.n_features,
+        "dtype": str(bags.dtype),
+        "bag_sizes": {
+            "min": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "max": int(sizes.max()),
+        },
+    }
+    if y is not None:
+        classes, counts = np.unique(np.asarray(y), return_counts=True)
+        summary["classes"] = {
+            str(c): int(n) for c, n in zip(classes.tolist(), counts.tolist(), strict=True)
+        }
+    return summary
+
+
+def _describe(model: Any) -> dict[str, Any]:
+    last = model[-1] if hasattr(model, "steps") else model
+    classes = getattr(model, "classes_", None)
+    first = model[0] if hasattr(model, "steps") else model
+    n_features = getattr(first, "n_features_in_", None)
+    return {
+        "bagwise": version("bagwise"),
+        "model": type(last).__name__,
+        "parameters": {name: repr(value) for name, value in last.get_params(deep=False).items()},
+        "steps": [type(step).__name__ for _, step in model.steps]
+        if hasattr(model, "steps")
+        else [type(model).__name__],
+        "n_features": None if n_features is None else int(n_features),
+        "classes": None if classes is None else np.asarray(classes).tolist(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    names = ("numpy", "scipy", "scikit-learn", "skops")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _plain(value: Any) -> Any:
+    """NumPy values as JSON knows them."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be stored beside a model as JSON.")
+
+
+# Reading, with every failure turned into one line about the file.
+
+
+def _opened(path: str | Path) -> zipfile.ZipFile:
+    file = Path(path)
+    if not file.exists():
+        raise ValueError(f"{path}: does not exist.")
+    if file.is_dir():
+        raise ValueError(f"{path}: is a folder, not a model file.")
+    if file.stat().st_size == 0:
+        raise ValueError(f"{path}: is empty (0 bytes).")
+    try:
+        return zipfile.ZipFile(file)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ValueError(f"{path}: is not a bagwise model, or is cut short ({error}).") from error
+
+
+def _read_member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    if name not in archive.namelist():
+        raise ValueError(f"{path}: is not a bagwise model: it has no {name}.")
+    try:
+        return archive.read(name)
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as error:
+        raise ValueError(f"{path}: is damaged: {error}.") from error
+
+
+def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    try:
+        found = json.loads(_read_member(path, archive, _ABOUT).decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: is damaged: its description is not JSON ({error}).") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"{path}: is not a bagwise model.")
+    written = found.get("format_version")
+    if not isinstance(written, int) or isinstance(written, bool):
+        raise ValueError(f"{path}: is damaged: its format version is {written!r}.")
+    if written > FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: was saved by bagwise {found.get('bagwise')} in format {written}; this "
+            f"bagwise {version('bagwise')} reads formats up to {FORMAT_VERSION}. Update bagwise."
+        )
+    return found
+
+
+class _explained:  # noqa: N801 - reads as a phrase: with _explained(path)
+    """Whatever a crafted or foreign payload makes a library raise, as a ValueError."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        expected = (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            ImportError,
+            AssertionError,
+            ArithmeticError,
+            EOFError,
+            OSError,
+            RuntimeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        )
+        if isinstance(error, expected):
+            said = " ".join(str(error).split())
+            raise ValueError(f"{self.path}: the model in it cannot be read ({said}).") from error
+
+
+# The closed list.
+
+
+def _unknown_types(payload: bytes) -> list[str]:
+    """Types in the payload beyond those skops itself vouches for."""
+    from skops import io as skops_io
+
+    return skops_io.get_untrusted_types(data=payload)
+
+
+def _refused(payload: bytes) -> list[str]:
+    """Types in the payload that are not on the closed list."""
+    return sorted(name for name in _unknown_types(payload) if not _is_trusted(name))
+
+
+def _is_trusted(name: str) -> bool:
+    return name in _library_types() or _own_class(name) is not None
+
+
+@cache
+def _library_types() -> frozenset[str]:
+    """Types of NumPy, SciPy and scikit-learn that models hold, beyond the estimators."""
+    names = {
+        "numpy.dtype",
+        "scipy.interpolate._interpolate.interp1d",
+        "sklearn.calibration._CalibratedClassifier",
+        "sklearn.calibration._SigmoidCalibration",
+        "sklearn.utils._bunch.Bunch",
+    }
+    for module, base in [
+        ("sklearn.gaussian_process.kernels", "Kernel"),
+        ("sklearn.model_selection._split", "_MetadataRequester"),
+    ]:
+        names |= set(_subclasses(module, base))
+    return frozenset(names)
+
+
+def _subclasses(module: str, base: str) -> Iterable[str]:
+    home = importlib.import_module(module)
+    parent = getattr(home, base)
+    for name, value in vars(home).items():
+        if isinstance(value, type) and issubclass(value, parent) and value.__module__ == module:
+            yield f"{module}.{name}"
+
+
+def _own_class(name: str) -> type | None:
+    """A class of bagwise's that may be in a model: an estimator, a value type, or Bags."""
+    module, _, class_name = name.rpartition(".")
+    package, _, rest = module.partition(".")
+    if package != "bagwise" or rest.split(".")[0] not in _OWN_ROOMS:
+        return None
+    try:
+        found = getattr(importlib.import_module(module), class_name, None)
+    except ImportError:
+        return None
+    if not isinstance(found, type) or found.__module__ != module:
+        return None
+    value = is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields"))
+    stores_itself = hasattr(found, "__bagwise_restore__")
+    return found if value or stores_itself or issubclass(found, (BaseEstimator, Bags)) else None
+
+
+# The hook for objects that store themselves.
+
+
+def _pack(value: Any) -> Any:
+    """The same object with everything that defines ``__bagwise_state__`` replaced."""
+    if hasattr(value, "__bagwise_state__") and not isinstance(value, type):
+        kind = type(value)
+        return Packed(kind.__module__, kind.__qualname__, _pack(value.__bagwise_state__()))
+    return _rebuild(value, _pack)
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, Packed):
+        kind = _own_class(f"{value.module}.{value.name}")
+        restore = getattr(kind, "__bagwise_restore__", None)
+        if restore is None:
+            raise ValueError(f"{value.module}.{value.name} is not a bagwise class")
+        return restore(_unpack(value.state))
+    return _rebuild(value, _unpack)
+
+
+def _rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply ``change`` inside containers and estimators; what does not change is not copied."""
+    if type(value) is dict:
+        new: Any = {key: change(item) for key, item in value.items()}
+        return new if any(new[key] is not value[key] for key in value) else value
+    if type(value) in (list, tuple):
+        items = [change(item) for item in value]
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return type(value)(items)
+    if isinstance(value, BaseEstimator):
+        state = {key: change(item) for key, item in vars(value).items()}
+        if all(state[key] is item for key, item in vars(value).items()):
+            return value
+        new = object.__new__(type(value))
+        new.__dict__.update(state)
+        return new
+    return value

@@ -26,6 +26,8 @@ TABLES = (".csv", ".tsv", ".parquet")
 # Features beyond this many bytes stay on disk.
 _IN_MEMORY = 512 * 2**20
 _SCAN_ROWS = 16_384
+# Instance-aligned arrays that become columns of the bags.
+_COLUMNS = ("coords", "instance_labels", "images")
 # What the libraries raise on a file that is not what its name says.
 _UNREADABLE = (
     OSError,
@@ -44,13 +46,15 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 class Names:
     """What things are called in the files.
 
-    ``features``, ``coords`` and ``instance_labels`` are dataset names in ``.h5``, ``.npz`` and
-    ``.pt`` files; ``bag``, ``coord_columns``, ``label`` and ``patient`` are columns of tables.
+    ``features``, ``coords``, ``instance_labels`` and ``images`` (read only when named) are dataset
+    names in ``.h5``, ``.npz`` and ``.pt`` files; the others are columns of tables, but for
+    ``encoder``, which picks ``features_{encoder}`` where there are several folders.
     """
 
     features: str = "features"
     coords: str = "coords"
     instance_labels: str = "instance_labels"
+    images: str | None = None
     bag: str = "slide_id"
     label: str = "label"
     patient: str | None = None
@@ -237,6 +241,7 @@ class _Scanned:
     coords: Any = None
     patch_size: float | None = None
     instance_labels: Any = None
+    images: Any = None
 
 
 def _scan(file: Path, names: Names) -> _Scanned:
@@ -265,6 +270,7 @@ def _scan(file: Path, names: Names) -> _Scanned:
             coords,
             _patch_size(arrays[names.coords]) if coords is not None else None,
             _column(arrays, names.instance_labels, rows),
+            _column(arrays, names.images, rows) if names.images else None,
         )
     finally:
         close(arrays)
@@ -343,7 +349,7 @@ def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[Problem]]:
             if s.width != width
         ]
         scanned = [s for s in scanned if s.width == width]
-    for column in ("coords", "instance_labels"):
+    for column in _COLUMNS:
         has = [getattr(s, column) is not None for s in scanned]
         if any(has) and not all(has):
             lacking = [s for s, good in zip(scanned, has, strict=True) if not good]
@@ -363,7 +369,7 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
         rows = rows[:]
     sizes = [s.n_rows for s in sources]
     columns = {}
-    for name in ("coords", "instance_labels"):
+    for name in _COLUMNS:
         if getattr(scanned[0], name) is not None:
             columns[name] = np.concatenate([getattr(s, name) for s in scanned])
     if "coords" in columns and all(s.patch_size is not None for s in scanned):

@@ -15,7 +15,7 @@ from bagwise.files.reading import Found, Names, Progress, scan_bags
 
 
 class Training(NamedTuple):
-    """What a model is trained or tested on."""
+    """What a model is trained or tested on; ``labels`` is the file the labels came from."""
 
     bags: Bags
     y: Any
@@ -23,6 +23,7 @@ class Training(NamedTuple):
     instance_labels: Any
     feature_names: list[str] | None
     skipped: list[Problem]
+    labels: str
 
 
 def read_training(
@@ -73,12 +74,10 @@ def read_training(
     y = given.y[rows]
     if two_classes:
         _check_two_classes(y, given.path)
-    if instance_labels is not None:
-        known = read_instance_labels(instance_labels, chosen, names.bag)
-    else:
-        known = chosen.instance_labels
+    # Labels that files carry are for evaluation; only those that are asked for train a model.
+    known = instance_labels and read_instance_labels(instance_labels, chosen, names.bag)
     patients = None if given.patients is None else given.patients[rows]
-    return Training(chosen, y, patients, known, found.feature_names, problems)
+    return Training(chosen, y, patients, known, found.feature_names, problems, given.path)
 
 
 def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:

@@ -76,7 +76,8 @@ class InstanceTransformer(TransformerMixin, BaseEstimator):
             accept_sparse=True,
             estimator="InstanceTransformer",
         )
-        if not _is_lazy(bags.instances):
+        # Rows that can be transformed whenever they are read stay on disk.
+        if not _is_lazy(bags.instances) or hasattr(bags.instances, "map_rows"):
             return bags.map(self.transformer_.transform)
         blocks = [
             self.transformer_.transform(bags.instances[start : start + _CHUNK])

@@ -1,0 +1,380 @@
+"""The commands: read, compute with the rooms below, write, say where."""
+
+from __future__ import annotations
+
+import ast
+import time
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from bagwise.cli.console import Printer
+from bagwise.files import (
+    BadFilesError,
+    Names,
+    Problem,
+    Training,
+    check_output,
+    new_file,
+    new_folder,
+    read_training,
+    scan_bags,
+)
+
+
+def fit(arguments: Namespace) -> int:
+    """Train a model on labelled bags and save it."""
+    from bagwise import persist
+    from bagwise.models.registry import make_model
+    from bagwise.report.data import data_warnings
+    from bagwise.report.evaluation import cross_validate
+
+    printer = Printer(arguments.json)
+    out = check_output(arguments.out, arguments.force)
+    model = make_model(arguments.model, random_state=arguments.seed, **settings(arguments.set))
+    data = read_labelled(arguments, printer)
+    known = _known_labels(arguments, data)
+    data, names = _positive_last(data, arguments.positive, printer)
+    with printer.working("looking at the data"):
+        remarks = data_warnings(data.bags, data.y)
+    for remark in remarks:
+        printer.warn(remark)
+    evaluation = None
+    if arguments.cv is not None:
+        evaluation = cross_validate(
+            model,
+            data.bags,
+            data.y,
+            n_splits=arguments.cv,
+            patients=data.patients,
+            instance_labels=known,
+            seed=arguments.seed,
+            progress=printer.bar("cross-validating"),
+        )
+        printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    start = time.perf_counter()
+    with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
+        given = {} if known is None else {"instance_labels": known}
+        model.fit(data.bags, data.y, **given)
+    seconds = time.perf_counter() - start
+    extra: dict[str, Any] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    if evaluation is not None:
+        extra["evaluation"] = evaluation.as_json()
+    persist.save(
+        model,
+        out,
+        bags=data.bags,
+        y=_named(data.y, names),
+        feature_names=data.feature_names,
+        extra=extra,
+    )
+    printer.say(
+        f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {escape(str(out))}"
+    )
+    printer.say(f"next: [bold]bagwise predict {escape(str(out))} --bags NEW/ --out results/[/bold]")
+    printer.result(
+        {
+            "model": str(out),
+            "seconds": seconds,
+            "training": persist.summarise(data.bags, _named(data.y, names)),
+            "metrics": None if evaluation is None else evaluation.metrics(),
+            "warnings": remarks,
+            "skipped": [str(problem) for problem in data.skipped],
+        }
+    )
+    return 0
+
+
+def predict(arguments: Namespace) -> int:
+    """Apply a saved model and write tables and a report."""
+    from bagwise import persist
+    from bagwise.report.evaluation import Evaluation, evaluate_held_out
+    from bagwise.report.html import Report, write_report
+    from bagwise.report.predictions import predict_tables, write_predictions
+
+    printer = Printer(arguments.json)
+    if not 0 < arguments.threshold < 1:
+        raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
+    out = check_output(arguments.out, arguments.force)
+    about, model = persist.about(arguments.model), persist.load(arguments.model)
+    stored = about["extra"].get("evaluation")
+    evaluation = Evaluation.from_json(stored) if stored else None
+    truth = None
+    if arguments.labels is None:
+        bags, skipped = _read_unlabelled(arguments, printer)
+    else:
+        data = read_labelled(arguments, printer, two_classes=False)
+        bags, skipped, truth = data.bags, data.skipped, data.y
+    _check_features(bags, about, arguments)
+    with printer.working(f"predicting {len(bags)} bags"):
+        made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
+        if truth is not None:
+            source = f"{len(bags)} labelled bags"
+            evaluation = evaluate_held_out(model, bags, truth, source, made.classes)
+        report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
+        with new_folder(out) as draft:
+            written = write_predictions(made, draft)
+            written.append(write_report(report, draft / "report.html"))
+            names = [path.name for path in written]
+    positive = int((made.bags["label"] == made.classes[-1]).sum())
+    printer.say(f"{positive} of {len(bags)} bags are {made.classes[-1]!s}")
+    if truth is not None and evaluation is not None and len(np.unique(truth)) == 2:
+        printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
+    printer.result(
+        {
+            "out": str(out),
+            "files": names,
+            "n_bags": len(bags),
+            "n_positive": positive,
+            "skipped": [str(problem) for problem in skipped],
+        }
+    )
+    return 0
+
+
+def evaluate(arguments: Namespace) -> int:
+    """Measure a saved model on labelled bags."""
+    from bagwise import persist
+    from bagwise.evaluate import instance_metrics
+    from bagwise.report.evaluation import evaluate_held_out
+
+    printer = Printer(arguments.json)
+    about, model = persist.about(arguments.model), persist.load(arguments.model)
+    data = read_labelled(arguments, printer)
+    _check_features(data.bags, about, arguments)
+    with printer.working(f"predicting {len(data.bags)} bags"):
+        names = about["extra"].get("class_names")
+        found = evaluate_held_out(model, data.bags, data.y, "held-out bags", names)
+        metrics = found.metrics()
+        instances = None
+        if data.bags.instance_labels is not None and hasattr(model, "predict_proba_instances"):
+            instances = instance_metrics(model, data.bags, data.bags.instance_labels)
+    printer.show(metrics_table(metrics, f"{len(data.bags)} bags"))
+    if instances is not None:
+        printer.show(metrics_table(instances, "their instances"))
+    printer.result(
+        {
+            "metrics": metrics,
+            "instance_metrics": instances,
+            "n_bags": len(data.bags),
+            "skipped": [str(problem) for problem in data.skipped],
+        }
+    )
+    return 0
+
+
+def compare(arguments: Namespace) -> int:
+    """Cross-validate several models on the same folds."""
+    from sklearn.utils import Bunch
+
+    from bagwise.evaluate import BagFolds, GroupFolds
+    from bagwise.evaluate import compare as run_comparison
+    from bagwise.report.tables import print_comparison
+
+    printer = Printer(arguments.json)
+    if arguments.out is not None:
+        check_output(arguments.out, arguments.force)
+    if (arguments.bags is None) == (arguments.datasets is None):
+        raise ValueError("compare needs either --bags with --labels, or --datasets.")
+    folds: Any = BagFolds
+    datasets: Any = arguments.datasets.split(",") if arguments.datasets else None
+    if arguments.bags is not None:
+        if arguments.labels is None:
+            raise ValueError("compare --bags needs --labels.")
+        data = read_labelled(arguments, printer)
+        found = Bunch(bags=data.bags, y=data.y)
+        if data.patients is not None:
+            found.groups, folds = data.patients, GroupFolds
+        datasets = {arguments.bags.name: found}
+    made = run_comparison(
+        arguments.models.split(","),
+        datasets,
+        folds(n_splits=arguments.cv, seeds=tuple(range(arguments.seeds))),
+        n_jobs=arguments.jobs,
+        progress=not arguments.json,
+    )
+    print_comparison(made, printer.console)
+    if arguments.out is not None:
+        with new_file(arguments.out) as draft:
+            made.rows.to_csv(draft, index=False)
+        printer.say(f"wrote {escape(str(arguments.out))}")
+    printer.result({"summary": made.summary().to_dict("records")})
+    return 0
+
+
+def reproduce(arguments: Namespace) -> int:
+    """Run the experiments of a checkout."""
+    from bagwise.report.reproduce import find_experiments
+    from bagwise.report.reproduce import reproduce as run_experiments
+
+    printer = Printer(arguments.json)
+    if arguments.list:
+        found = find_experiments()
+        table = Table("experiment", "what")
+        for experiment in found.values():
+            table.add_row(experiment.name, experiment.title)
+        printer.show(table)
+        printer.result({name: experiment.title for name, experiment in found.items()})
+        return 0
+    frame = run_experiments(
+        arguments.names or "all",
+        quick=arguments.quick,
+        out=arguments.out,
+        n_jobs=arguments.jobs,
+        fresh=arguments.fresh,
+        console=printer.console,
+    )
+    printer.result({"out": str(arguments.out), "rows": frame.to_dict("records")})
+    return 0
+
+
+def datasets(arguments: Namespace) -> int:
+    """List the data sets."""
+    from bagwise.report.catalogue import catalogue
+
+    printer = Printer(arguments.json)
+    entries = catalogue()
+    table = Table("name", "bags", "positive", "instances", "features", "where", "what")
+    for entry in entries:
+        table.add_row(*("" if value is None else str(value) for value in entry.values()))
+    printer.show(table)
+    printer.result({"datasets": entries})
+    return 0
+
+
+def info(arguments: Namespace) -> int:
+    """Say what a model file holds."""
+    from bagwise import persist
+
+    printer = Printer(arguments.json)
+    about = persist.about(arguments.model)
+    table = Table(show_header=False, title=str(arguments.model), title_justify="left")
+    for name in ("model", "steps", "classes", "n_features", "bagwise", "format_version"):
+        value = about.get(name)
+        table.add_row(name, " → ".join(value) if isinstance(value, list) else str(value))
+    for name, value in (about.get("training") or {}).items():
+        table.add_row(f"training {name}", str(value))
+    for name, value in about["parameters"].items():
+        table.add_row(f"parameter {name}", value)
+    printer.show(table)
+    printer.result(about)
+    return 0
+
+
+# What several commands share.
+
+
+def settings(pairs: list[str]) -> dict[str, Any]:
+    """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set needs NAME=VALUE; got {pair!r}.")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[name] = text
+    return found
+
+
+def file_names(arguments: Namespace) -> Names:
+    """What the options say things are called."""
+    columns = arguments.feature_columns
+    return Names(
+        features=arguments.features,
+        coords=arguments.coords,
+        images=getattr(arguments, "images", None),
+        bag=arguments.id_column,
+        label=arguments.label_column,
+        patient=arguments.patient_column,
+        feature_columns=tuple(columns.split(",")) if columns else None,
+        encoder=arguments.encoder,
+    )
+
+
+def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = True) -> Training:
+    """Bags with labels, or one report of all that is wrong."""
+    data = read_training(
+        arguments.bags,
+        arguments.labels,
+        file_names(arguments),
+        instance_labels=getattr(arguments, "instance_labels", None),
+        skip_bad=arguments.skip_bad,
+        two_classes=two_classes,
+        progress=printer.bar("reading bags"),
+    )
+    _say_skipped(data.skipped, printer)
+    printer.say(f"read {data.bags!r} from {escape(str(arguments.bags))}")
+    return data
+
+
+def _read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
+    found = scan_bags(arguments.bags, file_names(arguments), progress=printer.bar("reading bags"))
+    if found.bags is None or (found.problems and not arguments.skip_bad):
+        raise BadFilesError(found.problems)
+    _say_skipped(found.problems, printer)
+    return found.bags, found.problems
+
+
+def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
+    if skipped:
+        printer.warn(f"skipped {len(skipped)}:")
+        for problem in skipped:
+            printer.say(f"  {escape(str(problem))}")
+
+
+def _known_labels(arguments: Namespace, data: Training) -> Any:
+    if data.instance_labels is not None or not arguments.use_instance_labels:
+        return data.instance_labels
+    if data.bags.instance_labels is None:
+        raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
+    return data.bags.instance_labels
+
+
+def _positive_last(data: Training, positive: str | None, printer: Printer) -> tuple[Training, Any]:
+    """Labels in which the positive class comes last, and the names if they had to be coded."""
+    classes = np.unique(data.y).tolist()
+    texts = [str(c) for c in classes]
+    if positive is None:
+        if isinstance(classes[1], str):
+            printer.say(f"positive class: {escape(texts[1])} (choose with --positive)")
+        return data, None
+    if positive not in texts:
+        raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
+    if positive == texts[1]:
+        return data, None
+    # Estimators sort their classes, so the other order is stored as 0 and 1 with names.
+    return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
+
+
+def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> None:
+    expected = about.get("n_features")
+    if expected is not None and bags.n_features != expected:
+        raise ValueError(
+            f"{arguments.bags}: bags have {bags.n_features} features, but "
+            f"{arguments.model} was trained on {expected}."
+        )
+
+
+def _named(y: Any, names: Any) -> Any:
+    return y if names is None else np.asarray(names)[y]
+
+
+def _history(model: Any) -> Any:
+    last = model[-1] if hasattr(model, "steps") else model
+    history = getattr(last, "bound_history_", None)
+    return None if history is None or len(history) < 2 else np.asarray(history, dtype=float)
+
+
+def metrics_table(metrics: dict[str, float], title: str) -> Table:
+    """Metrics side by side."""
+    table = Table(title=title, title_justify="left")
+    for name in metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    table.add_row(*(f"{value:.3f}" for value in metrics.values()))
+    return table

@@ -1,0 +1,67 @@
+"""What the commands print: words for people on one stream, JSON for machines on the other."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Printer:
+    """Prints for people; with ``--json`` that goes to stderr and the result to stdout."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """A line with rich markup."""
+        self.console.print(text)
+
+    def show(self, renderable: Any) -> None:
+        """A table or any other rich object."""
+        self.console.print(renderable, soft_wrap=False)
+
+    def warn(self, text: str) -> None:
+        """A line that asks for attention."""
+        self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+
+    def result(self, content: dict[str, Any]) -> None:
+        """The machine-readable result, printed only with ``--json``."""
+        if self.as_json:
+            json.dump(content, sys.stdout, indent=1, default=_plain)
+            sys.stdout.write("\n")
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """A spinner while something without known length runs."""
+        with self.console.status(what):
+            yield
+
+    def bar(self, what: str) -> Any:
+        """A progress bar as a function of files and their number."""
+
+        def track(items: Iterable[Any], total: int) -> Iterable[Any]:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            with Progress(*columns, console=self.console, transient=True) as progress:
+                yield from progress.track(items, total=total, description=what)
+
+        return track
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return str(value)

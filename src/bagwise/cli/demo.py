@@ -1,0 +1,107 @@
+"""The demo: what a user does with files, done on bundled digits through the same commands."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from bagwise.cli.console import Printer
+from bagwise.files import new_folder
+
+
+def demo(arguments: Namespace) -> int:
+    """Digit bags as a folder of HDF5 files, then fit, predict and report."""
+    from bagwise.cli.parser import main
+
+    printer = Printer(arguments.json)
+    out: Path = arguments.out
+    place = shlex.quote(str(out))
+    start = time.perf_counter()
+    if arguments.bags < 20:
+        raise ValueError(f"--bags must be at least 20 for a demo; got {arguments.bags}.")
+    printer.say(
+        "[bold]1. Bags on disk[/bold]: one .h5 file per bag of handwritten digits; a bag is"
+    )
+    printer.say("   positive when it holds a 9. The labels say which bags, never which digits.")
+    with new_folder(out) as draft:
+        truth = _write_digits(draft, arguments.bags)
+    printer.say(f"   wrote {escape(str(out))}/train, new and two label files")
+    quiet = ["--json"] if arguments.json else []
+    commands = [
+        (
+            "2. Train",
+            f"fit --bags {place}/train --labels {place}/train.csv --positive nine --model vgpmil "
+            f"--set n_inducing=80 --set calibrate=True --cv 5 --out {place}/model.bagwise",
+        ),
+        (
+            "3. Predict bags it has never seen",
+            f"predict {place}/model.bagwise --bags {place}/new --labels {place}/new.csv "
+            f"--images images --out {place}/results",
+        ),
+    ]
+    for title, line in commands:
+        printer.say(f"\n[bold]{title}[/bold]\n[dim]$ bagwise {escape(line)}[/dim]")
+        code = main([*shlex.split(line), *quiet])
+        if code:
+            return code
+    _show_instances(printer, out, truth)
+    seconds = time.perf_counter() - start
+    printer.say(
+        f"\nDone in {seconds:.0f} s. Open [bold]{escape(str(out / 'results' / 'report.html'))}"
+        "[/bold] in a browser."
+    )
+    return 0
+
+
+def _write_digits(folder: Path, n_bags: int) -> dict[str, Any]:
+    """Two thirds to train on, one third as the new bags; returns the truth about the digits."""
+    import h5py
+
+    from bagwise.datasets import load_digit_bags
+
+    data = load_digit_bags(n_bags=n_bags, random_state=0)
+    cut = 2 * n_bags // 3
+    truth = {}
+    images = data.bags.split((data.images * 255).astype(np.uint8))
+    nines = data.bags.split(np.asarray(data.instance_labels))
+    for part, chosen in [("train", range(cut)), ("new", range(cut, n_bags))]:
+        (folder / part).mkdir()
+        lines = ["slide_id,label"]
+        for i in chosen:
+            name = f"bag_{i:03d}"
+            with h5py.File(folder / part / f"{name}.h5", "w") as file:
+                file["features"] = data.bags[i].astype(np.float32)
+                file["images"] = images[i]
+            lines.append(f"{name},{'nine' if data.y[i] else 'none'}")
+            truth[name] = nines[i]
+        (folder / f"{part}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return truth
+
+
+def _show_instances(printer: Printer, out: Path, truth: dict[str, Any]) -> None:
+    """How well the digits were found, which no label had told."""
+    import pandas as pd
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    instances = pd.read_parquet(out / "results" / "instances.parquet")
+    is_nine = np.asarray(
+        [truth[bag][i] for bag, i in zip(instances["bag"], instances["index"], strict=True)]
+    )
+    p = instances["probability"].to_numpy()
+    table = Table(title="single digits, never labelled", title_justify="left")
+    for column in ("digits", "nines", "auc", "average precision"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        str(len(p)),
+        str(int(is_nine.sum())),
+        f"{roc_auc_score(is_nine, p):.3f}",
+        f"{average_precision_score(is_nine, p):.3f}",
+    )
+    printer.show(table)

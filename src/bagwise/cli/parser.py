@@ -1,0 +1,308 @@
+"""Arguments of the commands, and how a command ends.
+
+Exit codes: 0 done; 1 measured, and something fell short; 2 the input or the arguments cannot
+be used, nothing was written; 130 interrupted, nothing was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+EXIT_CODES = """exit codes:
+  0    done
+  2    the arguments, files or labels cannot be used; nothing was written
+  130  interrupted with Ctrl-C; nothing was written"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"bagwise: error: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    if arguments.command is None:
+        build_parser().print_help()
+        return 0
+    module, _, function = arguments.run.partition(":")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", UserWarning)
+            warnings.showwarning = _show_warning
+            return int(getattr(import_module(module), function)(arguments) or 0)
+    except KeyboardInterrupt:
+        print("bagwise: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, ImportError) as error:
+        if arguments.traceback:
+            raise
+        print(f"bagwise: error: {_message(error)}", file=sys.stderr)
+        return 2
+
+
+def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+    """A warning as one line; where in the code it arose is no use to who types commands."""
+    print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error).strip() or type(error).__name__
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    from bagwise import __version__
+
+    parser = _Parser(
+        prog="bagwise",
+        description="Learn from labelled bags; say which instances made the label.",
+        epilog=_examples(
+            "bagwise demo",
+            "bagwise fit --bags features/ --labels labels.csv --cv 5 --out model.bagwise",
+            "bagwise predict model.bagwise --bags new/ --out results/",
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"bagwise {__version__}")
+    parser.set_defaults(traceback=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
+        add(commands)
+    return parser
+
+
+def _examples(*lines: str) -> str:
+    return "examples:\n" + "\n".join(f"  {line}" for line in lines) + "\n\n" + EXIT_CODES
+
+
+def _command(commands: Any, name: str, run: str, about: str, *examples: str) -> Any:
+    command = commands.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=_examples(*examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=f"bagwise.cli.{run}")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    command.add_argument("--traceback", action="store_true", help="show where an error arose")
+    return command
+
+
+def _bag_options(command: Any, *, labels: str) -> None:
+    """Where bags and labels are, and what things are called in them."""
+    data = command.add_argument_group("data")
+    what = "folder of .h5, .npy, .npz or .pt files, one per bag; or a CSV or Parquet table"
+    data.add_argument("--bags", required=True, type=Path, metavar="PATH", help=what)
+    data.add_argument(
+        "--labels",
+        required=labels == "required",
+        type=Path,
+        metavar="CSV",
+        help="labels of the bags: columns slide_id and label"
+        + ("" if labels == "required" else " (optional: adds ROC and calibration)"),
+    )
+    data.add_argument(
+        "--skip-bad", action="store_true", help="use the good files and list the others"
+    )
+    names = command.add_argument_group("names in the files")
+    names.add_argument("--features", default="features", metavar="NAME", help="dataset of features")
+    names.add_argument("--coords", default="coords", metavar="NAME", help="dataset of coordinates")
+    names.add_argument(
+        "--encoder", metavar="NAME", help="use features_NAME/ where there are several"
+    )
+    names.add_argument(
+        "--id-column", default="slide_id", metavar="NAME", help="column with the bag's name"
+    )
+    names.add_argument("--label-column", default="label", metavar="NAME", help="column of labels")
+    names.add_argument(
+        "--patient-column", metavar="NAME", help="keep the bags of a patient in one fold"
+    )
+    names.add_argument(
+        "--feature-columns",
+        metavar="A,B,...",
+        help="columns of a table that are features (default: all others)",
+    )
+
+
+def _output_options(command: Any, what: str, required: bool = True) -> None:
+    command.add_argument("--out", required=required, type=Path, metavar="PATH", help=what)
+    command.add_argument("--force", action="store_true", help="replace an existing output")
+
+
+def _fit(commands: Any) -> None:
+    command = _command(
+        commands,
+        "fit",
+        "commands:fit",
+        "train a model on labelled bags and save it",
+        "bagwise fit --bags features/ --labels labels.csv --out model.bagwise",
+        "bagwise fit --bags features/ --labels labels.csv --model vgpmil \\",
+        "            --set n_inducing=100 --set scale=global --cv 5 --out model.bagwise",
+        "bagwise fit --bags rows.csv --id-column molecule --labels y.csv --out m.bagwise",
+    )
+    _bag_options(command, labels="required")
+    command.add_argument(
+        "--instance-labels",
+        type=Path,
+        metavar="CSV",
+        help="instance labels you have: columns slide_id, index, label",
+    )
+    command.add_argument(
+        "--use-instance-labels",
+        action="store_true",
+        help="train on the instance labels in the bag files, too",
+    )
+    command.add_argument(
+        "--positive",
+        metavar="LABEL",
+        help="the label of bags that hold what is looked for (default: the last in order)",
+    )
+    model = command.add_argument_group("model")
+    model.add_argument(
+        "--model", default="vgpmil", metavar="NAME", help="which model (default: vgpmil)"
+    )
+    model.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the model; may be repeated",
+    )
+    model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
+    _output_options(command, "model file to write, such as model.bagwise")
+
+
+def _predict(commands: Any) -> None:
+    command = _command(
+        commands,
+        "predict",
+        "commands:predict",
+        "apply a saved model: bags.csv, instances.parquet and report.html",
+        "bagwise predict model.bagwise --bags new/ --out results/",
+        "bagwise predict model.bagwise --bags held_out/ --labels labels.csv --out results/",
+    )
+    command.add_argument("model", type=Path, help="model file made by bagwise fit")
+    _bag_options(command, labels="optional")
+    command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
+    _threshold(command)
+    _output_options(command, "folder to write")
+
+
+def _threshold(command: Any) -> None:
+    command.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        metavar="P",
+        help="a bag is positive above this probability (default: 0.5)",
+    )
+
+
+def _evaluate(commands: Any) -> None:
+    command = _command(
+        commands,
+        "evaluate",
+        "commands:evaluate",
+        "measure a saved model on labelled bags it has not seen",
+        "bagwise evaluate model.bagwise --bags held_out/ --labels labels.csv",
+    )
+    command.add_argument("model", type=Path, help="model file made by bagwise fit")
+    _bag_options(command, labels="required")
+
+
+def _compare(commands: Any) -> None:
+    command = _command(
+        commands,
+        "compare",
+        "commands:compare",
+        "cross-validate several models on the same folds",
+        "bagwise compare --bags features/ --labels labels.csv --models vgpmil,misvm,statistics",
+        "bagwise compare --datasets musk1,fox --models vgpmil,misvm --out comparison.csv",
+    )
+    _bag_options(command, labels="optional")
+    for action in command._actions:
+        if action.dest == "bags":
+            action.required = False
+    command.add_argument(
+        "--datasets", metavar="A,B,...", help="bundled data sets instead of --bags"
+    )
+    command.add_argument(
+        "--models",
+        default="vgpmil,misvm,statistics",
+        metavar="A,B,...",
+        help="which models (default: vgpmil,misvm,statistics)",
+    )
+    command.add_argument("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")
+    command.add_argument("--seeds", type=int, default=1, help="repetitions (default: 1)")
+    command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    _output_options(command, "CSV with every fold's result", required=False)
+
+
+def _reproduce(commands: Any) -> None:
+    command = _command(
+        commands,
+        "reproduce",
+        "commands:reproduce",
+        "run the experiments behind the documented numbers (needs a checkout)",
+        "bagwise reproduce --list",
+        "bagwise reproduce musk --quick",
+    )
+    command.add_argument("names", nargs="*", help="experiments, or words of their names")
+    command.add_argument("--list", action="store_true", help="only list them")
+    command.add_argument("--quick", action="store_true", help="fewer seeds and sets")
+    command.add_argument("--fresh", action="store_true", help="run again what is complete")
+    command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    command.add_argument("--out", type=Path, default=Path("reproduction"), metavar="FOLDER")
+
+
+def _demo(commands: Any) -> None:
+    command = _command(
+        commands,
+        "demo",
+        "demo:demo",
+        "the whole path on bundled digits: files, fit, predict, report",
+        "bagwise demo",
+        "bagwise demo --out somewhere/",
+    )
+    command.add_argument("--out", type=Path, default=Path("demo-output"), metavar="FOLDER")
+    command.add_argument(
+        "--bags", type=int, default=150, metavar="N", help="number of bags (default: 150)"
+    )
+
+
+def _datasets(commands: Any) -> None:
+    _command(
+        commands,
+        "datasets",
+        "commands:datasets",
+        "list the data sets that come with bagwise, and those it can fetch",
+        "bagwise datasets",
+    )
+
+
+def _info(commands: Any) -> None:
+    command = _command(
+        commands,
+        "info",
+        "commands:info",
+        "say what a model file holds, without running it",
+        "bagwise info model.bagwise",
+    )
+    command.add_argument("model", type=Path, help="model file made by bagwise fit")

@@ -1,0 +1,396 @@
+"""One self-contained HTML file that says which bags are positive, why, and how sure we are.
+
+Nothing is loaded from anywhere: style, script and data are in the page. Numbers per instance
+travel as base64 of small integers, so that a hundred thousand instances take about a megabyte.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.metrics import precision_recall_curve, roc_curve
+
+from bagwise.bags import Bags
+from bagwise.evaluate import reliability_curve
+from bagwise.files import Problem, new_file
+from bagwise.report.charts import Axis, Series, histogram, line_chart
+from bagwise.report.evaluation import Evaluation
+from bagwise.report.predictions import Predictions
+
+# Instances put into the page; all of them are in instances.parquet.
+_MAX_INSTANCES = 150_000
+_MAX_PIXELS = 6_000_000
+# A curve keeps this many points; the eye sees no more.
+_MAX_POINTS = 300
+_UNIT = Axis("", 0.0, 1.0)
+
+
+class Report(NamedTuple):
+    """Everything the page shows."""
+
+    predictions: Predictions
+    bags: Bags
+    about: dict[str, Any]
+    truth: Any = None
+    evaluation: Evaluation | None = None
+    history: Any = None
+    skipped: Sequence[Problem] = ()
+    title: str = "Predictions"
+
+
+def write_report(report: Report, path: str | Path) -> Path:
+    """Write the page, whole or not at all.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report.html import Report, write_report
+    >>> from bagwise.report.predictions import predict_tables
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> page = write_report(Report(made, bags, {}), pathlib.Path(tempfile.mkdtemp()) / "r.html")
+    >>> "<!doctype html>" in page.read_text(encoding="utf-8")
+    True
+    """
+    with new_file(path) as draft:
+        draft.write_text(render_report(report), encoding="utf-8")
+    return Path(path)
+
+
+def render_report(report: Report) -> str:
+    """The page as text."""
+    assets = files("bagwise.report") / "assets"
+    data = json.dumps(_payload(report), separators=(",", ":"), allow_nan=False)
+    page = (assets / "report.html").read_text(encoding="utf-8")
+    parts = {
+        "title": escape(report.title),
+        "style": (assets / "report.css").read_text(encoding="utf-8"),
+        "script": (assets / "report.js").read_text(encoding="utf-8"),
+        # "</script>" inside a name must not end the data.
+        "data": data.replace("<", "\\u003c"),
+        "lead": _lead(report),
+        "tiles": _tiles(report),
+        "warnings": _warnings(report),
+        "evaluation": _evaluation(report),
+        "about": _about(report),
+    }
+    for name, text in parts.items():
+        page = page.replace(f"<!--{name}-->", text)
+    return page
+
+
+# The data the script works on.
+
+
+def _payload(report: Report) -> dict[str, Any]:
+    table, bags = report.predictions.bags, report.bags
+    payload: dict[str, Any] = {
+        "classes": [str(c) for c in report.predictions.classes],
+        "threshold": report.predictions.threshold,
+        "ids": [str(v) for v in table["id"]],
+        "p": _rounded(table["probability"]),
+        "std": _rounded(table["std"]),
+        "label": [report.predictions.classes.index(v) for v in table["label"].tolist()],
+        "n": bags.sizes.tolist(),
+        "truth": _truth_codes(report),
+        "score": _rounded(table["score"]) if "score" in table else None,
+    }
+    if report.evaluation is not None:
+        payload["evaluation"] = {
+            "y": report.evaluation.y.tolist(),
+            "p": _rounded(report.evaluation.probability),
+        }
+    if report.predictions.instances is not None:
+        payload["instances"] = _instance_payload(report)
+    return payload
+
+
+def _truth_codes(report: Report) -> list[int | None] | None:
+    if report.truth is None:
+        return None
+    codes = {c: i for i, c in enumerate(report.predictions.classes)}
+    return [codes.get(v) for v in np.asarray(report.truth).tolist()]
+
+
+def _instance_payload(report: Report) -> dict[str, Any]:
+    """Instances of the most probable bags, as many as fit the page."""
+    bags, table = report.bags, report.predictions.instances
+    shown = _shown_bags(report)
+    rows = np.concatenate([np.arange(bags.offsets[i], bags.offsets[i + 1]) for i in shown])
+    value = table["probability"].to_numpy()
+    if np.isnan(value).any():  # scores only: their rank is all there is to show
+        value = table["score"].rank(pct=True).to_numpy()
+    payload: dict[str, Any] = {
+        "bags": shown.tolist(),
+        "sizes": bags.sizes[shown].tolist(),
+        "p": _packed(value[rows]),
+        "std": None,
+    }
+    std = table["std"].to_numpy()[rows]
+    if np.isfinite(std).all():
+        payload["std"] = _packed(np.clip(std, 0, 1))
+    coords = bags.columns.get("coords")
+    if coords is not None:
+        payload["xy"] = _base64(np.asarray(coords)[rows, :2].astype("<f4"))
+        size = bags.columns.get("patch_size")
+        payload["patch"] = None if size is None else size[bags.offsets[:-1][shown]].tolist()
+    images = bags.columns.get("images")
+    if images is not None:
+        payload["images"] = _image_payload(np.asarray(images), rows)
+    return payload
+
+
+def _shown_bags(report: Report) -> Any:
+    p = report.predictions.bags["probability"].to_numpy()
+    order = np.argsort(-np.nan_to_num(p), kind="stable")
+    return order[np.cumsum(report.bags.sizes[order]) <= _MAX_INSTANCES]
+
+
+def _image_payload(images: Any, rows: Any) -> dict[str, Any] | None:
+    """Raw pixels, gray or RGB, thinned until they fit."""
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
+        return None
+    step = 1
+    while len(rows) * (images.shape[1] // step) * (images.shape[2] // step) > _MAX_PIXELS:
+        step += 1
+    small = images[rows][:, ::step, ::step]
+    if small.dtype != np.uint8:
+        low, high = float(small.min()), float(small.max())
+        small = ((small - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+    small = small[..., None] if small.ndim == 3 else small[..., :3]
+    return {
+        "height": small.shape[1],
+        "width": small.shape[2],
+        "channels": small.shape[3],
+        "pixels": _base64(small),
+    }
+
+
+def _packed(values: Any) -> str:
+    return _base64(np.round(np.clip(values, 0, 1) * 65535).astype("<u2"))
+
+
+def _base64(array: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+
+
+def _rounded(values: Any) -> list[float | None]:
+    return [round(float(v), 5) if np.isfinite(v) else None for v in values]
+
+
+# The parts that are written here.
+
+
+def _lead(report: Report) -> str:
+    table, classes = report.predictions.bags, report.predictions.classes
+    positive = int((table["label"] == classes[-1]).sum())
+    name = report.about.get("extra", {}).get("name") or report.about.get("model")
+    model = f"The model <strong>{escape(str(name))}</strong>" if name else "The model"
+    return (
+        f"{model} calls <strong>{positive} of {len(table)}</strong> bags "
+        f"<span class='tag pos'>{escape(str(classes[-1]))}</span>. Open a bag to see which of "
+        "its instances made it so, and how sure the model is."
+    )
+
+
+def _tiles(report: Report) -> str:
+    bags = report.bags
+    tiles = [
+        (f"{len(bags):,}", "bags"),
+        (f"{bags.n_instances:,}", "instances"),
+        (f"{bags.n_features:,}", "features"),
+        (f"{int(np.median(bags.sizes)):,}", "instances in a typical bag"),
+    ]
+    if report.evaluation is not None and len(np.unique(report.evaluation.y)) == 2:
+        tiles.append((f"{report.evaluation.metrics()['auc']:.3f}", "area under the ROC curve"))
+    return "".join(
+        f"<div class='tile'><b>{value}</b><span>{what}</span></div>" for value, what in tiles
+    )
+
+
+def _warnings(report: Report) -> str:
+    remarks = [f"Training data: {r}" for r in report.about.get("extra", {}).get("remarks", [])]
+    remarks += [f"Left out: {problem}" for problem in report.skipped]
+    if report.predictions.instances is None:
+        remarks.append("This model judges whole bags; it says nothing about their instances.")
+    elif len(_shown_bags(report)) < len(report.bags):
+        remarks.append(
+            f"Instances are shown for the {len(_shown_bags(report))} most probable bags; "
+            "instances.parquet has all of them."
+        )
+    if report.predictions.bags["probability"].isna().any():
+        remarks.append("This model gives scores, not probabilities.")
+    if not remarks:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in remarks)
+    head = "<aside class='notes' aria-label='Good to know'><h2>Good to know</h2>"
+    return f"{head}<ul>{items}</ul></aside>"
+
+
+def _evaluation(report: Report) -> str:
+    cards = []
+    found = report.evaluation
+    if found is not None and len(np.unique(found.y)) == 2:
+        cards += [_metrics_card(found), _confusion_card(report), *_curve_cards(found)]
+    cards.append(_histogram_card(report))
+    if report.history is not None:
+        cards.append(_history_card(report.history))
+    source = "" if found is None else f"<p class='sub'>Measured by {escape(found.source)}.</p>"
+    return f"<h2 id='quality'>How good is it?</h2>{source}<div class='cards'>{''.join(cards)}</div>"
+
+
+def _metrics_card(found: Evaluation) -> str:
+    words = {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "log_loss": "log-loss (lower is better)",
+        "brier": "Brier score (lower is better)",
+        "ece": "calibration error (lower is better)",
+    }
+    rows = "".join(
+        f"<tr><th scope='row'>{words[name]}</th><td>{value:.3f}</td></tr>"
+        for name, value in found.metrics().items()
+    )
+    return _card("In numbers", f"<table class='facts'>{rows}</table>")
+
+
+def _confusion_card(report: Report) -> str:
+    negative, positive = (escape(str(c)) for c in report.predictions.classes[-2:])
+    start = report.predictions.threshold
+    return _card(
+        "Right and wrong at a threshold",
+        f"<label class='slider'>call a bag {positive} above <output id='at'>{start:.2f}</output>"
+        f"<input id='threshold' type='range' min='0.01' max='0.99' step='0.01' value='{start}'>"
+        "</label><table class='confusion'><thead><tr><td></td>"
+        f"<th scope='col'>called {negative}</th><th scope='col'>called {positive}</th></tr></thead>"
+        f"<tbody><tr><th scope='row'>is {negative}</th><td id='tn'></td><td id='fp'></td></tr>"
+        f"<tr><th scope='row'>is {positive}</th><td id='fn'></td><td id='tp'></td></tr></tbody>"
+        "</table><p class='sub' id='rates' aria-live='polite'></p>",
+    )
+
+
+def _curve_cards(found: Evaluation) -> list[str]:
+    y, p = found.y, found.probability
+    auc = found.metrics()["auc"]
+    fpr, tpr, _ = roc_curve(y, p)
+    precision, recall, _ = precision_recall_curve(y, p)
+    prevalence = float(np.mean(y))
+    bins = reliability_curve(y, p)
+    diagonal = Series([0, 1], [0, 1], "guide")
+    return [
+        _chart_card(
+            "ROC curve",
+            f"Area under the curve {auc:.3f}; the dashed diagonal is guessing.",
+            ("false positive rate", "true positive rate"),
+            [diagonal, Series(*_thin(fpr, tpr), "line")],
+        ),
+        _chart_card(
+            "Precision and recall",
+            f"Guessing would have a precision of {prevalence:.2f}, the share of positive bags.",
+            ("recall", "precision"),
+            [
+                Series([0, 1], [prevalence, prevalence], "guide"),
+                Series(*_thin(recall, precision), "line"),
+            ],
+        ),
+        _chart_card(
+            "Can the probabilities be believed?",
+            "Among bags given a probability, the share that is positive. On the dashed line "
+            "they agree.",
+            ("predicted probability", "share that is positive"),
+            [
+                diagonal,
+                Series(bins.predicted, bins.observed, "line"),
+                Series(bins.predicted, bins.observed, "dots"),
+            ],
+        ),
+    ]
+
+
+def _histogram_card(report: Report) -> str:
+    p = report.predictions.bags["probability"].to_numpy()
+    p = p[np.isfinite(p)]
+    if report.truth is not None and len(p) == len(report.truth):
+        codes = np.asarray([-1 if c is None else c for c in _truth_codes(report) or []])
+        groups = [(p[codes == 0], "bar neg"), (p[codes == 1], "bar pos"), (p[codes < 0], "bar")]
+        names = [escape(str(c)) for c in report.predictions.classes]
+        legend = (
+            f"<p class='sub'><i class='key neg'></i> truly {names[0]} "
+            f"<i class='key pos'></i> truly {names[1]}</p>"
+        )
+    else:
+        groups, legend = [(p, "bar")], ""
+    sure = int(((p < 0.1) | (p > 0.9)).sum())
+    alt = f"{sure} of {len(p)} bags are below 0.1 or above 0.9."
+    axis = Axis("probability of a bag", 0.0, 1.0)
+    return _card("How sure is the model?", histogram("Probabilities", alt, axis, groups) + legend)
+
+
+def _history_card(history: Any) -> str:
+    low, high = float(np.min(history)), float(np.max(history))
+    pad = 0.05 * ((high - low) or 1.0)
+    steps, values = _thin(np.arange(1, len(history) + 1), history)
+    alt = (
+        f"The bound rises from {history[0]:.4g} to {history[-1]:.4g} in {len(history)} iterations."
+    )
+    chart = line_chart(
+        "Training",
+        alt,
+        Axis("iteration", 1, max(2, len(history))),
+        Axis("evidence bound", low - pad, high + pad),
+        [Series(steps, values, "line")],
+    )
+    return _card("Training", f"{chart}<p class='sub'>{alt}</p>")
+
+
+def _chart_card(title: str, alt: str, names: tuple[str, str], series: Sequence[Series]) -> str:
+    x, y = (_UNIT._replace(name=name) for name in names)
+    return _card(title, f"{line_chart(title, alt, x, y, series)}<p class='sub'>{alt}</p>")
+
+
+def _card(title: str, inside: str) -> str:
+    return f"<section class='card'><h3>{escape(title)}</h3>{inside}</section>"
+
+
+def _thin(x: Any, y: Any) -> tuple[Any, Any]:
+    if len(x) <= _MAX_POINTS:
+        return x, y
+    keep = np.unique(np.linspace(0, len(x) - 1, _MAX_POINTS).astype(int))
+    return np.asarray(x)[keep], np.asarray(y)[keep]
+
+
+def _about(report: Report) -> str:
+    about = report.about
+    now = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    facts = [("made", now)]
+    if about.get("steps"):
+        facts.append(("model", " → ".join(about["steps"])))
+    training = about.get("training") or {}
+    if training:
+        counts = ", ".join(f"{n} × {c}" for c, n in training.get("classes", {}).items())
+        facts.append(
+            (
+                "trained on",
+                f"{training['n_bags']:,} bags ({counts}), {training['n_instances']:,} instances, "
+                f"{training['n_features']:,} features",
+            )
+        )
+    if about.get("bagwise"):
+        facts.append(("saved by", f"bagwise {about['bagwise']}"))
+    if about.get("parameters"):
+        settings = ", ".join(f"{k}={v}" for k, v in about["parameters"].items())
+        facts.append(("parameters", settings))
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts
+    )
+    return f"<table class='facts wide'>{rows}</table>"

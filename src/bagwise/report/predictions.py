@@ -1,0 +1,109 @@
+"""What a model says about bags and their instances, as two tables."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bagwise.bags import Bags
+
+
+class Predictions(NamedTuple):
+    """Tables of a model's answers.
+
+    ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
+    coordinates where known, probability, std. ``std`` is missing where a model gives none, and
+    ``instances`` is None where a model cannot rank them.
+    """
+
+    bags: Any
+    instances: Any
+    classes: list[Any]
+    threshold: float
+
+
+def predict_tables(
+    model: Any, bags: Bags, threshold: float = 0.5, class_names: Any = None
+) -> Predictions:
+    """Probability and uncertainty of every bag and instance.
+
+    ``class_names`` replaces the model's classes in the tables.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report.predictions import predict_tables
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> list(made.bags.columns), len(made.instances) == bags.n_instances
+    (['id', 'probability', 'std', 'label'], True)
+    """
+    import pandas as pd
+
+    p, std = _probability(model, bags, "predict_proba")
+    classes = np.asarray(model.classes_)
+    if p is None:
+        labels, p = model.predict(bags), np.full(len(bags), np.nan)
+    elif threshold == 0.5:
+        labels = model.predict(bags)
+    else:
+        labels = classes[(p > threshold).astype(int)]
+    names = classes if class_names is None else np.asarray(class_names)
+    labels = names[(np.asarray(labels) == classes[1]).astype(int)]
+    columns = {"id": bags.ids, "probability": p, "std": std, "label": labels}
+    if np.isnan(p).any():
+        columns["score"] = model.decision_function(bags)
+    return Predictions(
+        pd.DataFrame(columns), _instance_table(model, bags), names.tolist(), threshold
+    )
+
+
+def _instance_table(model: Any, bags: Bags) -> Any:
+    import pandas as pd
+
+    if not hasattr(model, "decision_function_instances"):
+        return None
+    p, std = _probability(model, bags, "predict_proba_instances")
+    owner = bags.bag_index
+    columns: dict[str, Any] = {
+        "bag": pd.Categorical.from_codes(owner, categories=pd.Index(bags.ids)),
+        "index": np.arange(bags.n_instances) - bags.offsets[owner],
+    }
+    coords = bags.columns.get("coords")
+    if coords is not None:
+        for name, values in zip("xyz", coords.T, strict=False):
+            columns[name] = values
+    if p is None:
+        columns["score"] = model.decision_function_instances(bags)
+        p = np.full(bags.n_instances, np.nan)
+    return pd.DataFrame({**columns, "probability": p, "std": std})
+
+
+def _probability(model: Any, bags: Bags, method: str) -> tuple[Any, Any]:
+    """Probability of the positive class and its standard deviation, or None and NaN."""
+    n = bags.n_instances if method.endswith("_instances") else len(bags)
+    unknown = np.full(n, np.nan)
+    if not hasattr(model, method):
+        return None, unknown
+    # Only Gaussian processes know how sure they are; a pipeline passes the question on.
+    last = model[-1] if hasattr(model, "steps") else model
+    if "return_std" in inspect.signature(getattr(last, method)).parameters:
+        p, std = getattr(model, method)(bags, return_std=True)
+        return p[:, 1], std
+    return getattr(model, method)(bags)[:, 1], unknown
+
+
+def write_predictions(made: Predictions, folder: str | Path) -> list[Path]:
+    """Write ``bags.csv`` and ``instances.parquet`` into a folder."""
+    folder = Path(folder)
+    written = [folder / "bags.csv"]
+    # 17 digits: reading the file back gives the same floats.
+    made.bags.to_csv(written[0], index=False, float_format="%.17g")
+    if made.instances is not None:
+        written.append(folder / "instances.parquet")
+        made.instances.to_parquet(written[1], index=False)
+    return written
