@@ -94,11 +94,13 @@ def _efficientnet(weights: str | Path | None) -> Any:
 
 
 def _read_state(path: Any) -> Any:
+    from pickle import UnpicklingError  # noqa: TID251 - what torch's safe loader raises
+
     import torch
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
         raise ValueError(f"weights {str(path)!r} cannot be read: {error}.") from error
 
 

@@ -179,8 +179,8 @@ def edge_boxes(image: Any, n_boxes: int = 200) -> Any:
     angle = np.arctan2(np.take_along_axis(gy, pick, 2), np.take_along_axis(gx, pick, 2))[..., 0]
     edges = _thin(np.clip(strength / top, 0, 1), angle)
     finder = cv2.ximgproc.createEdgeBoxes(maxBoxes=max(n_boxes, 1), minBoxArea=64)
-    # OpenCV's orientation is that of the edge's normal, in [0, pi).
-    boxes, _ = finder.getBoundingBoxes(edges, np.mod(angle, np.pi).astype(np.float32))
+    # OpenCV's orientation is that of the edge's normal in [0, pi), with y pointing up.
+    boxes, _ = finder.getBoundingBoxes(edges, np.mod(-angle, np.pi).astype(np.float32))
     return np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
 
 
