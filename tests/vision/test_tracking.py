@@ -167,7 +167,7 @@ def test_frames_of_changing_size(clip):
 def test_large_targets_are_shrunk(clip):
     frames, boxes = clip
     big = np.stack([cv2.resize(f, None, fx=5, fy=5) for f in frames[:4]])
-    result = track(big, boxes[0] * 5, MIOTracker(random_state=0, max_side=40))
+    result = track(big, boxes[0] * 5, MIOTracker(random_state=0, side=40))
     assert centre_error(result.boxes, boxes[:4] * 5) < 10
 
 

@@ -52,12 +52,12 @@ class WeakDetector(BaseEstimator):
     pca : int or None
         Principal components kept of the standardised features.
     classifier : instance classifier, optional
-        Trained once per class. Default: ``VGPMIL(n_inducing=50, likelihood="witness")``.
+        Trained once per class. Default: ``VGPMIL(n_inducing=50)``.
     nms : float
         Of two boxes of a class that overlap more than this, the better one is kept.
     contrast : float or None
         Rank a box by its mean pixel score minus that of the ring around it, which this factor
-        times its size adds (1.5 to 2). A pixel's score is the mean log-odds of the boxes that
+        times its size adds (1.5 to 2). A pixel's score is the mean probability of the boxes that
         cover it. A multiple-instance classifier is content with the most telling part of an
         object; contrast prefers the box that holds all of it. None ranks by probability.
     overlap : float
@@ -200,7 +200,7 @@ class WeakDetector(BaseEstimator):
         for c, name in enumerate(names):
             if Y[:, c].min() == Y[:, c].max():
                 raise ValueError(
-                    f"class {name!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} images; "
+                    f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} images; "
                     "images with and without it are needed."
                 )
             known = self._instance_labels(bags, Y[:, c], name, boxes)
@@ -211,7 +211,7 @@ class WeakDetector(BaseEstimator):
         if self.classifier is None:
             from bagwise.models.variational import VGPMIL
 
-            return VGPMIL(n_inducing=50, likelihood="witness", random_state=seed)
+            return VGPMIL(n_inducing=50, random_state=seed)
         new = clone(self.classifier)
         if new.get_params().get("random_state", 0) is None:
             new.set_params(random_state=seed)
@@ -241,7 +241,7 @@ class WeakDetector(BaseEstimator):
                 continue
             if not y[i]:
                 raise ValueError(
-                    f"{bags.describe_bag(i)} has boxes of {name!r} but is labelled without it."
+                    f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
                 )
             overlap = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
             row = np.where(overlap < self.overlap / 2, 0, -1)
@@ -277,7 +277,7 @@ class WeakDetector(BaseEstimator):
         p = proba[:, 1]
         score = model.decision_function_instances(reduced)
         if self.contrast is not None:
-            score = box_contrast(bags, score, self.contrast)
+            score = box_contrast(bags, p, self.contrast)
         return score, p, std
 
     def _detections(self, bags: Bags, i: int, scored: list[Any]) -> Detections:

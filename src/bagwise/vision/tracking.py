@@ -57,7 +57,7 @@ class MIOTracker(BaseEstimator):
     n_nearest : int
         k: two patches are compared on the k features that differ least.
     search_radius : int
-        How far the target may move from one frame to the next, in pixels.
+        How far the target may move from one frame to the next.
     positive_radius : int
         Patches this close to the estimate make up the positive bag.
     negative_radius : tuple of int
@@ -79,8 +79,9 @@ class MIOTracker(BaseEstimator):
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
     threshold : float
         The target counts as lost where no patch scores higher; nothing is learned there.
-    max_side : int
-        Frames are shrunk so that the target's side (square root of its area) is at most this.
+    side : int
+        Frames are scaled so that the target's side (square root of its area) is this many pixels,
+        enlarged to twice their size at most; all radii are in pixels of the scaled frames.
     random_state : int or None
 
     Attributes
@@ -115,7 +116,7 @@ class MIOTracker(BaseEstimator):
         "bias": [Interval(Real, 0, None, closed="left")],
         "motion": [Interval(Real, 0, None, closed="left")],
         "threshold": [Interval(Real, None, None, closed="neither")],
-        "max_side": [Interval(Integral, 8, None, closed="left")],
+        "side": [Interval(Integral, 8, None, closed="left")],
         "random_state": ["random_state"],
     }
 
@@ -137,7 +138,7 @@ class MIOTracker(BaseEstimator):
         bias: float = 1.0,
         motion: float = 0.2,
         threshold: float = 0.0,
-        max_side: int = 96,
+        side: int = 56,
         random_state: int | None = None,
     ) -> None:
         self.n_features = n_features
@@ -155,7 +156,7 @@ class MIOTracker(BaseEstimator):
         self.bias = bias
         self.motion = motion
         self.threshold = threshold
-        self.max_side = max_side
+        self.side = side
         self.random_state = random_state
 
     def init(self, frame: Any, box: Any) -> None:
@@ -166,7 +167,7 @@ class MIOTracker(BaseEstimator):
         x, y, w, h = check_box(box, *grey.shape)
         self._rng = np.random.default_rng(self.random_state)
         self._frame_shape = grey.shape
-        self._factor = min(1.0, self.max_side / np.sqrt(w * h))
+        self._factor = min(2.0, self.side / np.sqrt(w * h))
         self._size = np.maximum(np.rint(np.array([w, h]) * self._factor).astype(int), _MIN_SIDE)
         self._box_size = (w, h)
         self._see(grey)
@@ -225,7 +226,7 @@ class MIOTracker(BaseEstimator):
     def _see(self, grey: Any) -> None:
         import cv2
 
-        if self._factor < 1:
+        if self._factor != 1:
             size = np.maximum(np.rint(np.array(grey.shape[::-1]) * self._factor), self._size)
             grey = cv2.resize(grey, size.astype(int).tolist(), interpolation=cv2.INTER_AREA)
         self._limit = np.array(grey.shape[::-1]) - self._size  # largest top left corner
