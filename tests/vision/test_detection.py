@@ -108,8 +108,12 @@ def test_described_bags_and_images_are_the_same(detector, scenes, described):
 
 
 def test_contrast_and_other_classifiers(scenes, described):
-    images, labels, boxes = scenes
-    for classifier in (None, SingleInstance(LogisticRegression()), VGPMIL(n_inducing=20, likelihood="or")):
+    _, labels, boxes = scenes
+    for classifier in (
+        None,
+        SingleInstance(LogisticRegression()),
+        VGPMIL(n_inducing=20, likelihood="or"),
+    ):
         detector = WeakDetector(
             PROPOSALS, pca=10, classifier=classifier, contrast=1.5, random_state=0
         ).fit(described, labels[:, None], class_names=["red"])
@@ -135,7 +139,9 @@ def test_two_classes_at_once(scenes):
 def test_same_seed_same_detections(scenes, described):
     labels = scenes[1][:, None]
     runs = [
-        WeakDetector(PROPOSALS, pca=5, random_state=4).fit(described, labels).predict(described[[1]])
+        WeakDetector(PROPOSALS, pca=5, random_state=4)
+        .fit(described, labels)
+        .predict(described[[1]])
         for _ in range(2)
     ]
     np.testing.assert_array_equal(runs[0][0].scores, runs[1][0].scores)
@@ -158,9 +164,7 @@ def test_boxes_become_instance_labels(scenes, described):
 def test_true_boxes_that_no_proposal_meets_do_not_contradict(scenes, described):
     labels = scenes[1]
     given = [{"red": [[0, 0, 1, 1]]} if i == 1 else None for i in range(len(labels))]
-    WeakDetector(PROPOSALS, pca=5, random_state=0).fit(
-        described, labels[:, None], given, ["red"]
-    )
+    WeakDetector(PROPOSALS, pca=5, random_state=0).fit(described, labels[:, None], given, ["red"])
 
 
 def test_draw(detector, scenes):
@@ -203,7 +207,9 @@ def test_bad_input(detector, scenes, described):
     with pytest.raises(ValueError, match="name no class"):
         new.fit(described, [None] * len(labels))
     with pytest.raises(ValueError, match="describe"):
-        new.fit(described.map(lambda x: x).__class__(described.instances, described.offsets), labels)
+        new.fit(
+            described.map(lambda x: x).__class__(described.instances, described.offsets), labels
+        )
     with pytest.raises(ValueError, match="labelled without it"):
         given = [{"red": [[1, 1, 9, 9]]}] + [None] * (len(labels) - 1)
         new.fit(described, labels[:, None], given, ["red"])

@@ -7,7 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from bagwise.vision.images import clip_boxes, fit_within, list_images, read_coco, read_image, read_voc
+from bagwise.vision.images import (
+    clip_boxes,
+    fit_within,
+    list_images,
+    read_coco,
+    read_image,
+    read_voc,
+)
 
 cv2 = pytest.importorskip("cv2")
 
@@ -110,7 +117,11 @@ def voc(tmp_path):
     root = tmp_path / "voc"
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (root / folder).mkdir(parents=True)
-    for name, objects in {"a": [("cat", 1, 1, 4, 6)], "b": [], "c": [("dog", 2, 2, 2, 2)] * 2}.items():
+    for name, objects in {
+        "a": [("cat", 1, 1, 4, 6)],
+        "b": [],
+        "c": [("dog", 2, 2, 2, 2)] * 2,
+    }.items():
         (root / "JPEGImages" / f"{name}.png").write_bytes(encode(np.zeros((8, 8), np.uint8)))
         items = "".join(
             f"<object><name>{c}</name><bndbox><xmin>{x0}</xmin><ymin>{y0}</ymin>"

@@ -38,7 +38,9 @@ def add_detect_fit(command: Any) -> None:
     model.add_argument("--n-boxes", type=int, default=200, help="proposals per image")
     model.add_argument("--features", choices=_BACKBONES, default="hog")
     model.add_argument("--pca", type=int, default=50, help="principal components kept")
-    model.add_argument("--contrast", type=float, help="rank boxes by contrast with a ring, 1.5 to 2")
+    model.add_argument(
+        "--contrast", type=float, help="rank boxes by contrast with a ring, 1.5 to 2"
+    )
     model.add_argument("--cache", type=Path, help="folder that keeps region features")
     model.add_argument("--seed", type=int, default=0)
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write")
@@ -198,8 +200,10 @@ def _image_set(arguments: Namespace) -> Any:
     missing = [name for name in names if name not in labels]
     unknown = sorted(set(labels) - set(names))
     if missing or unknown:
-        first = f"image {missing[0]!r} has no label" if missing else (
-            f"label for {unknown[0]!r}, which is not in {str(arguments.images)!r}"
+        first = (
+            f"image {missing[0]!r} has no label"
+            if missing
+            else (f"label for {unknown[0]!r}, which is not in {str(arguments.images)!r}")
         )
         raise ValueError(f"{first} ({len(missing)} without label, {len(unknown)} without image).")
     classes = tuple(sorted({c for row in labels.values() for c in row}))

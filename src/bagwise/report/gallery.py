@@ -79,8 +79,10 @@ def _figure(image: Any, name: str, found: Detections, least: float) -> str:
         for box, label, _, p, s in zip(*found, strict=True)
         if p >= least
     ]
-    table = "<p>nothing found" if not rows else (
-        f"<table><tr><th>class<th>probability<th>std<th>x, y, w, h{''.join(rows)}</table>"
+    table = (
+        "<p>nothing found"
+        if not rows
+        else (f"<table><tr><th>class<th>probability<th>std<th>x, y, w, h{''.join(rows)}</table>")
     )
     return (
         f"<figure><img alt='{escape(name, quote=True)}' src='data:image/jpeg;base64,{source}'>"

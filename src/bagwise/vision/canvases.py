@@ -99,9 +99,7 @@ def _place(canvas: Any, digit: Any, taken: list[Any], rng: Any) -> Any:
     for _ in range(30):
         side = int(rng.integers(size // 5, size // 3))
         x, y = (int(v) for v in rng.integers(0, size - side, 2))
-        clear = all(
-            x + side <= a or a + s <= x or y + side <= b or b + s <= y for a, b, s in taken
-        )
+        clear = all(x + side <= a or a + s <= x or y + side <= b or b + s <= y for a, b, s in taken)
         if clear:
             break
     taken.append((x, y, side))

@@ -6,6 +6,7 @@ classifier per class, whose instance probabilities score the boxes of new images
 
 from __future__ import annotations
 
+import inspect
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -72,7 +73,7 @@ class WeakDetector(BaseEstimator):
     Attributes
     ----------
     classes_ : array of class names
-    classifiers_ : list, one fitted classifier per class; None where no image or every image had it
+    classifiers_ : list, one fitted classifier per class
 
     Examples
     --------
@@ -200,8 +201,8 @@ class WeakDetector(BaseEstimator):
         for c, name in enumerate(names):
             if Y[:, c].min() == Y[:, c].max():
                 raise ValueError(
-                    f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} images; "
-                    "images with and without it are needed."
+                    f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} "
+                    "images; images with and without it are needed."
                 )
             known = self._instance_labels(bags, Y[:, c], name, boxes)
             self.classifiers_.append(self._new_classifier(seed).fit(reduced, Y[:, c], known))
@@ -261,15 +262,13 @@ class WeakDetector(BaseEstimator):
                 f"{self.n_features_in_}."
             )
         scored = [self.score_boxes(bags, c) for c in range(len(self.classes_))]
-        return [
-            self._detections(bags, i, scored) for i in range(len(bags))
-        ]
+        return [self._detections(bags, i, scored) for i in range(len(bags))]
 
     def score_boxes(self, bags: Bags, c: int = 0) -> tuple[Any, Any, Any]:
         """Ranking score, probability and its std of every proposal for class number ``c``."""
         reduced = bags.map(self.reducer_.transform)
         model = self.classifiers_[c]
-        if "return_std" in model.predict_proba_instances.__code__.co_varnames:
+        if "return_std" in inspect.signature(model.predict_proba_instances).parameters:
             proba, std = model.predict_proba_instances(reduced, return_std=True)
         else:
             proba = model.predict_proba_instances(reduced)
@@ -349,7 +348,12 @@ def pixel_scores(boxes: Any, scores: Any, height: int, width: int) -> tuple[Any,
     maps = []
     for value in (scores, np.ones(len(boxes))):
         corners = np.zeros((rows + 1, columns + 1))
-        for y, x, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
+        for y, x, sign in (
+            (top, left, 1),
+            (bottom, right, 1),
+            (top, right, -1),
+            (bottom, left, -1),
+        ):
             np.add.at(corners, (y, x), sign * value)
         maps.append(corners.cumsum(axis=0).cumsum(axis=1)[:-1, :-1])
     total, count = maps
@@ -383,7 +387,9 @@ def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) ->
         if p < min_probability:
             continue
         hue = 179 * names.index(str(name)) // max(len(names), 1)
-        colour = cv2.cvtColor(np.uint8([[[hue, 255, 230]]]), cv2.COLOR_HSV2RGB)[0, 0].tolist()
+        colour = cv2.cvtColor(np.array([[[hue, 255, 230]]], dtype=np.uint8), cv2.COLOR_HSV2RGB)[
+            0, 0
+        ].tolist()
         x, y, w, h = (round(float(v)) for v in box)
         cv2.rectangle(out, (x, y), (x + w, y + h), colour, width)
         text = f"{name} {p:.2f}" + ("" if np.isnan(std) else f" +- {std:.2f}")

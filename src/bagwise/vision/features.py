@@ -179,7 +179,7 @@ def hog_colour_features(image: Any, boxes: Any) -> Any:
         right, bottom = max(int(np.ceil(x + w)), left + 1), max(int(np.ceil(y + h)), top + 1)
         crop = image[max(top, 0) : bottom, max(left, 0) : right]
         patch = cv2.resize(crop, (_PATCH, _PATCH), interpolation=cv2.INTER_AREA)
-        gradients = hog.compute(patch).ravel()
+        gradients = np.asarray(hog.compute(patch)).ravel()
         colours = [cv2.cvtColor(patch, code) for code in (cv2.COLOR_RGB2Lab, cv2.COLOR_RGB2HSV)]
         histograms = [_histograms(c) for c in colours]
         rows.append(np.concatenate([gradients, *histograms]))

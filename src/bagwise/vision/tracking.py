@@ -23,8 +23,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
 from bagwise.core.mio import ElasticNet, best_theta, weights
-from bagwise.vision.haar import HaarBank, haar_features, nearest_distances, oriented_integrals
-from bagwise.vision.haar import random_haar as draw_bank
+from bagwise.vision.haar import (
+    haar_features,
+    nearest_distances,
+    oriented_integrals,
+    random_haar,
+)
 from bagwise.vision.images import eight_bit
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
@@ -172,7 +176,9 @@ class MIOTracker(BaseEstimator):
         self._box_size = (w, h)
         self._see(grey)
         self._position = self._clip(np.rint(np.array([x, y]) * self._factor).astype(int))
-        self._bank = draw_bank(self.n_features, *self._size, self._rng, len(self._totals))
+        self._bank = random_haar(
+            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, len(self._totals)
+        )
         self._scale_features()
         self._start_memory()
         self.score_ = float(self._score(self._position[None])[0])
@@ -245,11 +251,8 @@ class MIOTracker(BaseEstimator):
     def _scale_features(self) -> None:
         """Give every feature unit spread over the patches around the target."""
         around = self._inside(self._position + disc(self.search_radius, 4))
-        spread = self._features(around).std(axis=0) if len(around) > 1 else 1.0
-        bank = self._bank
-        self._bank = HaarBank(
-            bank.corners, bank.weights / (spread + 0.02)[:, None], *bank[2:]
-        ) if len(around) > 1 else bank
+        spread = self._features(around).std(axis=0) + 0.02
+        self._bank = self._bank._replace(weights=self._bank.weights / spread[:, None])
 
     def _start_memory(self) -> None:
         first, later, negative = self.memory
@@ -321,15 +324,15 @@ class MIOTracker(BaseEstimator):
         fresh = self._slots(first + later, negative, len(away))
         self._put(fresh, away)
         here = (self._similarity(bag, m.features) * m.used).max(axis=0)
-        old = np.append(np.flatnonzero(m.used[first:]) + first, [])
-        rows = np.vstack([here, m.similarity[fresh], m.similarity[:first].max(axis=0)])
-        signs = np.concatenate([[1], -np.ones(len(fresh)), [1]])
-        order = self._rng.permutation(old).astype(int)
-        rows = np.vstack([rows, m.similarity[order]])
-        signs = np.append(signs, np.where(order < first + later, 1, -1))
+        anchor = m.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
+        replay = self._rng.permutation(first + np.flatnonzero(m.used[first:]))
+        rows = np.vstack([here, m.similarity[fresh], anchor, m.similarity[replay]])
+        signs = np.ones(len(rows))
+        signs[1 : 1 + len(fresh)] = -1
+        signs[len(fresh) + 2 :][replay >= first + later] = -1
         Z = np.column_stack([np.full(len(rows), float(self.bias)), rows])
         costs = np.where(signs > 0, *self.cost).astype(np.float64)
-        _steps(m.pi, Z, signs.astype(np.float64), costs, self.alpha, self.beta)
+        _steps(m.pi, Z, signs, costs, self.alpha, self.beta)
 
     def _score(self, positions: Any) -> Any:
         w = weights(self._memory.pi, ElasticNet(self.alpha, self.beta))
@@ -393,7 +396,7 @@ def check_box(box: Any, height: int, width: int) -> tuple[int, int, int, int]:
     if np.any(size < _MIN_SIDE):
         raise ValueError(
             f"the box {tuple(values.tolist())} leaves {max(size[0], 0)} x {max(size[1], 0)} pixels "
-            f"inside the frame of {width} x {height}; at least {_MIN_SIDE} x {_MIN_SIDE} are needed."
+            f"inside the frame of {width} x {height}; it needs at least {_MIN_SIDE} x {_MIN_SIDE}."
         )
     return (int(low[0]), int(low[1]), int(size[0]), int(size[1]))
 

@@ -80,7 +80,7 @@ class VideoWriter:
         cv2.putText(frame, label, (x, max(y - 4, 10)), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
         if self._writer is None:
             self._size = (frame.shape[1], frame.shape[0])
-            code = cv2.VideoWriter_fourcc(*self.fourcc)
+            code = cv2.VideoWriter.fourcc(*self.fourcc)
             self._writer = cv2.VideoWriter(str(self.path), code, self.rate, self._size)
             if not self._writer.isOpened():
                 raise ValueError(f"no encoder for {str(self.path)!r} ({self.fourcc}); try .avi.")
