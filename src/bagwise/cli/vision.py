@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +12,6 @@ from rich.markup import escape
 
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_file, new_folder
-from bagwise.vision.proposals import METHODS
-
-_BACKBONES = ("hog", "mobilenetv2", "efficientnet-lite0")
-
-
-def add_detect_fit(command: Any) -> None:
-    """Arguments of ``bagwise detect fit``."""
-    data = command.add_argument_group("data: a folder with labels, a VOC folder, or a COCO file")
-    data.add_argument("--images", type=Path, metavar="FOLDER", help="folder of images")
-    data.add_argument(
-        "--labels",
-        type=Path,
-        metavar="CSV",
-        help="columns image and label; one row per class of an image, label empty for none",
-    )
-    data.add_argument("--voc", type=Path, metavar="FOLDER", help="image set in PASCAL VOC's layout")
-    data.add_argument("--split", help="with --voc: train, val, trainval, ...")
-    data.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations, with --images")
-    data.add_argument(
-        "--use-boxes", action="store_true", help="also learn from the boxes of --voc or --coco"
-    )
-    model = command.add_argument_group("model")
-    model.add_argument("--proposals", choices=[m for m in METHODS if m != "given"])
-    model.add_argument("--n-boxes", type=int, default=200, help="proposals per image")
-    model.add_argument("--features", choices=_BACKBONES, default="hog")
-    model.add_argument("--pca", type=int, default=50, help="principal components kept")
-    model.add_argument(
-        "--contrast", type=float, help="rank boxes by contrast with a ring, 1.5 to 2"
-    )
-    model.add_argument("--cache", type=Path, help="folder that keeps region features")
-    model.add_argument("--seed", type=int, default=0)
-    command.add_argument("--out", type=Path, required=True, metavar="FILE", help="model to write")
-    command.add_argument("--force", action="store_true", help="replace what is there")
-
-
-def add_detect_predict(command: Any) -> None:
-    """Arguments of ``bagwise detect predict``."""
-    command.add_argument("model", type=Path, help="model that detect fit wrote")
-    command.add_argument("--images", type=Path, required=True, metavar="FOLDER")
-    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results")
-    command.add_argument("--min-probability", type=float, default=0.5, help="for the gallery")
-    command.add_argument("--force", action="store_true", help="replace what is there")
-
-
-def add_track(command: Any) -> None:
-    """Arguments of ``bagwise track``."""
-    command.add_argument("video", type=Path, help="video file, or folder of frames")
-    command.add_argument("--box", type=parse_box, required=True, metavar="X,Y,W,H")
-    command.add_argument("--out", type=Path, metavar="FILE", help="tracked video, .mp4 or .avi")
-    command.add_argument("--csv", type=Path, metavar="FILE", help="table of boxes and scores")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--force", action="store_true", help="replace what is there")
-
-
-def parse_box(text: str) -> tuple[float, float, float, float]:
-    """``x,y,w,h`` as numbers."""
-    try:
-        x, y, w, h = (float(v) for v in text.split(","))
-    except ValueError as error:
-        raise ArgumentTypeError(f"a box is x,y,w,h; got {text!r}") from error
-    return x, y, w, h
 
 
 def run_detect_fit(arguments: Namespace) -> int:
