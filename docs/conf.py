@@ -27,6 +27,7 @@ extensions = [
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -58,3 +59,12 @@ html_theme_options = {
 html_show_sourcelink = False
 # The site must work from disk: no request leaves the reader's machine for fonts or icons.
 suppress_warnings = ["config.cache"]
+
+
+def _skip(app, what, name, obj, skip, options):
+    # scikit-learn adds these to every estimator; they are its own documentation's matter.
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", _skip)

@@ -53,7 +53,12 @@ def one_seed(seed: int, n_features: int, n_train: int, n_test: int, epochs: int)
     warnings.simplefilter("ignore", ConvergenceWarning)
     train = fetch_mnist_bags(n_bags=n_train, subset="train", random_state=seed)
     test = fetch_mnist_bags(n_bags=n_test, subset="test", random_state=100 + seed)
-    options = {"n_features": n_features, "image_shape": (28, 28), "max_epochs": epochs, "patience": 5}
+    options = {
+        "n_features": n_features,
+        "image_shape": (28, 28),
+        "max_epochs": epochs,
+        "patience": 5,
+    }
     start = time.perf_counter()
     network = AttentionMIL(**options, random_state=seed).fit(train.bags, train.y)
     seconds = time.perf_counter() - start

@@ -177,7 +177,7 @@ class Stationary(_Leaf):
 
 @dataclass(frozen=True)
 class RBF(Stationary):
-    """Squared exponential, v exp(-|x - z|^2 / (2 l^2)).
+    """Squared exponential, ``v exp(-|x - z|^2 / (2 l^2))``.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def ARD(length_scale: Any, variance: float = 1.0) -> RBF:
 
 @dataclass(frozen=True)
 class Matern32(Stationary):
-    """Matern with nu = 3/2: v (1 + r) exp(-r), r = sqrt(3) |x - z| / l; once differentiable.
+    """Matern with nu = 3/2: ``v (1 + r) exp(-r)``, ``r = sqrt(3) |x - z| / l``.
 
     Examples
     --------
@@ -263,7 +263,7 @@ class Matern32(Stationary):
 
 @dataclass(frozen=True)
 class Matern52(Stationary):
-    """Matern with nu = 5/2: v (1 + r + r^2/3) exp(-r), r = sqrt(5) |x - z| / l.
+    """Matern with nu = 5/2: ``v (1 + r + r^2/3) exp(-r)``, ``r = sqrt(5) |x - z| / l``.
 
     Examples
     --------

@@ -139,7 +139,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         q(y = 1) of the training instances.
     loo_decision_ : array of shape (n_bags,)
         Score of every training bag predicted without it, at fixed weights; before calibration.
-    bound_history_ : array of shape (n_iter_,)
+    bound_history_ : array of shape (n_iter,)
         Evidence bound after every iteration.
     n_iter_, converged_ : int, bool
     cache_ : str
