@@ -26,15 +26,18 @@ PLUG_IN = {
         "738), bag, bag_label and instance_label, and run this experiment again"
     ),
     "PASCAL VOC 2007": (
-        "licensed images. `bagwise detect fit --voc VOC2007 --split trainval`, then `bagwise "
-        "detect predict --voc VOC2007 --split test` prints mAP and CorLoc"
+        "licensed images. Read the folder with bagwise.vision's VOC reader, fit "
+        "vision.WeakDetector on trainval, score with evaluate.corloc and evaluate.detection_ap"
     ),
     "PASCAL VOC 2012": "licensed images; test boxes are held by the challenge server. As VOC 2007",
     "RSNA 2019 CT": (
-        "behind a competition's terms. vision.ct.read_scans(folder, labels), then "
-        "make_pipeline(AttentionFeatures(), GVGPMIL()) under evaluate.GroupFolds by patient"
+        "behind a competition's terms. vision.read_scans(folder) and vision.read_rsna_labels, "
+        "then make_pipeline(AttentionFeatures(), GVGPMIL()) under evaluate.GroupFolds by patient"
     ),
-    "CQ500 CT": "behind a licence. Fit on RSNA as above, predict on vision.ct.read_scans(folder)",
+    "CQ500 CT": (
+        "behind a licence. Fit on RSNA as above, then predict on vision.read_scans(folder); "
+        "labels by vision.read_cq500_labels"
+    ),
 }
 PUBLISHED = [
     # data, model, metric, published figure, source

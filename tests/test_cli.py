@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -134,6 +137,11 @@ def test_the_positive_class_can_be_named(tmp_path, capsys):
         run("evaluate", tmp_path / "b.bagwise", "--bags", folder, "--labels", labels, "--json") == 0
     )
     assert json.loads(capsys.readouterr().out)["metrics"]["auc"] > 0.9
+    write_labels(
+        tmp_path / "i.csv", [("001", 0, "mutant"), ("000", 0, "wild")], "slide_id,index,label"
+    )
+    known = ["--instance-labels", tmp_path / "i.csv", "--positive", "mutant", "--cv", 3]
+    assert run(*fit, *known, "--out", tmp_path / "k.bagwise") == 0
     assert run(*fit, "--positive", "tumor", "--out", tmp_path / "c.bagwise") == 2
     assert "has no label 'tumor'" in capsys.readouterr().err
 
@@ -395,6 +403,28 @@ def test_ctrl_c_leaves_nothing_half_written(place, tmp_path, capsys, trained, mo
         words = ["predict", model, "--bags", folder, "--out", tmp_path / "o"]
     assert run(*words) == 130
     assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert tree(tmp_path) == []
+
+
+def test_ctrl_c_in_a_process_of_its_own(tmp_path, trained):
+    folder, labels, _ = trained
+    code = "import signal, sys, time, bagwise.persist as p; from bagwise.cli import main\n"
+    # A background job may have inherited a parent that ignores Ctrl-C.
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "p._write = lambda *a: (print('writing', flush=True), time.sleep(60))\n"
+    code += "sys.exit(main())"
+    words = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; nothing was written" in said
     assert tree(tmp_path) == []
 
 

@@ -97,13 +97,10 @@ def save(
             "bagwise, NumPy, SciPy and scikit-learn objects are stored."
         )
     about = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         **_describe(model),
         "feature_names": None if feature_names is None else list(feature_names),
         "training": None if bags is None else summarise(bags, y),
         "extra": dict(extra or {}),
-        "versions": _versions(),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     with new_file(path) as draft:
@@ -197,7 +194,10 @@ def _describe(model: Any) -> dict[str, Any]:
     first = model[0] if hasattr(model, "steps") else model
     n_features = getattr(first, "n_features_in_", None)
     return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
         "bagwise": version("bagwise"),
+        "versions": _versions(),
         "model": type(last).__name__,
         "parameters": {name: repr(value) for name, value in last.get_params(deep=False).items()},
         "steps": [type(step).__name__ for _, step in model.steps]

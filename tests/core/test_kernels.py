@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bagwise.core import kernels
+from bagwise.core import squared
 from bagwise.core.kernels import (
     ARD,
     RBF,
@@ -124,8 +124,8 @@ def test_blocks_change_nothing(kernel, data, monkeypatch):
     X, Z = data
     G = np.cos(X @ Z.T)
     whole, grad = kernel(X, Z), kernel.vjp(X, Z, G)
-    monkeypatch.setattr(kernels, "_BLOCK", 10)
-    monkeypatch.setattr(kernels, "_MIN_ROWS", 2)
+    monkeypatch.setattr(squared, "_BLOCK", 10)
+    monkeypatch.setattr(squared, "_MIN_ROWS", 2)
     np.testing.assert_allclose(kernel(X, Z), whole, rtol=1e-7)
     np.testing.assert_allclose(kernel.vjp(X, Z, G), grad, rtol=1e-8)
 

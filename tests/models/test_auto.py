@@ -30,7 +30,7 @@ def fitted():
 def test_search_results_tell_what_won(fitted):
     model, bags, _, _ = fitted
     table = model.search_results_
-    assert {len(column) for column in table.values()} == {60 + 5 * 3}
+    assert {len(column) for column in table.values()} == {70 + 5 * 3}
     assert table["weight"].sum() == pytest.approx(1.0)
     winner = table["weight"].argmax()
     assert table["stage"][winner] == "full"
@@ -158,7 +158,7 @@ def test_joint_rule_is_close_to_the_engine(posterior, monkeypatch):
 def test_held_out_scores_are_held_out():
     """A bag's score comes from models that never saw its label."""
     bags, y, _ = make_problem(n_bags=16)
-    space = search.make_space(bags, y, "global", 10, np.random.RandomState(0))
+    space = search.make_space(bags, "global", 10, np.random.RandomState(0))
     folds = search.make_folds(y, 4, 0)
     known = np.full(bags.n_instances, -1)
 

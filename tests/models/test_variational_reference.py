@@ -201,7 +201,7 @@ def test_loo_decision_is_a_prediction(rule):
     np.testing.assert_allclose(
         loo_decision(block, q, sites, rule),
         block_scores(block.A, r, labels.offsets, q, rule).log_odds,
-        atol=1e-8,
+        atol=1e-6,  # the left-out scores use fewer quadrature nodes
     )
 
 

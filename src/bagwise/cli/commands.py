@@ -29,7 +29,6 @@ def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
     from bagwise import persist
     from bagwise.report.data import data_warnings
-    from bagwise.report.evaluation import cross_validate
 
     printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
@@ -37,23 +36,13 @@ def fit(arguments: Namespace) -> int:
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
     data, names = _positive_last(data, arguments.positive, printer)
+    if names is not None and known is not None:  # coded as the bags' labels are
+        known = [names.index(label) if label in names else label for label in known]
     with printer.working("looking at the data"):
         remarks = data_warnings(data.bags, data.y)
     for remark in remarks:
         printer.warn(remark)
-    evaluation = None
-    if arguments.cv is not None:
-        evaluation = cross_validate(
-            model,
-            data.bags,
-            data.y,
-            n_splits=arguments.cv,
-            patients=data.patients,
-            instance_labels=known,
-            seed=arguments.seed,
-            progress=printer.bar("cross-validating"),
-        )
-        printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    evaluation = _cross_validated(model, data, known, arguments, printer)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
         given = {} if known is None else {"instance_labels": known}
@@ -85,6 +74,28 @@ def fit(arguments: Namespace) -> int:
         }
     )
     return 0
+
+
+def _cross_validated(
+    model: Any, data: Training, known: Any, arguments: Namespace, printer: Printer
+) -> Any:
+    """The evaluation that ``--cv`` asks for, printed, or None."""
+    from bagwise.report.evaluation import cross_validate
+
+    if arguments.cv is None:
+        return None
+    evaluation = cross_validate(
+        model,
+        data.bags,
+        data.y,
+        n_splits=arguments.cv,
+        patients=data.patients,
+        instance_labels=known,
+        seed=arguments.seed,
+        progress=printer.bar("cross-validating"),
+    )
+    printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    return evaluation
 
 
 def predict(arguments: Namespace) -> int:

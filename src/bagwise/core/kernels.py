@@ -23,11 +23,34 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
-Array = Any
+from bagwise.core.squared import (
+    in_blocks,
+    median_sq_distance,
+    row_blocks,
+    same_features,
+    scaled,
+    sq_distances,
+    sq_norms,
+    weighted_sq_differences,
+)
 
-# Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
-_BLOCK = 32_768
-_MIN_ROWS = 64
+__all__ = [
+    "ARD",
+    "RBF",
+    "Constant",
+    "Kernel",
+    "Linear",
+    "Matern32",
+    "Matern52",
+    "MultiScale",
+    "Product",
+    "Stationary",
+    "Sum",
+    "median_sq_distance",
+    "sq_distances",
+]
+
+Array = Any
 
 
 class Kernel:
@@ -107,29 +130,24 @@ class Stationary(_Leaf):
 
     @property
     def _scale(self) -> float | tuple[float, ...]:
-        raise TypeError(f"{type(self).__name__} has no length scale")
+        return cast(Any, self).length_scale
 
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
 
-    @staticmethod
-    def _profile(s: Array) -> Array:
-        raise TypeError("a stationary kernel needs a profile")
-
-    @staticmethod
-    def _slope(s: Array) -> Array:
-        raise TypeError("a stationary kernel needs a slope")
+    _profile: ClassVar[Any]
+    _slope: ClassVar[Any]
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
-        X, Z = _scaled(X, Z, self._scale)
+        X, Z = scaled(X, Z, self._scale)
 
         def finish(s: Array) -> None:
             s = self._profile(s)
             if self.variance != 1.0:
                 s *= self.variance
 
-        return _in_blocks(X, Z, finish, out)
+        return in_blocks(X, Z, finish, out)
 
     def of_sq_distances(self, sq: Array) -> Array:
         """Covariances from unscaled squared distances; needs a single length scale.
@@ -151,17 +169,17 @@ class Stationary(_Leaf):
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
-        X, Z = _scaled(X, Z, self._scale)
+        X, Z = scaled(X, Z, self._scale)
         per_feature = isinstance(self._scale, tuple)
         d_scale = np.zeros(X.shape[1] if per_feature else 1)
         d_variance = 0.0
-        for rows in _blocks(X.shape[0], Z.shape[0], X):
+        for rows in row_blocks(X.shape[0], Z.shape[0], X):
             x, g = X[rows], G[rows]
             s = sq_distances(x, Z)
             W = self._slope(_copy(s))
             W *= g
             if per_feature:
-                d_scale += _weighted_sq_differences(x, Z, W)
+                d_scale += weighted_sq_differences(x, Z, W)
             else:
                 d_scale += _dot(W, s)
             d_variance += _dot(g, self._profile(s))
@@ -196,10 +214,6 @@ class RBF(Stationary):
 
     length_scale: Any = 1.0
     variance: float = 1.0
-
-    @property
-    def _scale(self) -> float | tuple[float, ...]:
-        return cast(Any, self.length_scale)
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -242,10 +256,6 @@ class Matern32(Stationary):
     length_scale: Any = 1.0
     variance: float = 1.0
 
-    @property
-    def _scale(self) -> float | tuple[float, ...]:
-        return cast(Any, self.length_scale)
-
     @staticmethod
     def _profile(s: Array) -> Array:
         r = _root(s, 3.0)
@@ -275,10 +285,6 @@ class Matern52(Stationary):
 
     length_scale: Any = 1.0
     variance: float = 1.0
-
-    @property
-    def _scale(self) -> float | tuple[float, ...]:
-        return cast(Any, self.length_scale)
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -373,21 +379,21 @@ class Linear(_Leaf):
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
-        X, Z = _pair(X, Z)
+        X, Z = same_features(X, Z)
         return array_namespace(X).matmul(X, (self.variance * Z).T, out=out)
 
     def diag(self, X: Array) -> Array:
         """Variance at every row of X, [N]."""
-        return self.variance * _sq_norms(X)
+        return self.variance * sq_norms(X)
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
-        X, Z = _pair(X, Z)
+        X, Z = same_features(X, Z)
         return np.array([self.variance * _dot(G.T @ X, Z)])
 
     def vjp_diag(self, X: Array, g: Array) -> Array:
         """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
-        return np.array([self.variance * float((g * _sq_norms(X)).sum())])
+        return np.array([self.variance * float((g * sq_norms(X)).sum())])
 
 
 @dataclass(frozen=True)
@@ -406,7 +412,7 @@ class Constant(_Leaf):
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
-        X, Z = _pair(X, Z)
+        X, Z = same_features(X, Z)
         if out is None:
             return _full(X, self.variance, Z.shape[0])
         out[...] = self.variance
@@ -533,113 +539,6 @@ class Product(_Pair):
         return np.concatenate([left, self.right.vjp_diag(X, g * self.left.diag(X))])
 
 
-def sq_distances(X: Array, Z: Array, out: Array | None = None) -> Array:
-    """Squared Euclidean distances by one matrix product, clipped at 0, [N, M].
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.core.kernels import sq_distances
-    >>> sq_distances(np.array([[0.0], [3.0]]), np.array([[1.0]])).tolist()
-    [[1.0], [4.0]]
-    """
-    X, Z = _pair(X, Z)
-    return _in_blocks(X, Z, lambda s: None, out)
-
-
-def median_sq_distance(X: Array, *, n_sample: int = 1000, random_state: Any = None) -> float:
-    """Median squared distance between distinct rows, on at most ``n_sample`` rows.
-
-    Pairs of equal rows are left out, so repeated rows cannot make it 0; where all rows are
-    equal it is 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.core.kernels import median_sq_distance
-    >>> median_sq_distance(np.array([[0.0], [1.0], [1.0], [3.0]]))
-    4.0
-    """
-    if len(X) > n_sample:
-        from sklearn.utils import check_random_state
-
-        rows = check_random_state(random_state).choice(len(X), n_sample, replace=False)
-        X = X[np.sort(rows)]
-    X = np.asarray(X.cpu() if is_torch_array(X) else X, dtype=np.float64)
-    X = X - X.mean(axis=0)  # far from the origin, squared distances would cancel
-    sq = sq_distances(X, X)[np.triu_indices(len(X), k=1)]
-    # What is left of equal rows after rounding is not a distance.
-    sq = sq[sq > 1e-12 * max(float(_sq_norms(X).max()), np.finfo(np.float64).tiny)]
-    return float(np.median(sq)) if len(sq) else 1.0
-
-
-def _in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
-    """Squared distances, finished in place block by block while they are in cache."""
-    xp = array_namespace(X)
-    x2, z2 = _sq_norms(X), _sq_norms(Z)
-    minus_2_Zt = (-2.0 * Z).T  # [D, M]
-    if is_torch_array(X):
-        s = xp.matmul(X, minus_2_Zt, out=out)
-        s += x2[:, None]
-        s += z2
-        s = s.clamp_(min=0.0)
-        finish(s)
-        return s
-    K = np.empty((X.shape[0], Z.shape[0]), dtype=X.dtype) if out is None else out
-    for rows in _blocks(X.shape[0], Z.shape[0], X):
-        s = K[rows]
-        np.matmul(X[rows], minus_2_Zt, out=s)
-        s += x2[rows, None]
-        s += z2
-        np.maximum(s, 0.0, out=s)
-        finish(s)
-    return K
-
-
-def _blocks(n: int, m: int, X: Array) -> list[slice]:
-    """Slices of rows whose kernel blocks stay in cache; one slice for torch."""
-    step = n if is_torch_array(X) else max(_MIN_ROWS, _BLOCK // max(m, 1))
-    return [slice(start, min(start + step, n)) for start in range(0, n, max(step, 1))]
-
-
-def _pair(X: Array, Z: Array) -> tuple[Array, Array]:
-    if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
-        raise ValueError(
-            "a kernel needs two 2-d arrays with the same features; got shapes "
-            f"{tuple(X.shape)} and {tuple(Z.shape)}."
-        )
-    if X.dtype != Z.dtype:
-        Z = Z.to(X.dtype) if is_torch_array(Z) else Z.astype(X.dtype)
-    return X, Z
-
-
-def _scaled(X: Array, Z: Array, scale: float | tuple[float, ...]) -> tuple[Array, Array]:
-    """Both inputs divided by the length scale(s)."""
-    X, Z = _pair(X, Z)
-    if not isinstance(scale, tuple):
-        return (X, Z) if scale == 1.0 else (X * (1.0 / scale), Z * (1.0 / scale))
-    if len(scale) != X.shape[1]:
-        raise ValueError(
-            f"length_scale has {len(scale)} entries but the data has {X.shape[1]} features; "
-            "give one number, or one per feature."
-        )
-    xp = array_namespace(X)
-    factor = xp.asarray([1.0 / s for s in scale], dtype=X.dtype, device=device(X))
-    return X * factor, Z * factor
-
-
-def _weighted_sq_differences(X: Array, Z: Array, W: Array) -> Array:
-    """sum_nm W_nm (x_nd - z_md)^2 for every feature d, without an [N, M, D] array."""
-    cross = (Z * (W.T @ X)).sum(0)
-    return _to_numpy(W.sum(1) @ (X * X) + W.sum(0) @ (Z * Z) - 2.0 * cross)
-
-
-def _sq_norms(X: Array) -> Array:
-    if is_torch_array(X):
-        return (X * X).sum(1)
-    return np.einsum("nd,nd->n", X, X)
-
-
 def _full(X: Array, value: float, columns: int | None = None) -> Array:
     shape = (X.shape[0],) if columns is None else (X.shape[0], columns)
     return array_namespace(X).full(shape, value, dtype=X.dtype, device=device(X))
@@ -670,10 +569,6 @@ def _dot(a: Array, b: Array) -> float:
     if is_torch_array(a):
         return float((a * b).sum())
     return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
-
-
-def _to_numpy(a: Array) -> Array:
-    return np.asarray(a.cpu() if is_torch_array(a) else a, dtype=np.float64)
 
 
 def _check_theta(kernel: Kernel, theta: Array) -> Array:

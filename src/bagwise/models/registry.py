@@ -29,6 +29,8 @@ class Entry(NamedTuple):
 
 # The largest instance makes the bag: noisy-or would add up weak evidence over large bags.
 _GP = {"bag_rule": "max", "calibrate": True}
+# For dense features of one kind; the papers' own settings are the class's defaults.
+_WIDE = {"scale": "global", "length_scale": "median", "variance": 16.0}
 _ENTRIES = [
     Entry(
         "auto",
@@ -43,7 +45,7 @@ _ENTRIES = [
         "bagwise.models.variational:VGPMIL",
         "variational Gaussian process, instance and bag probabilities with uncertainty",
         "standard",
-        _GP,
+        {**_GP, "likelihood": "witness", **_WIDE},
         False,
     ),
     Entry(

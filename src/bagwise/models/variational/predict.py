@@ -26,6 +26,8 @@ BagRule = Literal["noisy-or", "max", "joint"]
 N_SAMPLES = 256
 # The residual noise is small, so that few nodes integrate it out.
 _NOISE_NODES = 9
+# Left-out scores serve calibration; 1e-3 is plenty.
+_LEFT_OUT_NODES = 32
 # Smallest calibrated log-odds per standard deviation of the score.
 _LEAST_SLOPE = 1e-3
 _ROWS = 1024
@@ -184,14 +186,16 @@ def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False
     Bags of one size are solved together; bags larger than M in the M-space.
     """
     block, sites = on_host(block), Sites(to_numpy(sites.omega), to_numpy(sites.rho))
-    A = np.concatenate([np.asarray(chunk, dtype=np.float64) for chunk in block.A], axis=1)
-    V = linalg.lower_times(q.W, np.asfortranarray(A))  # [M, n]
-    mean, var = A.T @ q.m, np.empty(A.shape[1])
+    dtype = block.A[0].dtype
+    m, W = q.m.astype(dtype, copy=False), q.W.astype(dtype, copy=False)
+    V = np.concatenate([linalg.lower_times(W, chunk).T for chunk in block.A]).T  # [M, n]
+    mean = np.concatenate([chunk.T @ m for chunk in block.A]).astype(np.float64, copy=False)
+    var = np.empty_like(mean)
     offsets = np.asarray(block.labels.offsets)
     sizes, factors = np.diff(offsets), {}
     for size in np.unique(sizes):
         chosen = np.flatnonzero(sizes == size)
-        if size > A.shape[0]:
+        if size > len(V):
             for b in chosen:
                 rows = slice(int(offsets[b]), int(offsets[b + 1]))
                 mean[rows], factor = _left_out_large(V[:, rows], q, sites, rows)
@@ -209,7 +213,7 @@ def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False
 
 def _left_out_small(V: Any, mean: Any, sites: Sites, rows: Any) -> tuple[Any, Any]:
     Vb = V.T[rows]  # [g, size, M]
-    C = Vb @ Vb.transpose(0, 2, 1)
+    C = (Vb @ Vb.transpose(0, 2, 1)).astype(np.float64, copy=False)
     D = np.sqrt(sites.omega[rows])[:, :, None]  # [g, size, 1]
     G = np.eye(rows.shape[1]) - D * C * D.transpose(0, 2, 1)
     base = mean[rows][:, :, None] - C @ sites.rho[rows][:, :, None]
@@ -221,10 +225,11 @@ def _left_out_small(V: Any, mean: Any, sites: Sites, rows: Any) -> tuple[Any, An
 
 def _left_out_large(V: Any, q: Posterior, sites: Sites, rows: slice) -> tuple[Any, Any]:
     """In coordinates where S = I: precision ``I - V Theta V^T``, linear part less ``V rho``."""
-    gram = linalg.weighted_gram(np.asfortranarray(V), sites.omega[rows])
+    V = np.asfortranarray(V, dtype=np.float64)
+    gram = linalg.weighted_gram(V, sites.omega[rows])
     inverse = linalg.inverse_factor(np.asfortranarray(np.eye(V.shape[0]) - gram))
     whole = linalg.solve_upper(q.W.T, q.m)
-    factor = linalg.lower_times(inverse, np.asfortranarray(V))  # [M, n]
+    factor = linalg.lower_times(inverse, V)  # [M, n]
     return factor.T @ (inverse @ (whole - V @ sites.rho[rows])), factor
 
 
@@ -245,7 +250,7 @@ def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftO
     block = on_host(block)
     left = leave_bags_out(block, q, sites, joint=rule == "joint")
     offsets = np.asarray(block.labels.offsets)
-    p = sigmoid_moments(left.mean, left.var)
+    p = sigmoid_moments(left.mean, left.var, n_nodes=_LEFT_OUT_NODES)
     if rule != "joint":
         return LeftOutScores(bag_scores(p, offsets, rule).log_odds, p.log_odds)
     joint = [
