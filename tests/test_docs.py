@@ -26,7 +26,7 @@ MAX_MODULE, MAX_FUNCTION = 600, 60
 def public_names():
     """Every class and function that a public module lists in ``__all__``, once."""
     found = {}
-    names = [m.name for m in pkgutil.walk_packages(bagwise.__path__, "bagwise.") if m.ispkg]
+    names = [module.name for module in pkgutil.walk_packages(bagwise.__path__, "bagwise.")]
     for name in ["bagwise", *names]:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", ()):

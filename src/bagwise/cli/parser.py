@@ -29,7 +29,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; returns the exit code.
+
+    Examples
+    --------
+    >>> from bagwise.cli import main
+    >>> main(["info", "nothing.bagwise"])  # says on stderr what is wrong
+    2
+    """
     arguments = build_parser().parse_args(argv)
     if arguments.command is None:
         build_parser().print_help()

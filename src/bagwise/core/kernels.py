@@ -54,7 +54,14 @@ Array = Any
 
 
 class Kernel:
-    """A covariance function; add and multiply kernels with ``+`` and ``*``."""
+    """A covariance function; add and multiply kernels with ``+`` and ``*``.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Constant, Kernel
+    >>> isinstance(RBF(2.0) + Constant(25.0), Kernel)
+    True
+    """
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M], in the dtype of X.
@@ -124,6 +131,12 @@ class Stationary(_Leaf):
     A subclass gives ``_profile``, which turns s into k(s) in place, and ``_slope``, which turns
     s into -2 k'(s): every gradient with respect to a length scale is that times a squared
     scaled difference.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Linear, Stationary
+    >>> isinstance(RBF(), Stationary), isinstance(Linear(), Stationary)
+    (True, False)
     """
 
     variance: float

@@ -297,6 +297,16 @@ class MappedRows:
 
     Stands in for a memory map where the rows are swept again and again: it pickles as a file
     name, and the pages it reads never count as memory of the process.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import MappedRows
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.bin"
+    >>> np.arange(6.0).tofile(path)
+    >>> MappedRows(str(path), "float64", (3, 2), 0)[1:3].tolist()
+    [[2.0, 3.0], [4.0, 5.0]]
     """
 
     ndim = 2
@@ -328,7 +338,18 @@ class MappedRows:
 
 
 def map_rows_of(instances: Any) -> Any:
-    """A row-major memory map as `MappedRows`; anything else as it is."""
+    """A row-major memory map as `MappedRows`; anything else as it is.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import map_rows_of
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
+    >>> np.save(path, np.ones((3, 2)))
+    >>> type(map_rows_of(np.load(path, mmap_mode="r"))).__name__
+    'MappedRows'
+    """
     if not isinstance(instances, np.memmap) or not instances.flags.c_contiguous:
         return instances
     if instances.filename is None or instances.ndim != 2:

@@ -306,6 +306,16 @@ def label_slices(bags: Bags, labels: Mapping[str, int]) -> tuple[Any, Any]:
     """Scan labels and slice labels of bags read by `read_scans`, from slice labels by id.
 
     Returns ``(y, instance_labels)``; a slice without a label is an error that names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.vision import label_slices
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3]).with_columns(slice_id=np.array(["a", "b", "c"]))
+    >>> y, instance_labels = label_slices(bags, {"a": 0, "b": 1, "c": 0})
+    >>> y.tolist(), instance_labels.tolist()
+    ([1, 0], [0, 1, 0])
     """
     ids = bags.columns["slice_id"]
     unknown = [i for i in ids if i not in labels]

@@ -32,7 +32,15 @@ _MAP_SIDE = 320
 
 
 class Detections(NamedTuple):
-    """Objects found in one image, best first."""
+    """Objects found in one image, best first.
+
+    Examples
+    --------
+    >>> from bagwise.vision import Detections
+    >>> found = Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05])
+    >>> found.classes
+    ['cell']
+    """
 
     boxes: Any  # [k, 4] x, y, w, h
     classes: Any  # [k] class names
@@ -377,7 +385,16 @@ def box_contrast(bags: Bags, scores: Any, ring: float) -> Any:
 
 
 def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) -> Any:
-    """The image with boxes, classes and probabilities drawn on it, RGB uint8."""
+    """The image with boxes, classes and probabilities drawn on it, RGB uint8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import Detections, draw
+    >>> found = Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05])
+    >>> draw(np.zeros((32, 32, 3), dtype=np.uint8), found).shape
+    (32, 32, 3)
+    """
     import cv2
 
     out = read_image(image).copy()

@@ -17,7 +17,15 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".
 
 
 class ImageSet(NamedTuple):
-    """Images with their labels and whatever boxes are known."""
+    """Images with their labels and whatever boxes are known.
+
+    Examples
+    --------
+    >>> from bagwise.vision import make_digit_canvases
+    >>> data = make_digit_canvases(4, random_state=0)
+    >>> data.ids[0], data.class_names, [len(b) for b in data.boxes_of("9")].count(1)
+    ('canvas_0000', ('9',), 2)
+    """
 
     images: tuple[Any, ...]  # paths, bytes or arrays: what `read_image` takes
     ids: tuple[str, ...]
@@ -151,7 +159,18 @@ def grow_boxes(boxes: Any, factor: float) -> Any:
 
 
 def list_images(folder: str | Path) -> list[Path]:
-    """Image files below a folder, sorted by path."""
+    """Image files below a folder, sorted by path.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.vision import list_images
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("b.png", "a.jpg", "notes.txt"):
+    ...     (folder / name).touch()
+    >>> [path.name for path in list_images(folder)]
+    ['a.jpg', 'b.png']
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is not a folder of images.")
@@ -173,6 +192,13 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         ``ImageSets/Main/<split>.txt``.
     split : str, optional
         "train", "val", "test" ...; every annotated image when not given.
+
+    Examples
+    --------
+    >>> from bagwise.vision import read_voc
+    >>> data = read_voc("VOCdevkit/VOC2007", "trainval")  # doctest: +SKIP
+    >>> data.class_names[:2]  # doctest: +SKIP
+    ('aeroplane', 'bicycle')
     """
     folder = Path(folder)
     if not (folder / "Annotations").is_dir():
@@ -225,6 +251,21 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
         The json file with ``images``, ``annotations`` and ``categories``.
     images : path
         The folder that the file names are relative to.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> from bagwise.vision import read_coco
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> (folder / "one.png").touch()
+    >>> _ = (folder / "boxes.json").write_text(json.dumps({
+    ...     "images": [{"id": 1, "file_name": "one.png"}],
+    ...     "categories": [{"id": 7, "name": "cell"}],
+    ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 7, "bbox": [2, 3, 9, 9]}],
+    ... }))
+    >>> data = read_coco(folder / "boxes.json", folder)
+    >>> data.class_names, data.boxes[0].tolist()
+    (('cell',), [[2.0, 3.0, 9.0, 9.0]])
     """
     try:
         data = json.loads(Path(annotations).read_text())

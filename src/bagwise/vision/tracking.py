@@ -410,6 +410,17 @@ def track(frames: Iterable[Any], box: Any, tracker: Any = None) -> Track:
     box : tuple of x, y, w, h
     tracker : MIOTracker, optional
         Any object with ``init`` and ``update`` will do; ``score_`` is recorded where it has one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import track
+    >>> frames = np.random.default_rng(0).integers(0, 90, (3, 60, 80), dtype=np.uint8)
+    >>> for i, frame in enumerate(frames):
+    ...     frame[20:36, 20 + 2 * i : 36 + 2 * i] = 250
+    ...     frame[24:32, 24 + 2 * i : 32 + 2 * i] = 10
+    >>> track(frames, (20, 20, 16, 16)).boxes.shape
+    (3, 4)
     """
     tracker = MIOTracker(random_state=0) if tracker is None else tracker
     boxes, found, scores = [], [], []
