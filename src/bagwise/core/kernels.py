@@ -21,8 +21,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device
 
+from bagwise.core.arrays import copy, dot, exp_over
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -189,13 +190,13 @@ class Stationary(_Leaf):
         for rows in row_blocks(X.shape[0], Z.shape[0], X):
             x, g = X[rows], G[rows]
             s = sq_distances(x, Z)
-            W = self._slope(_copy(s))
+            W = self._slope(copy(s))
             W *= g
             if per_feature:
                 d_scale += weighted_sq_differences(x, Z, W)
             else:
-                d_scale += _dot(W, s)
-            d_variance += _dot(g, self._profile(s))
+                d_scale += dot(W, s)
+            d_variance += dot(g, self._profile(s))
         d_scale *= self._chain
         return self.variance * np.append(d_scale, d_variance)
 
@@ -231,7 +232,7 @@ class RBF(Stationary):
     @staticmethod
     def _profile(s: Array) -> Array:
         s *= -0.5
-        return _exp(s)
+        return exp_over(s)
 
     @staticmethod
     def _slope(s: Array) -> Array:
@@ -306,7 +307,7 @@ class Matern52(Stationary):
         s += r
         s += 1.0
         r *= -1.0
-        s *= _exp(r)
+        s *= exp_over(r)
         return s
 
     @staticmethod
@@ -364,8 +365,8 @@ class MultiScale(Stationary):
     def _powers(s: Array, weights: tuple[float, ...]) -> Array:
         """Weighted mean of e, e^4, e^16, e^64 with e = exp(-s / 16)."""
         s *= -1.0 / 16.0
-        s = _exp(s)
-        power = _copy(s)
+        s = exp_over(s)
+        power = copy(s)
         if weights[0] != 1.0:
             s *= weights[0]
         for weight in weights[1:]:
@@ -402,7 +403,7 @@ class Linear(_Leaf):
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
         X, Z = same_features(X, Z)
-        return np.array([self.variance * _dot(G.T @ X, Z)])
+        return np.array([self.variance * dot(G.T @ X, Z)])
 
     def vjp_diag(self, X: Array, g: Array) -> Array:
         """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
@@ -557,14 +558,6 @@ def _full(X: Array, value: float, columns: int | None = None) -> Array:
     return array_namespace(X).full(shape, value, dtype=X.dtype, device=device(X))
 
 
-def _exp(s: Array) -> Array:
-    return s.exp_() if is_torch_array(s) else np.exp(s, out=s)
-
-
-def _copy(s: Array) -> Array:
-    return s.clone() if is_torch_array(s) else s.copy()
-
-
 def _root(s: Array, factor: float) -> Array:
     """sqrt(factor * s), a new array."""
     return array_namespace(s).sqrt(factor * s)
@@ -574,14 +567,7 @@ def _negative_exp(r: Array, out: Array) -> Array:
     """exp(-r) written over ``out``."""
     out[...] = r
     out *= -1.0
-    return _exp(out)
-
-
-def _dot(a: Array, b: Array) -> float:
-    """sum(a * b); the sum is made in float64."""
-    if is_torch_array(a):
-        return float((a * b).sum())
-    return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
+    return exp_over(out)
 
 
 def _check_theta(kernel: Kernel, theta: Array) -> Array:
