@@ -69,13 +69,24 @@ def _skip(app, what, name, obj, skip, options):
     return True if from_sklearn or is_request else None
 
 
-# Formulas become MathML, which browsers draw themselves: no script, no network. docutils knows
-# neither fixed sizes of brackets nor \dots.
+# Formulas become MathML, which browsers draw themselves: no script, no network. What docutils
+# does not know of LaTeX is rewritten: sizes of brackets, \dots, fractions without braces, and a
+# minus of sets that few fonts have.
+_LATEX = [
+    (r"\\[bB]igg?[lr]?(?=\W)", ""),
+    (r"\\dots\b", r"\\ldots"),
+    (r"\\(t?frac)\s*(\d|\\[a-z]+)\s*(\d|[A-Za-z])(?![A-Za-z{])", r"\\\1{\2}{\3}"),
+    (r"\\setminus\b", r"\\backslash"),
+]
+
+
 def _mathml(node, as_block):
     from docutils.utils.math.latex2mathml import tex2mathml
 
-    tex = re.sub(r"\\[bB]igg?[lr]?(?=\W)", "", node.astext()).replace(r"\dots", r"\ldots")
-    return tex2mathml(tex.strip(), as_block=as_block)
+    tex = node.astext().strip()
+    for pattern, by in _LATEX:
+        tex = re.sub(pattern, by, tex)
+    return tex2mathml(tex, as_block=as_block)
 
 
 def _visit_inline(self, node):
