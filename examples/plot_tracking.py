@@ -25,7 +25,7 @@ target = cv2.normalize(target, None, 0, 255, cv2.NORM_MINMAX)
 
 frames, truth = [], []
 for t in range(n):
-    x, y = int(60 + 45 * np.sin(t / 9)), int(45 + 25 * np.cos(t / 7))
+    x, y = int(60 + 45 * np.sin(t / 20)), int(45 + 20 * np.cos(t / 14))
     frame = ground.astype(float)
     if not 38 <= t < 46:  # covered for eight frames
         frame[y : y + side, x : x + side] = target

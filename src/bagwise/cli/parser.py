@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bagwise.cli.vision_arguments import add_vision
+
 EXIT_CODES = """exit codes:
   0    done
   2    the arguments, files or labels cannot be used; nothing was written
@@ -90,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_vision(commands, _command)
     return parser
 
 

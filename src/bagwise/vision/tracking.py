@@ -82,7 +82,8 @@ class MIOTracker(BaseEstimator):
     motion : float
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
     threshold : float
-        The target counts as lost where no patch scores higher; nothing is learned there.
+        The target counts as lost where no patch scores higher; nothing is learned there, and the
+        box stays where the target was last seen.
     side : int
         Frames are scaled so that the target's side (square root of its area) is this many pixels,
         enlarged to twice their size at most; all radii are in pixels of the scaled frames.
@@ -130,17 +131,17 @@ class MIOTracker(BaseEstimator):
         n_features: int = 250,
         n_nearest: int = 80,
         search_radius: int = 25,
-        positive_radius: int = 3,
+        positive_radius: int = 4,
         negative_radius: tuple[int, int] = (8, 50),
         n_positive: int = 12,
         n_negative: int = 10,
-        memory: tuple[int, int, int] = (5, 40, 55),
+        memory: tuple[int, int, int] = (15, 60, 60),
         width: float = 1.0,
         alpha: float = 0.05,
         beta: float = 1.0,
         cost: tuple[float, float] = (1.0, 1.0),
         bias: float = 1.0,
-        motion: float = 0.2,
+        motion: float = 0.5,
         threshold: float = 0.0,
         side: int = 56,
         random_state: int | None = None,
@@ -190,12 +191,12 @@ class MIOTracker(BaseEstimator):
         grey = as_grey(frame)
         self._see(self._resize(grey))
         start = self._position
-        side = float(np.sqrt(np.prod(self._size)))
-        stride = int(np.clip(side / 12, 2, 4))
+        stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
         best, _ = self._best(start + disc(self.search_radius, stride), start)
-        self._position, self.score_ = self._best(best + disc(stride, 1), start)
+        best, self.score_ = self._best(best + disc(stride, 1), start)
         found = self.score_ > self.threshold
-        if found:
+        if found:  # a lost target is looked for where it was last seen
+            self._position = best
             self._learn()
         return found, self._output(grey.shape)
 
