@@ -27,15 +27,12 @@ def make_digit_canvases(
 
     Parameters
     ----------
-    n_images : int
-    digit : int
-        The class to find.
+    n_images, digit : int
+        How many, and the class to find.
     digits, labels : arrays of shape (n, h, w) and (n,), optional
         Source of digits, 0 to 255. Default: scikit-learn's 8 x 8 digits.
-    size : int
-        Side of the canvas in pixels.
-    n_others, n_clutter : int
-        Other digits, and pieces of clutter, per canvas.
+    size, n_others, n_clutter : int
+        Side of a canvas in pixels; other digits, and pieces of clutter, on each.
     random_state : int, optional
 
     Examples
