@@ -45,6 +45,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 1000,
+    "write_computation_times": False,
 }
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 
