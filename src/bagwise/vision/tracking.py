@@ -31,6 +31,8 @@ from bagwise.vision.haar import (
 )
 from bagwise.vision.images import eight_bit
 
+# The search widens by this share of its radius with every frame that the target is lost, up to 3 x.
+_WIDEN = 0.1
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 
 
@@ -61,7 +63,8 @@ class MIOTracker(BaseEstimator):
     n_nearest : int
         k: two patches are compared on the k features that differ least.
     search_radius : int
-        How far the target may move from one frame to the next.
+        How far the target may move from one frame to the next. While it is lost the search
+        widens, up to three times this.
     positive_radius : int
         Patches this close to the estimate make up the positive bag.
     negative_radius : tuple of int
@@ -131,11 +134,11 @@ class MIOTracker(BaseEstimator):
         n_features: int = 250,
         n_nearest: int = 80,
         search_radius: int = 25,
-        positive_radius: int = 4,
+        positive_radius: int = 3,
         negative_radius: tuple[int, int] = (8, 50),
         n_positive: int = 12,
         n_negative: int = 10,
-        memory: tuple[int, int, int] = (15, 60, 60),
+        memory: tuple[int, int, int] = (5, 40, 55),
         width: float = 1.0,
         alpha: float = 0.05,
         beta: float = 1.0,
@@ -182,6 +185,7 @@ class MIOTracker(BaseEstimator):
         )
         self._scale_features()
         self._start_memory()
+        self._lost = 0
         self.score_ = float(self._score(self._position[None])[0])
 
     def update(self, frame: Any) -> tuple[bool, tuple[int, int, int, int]]:
@@ -191,11 +195,14 @@ class MIOTracker(BaseEstimator):
         grey = as_grey(frame)
         self._see(self._resize(grey))
         start = self._position
+        reach = min(1 + _WIDEN * self._lost, 3.0)  # the longer it is lost, the farther it may be
+        radius = round(self.search_radius * reach)
         stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
-        best, _ = self._best(start + disc(self.search_radius, stride), start)
-        best, self.score_ = self._best(best + disc(stride, 1), start)
+        best, _ = self._best(start + disc(radius, round(stride * np.sqrt(reach))), start, radius)
+        best, self.score_ = self._best(best + disc(stride, 1), start, radius)
         found = self.score_ > self.threshold
-        if found:  # a lost target is looked for where it was last seen
+        self._lost = 0 if found else self._lost + 1
+        if found:  # a lost target is looked for around where it was last seen
             self._position = best
             self._learn()
         return found, self._output(grey.shape)
@@ -341,11 +348,11 @@ class MIOTracker(BaseEstimator):
         similarity = self._similarity(self._features(positions), self._memory.features[active])
         return similarity @ w[1:][active] + self.bias * w[0]
 
-    def _best(self, positions: Any, start: Any) -> tuple[Any, float]:
+    def _best(self, positions: Any, start: Any, radius: int) -> tuple[Any, float]:
         """The patch with the highest score less the cost of moving there, and its score."""
         positions = self._inside(positions)
         score = self._score(positions)
-        moved = ((positions - start) ** 2).sum(axis=1) / self.search_radius**2
+        moved = ((positions - start) ** 2).sum(axis=1) / radius**2
         chosen = int(np.argmax(score - self.motion * moved))
         return positions[chosen], float(score[chosen])
 
