@@ -162,6 +162,22 @@ class _AttentionBase(BaseEstimator):
         network.load_state_dict(load(self.weights_))
         return network.eval()
 
+    def __bagwise_state__(self) -> dict[str, Any]:
+        """What `bagwise.save` stores; a named backbone is rebuilt from its weights."""
+        if not isinstance(self.backbone, str):
+            raise ValueError(
+                f"{type(self).__name__} cannot be saved: its backbone is a torch module "
+                f"({type(self.backbone).__name__}), whose code a model file cannot hold. Use a "
+                "named backbone, or keep `weights_` (safetensors) beside your own code."
+            )
+        return dict(vars(self))
+
+    @classmethod
+    def __bagwise_restore__(cls, state: dict[str, Any]) -> Any:
+        model = cls()
+        model.__dict__.update(state)
+        return model
+
     def _features(self, bags: Bags) -> tuple[Any, Any]:
         """The network and the features of the instances."""
         from bagwise.deep.network import instance_features
