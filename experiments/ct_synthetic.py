@@ -42,8 +42,8 @@ class Setting(NamedTuple):
     epochs: int
 
 
-FULL = Setting(60, 40, (8, 12), 64, 25)
-QUICK = Setting(40, 20, (4, 7), 32, 25)
+FULL = Setting(60, 40, (6, 9), 64, 20)
+QUICK = Setting(40, 20, (4, 7), 32, 20)
 
 
 def read_drawn(n_scans: int, setting: Setting, seed: int) -> tuple[Bags, Any, Any]:
