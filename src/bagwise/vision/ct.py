@@ -116,8 +116,10 @@ def read_slice(path: Any) -> Slice:
         raise ValueError(f"{path} has pixels of shape {pixels.shape}; a slice is 2-d.")
     slope = float(getattr(data, "RescaleSlope", 1))
     intercept = float(getattr(data, "RescaleIntercept", 0))
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for, by file, in `_assemble`
+        hu = pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     return Slice(
-        pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept),
+        hu,
         _position(data, path),
         str(getattr(data, "SOPInstanceUID", path.stem)),
         str(getattr(data, "StudyInstanceUID", path.parent.name)),
