@@ -183,7 +183,18 @@ class MappedRows(VirtualRows):
 
 
 def map_rows_of(instances: Any) -> Any:
-    """A row-major memory map as `MappedRows`; anything else as it is."""
+    """A row-major memory map as `MappedRows`; anything else as it is.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import map_rows_of
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
+    >>> np.save(path, np.ones((3, 2)))
+    >>> type(map_rows_of(np.load(path, mmap_mode="r"))).__name__
+    'MappedRows'
+    """
     if not isinstance(instances, np.memmap) or not instances.flags.c_contiguous:
         return instances
     if instances.filename is None or instances.ndim != 2:
@@ -199,7 +210,20 @@ def map_rows_of(instances: Any) -> Any:
 
 
 def read_plainly(bags: Any) -> Any:
-    """Bags whose rows, if they are a memory map of floats, are read by plain reads."""
+    """Bags whose rows, if they are a memory map of floats, are read by plain reads.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.files import read_plainly
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
+    >>> np.save(path, np.ones((3, 2)))
+    >>> bags = Bags(np.load(path, mmap_mode="r"), [0, 1, 3])
+    >>> type(read_plainly(bags).instances).__name__
+    'MappedRows'
+    """
     if not isinstance(bags, Bags) or bags.dtype.kind != "f":
         return bags
     rows = map_rows_of(bags.instances)
