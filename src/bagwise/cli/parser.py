@@ -164,6 +164,7 @@ def _fit(commands: Any) -> None:
         "bagwise fit --bags features/ --labels labels.csv --out model.bagwise",
         "bagwise fit --bags features/ --labels labels.csv --model vgpmil \\",
         "            --set n_inducing=100 --set scale=global --cv 5 --out model.bagwise",
+        "bagwise fit --bags features/ --labels labels.csv --dask local --out m.bagwise",
         "bagwise fit --bags rows.csv --id-column molecule --labels y.csv --out m.bagwise",
     )
     _bag_options(command, labels="required")
@@ -196,6 +197,11 @@ def _fit(commands: Any) -> None:
     )
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
+    model.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",
+    )
     _output_options(command, "model file to write, such as model.bagwise")
 
 
