@@ -78,9 +78,7 @@ def two_workers(quick: bool, folder: Path) -> dict[str, Any]:
     Z = np.asarray(bags.instances[:: n // M][:M], dtype=np.float64)
     options = {"inducing": Z, "max_iter": n_iter, "tol": 0.0, "calibrate": False}
     clusters = [
-        distributed.LocalCluster(
-            n_workers=k, threads_per_worker=1, dashboard_address=None
-        )
+        distributed.LocalCluster(n_workers=k, threads_per_worker=1, dashboard_address=None)
         for k in (1, 2)
     ]
     clients = [distributed.Client(cluster, set_as_default=False) for cluster in clusters]
