@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -22,11 +23,11 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -44,6 +45,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_memory": False,
     "min_reported_time": 1000,
+    "write_computation_times": False,
 }
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 
@@ -56,5 +58,54 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
+html_math_renderer = "mathml"
 # The site must work from disk: no request leaves the reader's machine for fonts or icons.
 suppress_warnings = ["config.cache"]
+
+
+def _skip(app, what, name, obj, skip, options):
+    # What scikit-learn gives every estimator is its own documentation's matter.
+    from_sklearn = str(getattr(obj, "__module__", "")).startswith("sklearn.")
+    is_request = name.startswith("set_") and name.endswith("_request")
+    return True if from_sklearn or is_request else None
+
+
+# Formulas become MathML, which browsers draw themselves: no script, no network. What docutils
+# does not know of LaTeX is rewritten: sizes of brackets, \dots, fractions without braces, and a
+# minus of sets that few fonts have.
+_LATEX = [
+    (r"\\[bB]igg?[lr]?(?=\W)", ""),
+    (r"\\dots\b", r"\\ldots"),
+    (r"\\(t?frac)\s*(\d|\\[a-z]+)\s*(\d|[A-Za-z])(?![A-Za-z{])", r"\\\1{\2}{\3}"),
+    (r"\\setminus\b", r"\\backslash"),
+]
+
+
+def _mathml(node, as_block):
+    from docutils.utils.math.latex2mathml import tex2mathml
+
+    tex = node.astext().strip()
+    for pattern, by in _LATEX:
+        tex = re.sub(pattern, by, tex)
+    return tex2mathml(tex, as_block=as_block)
+
+
+def _visit_inline(self, node):
+    from docutils import nodes
+
+    self.body.append(_mathml(node, as_block=False))
+    raise nodes.SkipNode
+
+
+def _visit_block(self, node):
+    from docutils import nodes
+
+    self.body.append(f'<div class="math">{_mathml(node, as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", _skip)
+    app.add_html_math_renderer("mathml", (_visit_inline, None), (_visit_block, None))
+    app.add_css_file("bagwise.css")
+    return {"parallel_read_safe": True}

@@ -28,7 +28,7 @@ print(data.bags)
 # %%
 # Learn from the bag labels
 # -------------------------
-model = VGPMIL(likelihood="witness", random_state=0).fit(data.bags[train], data.y[train])
+model = VGPMIL(n_inducing=200, random_state=0).fit(data.bags[train], data.y[train])
 held_out = data.bags[test]
 print("bag accuracy, held out:", round(model.score(held_out, data.y[test]), 3))
 p, std = model.predict_proba_instances(held_out, return_std=True)

@@ -7,8 +7,11 @@ half and do not pull the decision surface.
 """
 
 # %%
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from bagwise import LMVGPMIL, VGPMIL
 from bagwise.datasets import load_digit_bags
@@ -22,7 +25,9 @@ models = {
 }
 
 # %%
-# What each believes of the training instances in positive bags:
+# What each believes of the training instances in positive bags. The margin makes the model cyclic;
+# where it circles, the last iteration is taken.
+warnings.simplefilter("ignore", ConvergenceWarning)
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):
     model.fit(data.bags, data.y)

@@ -20,6 +20,7 @@ from bagwise import persist
 from bagwise.cli import commands, main
 from bagwise.cli.parser import build_parser
 from bagwise.files import read_bags
+from bagwise.models.registry import make_model
 from tests.filing import make_clam, make_folder, make_trident, write_labels
 from tests.test_files import H5_FAULTS, LABEL_FAULTS
 
@@ -96,8 +97,8 @@ def test_predictions_equal_the_model_in_memory(tmp_path):
     assert run("predict", model, "--bags", folder, "--out", out) == 0
     bags = read_bags(folder)
     y = pd.read_csv(labels)["label"].to_numpy()
-    settings = {"n_inducing": 15, "calibrate": True, "bag_rule": "max", "random_state": 0}
-    p, std = bagwise.VGPMIL(**settings).fit(bags, y).predict_proba(bags, return_std=True)
+    in_memory = make_model("vgpmil", n_inducing=15, calibrate=True, bag_rule="max", random_state=0)
+    p, std = in_memory.fit(bags, y).predict_proba(bags, return_std=True)
     table = pd.read_csv(out / "bags.csv", dtype=str)
     np.testing.assert_array_equal([float(v) for v in table["probability"]], p[:, 1])
     np.testing.assert_array_equal([float(v) for v in table["std"]], std)
@@ -506,7 +507,8 @@ def test_version_and_help(capsys):
     assert "bagwise demo" in capsys.readouterr().out
     chosen = build_parser()._subparsers._group_actions[0].choices
     names = {"fit", "predict", "evaluate", "compare", "reproduce", "demo", "datasets", "info"}
-    assert set(chosen) == names
+    names |= {"track"}
+    assert set(chosen) == names | {"detect"}  # which has commands of its own
     for name in names:
         with pytest.raises(SystemExit):
             run(name, "--help")

@@ -19,3 +19,11 @@ def test_unknown_name_is_an_attribute_error():
     import bagwise
 
     assert not hasattr(bagwise, "NoSuchModel")
+
+
+def test_every_public_name_exists():
+    import bagwise
+
+    for name in bagwise.__all__:
+        assert getattr(bagwise, name) is not None
+        assert name in dir(bagwise)

@@ -6,10 +6,9 @@ Public names only; each is imported when first used, so that ``import bagwise`` 
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
-__version__ = _version("bagwise")
+__version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -40,7 +39,30 @@ __all__ += list(_HOME)
 __all__ += list(_MODULES)
 
 if TYPE_CHECKING:
+    from bagwise import datasets as datasets
+    from bagwise import deep as deep
+    from bagwise import evaluate as evaluate
+    from bagwise import report as report
+    from bagwise import vision as vision
     from bagwise.bags import Bags as Bags
+    from bagwise.models.dpmil import DPMIL as DPMIL
+    from bagwise.models.micrf import MICRF as MICRF
+    from bagwise.models.miles import MILES as MILES
+    from bagwise.models.mio import MIO as MIO
+    from bagwise.models.pipeline import BagPipeline as BagPipeline
+    from bagwise.models.pipeline import BagStatistics as BagStatistics
+    from bagwise.models.pipeline import InstanceTransformer as InstanceTransformer
+    from bagwise.models.pipeline import make_pipeline as make_pipeline
+    from bagwise.models.single_instance import SingleInstance as SingleInstance
+    from bagwise.models.svm import MISVM as MISVM
+    from bagwise.models.svm import SetKernelSVM as SetKernelSVM
+    from bagwise.models.variational import GVGPMIL as GVGPMIL
+    from bagwise.models.variational import LMVGPMIL as LMVGPMIL
+    from bagwise.models.variational import VGPMIL as VGPMIL
+    from bagwise.models.variational import AutoVGPMIL as AutoVGPMIL
+    from bagwise.models.variational import PsiVGPMIL as PsiVGPMIL
+    from bagwise.persist import load as load
+    from bagwise.persist import save as save
 
 
 def __getattr__(name: str) -> Any:

@@ -333,6 +333,10 @@ class Bags:
             )
         return Bags(instances, self._offsets, self._ids, columns=self._columns)
 
+    def with_instances(self, instances: Any) -> Bags:
+        """The same bags with other rows, one for each of theirs."""
+        return Bags(instances, self._offsets, self._ids, columns=self._columns)
+
     def with_columns(self, **columns: Any) -> Bags:
         """The same bags carrying further instance-aligned columns."""
         return Bags(self._instances, self._offsets, self._ids, columns={**self._columns, **columns})

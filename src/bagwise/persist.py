@@ -125,7 +125,15 @@ def load(path: str | Path) -> Any:
 
     Examples
     --------
-    See `save`.
+    >>> import pathlib, tempfile
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from bagwise import SingleInstance, load, save
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.bagwise"
+    >>> _ = save(SingleInstance(LogisticRegression()).fit(bags, y), path)
+    >>> load(path).predict(bags).shape
+    (20,)
     """
     from skops import io as skops_io
 

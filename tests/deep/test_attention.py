@@ -150,7 +150,8 @@ def test_hold_out_never_empties_a_class():
     ("parameters", "message"),
     [
         ({"image_shape": (7, 8)}, r"image_shape=\(7, 8\) needs 56 features"),
-        ({"backbone": "small-cnn"}, "needs images"),
+        ({"backbone": "small-cnn"}, "backbone='small-cnn' needs images"),
+        ({"backbone": "normed-cnn"}, "backbone='normed-cnn' needs images"),
         ({"device": "cuda"}, "sees no GPU"),
         ({"n_features": 0}, "n_features"),
         ({"backbone": "resnet"}, "backbone"),
@@ -176,7 +177,29 @@ def test_bad_images():
         AttentionMIL().fit(Bags(np.zeros((4, 2, 2, 2, 2)), [0, 2, 4]), [0, 1])
 
 
-def test_small_cnn_takes_any_image_size():
+@pytest.mark.parametrize("make", [network.small_cnn, network.normed_cnn])
+def test_cnns_take_any_image_size_and_one_instance(make):
     for size in (5, 8, 33):
-        out = network.small_cnn(2, 7)(torch.zeros(1, 2, size, size))
+        out = make(2, 7)(torch.zeros(1, 2, size, size))
         assert out.shape == (1, 7)
+        assert torch.isfinite(out).all()
+
+
+def test_normed_cnn_learns_what_few_pixels_tell(rng):
+    # Every image has the same bright ring; positive bags hold one image with a faint dot.
+    images = np.tile(10.0 * (np.arange(12) % 11 == 0), (120, 12, 1)) + rng.normal(
+        size=(120, 12, 12)
+    )
+    y = np.arange(30) % 2
+    images[4 * np.flatnonzero(y), 5:7, 5:7] += 5
+    bags = Bags(images, np.arange(0, 121, 4))
+    fitted = AttentionMIL("normed-cnn", batch_size=4, max_epochs=15, random_state=0).fit(bags, y)
+    assert roc_auc_score(y, fitted.decision_function(bags)) > 0.95
+    alone = [fitted.decision_function(bags[i : i + 1])[0] for i in range(4)]
+    np.testing.assert_allclose(alone, fitted.decision_function(bags)[:4], atol=1e-4)
+
+
+def test_normed_cnn_trains_on_a_batch_of_one_instance(rng):
+    bags = Bags(rng.normal(size=(4, 6, 6)), np.arange(5))
+    fitted = AttentionMIL("normed-cnn", batch_size=1, max_epochs=1, random_state=0)
+    assert np.isfinite(fitted.fit(bags, [0, 1, 0, 1]).decision_function(bags)).all()

@@ -100,3 +100,97 @@ def test_needs_a_client(monkeypatch):
 def test_map_keeps_order(client):
     driver = make_driver(driver="dask")
     assert list(driver.map(np.add, [1, 2, 3], [4, 5, 6])) == [5, 7, 9]
+
+
+def test_dpmil_on_every_driver(client, musk, tmp_path, monkeypatch):  # noqa: F811
+    from bagwise import DPMIL, Bags
+    from bagwise.models import dpmil as module
+
+    bags, y = musk
+    monkeypatch.setattr(module, "_ROWS", 64)
+    bags.instances.astype(np.float64).tofile(tmp_path / "rows.bin")
+    mapped = np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=bags.instances.shape)
+    options = {"n_components": 4, "max_iter": 6, "tol": 0.0, "random_state": 0}
+    alone = DPMIL(**options, driver="serial").fit(bags, y)
+    others = [
+        DPMIL(**options, driver="threads", n_jobs=2).fit(bags, y),
+        DPMIL(**options, driver="dask").fit(bags, y),
+        DPMIL(**options).fit(Bags(mapped, bags.offsets), y),  # the active client
+    ]
+    for other in others:
+        np.testing.assert_allclose(other.bounds_, alone.bounds_, rtol=1e-10)
+        np.testing.assert_array_equal(other.instance_labels_, alone.instance_labels_)
+        np.testing.assert_allclose(other.means_, alone.means_, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(other.predict_proba(bags), alone.predict_proba(bags), atol=1e-8)
+
+
+class TestCommand:
+    @pytest.fixture
+    def files(self, tmp_path):
+        from tests.filing import make_folder
+
+        folder, labels = make_folder(tmp_path)
+        out = tmp_path / "model.bagwise"
+        given = ["fit", "--bags", folder, "--labels", labels, "--out", out]
+        return [*map(str, given), "--set", "n_inducing=10"], out
+
+    def test_given_scheduler(self, client, files):
+        from bagwise import persist
+        from bagwise.cli import main
+
+        words, out = files
+        assert main([*words, "--dask", client.scheduler.address]) == 0
+        on_dask = persist.load(out)
+        assert main([*words, "--force", "--set", "driver=serial"]) == 0
+        alone = persist.load(out)
+        np.testing.assert_allclose(on_dask.posterior_mean_, alone.posterior_mean_, atol=1e-8)
+
+    def test_nobody_answers(self, files, capsys, monkeypatch):
+        from bagwise.cli import cluster, main
+
+        monkeypatch.setattr(cluster, "_TIMEOUT", 1)
+        words, out = files
+        assert main([*words, "--dask", "tcp://127.0.0.1:9"]) == 2
+        assert "no Dask scheduler answered at 'tcp://127.0.0.1:9'" in capsys.readouterr().err
+        assert not out.exists()
+
+    def test_without_dask(self, files, capsys, monkeypatch):
+        import sys
+
+        from bagwise.cli import main
+
+        monkeypatch.setitem(sys.modules, "distributed", None)
+        words, out = files
+        assert main([*words, "--dask", "local"]) == 2
+        assert "pip install 'bagwise[dask]'" in capsys.readouterr().err
+        assert not out.exists()
+
+    def test_model_that_cannot(self, files, capsys):
+        from bagwise.cli import main
+
+        words, _ = files
+        assert main([*words[:-2], "--model", "single-instance", "--dask", "local"]) == 2
+        assert "does not run on a cluster" in capsys.readouterr().err
+
+
+def test_command_on_a_local_cluster(tmp_path):
+    """In a process of its own, as a user types it."""
+    import subprocess
+    import sys
+
+    from tests.filing import make_folder
+
+    folder, labels = make_folder(tmp_path)
+    words = ["fit", "--bags", folder, "--labels", labels, "--out", tmp_path / "m.bagwise"]
+    more = ["--set", "n_inducing=10", "--dask", "local"]
+    code = "import sys; from bagwise.cli import main\nif __name__ == '__main__': sys.exit(main())"
+    (tmp_path / "run.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "run.py", *map(str, words), *more],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m.bagwise").exists()

@@ -112,6 +112,8 @@ def drop(*names):
     [
         (drop("PixelData"), r"bad\.dcm has no pixel data"),
         (lambda d: setattr(d, "Modality", "MR"), r"bad\.dcm has modality MR"),
+        (drop("Modality"), r"bad\.dcm has modality unknown"),
+        (lambda d: setattr(d, "RescaleSlope", "1e38"), r"bad\.dcm contains NaN"),
         (drop("ImagePositionPatient"), r"bad\.dcm has neither"),
         (lambda d: setattr(d, "Rows", 400), r"bad\.dcm has pixel data that cannot be decoded"),
     ],
@@ -119,6 +121,24 @@ def drop(*names):
 def test_bad_slices_are_named(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         ct.read_scan(broken(tmp_path, change))
+
+
+def test_one_mr_slice_among_ct_is_named(tmp_path):
+    (tmp_path / "s").mkdir()
+    for name, position in (("a", 0), ("b", 1), ("c", 2)):
+        write_slice(
+            tmp_path / "s" / f"{name}.dcm",
+            np.zeros((4, 4)),
+            f"1.2.{position}",
+            study=1,
+            position=position,
+        )
+    data = pydicom.dcmread(tmp_path / "s" / "b.dcm")
+    data.Modality = "MR"
+    data.save_as(tmp_path / "s" / "b.dcm")
+    for group_by in ("folder", "study"):
+        with pytest.raises(ValueError, match=r"b\.dcm has modality MR; only CT"):
+            ct.read_scans(tmp_path, group_by=group_by)
 
 
 def test_bad_folders(tmp_path):

@@ -27,12 +27,19 @@ from bagwise.files import (
 
 def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
+    from bagwise.cli.cluster import dask_client
+
+    out = check_output(arguments.out, arguments.force)
+    model = _make(arguments.model, arguments.seed, settings(arguments.set))
+    with dask_client(arguments.dask, model, arguments.model):
+        return _fit(model, out, arguments)
+
+
+def _fit(model: Any, out: Any, arguments: Namespace) -> int:
     from bagwise import persist
     from bagwise.report.data import data_warnings
 
     printer = Printer(arguments.json)
-    out = check_output(arguments.out, arguments.force)
-    model = _make(arguments.model, arguments.seed, settings(arguments.set))
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
     data, names = _positive_last(data, arguments.positive, printer)

@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bagwise.cli.vision_arguments import add_vision
+
 EXIT_CODES = """exit codes:
   0    done
   2    the arguments, files or labels cannot be used; nothing was written
@@ -29,7 +31,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; returns the exit code.
+
+    Examples
+    --------
+    >>> from bagwise.cli import main
+    >>> main(["info", "nothing.bagwise"])  # says on stderr what is wrong
+    2
+    """
     arguments = build_parser().parse_args(argv)
     if arguments.command is None:
         build_parser().print_help()
@@ -83,6 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_vision(commands, _command)
     return parser
 
 
@@ -154,6 +164,7 @@ def _fit(commands: Any) -> None:
         "bagwise fit --bags features/ --labels labels.csv --out model.bagwise",
         "bagwise fit --bags features/ --labels labels.csv --model vgpmil \\",
         "            --set n_inducing=100 --set scale=global --cv 5 --out model.bagwise",
+        "bagwise fit --bags features/ --labels labels.csv --dask local --out m.bagwise",
         "bagwise fit --bags rows.csv --id-column molecule --labels y.csv --out m.bagwise",
     )
     _bag_options(command, labels="required")
@@ -186,6 +197,11 @@ def _fit(commands: Any) -> None:
     )
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
+    model.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",
+    )
     _output_options(command, "model file to write, such as model.bagwise")
 
 

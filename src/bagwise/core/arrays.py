@@ -55,6 +55,23 @@ def at_most(x: Array, high: float) -> Array:
     return x.clamp(max=high) if is_torch_array(x) else np.minimum(x, high)
 
 
+def exp_over(x: Array) -> Array:
+    """``exp(x)`` written over x."""
+    return x.exp_() if is_torch_array(x) else np.exp(x, out=x)
+
+
+def copy(x: Array) -> Array:
+    """A copy on the same device."""
+    return x.clone() if is_torch_array(x) else x.copy()
+
+
+def dot(a: Array, b: Array) -> float:
+    """``sum(a * b)`` of two matrices; in NumPy the sum is made in float64."""
+    if is_torch_array(a):
+        return float((a * b).sum())
+    return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
+
+
 def to_numpy(x: Array) -> Array:
     """A NumPy array in float64 on the host."""
     if is_torch_array(x):

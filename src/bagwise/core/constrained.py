@@ -165,7 +165,7 @@ def infer(
     mixtures = update(statistics, prior)
     converged = False
     while not converged and len(bounds) < max_iter:
-        swept = _merge(run(partial(sweep, mixtures=mixtures, prior=prior), blocks()))
+        swept = merge(run(partial(sweep, mixtures=mixtures, prior=prior), blocks()))
         bounds.append(bound(swept.evidence, mixtures, prior))
         mixtures = update(swept.statistics, prior)
         if report is not None:
@@ -175,7 +175,7 @@ def infer(
     return State(mixtures, swept.labels, tuple(bounds), converged)
 
 
-def _merge(parts: Iterable[Sweep]) -> Sweep:
+def merge(parts: Iterable[Sweep]) -> Sweep:
     """The blocks' contributions as one, instances in order."""
     labels, evidence = [], 0.0
     statistics: tuple[Statistics, ...] = ()

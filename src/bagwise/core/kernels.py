@@ -21,8 +21,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device
 
+from bagwise.core.arrays import copy, dot, exp_over
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -54,7 +55,14 @@ Array = Any
 
 
 class Kernel:
-    """A covariance function; add and multiply kernels with ``+`` and ``*``."""
+    """A covariance function; add and multiply kernels with ``+`` and ``*``.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Constant, Kernel
+    >>> isinstance(RBF(2.0) + Constant(25.0), Kernel)
+    True
+    """
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M], in the dtype of X.
@@ -124,6 +132,12 @@ class Stationary(_Leaf):
     A subclass gives ``_profile``, which turns s into k(s) in place, and ``_slope``, which turns
     s into -2 k'(s): every gradient with respect to a length scale is that times a squared
     scaled difference.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import RBF, Linear, Stationary
+    >>> isinstance(RBF(), Stationary), isinstance(Linear(), Stationary)
+    (True, False)
     """
 
     variance: float
@@ -176,13 +190,13 @@ class Stationary(_Leaf):
         for rows in row_blocks(X.shape[0], Z.shape[0], X):
             x, g = X[rows], G[rows]
             s = sq_distances(x, Z)
-            W = self._slope(_copy(s))
+            W = self._slope(copy(s))
             W *= g
             if per_feature:
                 d_scale += weighted_sq_differences(x, Z, W)
             else:
-                d_scale += _dot(W, s)
-            d_variance += _dot(g, self._profile(s))
+                d_scale += dot(W, s)
+            d_variance += dot(g, self._profile(s))
         d_scale *= self._chain
         return self.variance * np.append(d_scale, d_variance)
 
@@ -195,7 +209,7 @@ class Stationary(_Leaf):
 
 @dataclass(frozen=True)
 class RBF(Stationary):
-    """Squared exponential, v exp(-|x - z|^2 / (2 l^2)).
+    """Squared exponential, ``v exp(-|x - z|^2 / (2 l^2))``.
 
     Parameters
     ----------
@@ -218,7 +232,7 @@ class RBF(Stationary):
     @staticmethod
     def _profile(s: Array) -> Array:
         s *= -0.5
-        return _exp(s)
+        return exp_over(s)
 
     @staticmethod
     def _slope(s: Array) -> Array:
@@ -243,7 +257,7 @@ def ARD(length_scale: Any, variance: float = 1.0) -> RBF:
 
 @dataclass(frozen=True)
 class Matern32(Stationary):
-    """Matern with nu = 3/2: v (1 + r) exp(-r), r = sqrt(3) |x - z| / l; once differentiable.
+    """Matern with nu = 3/2: ``v (1 + r) exp(-r)``, ``r = sqrt(3) |x - z| / l``.
 
     Examples
     --------
@@ -273,7 +287,7 @@ class Matern32(Stationary):
 
 @dataclass(frozen=True)
 class Matern52(Stationary):
-    """Matern with nu = 5/2: v (1 + r + r^2/3) exp(-r), r = sqrt(5) |x - z| / l.
+    """Matern with nu = 5/2: ``v (1 + r + r^2/3) exp(-r)``, ``r = sqrt(5) |x - z| / l``.
 
     Examples
     --------
@@ -293,7 +307,7 @@ class Matern52(Stationary):
         s += r
         s += 1.0
         r *= -1.0
-        s *= _exp(r)
+        s *= exp_over(r)
         return s
 
     @staticmethod
@@ -351,8 +365,8 @@ class MultiScale(Stationary):
     def _powers(s: Array, weights: tuple[float, ...]) -> Array:
         """Weighted mean of e, e^4, e^16, e^64 with e = exp(-s / 16)."""
         s *= -1.0 / 16.0
-        s = _exp(s)
-        power = _copy(s)
+        s = exp_over(s)
+        power = copy(s)
         if weights[0] != 1.0:
             s *= weights[0]
         for weight in weights[1:]:
@@ -389,7 +403,7 @@ class Linear(_Leaf):
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
         X, Z = same_features(X, Z)
-        return np.array([self.variance * _dot(G.T @ X, Z)])
+        return np.array([self.variance * dot(G.T @ X, Z)])
 
     def vjp_diag(self, X: Array, g: Array) -> Array:
         """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
@@ -544,14 +558,6 @@ def _full(X: Array, value: float, columns: int | None = None) -> Array:
     return array_namespace(X).full(shape, value, dtype=X.dtype, device=device(X))
 
 
-def _exp(s: Array) -> Array:
-    return s.exp_() if is_torch_array(s) else np.exp(s, out=s)
-
-
-def _copy(s: Array) -> Array:
-    return s.clone() if is_torch_array(s) else s.copy()
-
-
 def _root(s: Array, factor: float) -> Array:
     """sqrt(factor * s), a new array."""
     return array_namespace(s).sqrt(factor * s)
@@ -561,14 +567,7 @@ def _negative_exp(r: Array, out: Array) -> Array:
     """exp(-r) written over ``out``."""
     out[...] = r
     out *= -1.0
-    return _exp(out)
-
-
-def _dot(a: Array, b: Array) -> float:
-    """sum(a * b); the sum is made in float64."""
-    if is_torch_array(a):
-        return float((a * b).sum())
-    return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
+    return exp_over(out)
 
 
 def _check_theta(kernel: Kernel, theta: Array) -> Array:

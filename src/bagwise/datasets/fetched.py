@@ -227,20 +227,20 @@ def fetch_mnist_bags(
     if subset not in parts:
         raise ValueError(f"subset must be one of {', '.join(parts)}; got {subset!r}.")
     X, target = _mnist(_home(data_home))
-    images = X[parts[subset]]
-    if features == "pca":
-        from sklearn.decomposition import PCA
-
-        pca = PCA(30, svd_solver="covariance_eigh").fit(X[:60_000].astype(np.float32) / 255)
+    images, digits = X[parts[subset]], target[parts[subset]]
     rng = check_random_state(random_state)
     size = (bag_size, bag_size)
-    bunch = bags_of_digits(
-        images, target[parts[subset]], positive, n_bags, size, n_positive, rng, reuse=True
-    )
+    bunch = bags_of_digits(images, digits, positive, n_bags, size, n_positive, rng, reuse=True)
     pixels = bunch.bags.map(lambda x: x.astype(np.float32) / 255)
-    bunch.bags = pixels if features == "raw" else pixels.map(pca.transform)
+    bunch.bags = pixels if features == "raw" else pixels.map(_components(X[:60_000]).transform)
     bunch.DESCR = f"Bags of {bag_size} MNIST digits; positive when they hold one of {positive}."
     return as_result(bunch, return_X_y)
+
+
+def _components(images: Any) -> Any:
+    from sklearn.decomposition import PCA
+
+    return PCA(30, svd_solver="covariance_eigh").fit(images.astype(np.float32) / 255)
 
 
 def _mnist(home: Path) -> tuple[Any, Any]:

@@ -21,7 +21,10 @@ from bagwise.bags import Bags, check_bags
 from bagwise.models.base import BagClassifier, TrainingData, two_columns
 
 _CONSTRAINTS: dict[str, Any] = {
-    "backbone": [StrOptions({"small-cnn", "mlp", "auto"}), HasMethods(["forward", "state_dict"])],
+    "backbone": [
+        StrOptions({"small-cnn", "normed-cnn", "mlp", "auto"}),
+        HasMethods(["forward", "state_dict"]),
+    ],
     "n_features": [Interval(Integral, 1, None, closed="left")],
     "attention_size": [Interval(Integral, 1, None, closed="left")],
     "image_shape": [tuple, list, None],
@@ -138,10 +141,10 @@ class _AttentionBase(BaseEstimator):
                 "instances must be vectors, gray images (H, W) or images (C, H, W); got shape "
                 f"{tuple(bags.instances.shape[1:])}."
             )
-        if self.backbone == "small-cnn" and X.ndim == 2:
+        if X.ndim == 2 and self.backbone in ("small-cnn", "normed-cnn"):
             raise ValueError(
-                "backbone='small-cnn' needs images; give image_shape=(height, width), or use "
-                "backbone='mlp' for vectors."
+                f"backbone={self.backbone!r} needs images; give image_shape=(height, width), or "
+                "use backbone='mlp' for vectors."
             )
         if self.backbone == "mlp" and X.ndim == 4:
             X = X.reshape(len(X), -1)
@@ -162,6 +165,22 @@ class _AttentionBase(BaseEstimator):
         network.load_state_dict(load(self.weights_))
         return network.eval()
 
+    def __bagwise_state__(self) -> dict[str, Any]:
+        """What `bagwise.save` stores; a named backbone is rebuilt from its weights."""
+        if not isinstance(self.backbone, str):
+            raise ValueError(
+                f"{type(self).__name__} cannot be saved: its backbone is a torch module "
+                f"({type(self.backbone).__name__}), whose code a model file cannot hold. Use a "
+                "named backbone, or keep `weights_` (safetensors) beside your own code."
+            )
+        return dict(vars(self))
+
+    @classmethod
+    def __bagwise_restore__(cls, state: dict[str, Any]) -> Any:
+        model = cls()
+        model.__dict__.update(state)
+        return model
+
     def _features(self, bags: Bags) -> tuple[Any, Any]:
         """The network and the features of the instances."""
         from bagwise.deep.network import instance_features
@@ -176,9 +195,10 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
 
     Parameters
     ----------
-    backbone : {"auto", "small-cnn", "mlp"} or torch module
+    backbone : {"auto", "small-cnn", "normed-cnn", "mlp"} or torch module
         What turns an instance into features; "auto" is a small CNN for images and an MLP for
-        vectors. A module of your own is copied, and trained with the rest.
+        vectors. "normed-cnn" adds batch normalisation, for images that are alike but for a few
+        pixels (CT slices). A module of your own is copied, and trained with the rest.
     n_features : int
         Features per instance handed on.
     attention_size : int

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from bagwise.core import segments
 
@@ -46,6 +46,38 @@ def small_cnn(channels: int, n_features: int) -> nn.Module:
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
         nn.Linear(32 * 16, n_features),
+    )
+
+
+class FeatureNorm(nn.BatchNorm1d):
+    """Batch normalisation that a batch of one instance passes by the running statistics."""
+
+    def forward(self, x: Any) -> Any:
+        """Normalised features, [N, D]."""
+        if len(x) > 1 or not self.training:
+            return super().forward(x)
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+
+
+def normed_cnn(channels: int, n_features: int) -> nn.Module:
+    """The small CNN with batch normalisation, and maxima where it has means.
+
+    Where instances differ in a few pixels only (a lesion in a head), what all of them share
+    would drown the difference; normalising over instances takes it away.
+    """
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(4),
+        nn.Flatten(),
+        FeatureNorm(32 * 16),
+        nn.Linear(32 * 16, n_features),
+        FeatureNorm(n_features),
     )
 
 
@@ -118,7 +150,8 @@ def build(
             )
         body = nn.Sequential(body, nn.Linear(out.shape[1], n_features))
     elif example.ndim == 4:
-        body = small_cnn(example.shape[1], n_features)
+        make = normed_cnn if backbone == "normed-cnn" else small_cnn
+        body = make(example.shape[1], n_features)
     else:
         body = small_mlp(example.shape[1], n_features)
     return AttentionNetwork(nn.Sequential(Standardise(mean, std), body), n_features, attention_size)

@@ -92,6 +92,15 @@ def detection_curve(
     truth : sequence of arrays of shape (k_i, 4)
         True boxes of every image, also of those without any.
     threshold : float
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import detection_curve
+    >>> truth = [[[0, 0, 10, 10]], [[5, 5, 10, 10]]]
+    >>> found = [[0, 0, 10, 9], [40, 40, 10, 10]]
+    >>> curve = detection_curve([0, 1], found, [0.9, 0.4], truth)
+    >>> curve.precision.tolist(), curve.recall.tolist()
+    ([1.0, 0.5], [0.5, 0.5])
     """
     images, boxes, scores = np.asarray(images, dtype=int), _boxes(boxes), np.asarray(scores, float)
     if not len(images) == len(boxes) == len(scores):

@@ -19,7 +19,17 @@ from sklearn.utils.validation import check_is_fitted
 
 
 class Split(NamedTuple):
-    """One fit: train on some bags, test on others."""
+    """One fit: train on some bags, test on others.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import BagFolds
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> first = next(iter(BagFolds(n_splits=4, seeds=(0,)).splits(bags, y)))
+    >>> first.seed, first.fold, len(first.train), len(first.test)
+    (0, 0, 15, 5)
+    """
 
     seed: int
     fold: int

@@ -66,15 +66,13 @@ def compare(
         hold ``groups`` and ``published_folds``.
     protocol : protocol, default=BagFolds()
         How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `Nested`.
-    n_jobs : int
-        Processes. Each fit runs in one of them.
+    n_jobs, progress : int, bool
+        Processes, each fit runs in one of them; whether to show a progress bar.
     results : path, optional
         File of finished fits. A run that was killed goes on where it stopped; fits of changed
         models, data or folds are done anew.
     metrics : sequence of str
         Bag metrics; they are also taken for instances where the bags carry instance labels.
-    progress : bool
-        Show a progress bar.
 
     Returns
     -------

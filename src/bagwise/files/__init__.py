@@ -5,10 +5,12 @@ labels, and ``read_training`` both, checked against each other. Whatever is wron
 and raised once, as `BadFilesError`, naming every file.
 """
 
+from bagwise.files.concat import concat_bags
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
+from bagwise.files.mapped import MappedRows, map_rows_of, read_plainly
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
-from bagwise.files.rows import LazyRows, MappedRows, map_rows_of
+from bagwise.files.rows import LazyRows
 from bagwise.files.training import Training, read_training
 from bagwise.files.writing import check_output, new_file, new_folder
 
@@ -22,12 +24,14 @@ __all__ = [
     "Problem",
     "Training",
     "check_output",
+    "concat_bags",
     "map_rows_of",
     "new_file",
     "new_folder",
     "read_bags",
     "read_instance_labels",
     "read_labels",
+    "read_plainly",
     "read_training",
     "scan_bags",
 ]

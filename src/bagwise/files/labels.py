@@ -16,7 +16,14 @@ _MISSING = ("", "nan", "NaN", "NA", "None", "-1")
 
 
 class Labels(NamedTuple):
-    """Labels of bags as a file gives them."""
+    """Labels of bags as a file gives them.
+
+    Examples
+    --------
+    >>> from bagwise.files import Labels
+    >>> Labels("labels.csv", ["s1", "s2"], [1, 0]).y
+    [1, 0]
+    """
 
     path: str
     ids: Any  # [B] str
@@ -95,9 +102,21 @@ def _repeated(path: str | Path, ids: Any) -> list[Problem]:
 def read_instance_labels(
     path: str | Path, bags: Bags, bag: str = "slide_id", index: str = "index", label: str = "label"
 ) -> Any:
-    """Instance labels from a CSV with columns bag, index and label; None where not given.
+    r"""Instance labels from a CSV with columns bag, index and label; None where not given.
 
     ``index`` counts from 0 within the bag, in the order of its file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.files import read_instance_labels
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "patches.csv"
+    >>> _ = path.write_text("slide_id,index,label\ns1,0,1\n")
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3], ids=["s1", "s2"])
+    >>> read_instance_labels(path, bags).tolist()
+    [1, None, None]
     """
     frame = read_frame(path)
     require_columns(frame, str(path), [bag, index, label])

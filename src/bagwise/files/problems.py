@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One file that cannot be used, and why."""
+    """One file that cannot be used, and why.
+
+    Examples
+    --------
+    >>> from bagwise.files import Problem
+    >>> print(Problem("s7.h5", "is empty (0 bytes)"))
+    s7.h5: is empty (0 bytes)
+    """
 
     path: str
     what: str

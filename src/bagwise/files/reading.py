@@ -47,6 +47,14 @@ class Names:
     ``features``, ``coords``, ``instance_labels`` and ``images`` (read only when named) are dataset
     names in ``.h5``, ``.npz`` and ``.pt`` files; the others are columns of tables, but for
     ``encoder``, which picks ``features_{encoder}`` where there are several folders.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.files import Names, read_bags
+    >>> rows = pd.DataFrame({"molecule": ["a", "a", "b"], "mass": [1.0, 2.0, 3.0]})
+    >>> read_bags(rows, Names(bag="molecule"))
+    Bags(2 bags, 3 instances, 1 features)
     """
 
     features: str = "features"
@@ -63,7 +71,15 @@ class Names:
 
 @dataclass
 class Found:
-    """Bags read from disk, and what was wrong with the files that were left out."""
+    """Bags read from disk, and what was wrong with the files that were left out.
+
+    Examples
+    --------
+    >>> from bagwise.files import scan_bags
+    >>> found = scan_bags("no/such/folder")
+    >>> found.bags is None, str(found.problems[0])
+    (True, 'no/such/folder: does not exist')
+    """
 
     bags: Bags | None
     problems: list[Problem] = field(default_factory=list)
@@ -127,7 +143,20 @@ def scan_bags(
     lazy: bool | Literal["auto"] = "auto",
     progress: Progress | None = None,
 ) -> Found:
-    """Like `read_bags`, but returns the problems beside the bags that can be used."""
+    """Like `read_bags`, but returns the problems beside the bags that can be used.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import scan_bags
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> np.save(folder / "good.npy", np.ones((3, 2)))
+    >>> np.save(folder / "bad.npy", np.full((3, 2), np.nan))
+    >>> found = scan_bags(folder)
+    >>> found.bags.ids.tolist(), len(found.problems)
+    (['good'], 1)
+    """
     names = names or Names()
     if hasattr(path, "columns"):
         return _from_table(path, "the frame", names)

@@ -1,4 +1,4 @@
-"""Rows that stay on disk: one virtual array over one file per bag, read when sliced."""
+"""Rows that stay on disk in one file per bag: one virtual array, read when sliced."""
 
 from __future__ import annotations
 
@@ -290,54 +290,3 @@ class LazyRows:
 
     def __repr__(self) -> str:
         return f"LazyRows({len(self)} x {self._width} {self.dtype}, {len(self._sources)} files)"
-
-
-class MappedRows:
-    """Rows of one uncompressed file on disk, read by plain reads.
-
-    Stands in for a memory map where the rows are swept again and again: it pickles as a file
-    name, and the pages it reads never count as memory of the process.
-    """
-
-    ndim = 2
-
-    def __init__(self, path: str, dtype: Any, shape: tuple[int, int], offset: int) -> None:
-        self.path, self.dtype, self.shape, self.offset = path, np.dtype(dtype), shape, offset
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def select_rows(self, rows: slice) -> MappedRows:
-        """A run of rows, still on disk."""
-        start, stop, _ = rows.indices(self.shape[0])
-        skipped = start * self.shape[1] * self.dtype.itemsize
-        return MappedRows(
-            self.path, self.dtype, (max(stop - start, 0), self.shape[1]), self.offset + skipped
-        )
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, slice):
-            mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
-            return np.array(mapped[key])
-        rows = self.select_rows(key)
-        count = rows.shape[0] * rows.shape[1]
-        block = np.fromfile(self.path, self.dtype, count=count, offset=rows.offset)
-        if len(block) != count:
-            raise ValueError(f"{self.path} ends before row {key.stop}; it was cut short.")
-        return block.reshape(rows.shape)
-
-
-def map_rows_of(instances: Any) -> Any:
-    """A row-major memory map as `MappedRows`; anything else as it is."""
-    if not isinstance(instances, np.memmap) or not instances.flags.c_contiguous:
-        return instances
-    if instances.filename is None or instances.ndim != 2:
-        return instances
-    base: Any = instances
-    while isinstance(base.base, np.ndarray):
-        base = base.base
-    # A slice of a memory map keeps its parent's offset; the addresses tell the difference.
-    moved = instances.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    return MappedRows(
-        str(instances.filename), instances.dtype, instances.shape, int(base.offset) + int(moved)
-    )

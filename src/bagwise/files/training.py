@@ -15,7 +15,22 @@ from bagwise.files.reading import Found, Names, Progress, scan_bags
 
 
 class Training(NamedTuple):
-    """What a model is trained or tested on; ``labels`` is the file the labels came from."""
+    r"""What a model is trained or tested on; ``labels`` is the file the labels came from.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import read_training
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> (folder / "features").mkdir()
+    >>> for name in ("s1", "s2"):
+    ...     np.save(folder / "features" / f"{name}.npy", np.ones((3, 2)))
+    >>> _ = (folder / "labels.csv").write_text("slide_id,label\ns1,0\ns2,1\n")
+    >>> data = read_training(folder / "features", folder / "labels.csv")
+    >>> data.bags, data.y.tolist()
+    (Bags(2 bags, 6 instances, 2 features), [0, 1])
+    """
 
     bags: Bags
     y: Any

@@ -44,7 +44,18 @@ def check_output(path: str | Path, force: bool = False, holds: Collection[str] =
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """A temporary path that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    """A temporary path that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.files import new_file
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with new_file(path) as draft:
+    ...     _ = draft.write_text("whole")
+    >>> path.read_text()
+    'whole'
+    """
     path = Path(path)
     with _said_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +74,18 @@ def new_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise."""
+    """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.files import new_folder
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "results"
+    >>> with new_folder(path) as draft:
+    ...     _ = (draft / "bags.csv").write_text("id,label")
+    >>> [file.name for file in path.iterdir()]
+    ['bags.csv']
+    """
     path = Path(path)
     with _said_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,22 +7,26 @@ learning", UAI 2014. The mathematics is in `bagwise.core.dirichlet` (one mixture
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import Prior, Statistics
+from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, TrainingData
+from bagwise.models.drivers import DRIVERS, Driver, Serial, Threads, make_driver
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
@@ -75,6 +79,11 @@ class DPMIL(InstanceClassifier):
         instance for its bag's class and ``n_components`` k-means clusters per class. Further
         starts take fewer clusters, the last a single one, and every second start takes only one
         instance per positive bag for positive: the one least like the negative bags.
+    n_jobs : int, optional
+        Threads over blocks of bags.
+    driver : {"serial", "threads", "dask"} or driver object, optional
+        Where the work over instances runs. Default: the active Dask client where there is one,
+        else threads if ``n_jobs`` asks for them. The result is the same.
     random_state : int, RandomState or None
         Seed of k-means.
     verbose : bool
@@ -121,6 +130,8 @@ class DPMIL(InstanceClassifier):
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [None, Integral],
+        "driver": [None, StrOptions(set(DRIVERS)), HasMethods(["map", "sweep"])],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -140,6 +151,8 @@ class DPMIL(InstanceClassifier):
         max_iter: int = 100,
         tol: float = 1e-6,
         n_init: int = 1,
+        n_jobs: int | None = None,
+        driver: Any = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -155,6 +168,8 @@ class DPMIL(InstanceClassifier):
         self.max_iter = max_iter
         self.tol = tol
         self.n_init = n_init
+        self.n_jobs = n_jobs
+        self.driver = driver
         self.random_state = random_state
         self.verbose = verbose
 
@@ -172,6 +187,7 @@ class DPMIL(InstanceClassifier):
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
+        run = _runner(make_driver(self.n_jobs, self.driver), data, prior)
         blocks = _block_source(data, prior)
         labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
         if self.n_init > 1:
@@ -187,6 +203,7 @@ class DPMIL(InstanceClassifier):
                     max_iter=self.max_iter,
                     tol=self.tol,
                     report=report,
+                    run=run,
                 )
                 if best is None or state.bounds[-1] > best.bounds[-1]:
                     best = state
@@ -483,6 +500,50 @@ def _block_source(data: TrainingData, prior: Prior) -> Callable[[], Iterator[Blo
         return lambda: _blocks(data, prior)
     held = tuple(_blocks(data, prior))
     return lambda: iter(held)
+
+
+class _Share(NamedTuple):
+    """Bags that stay with whoever works on them."""
+
+    data: TrainingData
+    prior: Prior
+
+
+@dataclass(frozen=True)
+class _OverShare:
+    """A sweep over the blocks of a share; picklable, for clusters."""
+
+    function: Callable[[Block], constrained.Sweep]
+
+    def __call__(self, share: _Share) -> tuple[_Share, constrained.Sweep]:
+        return share, constrained.merge(map(self.function, _blocks(*share)))
+
+
+def _shares(data: TrainingData, prior: Prior, n_shares: int) -> list[_Share]:
+    """Neighbouring bags, about as many instances in each share."""
+    bags = read_plainly(data.bags)  # a memory map travels as its file's name
+    goals = np.arange(1, n_shares) * (bags.n_instances / n_shares)
+    edges = np.unique([0, *np.searchsorted(bags.offsets, goals), len(bags)])
+    shares = []
+    for first, last in itertools.pairwise(edges.tolist()):
+        known = data.instance_labels[bags.offsets[first] : bags.offsets[last]]
+        shares.append(_Share(TrainingData(bags[first:last], data.y[first:last], known), prior))
+    return shares
+
+
+def _runner(driver: Driver, data: TrainingData, prior: Prior) -> Callable[..., Iterable[Any]]:
+    """How `constrained.infer` runs a sweep: over blocks here, or over shares kept elsewhere."""
+    if isinstance(driver, (Serial, Threads)):
+        return driver.map
+    shares: list[Any] = _shares(data, prior, driver.n_parts)
+
+    def run(function: Callable[[Block], constrained.Sweep], _: Iterable[Block]) -> list[Any]:
+        nonlocal shares
+        found: list[Any] = []
+        shares = driver.sweep(_OverShare(function), shares, found.append)
+        return found
+
+    return run
 
 
 @contextmanager

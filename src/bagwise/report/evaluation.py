@@ -15,7 +15,16 @@ METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
 
 
 class Evaluation(NamedTuple):
-    """True classes and predicted probabilities of bags the model had not seen."""
+    """True classes and predicted probabilities of bags the model had not seen.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.report import Evaluation
+    >>> held_out = Evaluation("my test set", np.array([0, 1, 1]), np.array([0.2, 0.9, 0.6]))
+    >>> held_out.metrics()["accuracy"]
+    1.0
+    """
 
     source: str
     y: Any  # [B] 0/1

@@ -34,7 +34,18 @@ _UNIT = Axis("", 0.0, 1.0)
 
 
 class Report(NamedTuple):
-    """Everything the page shows."""
+    """Everything the page shows.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report import Report, predict_tables
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> Report(made, bags, {"model": "single-instance"}, truth=y).title
+    'Predictions'
+    """
 
     predictions: Predictions
     bags: Bags

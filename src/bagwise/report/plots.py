@@ -137,7 +137,7 @@ def common_gap(coords: Any) -> float:
 class BagImagesDisplay:
     """A bag of images, positives framed, each with its probability ± standard deviation.
 
-    After Figure 2 of the psi-VGPMIL paper.
+    After Figures 2 and 10 of the psi-VGPMIL paper.
 
     Parameters
     ----------
@@ -145,7 +145,9 @@ class BagImagesDisplay:
     probability : array of shape (n,)
     std : array of shape (n,), optional
     threshold : float
-        Instances above it are framed.
+        Probabilities above it are coloured and, without ``truth``, framed.
+    truth : array of shape (n,), optional
+        Known labels, 1 for positive: these are framed, whatever the model says.
     name : str, optional
 
     Examples
@@ -164,12 +166,14 @@ class BagImagesDisplay:
         std: Any = None,
         *,
         threshold: float = 0.5,
+        truth: Any = None,
         name: str | None = None,
     ) -> None:
         self.images = np.asarray(images)
         self.probability = np.asarray(probability, dtype=float)
         self.std = None if std is None else np.asarray(std, dtype=float)
         self.threshold = threshold
+        self.truth = None if truth is None else np.asarray(truth) > 0
         self.name = name
 
     @classmethod
@@ -203,10 +207,9 @@ class BagImagesDisplay:
             axes.set_xticks([])
             axes.set_yticks([])
             positive = self.probability[k] > self.threshold
+            framed = positive if self.truth is None else self.truth[k]
             for spine in axes.spines.values():
-                spine.set(
-                    color=_POSITIVE if positive else "#cccccc", linewidth=3 if positive else 1
-                )
+                spine.set(color=_POSITIVE if framed else "#cccccc", linewidth=3 if framed else 1)
             text = f"{self.probability[k]:.2f}"
             text += "" if self.std is None else f" ± {self.std[k]:.2f}"
             axes.set_title(text, fontsize=9, color=_POSITIVE if positive else "black")

@@ -17,6 +17,14 @@ class Predictions(NamedTuple):
     ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
     coordinates where known, probability, std. ``std`` is missing where a model gives none, and
     ``instances`` is None where a model cannot rank them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.report import Predictions
+    >>> table = pd.DataFrame({"id": ["s1"], "probability": [0.9], "std": [0.1], "label": [1]})
+    >>> Predictions(table, None, [0, 1], 0.5).bags["probability"].item()
+    0.9
     """
 
     bags: Any
@@ -95,7 +103,19 @@ def _probability(model: Any, bags: Bags, method: str) -> tuple[Any, Any]:
 
 
 def write_predictions(made: Predictions, folder: str | Path) -> list[Path]:
-    """Write ``bags.csv`` and ``instances.parquet`` into a folder."""
+    """Write ``bags.csv`` and ``instances.parquet`` into a folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report import predict_tables, write_predictions
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> [path.name for path in write_predictions(made, tempfile.mkdtemp())]
+    ['bags.csv', 'instances.parquet']
+    """
     folder = Path(folder)
     written = [folder / "bags.csv"]
     # 17 digits: reading the file back gives the same floats.

@@ -238,12 +238,12 @@ def _page_head(folders: list[Path]) -> str:
     warning = f"\nMeasured in quick mode (fewer seeds): {', '.join(quick)}.\n" if quick else ""
     return f"""# Results
 
-Every number here was measured on held-out bags, with preprocessing inside the fold, by a script
-of this repository; `bagwise reproduce all` repeats them. *Published* is what the paper
-prints; *ours* is mean ± standard deviation over the number of seeds in brackets. Where the two
-differ the note says what is known about the reason.
+What stands under *ours* was measured on held-out bags by a script of this repository, with
+preprocessing inside the fold unless the note says otherwise; `bagwise reproduce all` repeats it.
+It is mean ± standard deviation over the number of seeds in brackets. *Published* is what the
+paper prints. Where the two differ the note says what is known about the reason.
 
-Last run {about["date"]} on {about["machine"]}; {versions}.
+Last run {about["date"]}; {versions}.
 {warning}"""
 
 
@@ -260,7 +260,7 @@ def _section(place: Path, figures: Path) -> str:
         lines += [f"![{about['title']}: {words}]({figures.name}/{target.name})", ""]
     mode = " --quick" if about["quick"] else ""
     lines += [
-        f"*Measured {about['date']} in {about['seconds']:.0f} s: "
+        f"*Measured {about['date']} in {about['seconds']:.0f} s on {about['machine']}: "
         f"`bagwise reproduce {about['experiment']}{mode}`.*",
         "",
     ]

@@ -116,8 +116,10 @@ def read_slice(path: Any) -> Slice:
         raise ValueError(f"{path} has pixels of shape {pixels.shape}; a slice is 2-d.")
     slope = float(getattr(data, "RescaleSlope", 1))
     intercept = float(getattr(data, "RescaleIntercept", 0))
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for, by file, in `_assemble`
+        hu = pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     return Slice(
-        pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept),
+        hu,
         _position(data, path),
         str(getattr(data, "SOPInstanceUID", path.stem)),
         str(getattr(data, "StudyInstanceUID", path.parent.name)),
@@ -306,6 +308,16 @@ def label_slices(bags: Bags, labels: Mapping[str, int]) -> tuple[Any, Any]:
     """Scan labels and slice labels of bags read by `read_scans`, from slice labels by id.
 
     Returns ``(y, instance_labels)``; a slice without a label is an error that names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.vision import label_slices
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3]).with_columns(slice_id=np.array(["a", "b", "c"]))
+    >>> y, instance_labels = label_slices(bags, {"a": 0, "b": 1, "c": 0})
+    >>> y.tolist(), instance_labels.tolist()
+    ([1, 0], [0, 1, 0])
     """
     ids = bags.columns["slice_id"]
     unknown = [i for i in ids if i not in labels]

@@ -47,4 +47,4 @@ def evidence_bound(
     f = moments(block.A, block.r, q)
     log_psi = density.log_psi(c) - density.theta(c) / 2 * (f.second - c * c)
     part = likelihood.bound(f, log_psi, block.labels, targets)
-    return part - gaussians.kl_to_standard(q.m, q.W)
+    return float(part) - gaussians.kl_to_standard(q.m, q.W)

@@ -21,7 +21,21 @@ _LOG2 = float(np.log(2.0))
 
 @runtime_checkable
 class Density(Protocol):
-    """What the engine asks of a density: two methods, elementwise over ``c >= 0``."""
+    """What the engine asks of a density: two methods, elementwise over ``c >= 0``.
+
+    Examples
+    --------
+    A Gaussian in place of the hyperbolic secant:
+
+    >>> import numpy as np
+    >>> from bagwise import PsiVGPMIL
+    >>> class Normal:
+    ...     def theta(self, c):
+    ...         return np.full_like(c, 0.25)
+    ...     def log_psi(self, c):
+    ...         return -np.log(2) - c**2 / 8
+    >>> model = PsiVGPMIL(density=Normal())
+    """
 
     def theta(self, c: Any) -> Any:
         """``-psi'(c) / (c psi(c))``, finite and >= 0 also at c = 0."""

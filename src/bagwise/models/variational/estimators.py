@@ -23,6 +23,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import concatenate, host_rows, to_numpy
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
+from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
 from bagwise.models.variational import training
@@ -139,7 +140,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         q(y = 1) of the training instances.
     loo_decision_ : array of shape (n_bags,)
         Score of every training bag predicted without it, at fixed weights; before calibration.
-    bound_history_ : array of shape (n_iter_,)
+    bound_history_ : array of shape (n_iter,)
         Evidence bound after every iteration.
     n_iter_, converged_ : int, bool
     cache_ : str
@@ -314,6 +315,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.loo_decision_ = left_out.bags
         self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
         return self
+
+    def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
+        # Pages of a memory map would count as memory of this process.
+        return super()._check_bags(read_plainly(bags), n_features)
 
     def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
         X = data.bags.instances

@@ -89,7 +89,25 @@ def collapsed_bound(
     S = W.T @ W
     m = S @ b
     value = 0.5 * (b @ m) + np.log(np.diagonal(W)).sum() - 0.5 * residual
+    q = _Optimum(L, B, S, m)
+    return Objective(float(value), _collapsed_gradient(kernel, X, Z, omega, rho, q, chunks))
 
+
+class _Optimum(NamedTuple):
+    """The best q(v) at fixed sites."""
+
+    L: Any  # [M, M] factor of Kzz
+    B: Any  # [M, M] its precision
+    S: Any  # [M, M] its covariance
+    m: Any  # [M] its mean
+
+
+def _collapsed_gradient(
+    kernel: Kernel, X: Any, Z: Any, omega: Any, rho: Any, q: _Optimum, chunks: list[slice]
+) -> Any:
+    """The gradients in the covariances, pulled back to the log-parameters, [P]."""
+    L, B, S, m = q
+    M = len(m)
     gradient = np.zeros(len(kernel.theta))
     for rows in chunks:
         A = _whiten(kernel, X[rows], Z, L)
@@ -102,7 +120,7 @@ def collapsed_bound(
     gradient += kernel.vjp(Z, Z, Gzz)
     # The jitter is a share of the mean variance of the inducing points, so it has a gradient too.
     gradient += kernel.vjp_diag(Z, np.full(M, linalg.JITTER * np.trace(Gzz) / M))
-    return Objective(float(value), gradient)
+    return gradient
 
 
 def _whiten(kernel: Kernel, X: Any, Z: Any, L: Any) -> Any:
@@ -150,42 +168,57 @@ def log_normaliser(
     >>> abs(log_normaliser(RBF(), np.ones((5, 2)), Sech()).value) < 1e-12
     True
     """
-    if not isinstance(kernel, RBF):
-        raise ValueError(
-            "log Z by random Fourier features needs an RBF kernel; got "
-            f"{kernel!r}. Learn this kernel with normaliser=False."
-        )
-    rng = check_random_state(random_state)
-    frequencies = rng.normal(size=(n_features, X.shape[1]))  # [R, D]
-    phases = rng.uniform(0, 2 * np.pi, size=n_features)
-    amplitudes = np.sqrt(2 * kernel.variance / n_features) * rng.normal(
-        size=(n_features, n_samples)
-    )
+    draws = _draw_functions(kernel, X.shape[1], n_features, n_samples, random_state)
     chunks = [slice(start, start + chunk_size) for start in range(0, len(X), chunk_size)]
-
-    def angles(rows: slice) -> tuple[Any, Any]:
-        scaled = X[rows] / np.asarray(kernel.length_scale)  # [n, D]
-        return scaled, scaled @ frequencies.T + phases  # [n, R]
-
     log_weights = np.zeros(n_samples)
     for rows in chunks:
-        f = np.cos(angles(rows)[1]) @ amplitudes  # [n, samples]
+        f = np.cos(draws.angles(X[rows])[1]) @ draws.amplitudes  # [n, samples]
         log_weights += (density.log_psi(np.abs(f)) + np.logaddexp(f / 2, -f / 2)).sum(0)
     value = logsumexp(log_weights) - np.log(n_samples)
     share = np.exp(log_weights - logsumexp(log_weights))
 
     d_scale, d_variance = np.zeros(X.shape[1]), 0.0
     for rows in chunks:
-        scaled, phase = angles(rows)
-        f = np.cos(phase) @ amplitudes
+        scaled, phase = draws.angles(X[rows])
+        f = np.cos(phase) @ draws.amplitudes
         # psi'/psi = -f theta(f)
         slope = (np.tanh(f / 2) / 2 - f * density.theta(np.abs(f))) * share
         d_variance += 0.5 * float((slope * f).sum())
-        turn = np.sin(phase) * (slope @ amplitudes.T)  # [n, R]
-        d_scale += (scaled * (turn @ frequencies)).sum(0)
-    if not isinstance(kernel.length_scale, tuple):
+        turn = np.sin(phase) * (slope @ draws.amplitudes.T)  # [n, R]
+        d_scale += (scaled * (turn @ draws.frequencies)).sum(0)
+    if not isinstance(draws.length_scale, tuple):
         d_scale = d_scale.sum(keepdims=True)
     return Objective(float(value), np.append(d_scale, d_variance))
+
+
+class _Functions(NamedTuple):
+    """Functions drawn from the prior, as weights of random Fourier features."""
+
+    length_scale: Any
+    frequencies: Any  # [R, D]
+    phases: Any  # [R]
+    amplitudes: Any  # [R, samples]
+
+    def angles(self, X: Any) -> tuple[Any, Any]:
+        """The scaled rows, and what the features are cosines of."""
+        scaled = X / np.asarray(self.length_scale)  # [n, D]
+        return scaled, scaled @ self.frequencies.T + self.phases  # [n, R]
+
+
+def _draw_functions(
+    kernel: Kernel, n_dimensions: int, n_features: int, n_samples: int, random_state: Any
+) -> _Functions:
+    if not isinstance(kernel, RBF):
+        raise ValueError(
+            "log Z by random Fourier features needs an RBF kernel; got "
+            f"{kernel!r}. Learn this kernel with normaliser=False."
+        )
+    rng = check_random_state(random_state)
+    frequencies = rng.normal(size=(n_features, n_dimensions))
+    phases = rng.uniform(0, 2 * np.pi, size=n_features)
+    weights = rng.normal(size=(n_features, n_samples))
+    amplitudes = np.sqrt(2 * kernel.variance / n_features) * weights
+    return _Functions(kernel.length_scale, frequencies, phases, amplitudes)
 
 
 def learn_kernel(
@@ -210,14 +243,10 @@ def learn_kernel(
     ----------
     kernel, X, Z, omega, rho, chunk_size
         As for `collapsed_bound`.
-    density : density object, optional
-        Needed for the normaliser.
-    normaliser : bool
-        Subtract the estimate of log Z, see `log_normaliser`.
-    max_iter : int
-        Iterations of L-BFGS-B.
-    random_state : int, RandomState or None
-        Of the normaliser's draws.
+    density, normaliser : density object, bool
+        Subtract the estimate of log Z of this density, see `log_normaliser`.
+    max_iter, random_state
+        Iterations of L-BFGS-B; seed of the normaliser's draws.
 
     Examples
     --------
@@ -243,16 +272,19 @@ def learn_kernel(
             J = Objective(J.value - log_z.value, J.gradient - log_z.gradient)
         return -J.value, -J.gradient
 
-    start = kernel.theta
-    bounds = [(max(t - _STEP, -_RANGE), min(t + _STEP, _RANGE)) for t in start]
-    bounds = [(min(low, t), max(high, t)) for (low, high), t in zip(bounds, start, strict=True)]
+    start, bounds = kernel.theta, _trusted(kernel.theta)
     with warnings.catch_warnings():
         # A trial kernel may need more jitter; whoever uses the learnt one is told.
         warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
         first = loss(start)[0]
-        found = minimize(
-            loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iter}
-        )
-    if not np.isfinite(found.fun) or found.fun > first:
-        return kernel
-    return kernel.with_theta(found.x)
+        options = {"maxiter": max_iter}
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    better = np.isfinite(found.fun) and found.fun <= first
+    return kernel.with_theta(found.x) if better else kernel
+
+
+def _trusted(theta: Any) -> list[tuple[float, float]]:
+    """Where each log-parameter may go: a step from where it is, which is always allowed."""
+    return [
+        (min(t, max(t - _STEP, -_RANGE)), max(t, min(t + _STEP, _RANGE))) for t in theta.tolist()
+    ]

@@ -70,7 +70,14 @@ class Targets(NamedTuple):
 
 @runtime_checkable
 class BagLikelihood(Protocol):
-    """What the engine asks of a bag likelihood."""
+    """What the engine asks of a bag likelihood.
+
+    Examples
+    --------
+    >>> from bagwise.models.variational import BagLikelihood, NoisyMax
+    >>> isinstance(NoisyMax(), BagLikelihood)
+    True
+    """
 
     def start(self, f: Moments, labels: Labels, pi: Any) -> Any:
         """Beliefs before the first update, from instance probabilities ``pi``."""

@@ -294,7 +294,7 @@ def fit_parts(
     state, parts = iterate(parts, M, likelihood, density, **options)
     ends: list[Any] = []
     parts = options["driver"].sweep(_Read(), parts, ends.append)
-    omega, rho, pi = (np.concatenate(column) for column in zip(*ends, strict=True))
+    omega, rho, pi = (concatenate(column) for column in zip(*ends, strict=True))
     history = np.array(state.history)
     return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
 

@@ -1,0 +1,194 @@
+"""Two Dask workers against one, what a driver costs, and the memory of a fit from disk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from bagwise import VGPMIL, Bags
+from bagwise.core.gaussians import project
+from bagwise.core.kernels import RBF
+from bagwise.core.linalg import cholesky
+from bagwise.models.drivers import Threads
+from bagwise.models.variational.densities import Sech
+from bagwise.models.variational.likelihoods import Labels, NoisyMax
+from bagwise.models.variational.updates import (
+    Part,
+    expect,
+    fit_parts,
+    make_blocks,
+    update_posterior,
+)
+from bagwise.models.variational.updates import total as add_up
+
+BAG = 100
+WIDE = 128
+# What every process of a benchmark is told: one BLAS thread.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def write_rows(path: Path, n: int, width: int) -> None:
+    """Float32 rows in bags of 100; a tenth of each positive bag is shifted."""
+    rng = np.random.default_rng(0)
+    with path.open("wb") as stream:
+        for start in range(0, n, 200_000):
+            rows = np.arange(start, min(start + 200_000, n))
+            X = rng.standard_normal((len(rows), width), dtype=np.float32)
+            X[(rows % BAG < BAG // 10) & (rows // BAG % 2 == 1), :8] += 1.5
+            X.tofile(stream)
+
+
+def open_rows(path: Path, n: int, width: int) -> tuple[Bags, Any]:
+    X = np.memmap(path, np.float32, "r", shape=(n, width))
+    return Bags(X, np.arange(n // BAG + 1) * BAG), np.arange(n // BAG) % 2
+
+
+def best_of(jobs: list[Callable[[], Any]], repeats: int) -> list[float]:
+    """Best seconds of each job, its runs interleaved with the others'."""
+    best = [np.inf] * len(jobs)
+    for _ in range(repeats):
+        for i, job in enumerate(jobs):
+            began = time.perf_counter()
+            job()
+            best[i] = min(best[i], time.perf_counter() - began)
+    return best
+
+
+def two_workers(quick: bool, folder: Path) -> dict[str, Any]:
+    """The same fit on clusters of one and of two processes, both of them up all the time."""
+    import distributed
+
+    from bagwise.models.dask_driver import Dask
+
+    n, M, n_iter = (20_000, 50, 3) if quick else (400_000, 200, 15)
+    path = folder / "dask.bin"
+    write_rows(path, n, 32)
+    bags, y = open_rows(path, n, 32)
+    # Given points: k-means is no part of what the workers share.
+    Z = np.asarray(bags.instances[:: n // M][:M], dtype=np.float64)
+    options = {"inducing": Z, "max_iter": n_iter, "tol": 0.0, "calibrate": False}
+    clusters = [
+        distributed.LocalCluster(n_workers=k, threads_per_worker=1, dashboard_address=None)
+        for k in (1, 2)
+    ]
+    clients = [distributed.Client(cluster, set_as_default=False) for cluster in clusters]
+
+    def job(client: Any) -> Callable[[], Any]:
+        return lambda: VGPMIL(**options, bag_rule="max", driver=Dask(client)).fit(bags, y)
+
+    try:
+        for client in clients:  # imports are no part of a fit
+            VGPMIL(n_inducing=5, max_iter=1, tol=0.0, driver=Dask(client)).fit(bags[:40], y[:40])
+        one, two = best_of([job(client) for client in clients], 1 if quick else 2)
+    finally:
+        for closing in (*clients, *clusters):
+            closing.close()
+    return {
+        "what": f"two Dask workers against one, N={n}, M={M}, {n_iter} iterations",
+        "value": one / two,
+        "must": "runs" if quick else ">= 1.6",
+        "ok": quick or one / two >= 1.6,
+    }
+
+
+def overhead(quick: bool) -> dict[str, Any]:
+    """A fit of many parts on a driver beside a bare loop over the same blocks."""
+    n, M, n_iter = (20_000, 20, 3) if quick else (1_000_000, 50, 5)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 8))
+    offsets = np.arange(n // BAG + 1) * BAG
+    labels = Labels(offsets, np.arange(n // BAG) % 2, np.full(n, -1, dtype=np.int8))
+    kernel, Z = RBF(np.sqrt(8.0), 1.0), X[:M]
+    A, r = project(kernel, X, Z, cholesky(kernel(Z, Z)), np.dtype(np.float64))
+    blocks, pi = make_blocks(A, r, labels), np.full(n, 0.5)
+    starts = np.cumsum([0] + [len(block.r) for block in blocks])
+    pis = [pi[a:b] for a, b in itertools.pairwise(starts)]
+    likelihood, density, driver = NoisyMax(), Sech(), Threads(1)
+
+    def bare() -> None:
+        q, beliefs = None, [None] * len(blocks)
+        for i in range(n_iter + 1):
+            last, sums = i == n_iter, None
+            for j, block in enumerate(blocks):
+                found = expect(
+                    block, beliefs[j], pis[j], q=q, likelihood=likelihood, density=density,
+                    last=last,
+                )  # fmt: skip
+                beliefs[j] = found.targets
+                sums = found.statistics if sums is None else add_up([sums, found.statistics])
+            if not last and sums is not None:
+                q = update_posterior(sums.precision, sums.linear)
+
+    def driven() -> None:
+        edges = np.linspace(0, len(blocks), driver.n_parts + 1).astype(int)
+        parts = [Part(tuple(blocks[a:b]), tuple(pis[a:b])) for a, b in itertools.pairwise(edges)]
+        fit_parts(parts, M, likelihood, density, max_iter=n_iter, tol=0.0, driver=driver)
+
+    with threadpool_limits(1):
+        alone, with_driver = best_of([bare, driven], 1 if quick else 3)
+    percent = 100 * (with_driver / alone - 1)
+    return {
+        "what": f"cost of a driver over a bare loop, N={n}, M={M}, in %",
+        "value": percent,
+        "must": "runs" if quick else "< 15",
+        "ok": quick or percent < 15,
+    }
+
+
+def fit_from_disk(path: Path, n: int) -> None:
+    """What the child process does: fit, then print the most memory it ever had, in bytes."""
+    bags, y = open_rows(path, n, WIDE)
+    VGPMIL(
+        n_inducing=100,
+        dtype="float32",
+        cache="disk",
+        max_iter=3,
+        tol=0.0,
+        calibrate=False,
+        bag_rule="max",
+        random_state=0,
+        driver="serial",
+    ).fit(bags, y)
+    status = Path("/proc/self/status").read_text().splitlines()
+    print(1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM")))
+
+
+def memory(quick: bool, folder: Path) -> dict[str, Any]:
+    n = 50_000 if quick else 20_000_000
+    path = folder / "wide.bin"
+    write_rows(path, n, WIDE)
+    code = (
+        "from pathlib import Path; from benchmarks.bench_drivers import fit_from_disk; "
+        f"fit_from_disk(Path({str(path)!r}), {n})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **ONE_THREAD, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    gigabytes = int(done.stdout.split()[-1]) / 1e9
+    return {
+        "what": f"memory of a fit to {n * WIDE * 4 / 1e9:.3g} GB on disk, M=100, in GB",
+        "value": gigabytes,
+        "must": "runs" if quick else "< 4",
+        "ok": quick or gigabytes < 4,
+    }
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    os.environ.update(ONE_THREAD)  # for the workers
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return [two_workers(quick, folder), overhead(quick), memory(quick, folder)]

@@ -1,0 +1,76 @@
+"""Mixed supervision: average precision as true boxes of some positive images are given."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bagwise import VGPMIL
+from bagwise.datasets import fetch_detection
+from bagwise.vision import WeakDetector
+from experiments.detection_bccd import SETTINGS, describe, measure, row
+
+TITLE = "Mixed supervision on BCCD: AP on the test images by the share of boxed positive images"
+SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
+
+
+def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") -> pd.DataFrame:
+    """For each seed the boxed images are a growing random subset."""
+    data = fetch_detection("bccd")
+    c = list(data.class_names).index(class_name)
+    y = data.image_label[:, c]
+    train = np.flatnonzero(np.isin(data.split, ["train", "val"]))
+    test = np.flatnonzero(data.split == "test")
+    if quick:
+        train, test = train[::6], test[::4]
+    truth = [data.boxes[i][data.box_classes[i] == c] for i in test]
+    true_train = [data.boxes[i][data.box_classes[i] == c] for i in train]
+    rows, curves = [], {}
+    for name, setting in SETTINGS.items():
+        fitted, held_out = (describe(data, setting["min_side"], part) for part in (train, test))
+        table: list[list[Any]] = []
+        for seed in range(1 if quick else 5):
+            order = np.random.default_rng(seed).permutation(np.flatnonzero(y[train]))
+            table.append([])
+            for share in SHARES:
+                boxed = set(order[: round(share * len(order))].tolist())
+                given = [
+                    {class_name: b} if i in boxed and len(b) else None
+                    for i, b in enumerate(true_train)
+                ]
+                detector = WeakDetector(
+                    pca=setting["pca"],
+                    contrast=setting["contrast"],
+                    classifier=VGPMIL(n_inducing=50),
+                    random_state=seed,
+                ).fit(fitted, y[train][:, None], given, [class_name])
+                table[-1].append(measure(detector.predict(held_out), truth, y[test])[1])
+        curves[name] = np.array(table)  # [seeds, shares]
+        for share, column in zip(SHARES, curves[name].T, strict=True):
+            rows.append(row(f"VGPMIL, {name}", f"boxes for {share:.0%}", "AP", column))
+    _plot(curves, out)
+    return pd.DataFrame(rows)
+
+
+def _plot(curves: dict[str, Any], out: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    for name, values in curves.items():
+        spread = values.std(axis=0)
+        axis.errorbar(SHARES, values.mean(axis=0), spread, marker="o", capsize=3, label=name)
+    axis.set(xlabel="share of positive images with boxes", ylabel="AP, test images", ylim=(0, 1))
+    axis.legend()
+    out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / "detection_mixed.png", dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=TITLE)
+    parser.add_argument("--quick", action="store_true")
+    print(run(parser.parse_args().quick, Path()).to_string(index=False))

@@ -1,0 +1,230 @@
+"""Rows of one uncompressed file, such as a memory map's, read by plain reads."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bagwise.bags import Bags
+
+
+class VirtualRows(ABC):
+    """An (N, D) array that is not in memory: what slices, numbers and masks mean.
+
+    A subclass has ``shape`` and ``dtype``, and reads runs of rows and chosen rows.
+    """
+
+    ndim = 2
+    shape: tuple[int, int]
+    dtype: Any
+
+    @abstractmethod
+    def _run(self, start: int, stop: int) -> Any:
+        """Rows ``start`` to ``stop``."""
+
+    @abstractmethod
+    def _chosen(self, rows: Any) -> Any:
+        """Rows by number, all within range."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it would take in memory."""
+        return self.size * self.dtype.itemsize
+
+    def read_all(self) -> Any:
+        """All rows as an ndarray."""
+        return self[:]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("rows on disk cannot become an array without a copy.")
+        rows = self[:]
+        return rows if dtype is None else rows.astype(dtype, copy=False)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, tuple):
+            rows = key[0]
+            if isinstance(rows, (int, np.integer)):
+                return self[rows][key[1:]]
+            return self[rows][(slice(None), *key[1:])]
+        if isinstance(key, slice) and key.step in (None, 1):
+            start, stop, _ = key.indices(len(self))
+            return self._run(start, max(start, stop))
+        if isinstance(key, (int, np.integer)):
+            return self[self._numbers([int(key)])][0]
+        return self._chosen(self._numbers(key))
+
+    def _numbers(self, key: Any) -> Any:
+        """Row numbers meant by a slice, a mask or numbers."""
+        n = len(self)
+        if isinstance(key, slice):
+            return np.arange(n)[key]
+        rows = np.asarray(key)
+        if rows.dtype == bool:
+            if rows.shape != (n,):
+                raise IndexError(f"a mask must have shape ({n},); got {rows.shape}.")
+            return np.flatnonzero(rows)
+        rows = rows.astype(np.int64).reshape(-1)
+        if len(rows) and not (-n <= rows.min() and rows.max() < n):
+            raise IndexError(f"row numbers must be below {n}.")
+        return np.where(rows < 0, rows + n, rows)
+
+
+class MappedRows(VirtualRows):
+    """Rows of one uncompressed file on disk, read by plain reads.
+
+    Stands in for a memory map where the rows are swept again and again: it pickles as a file
+    name, and the pages it reads never count as memory of the process.
+
+    Parameters
+    ----------
+    path : str
+    dtype : dtype
+        Of the file.
+    shape : (int, int)
+        Rows and features in the file.
+    offset : int
+        Bytes before the first row.
+    functions : tuple of callables
+        What rows go through when they are read; see `map_rows`.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from bagwise.files import map_rows_of
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     mapped = np.memmap(f"{folder}/rows.bin", np.float32, "w+", shape=(6, 2))
+    ...     mapped[:, 0] = range(6)
+    ...     rows = map_rows_of(mapped)
+    ...     rows[1:3].tolist(), rows[[4, 0]].tolist()
+    ([[1.0, 0.0], [2.0, 0.0]], [[4.0, 0.0], [0.0, 0.0]])
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dtype: Any,
+        shape: tuple[int, int],
+        offset: int,
+        functions: tuple[Callable[[Any], Any], ...] = (),
+    ) -> None:
+        self.path, self.offset, self._stored = path, offset, (shape[0], shape[1])
+        self._raw_dtype, self._functions = np.dtype(dtype), functions
+        sample = self._changed(np.zeros((0, shape[1]), dtype)) if functions else None
+        self.dtype = self._raw_dtype if sample is None else sample.dtype
+        self.shape = self._stored if sample is None else (shape[0], sample.shape[1])
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._stored[1] * self._raw_dtype.itemsize
+
+    def select_rows(self, key: Any) -> Any:
+        """A run of rows, still on disk; any other choice is read."""
+        if not isinstance(key, slice) or key.step not in (None, 1):
+            return self[key]
+        start, stop, _ = key.indices(len(self))
+        shape = (max(stop - start, 0), self._stored[1])
+        offset = self.offset + start * self._row_bytes
+        return MappedRows(self.path, self._raw_dtype, shape, offset, self._functions)
+
+    def map_rows(self, function: Callable[[Any], Any]) -> MappedRows:
+        """Rows that go through ``function`` whenever they are read."""
+        functions = (*self._functions, function)
+        return MappedRows(self.path, self._raw_dtype, self._stored, self.offset, functions)
+
+    def _run(self, start: int, stop: int) -> Any:
+        return self._changed(self._read([(start, stop)]))
+
+    def _chosen(self, rows: Any) -> Any:
+        """Rows by number: each read once, neighbours together."""
+        distinct, back = np.unique(rows, return_inverse=True)
+        breaks = np.flatnonzero(np.diff(distinct) != 1) + 1
+        runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(distinct, breaks) if len(run)]
+        return self._changed(self._read(runs)[back])
+
+    def _read(self, runs: list[tuple[int, int]]) -> Any:
+        """Runs of rows one below the other, as the file has them."""
+        out = np.empty((sum(b - a for a, b in runs), self._stored[1]), self._raw_dtype)
+        flat: Any = out.reshape(-1).view(np.uint8)
+        into, filled = memoryview(flat), 0
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            for a, b in runs:
+                end = filled + (b - a) * self._row_bytes
+                place = self.offset + a * self._row_bytes
+                while filled < end:
+                    n = os.preadv(descriptor, [into[filled:end]], place)
+                    if n == 0:
+                        raise ValueError(f"{self.path} ends before row {b}; it was cut short.")
+                    filled, place = filled + n, place + n
+        finally:
+            os.close(descriptor)
+        return out
+
+    def _changed(self, rows: Any) -> Any:
+        for function in self._functions:
+            rows = np.asarray(function(rows))
+        return rows
+
+    def __repr__(self) -> str:
+        return f"MappedRows({self.shape[0]} x {self.shape[1]} {self.dtype}, {self.path})"
+
+
+def map_rows_of(instances: Any) -> Any:
+    """A row-major memory map as `MappedRows`; anything else as it is.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise.files import map_rows_of
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
+    >>> np.save(path, np.ones((3, 2)))
+    >>> type(map_rows_of(np.load(path, mmap_mode="r"))).__name__
+    'MappedRows'
+    """
+    if not isinstance(instances, np.memmap) or not instances.flags.c_contiguous:
+        return instances
+    if instances.filename is None or instances.ndim != 2:
+        return instances
+    base: Any = instances
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    # A slice of a memory map keeps its parent's offset; the addresses tell the difference.
+    moved = instances.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return MappedRows(
+        str(instances.filename), instances.dtype, instances.shape, int(base.offset) + int(moved)
+    )
+
+
+def read_plainly(bags: Any) -> Any:
+    """Bags whose rows, if they are a memory map of floats, are read by plain reads.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.files import read_plainly
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
+    >>> np.save(path, np.ones((3, 2)))
+    >>> bags = Bags(np.load(path, mmap_mode="r"), [0, 1, 3])
+    >>> type(read_plainly(bags).instances).__name__
+    'MappedRows'
+    """
+    if not isinstance(bags, Bags) or bags.dtype.kind != "f":
+        return bags
+    rows = map_rows_of(bags.instances)
+    return bags if rows is bags.instances else bags.with_instances(rows)

@@ -1,0 +1,158 @@
+"""Haar-like features on integral images, and the distance over the k closest of them.
+
+The appearance model of Li, Kwok and Lu (CVPR 2010), section 4.3: a patch is a vector of weighted
+rectangle means, and two patches are alike when k of those numbers agree. The paper takes the
+rectangles from the grey image; here they are taken from maps of edge strength by orientation,
+normalised by the strength around, which a change of light leaves as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+_MAX_RECTANGLES = 4
+
+
+class HaarBank(NamedTuple):
+    """Random rectangles inside a patch of fixed size."""
+
+    corners: Any  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
+    weights: Any  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
+    channels: Any  # [F] int64: the map that a feature reads
+    width: int
+    height: int
+
+
+def random_haar(
+    n_features: int, width: int, height: int, rng: Any, n_channels: int = 1
+) -> HaarBank:
+    """Draw features of two to four rectangles; the weights of a feature's means sum to 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.haar import random_haar
+    >>> bank = random_haar(5, 20, 30, np.random.default_rng(0))
+    >>> bank.corners.shape, bank.weights.shape
+    ((5, 4, 4), (5, 4))
+    """
+    shape = (n_features, _MAX_RECTANGLES)
+    corners = np.empty((*shape, 4), dtype=np.int64)
+    for axis, size in enumerate((width, height)):
+        low = rng.integers(0, max(size - 1, 1), shape)
+        corners[..., axis] = low
+        corners[..., axis + 2] = low + 1 + rng.integers(0, size - low, shape)
+    count = rng.integers(2, _MAX_RECTANGLES + 1, n_features)
+    used = np.arange(_MAX_RECTANGLES) < count[:, None]  # [F, R]
+    signs = rng.normal(size=shape) * used
+    signs -= used * (signs.sum(1) / count)[:, None]
+    signs /= np.abs(signs).sum(1, keepdims=True)
+    area = (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
+    channels = rng.integers(0, n_channels, n_features)
+    return HaarBank(corners, signs / area, channels, width, height)
+
+
+def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
+    """Integral images of edge strength by orientation, [O, H + 1, W + 1].
+
+    The strength at a pixel is divided by its mean over ``window`` pixels around, and shared
+    between the two nearest orientations.
+    """
+    import cv2
+
+    pixels = grey.astype(np.float32)
+    gx, gy = cv2.Sobel(pixels, cv2.CV_32F, 1, 0), cv2.Sobel(pixels, cv2.CV_32F, 0, 1)
+    magnitude = cv2.magnitude(gx, gy)
+    around = cv2.blur(magnitude, (window, window))
+    return _oriented_integrals(gx, gy, magnitude / (around + 4.0), n_orientations)
+
+
+@njit(cache=True)
+def _oriented_integrals(gx: Any, gy: Any, strength: Any, n_orientations: int) -> Any:
+    height, width = strength.shape
+    out = np.zeros((n_orientations, height + 1, width + 1))
+    row = np.zeros(n_orientations)
+    for y in range(height):
+        row[:] = 0
+        for x in range(width):
+            place = np.arctan2(gy[y, x], gx[y, x]) * (n_orientations / np.pi)
+            if place < 0:  # an edge and its opposite are the same orientation
+                place += n_orientations
+            low = int(place)
+            share = place - low
+            row[low % n_orientations] += strength[y, x] * (1 - share)
+            row[(low + 1) % n_orientations] += strength[y, x] * share
+            for o in range(n_orientations):
+                out[o, y + 1, x + 1] = out[o, y, x + 1] + row[o]
+    return out
+
+
+def haar_features(totals: Any, positions: Any, bank: HaarBank) -> Any:
+    """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F]."""
+    return _haar_features(totals, positions, bank.corners, bank.weights, bank.channels)
+
+
+@njit(cache=True)
+def _haar_features(totals: Any, positions: Any, corners: Any, weights: Any, channels: Any) -> Any:
+    n_patches, n_features, n_rects = len(positions), corners.shape[0], corners.shape[1]
+    out = np.empty((n_patches, n_features), dtype=np.float32)
+    for p in range(n_patches):
+        x, y = positions[p, 0], positions[p, 1]
+        for f in range(n_features):
+            total = totals[channels[f]]
+            value = 0.0
+            for r in range(n_rects):
+                w = weights[f, r]
+                if w == 0.0:
+                    break
+                left, top = x + corners[f, r, 0], y + corners[f, r, 1]
+                right, bottom = x + corners[f, r, 2], y + corners[f, r, 3]
+                inside = total[bottom, right] - total[top, right]
+                value += w * (inside - total[bottom, left] + total[top, left])
+            out[p, f] = value
+    return out
+
+
+@njit(cache=True)
+def nearest_distances(A: Any, B: Any, k: int) -> Any:
+    """Sum of the k smallest squared feature differences of every pair of rows, [P, K].
+
+    Non-negative floats sort as their bit patterns do, so the k-th smallest is found by bisection
+    on integers: every pass is one vectorised count instead of a sort.
+    """
+    n_features = A.shape[1]
+    out = np.empty((A.shape[0], B.shape[0]), dtype=np.float64)
+    d = np.empty(n_features, dtype=np.float32)
+    bits = d.view(np.int32)
+    for i in range(A.shape[0]):
+        for j in range(B.shape[0]):
+            for f in range(n_features):
+                gap = A[i, f] - B[j, f]
+                d[f] = gap * gap
+            largest = np.int32(0)
+            for f in range(n_features):
+                largest = max(largest, bits[f])
+            low, high = np.int32(-1), largest  # count(<= low) < k <= count(<= high)
+            while high - low > 1:
+                middle = low + (high - low) // np.int32(2)
+                count = np.int32(0)
+                for f in range(n_features):
+                    count += np.int32(bits[f] <= middle)
+                if count >= k:
+                    high = middle
+                    if count == k:
+                        break
+                else:
+                    low = middle
+            value, count, kth = np.float32(0), np.int32(0), np.float32(0)
+            for f in range(n_features):
+                if bits[f] <= high:
+                    value += d[f]
+                    count += np.int32(1)
+                    kth = max(kth, d[f])
+            # Ties at the k-th value are counted once each beyond k.
+            out[i, j] = value - np.float32(count - k) * kth
+    return out

@@ -1,0 +1,258 @@
+"""Boxes that may hold an object: the instances of an image's bag."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bagwise.vision.images import clip_boxes, fit_within, grow_boxes, read_image
+
+METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn", "given")
+
+
+class Proposals(BaseEstimator):
+    """Propose boxes of an image.
+
+    Parameters
+    ----------
+    method : str
+        "selective-search" groups segments (OpenCV contrib); "edge-boxes" ranks boxes by the
+        edges they enclose whole; "blobs" takes connected regions that stand out in colour at
+        several thresholds; "windows" slides windows of several sizes and shapes; "faster-rcnn"
+        asks torchvision's region proposal network; "given" looks boxes up in ``boxes``.
+    n_boxes : int
+        At most so many boxes per image, the best first.
+    max_side : int or None
+        Images are shrunk to this longest side first. Boxes come back in the image's own pixels.
+    min_side : float
+        Boxes with a side shorter than this share of the image's shorter side are dropped.
+    max_area : float
+        Boxes larger than this share of the image are dropped.
+    quality : {"quality", "fast"}
+        Effort of selective search.
+    boxes : mapping or sequence, optional
+        For "given": boxes (k, 4) by image id or by position.
+    weights : path, optional
+        For "faster-rcnn": state of ``fasterrcnn_resnet50_fpn``; random weights when not given.
+    random_state : int
+        Seed. Selective search orders boxes by the C library's ``rand``, which is seeded with it.
+
+    Notes
+    -----
+    An image without any proposal gets one box: the whole image.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import Proposals
+    >>> image = np.zeros((60, 80, 3), dtype=np.uint8)
+    >>> image[20:40, 30:50] = 255
+    >>> Proposals("blobs").propose(image)[0].tolist()
+    [30.0, 20.0, 20.0, 20.0]
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "method": [StrOptions(set(METHODS))],
+        "n_boxes": [Interval(Integral, 1, None, closed="left")],
+        "max_side": [Interval(Integral, 8, None, closed="left"), None],
+        "min_side": [Interval(Real, 0, 1, closed="both")],
+        "max_area": [Interval(Real, 0, 1, closed="right")],
+        "quality": [StrOptions({"quality", "fast"})],
+        "boxes": "no_validation",
+        "weights": "no_validation",
+        "random_state": [Interval(Integral, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        method: str = "selective-search",
+        *,
+        n_boxes: int = 200,
+        max_side: int | None = 320,
+        min_side: float = 0.02,
+        max_area: float = 0.9,
+        quality: str = "quality",
+        boxes: Any = None,
+        weights: Any = None,
+        random_state: int = 0,
+    ) -> None:
+        self.method = method
+        self.n_boxes = n_boxes
+        self.max_side = max_side
+        self.min_side = min_side
+        self.max_area = max_area
+        self.quality = quality
+        self.boxes = boxes
+        self.weights = weights
+        self.random_state = random_state
+
+    def propose(self, image: Any, key: Any = None) -> Any:
+        """Boxes of one image, shape (k, 4), k >= 1.
+
+        ``key`` is the image's id or position, needed by "given" alone.
+        """
+        self._validate_params()
+        image = read_image(image)
+        height, width = image.shape[:2]
+        if self.method == "given":
+            boxes = clip_boxes(self._given(key), height, width)[: self.n_boxes]
+        elif min(height, width) < 2:
+            boxes = np.empty((0, 4))
+        else:
+            small, factor = fit_within(image, self.max_side)
+            boxes = clip_boxes(self._candidates(small), *small.shape[:2]) / factor
+            boxes = self._select(clip_boxes(boxes, height, width), height, width)
+        if len(boxes) == 0:
+            boxes = np.array([[0.0, 0.0, width, height]])
+        return boxes
+
+    def _select(self, boxes: Any, height: int, width: int) -> Any:
+        shortest = self.min_side * min(height, width)
+        fits = boxes[:, 2:].min(axis=1, initial=np.inf) >= shortest
+        fits &= boxes[:, 2] * boxes[:, 3] <= self.max_area * height * width
+        boxes = boxes[fits]
+        first = np.unique(boxes, axis=0, return_index=True)[1]
+        return boxes[np.sort(first)][: self.n_boxes]
+
+    def _candidates(self, image: Any) -> Any:
+        if self.method == "selective-search":
+            return selective_search(image, self.quality, self.random_state)
+        if self.method == "edge-boxes":
+            return edge_boxes(image, self.n_boxes)
+        if self.method == "blobs":
+            return colour_blobs(image)
+        if self.method == "windows":
+            windows = sliding_windows(*image.shape[:2])
+            # Shuffled, so that a cut to n_boxes keeps all sizes and places.
+            return np.random.default_rng(self.random_state).permutation(windows)
+        from bagwise.vision.networks import region_proposals
+
+        return region_proposals(image, self.n_boxes, self.weights, self.random_state).boxes
+
+    def _given(self, key: Any) -> Any:
+        known = isinstance(self.boxes, Mapping) and key in self.boxes
+        listed = isinstance(self.boxes, Sequence) and isinstance(key, (int, np.integer))
+        if not known and not (listed and 0 <= key < len(self.boxes)):
+            raise ValueError(
+                f"method='given' needs boxes for image {key!r}; pass boxes= as a mapping from "
+                "image id, or as a sequence by position."
+            )
+        return self.boxes[key]
+
+
+def selective_search(image: Any, quality: str = "quality", seed: int = 0) -> Any:
+    """Boxes by grouping segments, in OpenCV's order, reproducible for a seed."""
+    import cv2
+
+    search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    search.setBaseImage(np.ascontiguousarray(image[..., ::-1]))
+    if quality == "quality":
+        search.switchToSelectiveSearchQuality()
+    else:
+        search.switchToSelectiveSearchFast()
+    # OpenCV multiplies each region's rank by rand() and sorts: seed it, or the top-K changes.
+    ctypes.CDLL("ucrtbase" if os.name == "nt" else None).srand(ctypes.c_uint(seed))
+    return np.asarray(search.process(), dtype=np.float64).reshape(-1, 4)
+
+
+def edge_boxes(image: Any, n_boxes: int = 200) -> Any:
+    """Boxes that enclose whole contours (EdgeBoxes), on a gradient map."""
+    import cv2
+
+    # The largest gradient over the colour channels, with its orientation, thinned.
+    grey = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
+    gx, gy = cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)
+    magnitude = cv2.magnitude(gx, gy)
+    pick = magnitude.argmax(axis=2)[..., None]
+    strength = np.take_along_axis(magnitude, pick, 2)[..., 0]
+    top = float(np.percentile(strength, 99))
+    if top <= 0:
+        return np.empty((0, 4))
+    angle = np.arctan2(np.take_along_axis(gy, pick, 2), np.take_along_axis(gx, pick, 2))[..., 0]
+    edges = _thin(np.clip(strength / top, 0, 1), angle)
+    finder = cv2.ximgproc.createEdgeBoxes(maxBoxes=max(n_boxes, 1), minBoxArea=64)
+    # OpenCV's orientation is that of the edge's normal in [0, pi), with y pointing up.
+    boxes, _ = finder.getBoundingBoxes(edges, np.mod(-angle, np.pi).astype(np.float32))
+    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+
+
+def _thin(strength: Any, angle: Any) -> Any:
+    """Keep a pixel only where its gradient is a maximum across the edge."""
+    dx, dy = np.rint(np.cos(angle)).astype(int), np.rint(np.sin(angle)).astype(int)
+    rows, columns = np.indices(strength.shape)
+    padded = np.pad(strength, 1)
+    ahead = padded[rows + 1 + dy, columns + 1 + dx]
+    behind = padded[rows + 1 - dy, columns + 1 - dx]
+    kept = np.where((strength >= ahead) & (strength >= behind), strength, 0)
+    return kept.astype(np.float32)
+
+
+def colour_blobs(image: Any, n_levels: int = 12) -> Any:
+    """Connected regions above and below thresholds of each Lab channel, most distinct first.
+
+    A box ranks by how far the mean inside lies from the mean of the ring around it.
+    """
+    import cv2
+
+    lab = cv2.cvtColor(image, cv2.COLOR_RGB2Lab)
+    found, scores = [], []
+    for channel in range(3):
+        values = lab[..., channel]
+        low, high = float(values.min()), float(values.max())
+        integral = cv2.integral(values, sdepth=cv2.CV_64F)
+        for level in np.linspace(low, high, n_levels + 2)[1:-1] if high > low else ():
+            for mask in (values > level, values <= level):
+                stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2][1:]
+                boxes = stats[:, :4][stats[:, cv2.CC_STAT_AREA] >= 9].astype(np.float64)
+                found.append(boxes)
+                scores.append(ring_contrast(integral, boxes) / (high - low))
+    if not found:
+        return np.empty((0, 4))
+    boxes = np.concatenate(found)
+    return boxes[np.argsort(-np.abs(np.concatenate(scores)), kind="stable")]
+
+
+def ring_contrast(integral: Any, boxes: Any, ring: float = 1.5) -> Any:
+    """Mean inside each box minus the mean of the ring that ``ring`` x its size adds around it."""
+    inner, inner_area = box_sums(integral, boxes)
+    outer, outer_area = box_sums(integral, grow_boxes(boxes, ring))
+    area = outer_area - inner_area
+    around = np.divide(outer - inner, area, out=np.zeros_like(outer), where=area > 0)
+    return inner / np.maximum(inner_area, 1) - around
+
+
+def box_sums(integral: Any, boxes: Any) -> tuple[Any, Any]:
+    """Sum and number of the pixels in each box, cut to the image, from an integral image."""
+    height, width = integral.shape[0] - 1, integral.shape[1] - 1
+    low, high = np.floor(boxes[:, :2]), np.ceil(boxes[:, :2] + boxes[:, 2:])
+    left, right = (np.clip(v[:, 0], 0, width).astype(int) for v in (low, high))
+    top, bottom = (np.clip(v[:, 1], 0, height).astype(int) for v in (low, high))
+    total = integral[bottom, right] - integral[top, right]
+    total = total - integral[bottom, left] + integral[top, left]
+    return total, ((right - left) * (bottom - top)).astype(np.float64)
+
+
+def sliding_windows(
+    height: int, width: int, scales: Sequence[float] = (0.1, 0.2, 0.35, 0.6), overlap: float = 0.5
+) -> Any:
+    """Windows of several sizes (shares of the image's side) and shapes, large ones first."""
+    boxes = []
+    for scale in sorted(scales, reverse=True):
+        for shape in (1.0, 0.5, 2.0):
+            side = scale * math.sqrt(height * width)
+            w = min(max(side * math.sqrt(shape), 2), width)
+            h = min(max(side / math.sqrt(shape), 2), height)
+            xs = np.linspace(0, width - w, math.ceil((width - w) / (w * (1 - overlap))) + 1)
+            ys = np.linspace(0, height - h, math.ceil((height - h) / (h * (1 - overlap))) + 1)
+            X, Y = np.meshgrid(xs, ys)
+            size = np.broadcast_to([w, h], (X.size, 2))
+            boxes.append(np.column_stack([X.ravel(), Y.ravel(), size]))
+    return np.concatenate(boxes)

@@ -1,0 +1,446 @@
+"""Online tracking with a multiple-instance appearance model (MIO), section 4.3 of its paper.
+
+Where the target is in a new frame is never known exactly, so the patches near the estimate form
+one positive bag: one of them shows it. Patches further away are negative bags of one. A patch is
+described by Haar-like features; the features of a bag are its similarities to remembered patches
+(the memory), and their weights are learned by MIO's exact online step.
+
+Departures from the paper: rectangles are drawn from maps of oriented edges (`haar`); the memory
+has a fixed size, with patches of the first frame kept for good and the others replaced at random,
+so that it thins out with age; remembered bags are replayed once per frame, since a patch that
+entered later had no weight when they were seen; nothing is learned while the target is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numba import njit
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval
+
+from bagwise.core.mio import ElasticNet, best_theta, weights
+from bagwise.vision.haar import (
+    haar_features,
+    nearest_distances,
+    oriented_integrals,
+    random_haar,
+)
+from bagwise.vision.images import eight_bit
+
+# The search widens by this share of its radius with every frame that the target is lost, up to 3 x.
+_WIDEN = 0.1
+_MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
+
+
+class Memory(NamedTuple):
+    """Remembered patches in fixed slots: first frame, later positives, negatives."""
+
+    features: Any  # [K, F] float32
+    similarity: Any  # [K, K]
+    used: Any  # [K] bool
+    pi: Any  # [1 + K] sum of MIO's multipliers; entry 0 belongs to the constant feature
+
+
+class Track(NamedTuple):
+    """What `track` returns, one row per frame."""
+
+    boxes: Any  # [T, 4] x, y, w, h
+    found: Any  # [T] bool, False where the target was lost
+    scores: Any  # [T] decision value of the best patch; > 0 means the target
+
+
+class MIOTracker(BaseEstimator):
+    """Follow a target through a video, with OpenCV's interface.
+
+    Parameters
+    ----------
+    n_features : int
+        Haar-like features of a patch.
+    n_nearest : int
+        k: two patches are compared on the k features that differ least.
+    search_radius : int
+        How far the target may move from one frame to the next. While it is lost the search
+        widens, up to three times this.
+    positive_radius : int
+        Patches this close to the estimate make up the positive bag.
+    negative_radius : tuple of int
+        Negative patches lie this far from the estimate, at least and at most.
+    n_positive, n_negative : int
+        Patches drawn per frame for the positive bag, and negative bags.
+    memory : tuple of int
+        Patches remembered: of the first frame, of later positive bags, negative.
+    width : float
+        sigma² of the similarity, in units of the median distance between the target and patches
+        around it in the first frame.
+    alpha, beta : float
+        MIO's regulariser.
+    cost : tuple of float
+        C1 and C2, the costs of errors on positive and negative bags.
+    bias : float
+        Value of the constant feature.
+    motion : float
+        Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
+    threshold : float
+        The target counts as lost where no patch scores higher; nothing is learned there, and the
+        box stays where the target was last seen.
+    side : int
+        Frames are scaled so that the target's side (square root of its area) is this many pixels,
+        enlarged to twice their size at most; all radii are in pixels of the scaled frames.
+    random_state : int or None
+
+    Attributes
+    ----------
+    score_ : float
+        Decision value of the last estimate; > 0 means that it shows the target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import MIOTracker
+    >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
+    >>> tracker = MIOTracker(random_state=0)
+    >>> tracker.init(scene, (30, 20, 24, 24))
+    >>> tracker.update(np.roll(scene, 5, axis=1))
+    (True, (35, 20, 24, 24))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_features": [Interval(Integral, 1, None, closed="left")],
+        "n_nearest": [Interval(Integral, 1, None, closed="left")],
+        "search_radius": [Interval(Integral, 1, None, closed="left")],
+        "positive_radius": [Interval(Integral, 0, None, closed="left")],
+        "negative_radius": [tuple],
+        "n_positive": [Interval(Integral, 1, None, closed="left")],
+        "n_negative": [Interval(Integral, 1, None, closed="left")],
+        "memory": [tuple],
+        "width": [Interval(Real, 0, None, closed="neither")],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "beta": [Interval(Real, 0, None, closed="neither")],
+        "cost": [tuple],
+        "bias": [Interval(Real, 0, None, closed="left")],
+        "motion": [Interval(Real, 0, None, closed="left")],
+        "threshold": [Interval(Real, None, None, closed="neither")],
+        "side": [Interval(Integral, 8, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        *,
+        n_features: int = 250,
+        n_nearest: int = 80,
+        search_radius: int = 25,
+        positive_radius: int = 3,
+        negative_radius: tuple[int, int] = (8, 50),
+        n_positive: int = 12,
+        n_negative: int = 10,
+        memory: tuple[int, int, int] = (5, 40, 55),
+        width: float = 1.0,
+        alpha: float = 0.05,
+        beta: float = 1.0,
+        cost: tuple[float, float] = (1.0, 1.0),
+        bias: float = 1.0,
+        motion: float = 0.5,
+        threshold: float = 0.0,
+        side: int = 56,
+        random_state: int | None = None,
+    ) -> None:
+        self.n_features = n_features
+        self.n_nearest = n_nearest
+        self.search_radius = search_radius
+        self.positive_radius = positive_radius
+        self.negative_radius = negative_radius
+        self.n_positive = n_positive
+        self.n_negative = n_negative
+        self.memory = memory
+        self.width = width
+        self.alpha = alpha
+        self.beta = beta
+        self.cost = cost
+        self.bias = bias
+        self.motion = motion
+        self.threshold = threshold
+        self.side = side
+        self.random_state = random_state
+
+    def init(self, frame: Any, box: Any) -> None:
+        """Learn the target from its box ``x, y, w, h`` in the first frame."""
+        self._validate_params()
+        self._check()
+        grey = as_grey(frame)
+        x, y, w, h = check_box(box, *grey.shape)
+        self._rng = np.random.default_rng(self.random_state)
+        self._frame_shape = grey.shape
+        self._factor = min(2.0, self.side / np.sqrt(w * h))
+        self._size = np.maximum(np.rint(np.array([w, h]) * self._factor).astype(int), _MIN_SIDE)
+        self._box_size = (w, h)
+        self._see(grey)
+        self._position = self._clip(np.rint(np.array([x, y]) * self._factor).astype(int))
+        self._bank = random_haar(
+            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, len(self._totals)
+        )
+        self._scale_features()
+        self._start_memory()
+        self._lost = 0
+        self.score_ = float(self._score(self._position[None])[0])
+
+    def update(self, frame: Any) -> tuple[bool, tuple[int, int, int, int]]:
+        """Find the target in the next frame: whether it is there, and its box."""
+        if not hasattr(self, "_bank"):
+            raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
+        grey = as_grey(frame)
+        self._see(self._resize(grey))
+        start = self._position
+        reach = min(1 + _WIDEN * self._lost, 3.0)  # the longer it is lost, the farther it may be
+        radius = round(self.search_radius * reach)
+        stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
+        best, _ = self._best(start + disc(radius, round(stride * np.sqrt(reach))), start, radius)
+        best, self.score_ = self._best(best + disc(stride, 1), start, radius)
+        found = self.score_ > self.threshold
+        self._lost = 0 if found else self._lost + 1
+        if found:  # a lost target is looked for around where it was last seen
+            self._position = best
+            self._learn()
+        return found, self._output(grey.shape)
+
+    def _check(self) -> None:
+        for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
+            value = getattr(self, name)
+            if len(value) != length or min(value) <= 0:
+                raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
+        near, far = self.negative_radius
+        if not self.positive_radius < near < far:
+            raise ValueError(
+                "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
+                f"{self.positive_radius}, {near}, {far}."
+            )
+        if self.n_nearest > self.n_features:
+            raise ValueError(
+                f"n_nearest must be at most n_features = {self.n_features}; got {self.n_nearest}."
+            )
+
+    def _resize(self, grey: Any) -> Any:
+        """A stream that changes its resolution shows the same scene: bring it to the first."""
+        import cv2
+
+        if grey.shape == self._frame_shape:
+            return grey
+        return cv2.resize(grey, self._frame_shape[::-1], interpolation=cv2.INTER_AREA)
+
+    def _output(self, shape: tuple[int, int]) -> tuple[int, int, int, int]:
+        ratio = np.array([shape[1], shape[0]]) / np.array(self._frame_shape[::-1])
+        corner = np.rint(self._position / self._factor * ratio).astype(int)
+        size = np.rint(np.array(self._box_size) * ratio).astype(int)
+        return (int(corner[0]), int(corner[1]), int(size[0]), int(size[1]))
+
+    def _see(self, grey: Any) -> None:
+        import cv2
+
+        if self._factor != 1:
+            size = np.maximum(np.rint(np.array(grey.shape[::-1]) * self._factor), self._size)
+            grey = cv2.resize(grey, size.astype(int).tolist(), interpolation=cv2.INTER_AREA)
+        self._limit = np.array(grey.shape[::-1]) - self._size  # largest top left corner
+        window = 2 * int(max(min(self._size) // 2, 2)) + 1
+        self._totals = oriented_integrals(grey, window)
+
+    def _clip(self, position: Any) -> Any:
+        return np.clip(position, 0, self._limit)
+
+    def _inside(self, positions: Any) -> Any:
+        return positions[np.all((positions >= 0) & (positions <= self._limit), axis=1)]
+
+    def _features(self, positions: Any) -> Any:
+        return haar_features(self._totals, positions, self._bank)
+
+    def _scale_features(self) -> None:
+        """Give every feature unit spread over the patches around the target."""
+        around = self._inside(self._position + disc(self.search_radius, 4))
+        spread = self._features(around).std(axis=0) + 0.02
+        self._bank = self._bank._replace(weights=self._bank.weights / spread[:, None])
+
+    def _start_memory(self) -> None:
+        first, later, negative = self.memory
+        K = first + later + negative
+        self._memory = Memory(
+            np.zeros((K, self.n_features), dtype=np.float32),
+            np.zeros((K, K)),
+            np.zeros(K, dtype=bool),
+            np.zeros(K + 1),
+        )
+        target = self._features(self._position[None])
+        away = self._features(self._negatives(negative))
+        gaps = nearest_distances(target, away, self.n_nearest)
+        self._sigma2 = self.width * max(float(np.median(gaps)), 1e-6)
+        self._put(np.arange(first), self._features(self._positives(first)))
+        self._put(first + later + np.arange(negative), away)
+        for _ in range(5):  # a few passes, for the first frame is the only certain one
+            self._learn()
+
+    def _positives(self, n: int) -> Any:
+        """The estimate and patches near it, ``n`` in all."""
+        near = self._inside(self._position + disc(self.positive_radius, 1))
+        chosen = near[self._rng.permutation(len(near))[: n - 1]]
+        chosen = np.vstack([self._position[None], chosen])
+        return chosen[np.arange(n) % len(chosen)]
+
+    def _negatives(self, n: int) -> Any:
+        """``n`` patches away from the estimate; repeated where the frame leaves too few."""
+        near, far = self.negative_radius
+        for reach in (far, 2 * far, 8 * far):
+            steps = self._rng.uniform(-reach, reach, (20 * n, 2))
+            distance = np.hypot(steps[:, 0], steps[:, 1])
+            steps = steps[(distance > near) & (distance < reach)]
+            found = self._inside(np.rint(self._position + steps).astype(int))
+            if len(found) >= n:
+                return found[:n]
+        if len(found) == 0:
+            raise ValueError(
+                f"the frame leaves no room for background around the target: a box of "
+                f"{self._box_size} in a frame of {self._frame_shape[::-1]}; choose a smaller box."
+            )
+        return found[np.arange(n) % len(found)]
+
+    def _similarity(self, features: Any, to: Any) -> Any:
+        return np.exp(-nearest_distances(features, to, self.n_nearest) / self._sigma2)
+
+    def _put(self, slots: Any, features: Any) -> None:
+        m = self._memory
+        m.features[slots] = features
+        m.used[slots] = True
+        m.pi[slots + 1] = 0
+        similarity = self._similarity(features, m.features) * m.used
+        m.similarity[slots] = similarity
+        m.similarity[:, slots] = similarity.T
+
+    def _slots(self, start: int, size: int, n: int) -> Any:
+        """Free slots first, then random ones."""
+        free = np.flatnonzero(~self._memory.used[start : start + size])[:n]
+        taken = np.setdiff1d(np.arange(size), free)
+        return start + np.append(free, self._rng.permutation(taken)[: n - len(free)])
+
+    def _learn(self) -> None:
+        """One positive bag and the negatives of this frame, then a replay of the memory."""
+        m, (first, later, negative) = self._memory, self.memory
+        bag = self._features(self._positives(self.n_positive + 1))
+        away = self._features(self._negatives(min(self.n_negative, negative)))
+        kept = bag[: min(2, later)]
+        self._put(self._slots(first, later, len(kept)), kept)
+        fresh = self._slots(first + later, negative, len(away))
+        self._put(fresh, away)
+        here = (self._similarity(bag, m.features) * m.used).max(axis=0)
+        anchor = m.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
+        replay = self._rng.permutation(first + np.flatnonzero(m.used[first:]))
+        rows = np.vstack([here, m.similarity[fresh], anchor, m.similarity[replay]])
+        signs = np.ones(len(rows))
+        signs[1 : 1 + len(fresh)] = -1
+        signs[len(fresh) + 2 :][replay >= first + later] = -1
+        Z = np.column_stack([np.full(len(rows), float(self.bias)), rows])
+        costs = np.where(signs > 0, *self.cost).astype(np.float64)
+        _steps(m.pi, Z, signs, costs, self.alpha, self.beta)
+
+    def _score(self, positions: Any) -> Any:
+        w = weights(self._memory.pi, ElasticNet(self.alpha, self.beta))
+        active = np.flatnonzero(w[1:])
+        similarity = self._similarity(self._features(positions), self._memory.features[active])
+        return similarity @ w[1:][active] + self.bias * w[0]
+
+    def _best(self, positions: Any, start: Any, radius: int) -> tuple[Any, float]:
+        """The patch with the highest score less the cost of moving there, and its score."""
+        positions = self._inside(positions)
+        score = self._score(positions)
+        moved = ((positions - start) ** 2).sum(axis=1) / radius**2
+        chosen = int(np.argmax(score - self.motion * moved))
+        return positions[chosen], float(score[chosen])
+
+
+@njit(cache=True)
+def _steps(pi: Any, Z: Any, signs: Any, costs: Any, alpha: float, beta: float) -> None:
+    """MIO's step for each row of Z in turn; ``pi`` is updated in place."""
+    for i in range(len(Z)):
+        theta, _ = best_theta(pi, Z[i], signs[i], alpha, beta, -costs[i])
+        if theta != 0:
+            for j in range(len(pi)):
+                pi[j] += theta * signs[i] * Z[i, j]
+
+
+def disc(radius: int, stride: int) -> Any:
+    """Integer steps on a grid within a radius, [n, 2]."""
+    n = radius // stride
+    grid = np.arange(-n, n + 1) * stride
+    steps = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    return steps[(steps**2).sum(axis=1) <= radius**2]
+
+
+def as_grey(frame: Any) -> Any:
+    """A frame as 8-bit grey; colour frames are in OpenCV's order, BGR or BGRA."""
+    frame = np.asarray(frame)
+    if frame.ndim == 2:
+        frame = frame[..., None]
+    if frame.ndim != 3 or frame.shape[2] not in (1, 3, 4) or frame.size == 0:
+        raise ValueError(
+            f"a frame must have shape (height, width) or (height, width, 1, 3 or 4); "
+            f"got {frame.shape}."
+        )
+    frame = eight_bit(frame, "frame")
+    if frame.shape[2] == 1:
+        return np.ascontiguousarray(frame[..., 0])
+    import cv2
+
+    return cv2.cvtColor(np.ascontiguousarray(frame[..., :3]), cv2.COLOR_BGR2GRAY)
+
+
+def check_box(box: Any, height: int, width: int) -> tuple[int, int, int, int]:
+    """A box cut to the frame, or what is wrong with it."""
+    values = np.asarray(box, dtype=np.float64).ravel()
+    if values.shape != (4,) or not np.isfinite(values).all():
+        raise ValueError(f"a box must be four finite numbers x, y, w, h; got {box!r}.")
+    low = np.rint(np.maximum(values[:2], 0)).astype(int)
+    high = np.rint(np.minimum(values[:2] + values[2:], [width, height])).astype(int)
+    size = high - low
+    if np.any(size < _MIN_SIDE):
+        raise ValueError(
+            f"the box {tuple(values.tolist())} leaves {max(size[0], 0)} x {max(size[1], 0)} pixels "
+            f"inside the frame of {width} x {height}; it needs at least {_MIN_SIDE} x {_MIN_SIDE}."
+        )
+    return (int(low[0]), int(low[1]), int(size[0]), int(size[1]))
+
+
+def track(frames: Iterable[Any], box: Any, tracker: Any = None) -> Track:
+    """Follow a target through frames; the first one has the target in ``box``.
+
+    Parameters
+    ----------
+    frames : iterable of arrays
+    box : tuple of x, y, w, h
+    tracker : MIOTracker, optional
+        Any object with ``init`` and ``update`` will do; ``score_`` is recorded where it has one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import track
+    >>> frames = np.random.default_rng(0).integers(0, 90, (3, 60, 80), dtype=np.uint8)
+    >>> for i, frame in enumerate(frames):
+    ...     frame[20:36, 20 + 2 * i : 36 + 2 * i] = 250
+    ...     frame[24:32, 24 + 2 * i : 32 + 2 * i] = 10
+    >>> track(frames, (20, 20, 16, 16)).boxes.shape
+    (3, 4)
+    """
+    tracker = MIOTracker(random_state=0) if tracker is None else tracker
+    boxes, found, scores = [], [], []
+    for number, frame in enumerate(frames):
+        if number == 0:
+            tracker.init(frame, box)
+            ok, place = True, tuple(box)
+        else:
+            ok, place = tracker.update(frame)
+        boxes.append(place)
+        found.append(bool(ok))
+        scores.append(float(getattr(tracker, "score_", np.nan)))
+    if not boxes:
+        raise ValueError("the video has no frames.")
+    return Track(np.asarray(boxes, dtype=np.float64), np.asarray(found), np.asarray(scores))

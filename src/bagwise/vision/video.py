@@ -1,0 +1,94 @@
+"""Reading frames from videos and folders, and writing the tracked video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bagwise.vision.images import list_images, read_image
+
+
+def read_frames(source: str | Path) -> Iterator[Any]:
+    """Frames of a video file or of a folder of images (sorted by name), BGR uint8.
+
+    A video that cannot be opened or holds no frame is an error.
+    """
+    source = Path(source)
+    if source.is_dir():
+        for path in list_images(source):
+            yield np.ascontiguousarray(read_image(path)[..., ::-1])
+        return
+    if not source.is_file():
+        raise ValueError(f"{str(source)!r} is neither a video file nor a folder of frames.")
+    import cv2
+
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(0)  # the error below says it, with the file's name
+    capture = cv2.VideoCapture(str(source))
+    cv2.utils.logging.setLogLevel(level)
+    count = 0
+    try:
+        while True:
+            ok, frame = capture.read()
+            if not ok:
+                break
+            count += 1
+            yield frame
+    finally:
+        capture.release()
+    if count == 0:
+        raise ValueError(f"video {str(source)!r} is empty, corrupt, or of an unknown kind.")
+
+
+def frame_rate(source: str | Path, default: float = 25.0) -> float:
+    """Frames per second that a video file states; ``default`` for folders."""
+    import cv2
+
+    if Path(source).is_dir():
+        return default
+    capture = cv2.VideoCapture(str(source))
+    rate = float(capture.get(cv2.CAP_PROP_FPS))
+    capture.release()
+    return rate if np.isfinite(rate) and rate > 0 else default
+
+
+class VideoWriter:
+    """Write frames with the target drawn; frames of another size are brought to the first's."""
+
+    def __init__(self, path: str | Path, rate: float, fourcc: str | None = None) -> None:
+        self.path = Path(path)
+        self.rate = rate
+        suffix = self.path.suffix.lower()
+        if suffix not in (".mp4", ".avi"):
+            raise ValueError(f"the tracked video must end in .mp4 or .avi; got {str(path)!r}.")
+        self.fourcc = fourcc or ("mp4v" if suffix == ".mp4" else "MJPG")
+        self._writer: Any = None
+        self._size: tuple[int, int] = (0, 0)
+
+    def write(self, frame: Any, box: Any, found: bool, score: float) -> None:
+        """Append a frame: green box where the target was found, red where it was lost."""
+        import cv2
+
+        frame = np.ascontiguousarray(frame).copy()
+        x, y, w, h = (round(float(v)) for v in box)
+        colour = (60, 200, 60) if found else (40, 40, 220)
+        cv2.rectangle(frame, (x, y), (x + w, y + h), colour, 2)
+        label = f"{score:+.2f}" if found else f"lost {score:+.2f}"
+        cv2.putText(frame, label, (x, max(y - 4, 10)), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
+        if self._writer is None:
+            self._size = (frame.shape[1], frame.shape[0])
+            code = cv2.VideoWriter.fourcc(*self.fourcc)
+            self._writer = cv2.VideoWriter(str(self.path), code, self.rate, self._size)
+            if not self._writer.isOpened():
+                raise ValueError(f"no encoder for {str(self.path)!r} ({self.fourcc}); try .avi.")
+        if (frame.shape[1], frame.shape[0]) != self._size:
+            frame = cv2.resize(frame, self._size)
+        self._writer.write(frame)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.release()

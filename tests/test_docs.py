@@ -1,0 +1,137 @@
+"""What the documentation promises: examples everywhere, links that resolve, the house limits."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import bagwise
+from tests.checks import CHECKS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+MAX_MODULE, MAX_FUNCTION = 600, 60
+
+
+def public_names():
+    """Every class and function that a public module lists in ``__all__``, once."""
+    found = {}
+    names = [module.name for module in pkgutil.walk_packages(bagwise.__path__, "bagwise.")]
+    for name in ["bagwise", *names]:
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", ()):
+            value = getattr(module, public)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                found.setdefault(value, f"{name}.{public}")
+    return sorted((path, value) for value, path in found.items())
+
+
+PUBLIC = public_names()
+
+
+def test_public_names_are_found():
+    assert {"bagwise.VGPMIL", "bagwise.evaluate.compare", "bagwise.files.read_bags"} <= {
+        path for path, _ in PUBLIC
+    }
+
+
+@pytest.mark.parametrize("value", [v for _, v in PUBLIC], ids=[p for p, _ in PUBLIC])
+def test_has_a_docstring_with_an_example(value):
+    # A class that inherits its docstring has none.
+    assert value.__doc__, "no docstring"
+    assert ">>>" in value.__doc__, "no example in the docstring"
+
+
+def test_api_page_lists_every_public_name():
+    words = set(re.findall(r"^   (\w+)$", (ROOT / "docs" / "api.rst").read_text(), re.MULTILINE))
+    missing = [path for path, _ in PUBLIC if path.rpartition(".")[2] not in words]
+    assert not missing
+
+
+def test_readme_examples():
+    result = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert result.attempted > 10
+    assert result.failed == 0
+
+
+def links(page):
+    """Targets of inline links and images outside of code."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.relative_to(ROOT).as_posix() for p in PAGES])
+def test_links_resolve(page):
+    if "auto_examples" in page.parts or "_build" in page.parts:
+        return
+    for target in links(page):
+        path = target.partition("#")[0]
+        if not path or re.match(r"[a-z]+:", path):
+            continue
+        # Gallery pages are made from the scripts.
+        made = re.sub(r".*auto_examples/(\w+)\.\w+$", r"\1.py", path)
+        if made != path and made != "index.py":
+            assert (ROOT / "examples" / made).exists(), target
+        elif made == path:
+            assert (page.parent / path).exists(), target
+
+
+def test_gallery_is_rich():
+    assert len(list((ROOT / "examples").glob("plot_*.py"))) >= 14
+
+
+def contributing_example():
+    """The model and the mathematics of docs/contributing.md, executed."""
+    text = (ROOT / "docs" / "contributing.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    # A real module, so that its classes can be pickled.
+    module = sys.modules["contributing_example"] = types.ModuleType("contributing_example")
+    for block in blocks:
+        if "CHECKS" not in block:
+            exec(compile(block, "contributing.md", "exec"), vars(module))
+    return module
+
+
+EXAMPLE = contributing_example()
+
+
+def make_example():
+    return EXAMPLE.WitnessMeans()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contributing_model_keeps_the_contract(check):
+    check(make_example)
+
+
+def test_contributing_docstring_example():
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for test in finder.find(EXAMPLE.WitnessMeans, globs=dict(vars(EXAMPLE))):
+        runner.run(test)
+    assert runner.tries > 0
+    assert runner.failures == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=[p.relative_to(ROOT).as_posix() for p in MODULES])
+def test_house_limits(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_MODULE
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not only_stores(node):
+            assert node.end_lineno - node.lineno < MAX_FUNCTION, node.name
+
+
+def only_stores(node):
+    """A constructor in scikit-learn's form is as long as its parameters are many."""
+    return node.name == "__init__" and all(isinstance(line, ast.Assign) for line in node.body)

@@ -1,0 +1,263 @@
+"""Weak detection: pure parts against loops, learning from labels, mixed supervision, bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+
+from bagwise import SingleInstance
+from bagwise.evaluate import corloc
+from bagwise.vision import Proposals, RegionFeatures, WeakDetector, draw, make_digit_canvases
+from bagwise.vision.detection import box_contrast, label_matrix, pixel_scores, suppress
+from tests.reference import vision as naive
+
+cv2 = pytest.importorskip("cv2")
+PROPOSALS = Proposals("blobs", n_boxes=30, min_side=0.08)
+
+
+def make_scenes(n=24, seed=0):
+    """Blocks on noise; red ones in half of the images, and their boxes."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(60, 100, (n, 64, 80, 3), dtype=np.uint8)
+    labels = np.arange(n) % 2
+    boxes = []
+    for image, label in zip(images, labels, strict=True):
+        x, y = rng.integers(2, 50), rng.integers(35, 45)
+        image[y : y + 14, x : x + 20] = [60, 60, 220]
+        x, y = (int(v) for v in (rng.integers(2, 55), rng.integers(2, 14)))
+        if label:
+            image[y : y + 16, x : x + 18] = [220, 60, 60]
+        boxes.append(np.array([[x, y, 18, 16]], float) if label else np.empty((0, 4)))
+    return images, labels, boxes
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return make_scenes()
+
+
+@pytest.fixture(scope="module")
+def described(scenes):
+    return WeakDetector(PROPOSALS).describe(scenes[0])
+
+
+@pytest.fixture(scope="module")
+def detector(scenes, described):
+    names = ["red" if y else None for y in scenes[1]]
+    return WeakDetector(PROPOSALS, pca=10, random_state=0).fit(described, names)
+
+
+def test_suppression_matches_loops():
+    rng = np.random.default_rng(0)
+    boxes = np.hstack([rng.uniform(0, 50, (60, 2)), rng.uniform(5, 30, (60, 2))])
+    scores = rng.normal(size=60).round(1)  # with ties
+    for threshold in (0.0, 0.3, 1.0):
+        np.testing.assert_array_equal(
+            suppress(boxes, scores, threshold), naive.suppress(boxes, scores, threshold)
+        )
+
+
+def test_pixel_scores_match_loops():
+    rng = np.random.default_rng(0)
+    boxes = np.hstack([rng.integers(0, 30, (20, 2)), rng.integers(1, 10, (20, 2))]).astype(float)
+    scores = rng.normal(size=20)
+    mean, factor = pixel_scores(boxes, scores, 45, 50)
+    assert factor == 1
+    np.testing.assert_allclose(mean, naive.pixel_scores(boxes, scores, 45, 50), atol=1e-10)
+
+
+def test_contrast_prefers_the_whole_to_its_part(described):
+    bags = described[[1]]
+    boxes = bags.columns["boxes"]
+    scores = np.where(np.arange(len(boxes)) == 3, 2.0, -2.0)
+    contrast = box_contrast(bags, scores, 1.5)
+    mean = naive.pixel_scores(boxes, scores, 64, 80)
+    expected = [naive.ring_contrast(mean, box, 1.5) for box in boxes]
+    np.testing.assert_allclose(contrast, expected, atol=1e-9)
+
+
+def test_bags_carry_boxes_and_sizes(described, scenes):
+    assert len(described) == len(scenes[0])
+    assert described.columns["boxes"].shape == (described.n_instances, 4)
+    assert np.all(described.columns["image_size"] == [64, 80])
+
+
+def test_finds_what_only_image_labels_told(detector):
+    images, labels, boxes = make_scenes(seed=1)
+    found = detector.predict(images)
+    positive = np.flatnonzero(labels)
+    best = [found[i].boxes[0] for i in positive]
+    assert corloc(best, [boxes[i] for i in positive]) > 0.9
+    top = np.array([d.probabilities[0] for d in found])
+    assert top[labels == 1].min() > top[labels == 0].max()
+    for d in found:
+        assert np.all(np.diff(d.scores) <= 0)
+        assert np.all((d.probabilities >= 0) & (d.probabilities <= 1))
+        assert np.all(d.std >= 0)
+        assert set(d.classes) == {"red"}
+
+
+def test_described_bags_and_images_are_the_same(detector, scenes, described):
+    some = detector.predict(described[[0, 1]])
+    again = detector.predict(scenes[0][:2])
+    for a, b in zip(some, again, strict=True):
+        np.testing.assert_allclose(a.scores, b.scores)
+        np.testing.assert_array_equal(a.boxes, b.boxes)
+
+
+@pytest.mark.parametrize(
+    ("classifier", "contrast"),
+    [(None, 1.25), (None, 1.5), (SingleInstance(LogisticRegression()), None)],
+)
+def test_contrast_and_other_classifiers(scenes, described, classifier, contrast):
+    _, labels, boxes = scenes
+    detector = WeakDetector(
+        PROPOSALS, pca=10, classifier=classifier, contrast=contrast, random_state=0
+    ).fit(described, labels[:, None], class_names=["red"])
+    found = detector.predict(described)
+    positive = np.flatnonzero(labels)
+    best = [found[i].boxes[0] for i in positive]
+    assert corloc(best, [boxes[i] for i in positive]) > 0.9
+    assert np.isnan(found[0].std).all() == (classifier is not None)
+
+
+def test_two_classes_at_once(scenes):
+    images, labels, _ = scenes
+    images = images.copy()
+    images[::3, 10:25, 5:20] = [60, 220, 60]
+    names = [
+        [n for n, there in (("red", y), ("green", i % 3 == 0)) if there]
+        for i, y in enumerate(labels)
+    ]
+    detector = WeakDetector(PROPOSALS, pca=10, random_state=0).fit(images, names)
+    assert detector.classes_.tolist() == ["green", "red"]
+    assert set(detector.predict(images[:1])[0].classes) == {"green", "red"}
+
+
+def test_same_seed_same_detections(scenes, described):
+    labels = scenes[1][:, None]
+    runs = [
+        WeakDetector(PROPOSALS, pca=5, random_state=4)
+        .fit(described, labels)
+        .predict(described[[1]])
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(runs[0][0].scores, runs[1][0].scores)
+
+
+def test_boxes_become_instance_labels(scenes, described):
+    _, labels, boxes = scenes
+    detector = WeakDetector(PROPOSALS)
+    given = [{"red": b} if i < 6 and len(b) else None for i, b in enumerate(boxes)]
+    known = detector._instance_labels(described, labels, "red", given)
+    rows = described.split(known)
+    assert all(np.any(rows[i] == 1) and np.any(rows[i] == 0) for i in (1, 3, 5))
+    assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
+    mixed = WeakDetector(PROPOSALS, pca=10, random_state=0)
+    mixed.fit(described, labels[:, None], given, ["red"])
+    best = [d.boxes[0] for d in mixed.predict(described[labels == 1])]
+    assert corloc(best, [boxes[i] for i in np.flatnonzero(labels)]) > 0.9
+
+
+def test_true_boxes_that_no_proposal_meets_do_not_contradict(scenes, described):
+    labels = scenes[1]
+    given = [{"red": [[0, 0, 1, 1]]} if i == 1 else None for i in range(len(labels))]
+    WeakDetector(PROPOSALS, pca=5, random_state=0).fit(described, labels[:, None], given, ["red"])
+
+
+def test_draw(detector, scenes):
+    image = scenes[0][1]
+    found = detector.predict(image[None])[0]
+    drawn = draw(image, found, min_probability=0.2)
+    assert drawn.shape == image.shape
+    assert np.any(drawn != image)
+    np.testing.assert_array_equal(draw(image, found, min_probability=1.1), image)
+
+
+@pytest.mark.parametrize("kind", ["grey", "alpha", "deep", "pixel", "flat"])
+def test_odd_images_are_predicted(detector, scenes, kind):
+    image = {
+        "grey": scenes[0][0][..., 0],
+        "alpha": np.dstack([scenes[0][0], np.full((64, 80), 255, np.uint8)]),
+        "deep": scenes[0][0].astype(np.uint16) * 257,
+        "pixel": np.zeros((1, 1, 3), np.uint8),
+        "flat": np.full((30, 40), 9, np.uint8),
+    }[kind]
+    found = detector.predict([image])[0]
+    assert len(found.boxes) >= 1
+    if kind in ("pixel", "flat"):
+        assert found.boxes.tolist() == [[0, 0, *image.shape[1::-1]]]
+
+
+def test_bad_input(detector, scenes, described):
+    images, labels, _ = scenes
+    new = WeakDetector(PROPOSALS)
+    with pytest.raises(ValueError, match="image 1: image is not an image"):
+        new.describe([images[0], b"broken"])
+    with pytest.raises(ValueError, match="at least one image"):
+        new.describe([])
+    with pytest.raises(ValueError, match="ids must name"):
+        new.describe(images[:2], ids=["a"])
+    with pytest.raises(ValueError, match="one entry per image"):
+        new.fit(described, labels[:3, None])
+    with pytest.raises(ValueError, match="'red' is in all"):
+        new.fit(described, ["red"] * len(labels))
+    with pytest.raises(ValueError, match="name no class"):
+        new.fit(described, [None] * len(labels))
+    with pytest.raises(ValueError, match="describe"):
+        new.fit(
+            described.map(lambda x: x).__class__(described.instances, described.offsets), labels
+        )
+    with pytest.raises(ValueError, match="labelled without it"):
+        given = [{"red": [[1, 1, 9, 9]]}] + [None] * (len(labels) - 1)
+        new.fit(described, labels[:, None], given, ["red"])
+    with pytest.raises(ValueError, match="boxes needs one entry"):
+        new.fit(described, labels[:, None], [None], ["red"])
+    with pytest.raises(ValueError, match="features"):
+        detector.predict(WeakDetector(PROPOSALS, RegionFeatures(shape=False)).describe(images[:1]))
+    with pytest.raises(ValueError, match="contrast"):
+        WeakDetector(contrast=0.5).describe(images[:1])
+
+
+def test_labels_in_every_form():
+    expected = [[1, 0], [0, 1], [0, 0]]
+    for labels in ([["a"], ["b"], []], ["a", "b", None], np.array(expected)):
+        Y, names = label_matrix(labels, ["a", "b"], 3)
+        assert Y.tolist() == expected
+        assert names.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="0 and 1"):
+        label_matrix(np.array([[2], [0]]), None, 2)
+    with pytest.raises(ValueError, match="class names for"):
+        label_matrix(np.eye(2, dtype=int), ["a"], 2)
+    with pytest.raises(ValueError, match="does not"):
+        label_matrix(["a", "c"], ["a"], 2)
+
+
+def test_is_cloned_like_any_estimator():
+    assert clone(WeakDetector(PROPOSALS, nms=0.4)).nms == 0.4
+
+
+def test_canvases_have_true_boxes():
+    data = make_digit_canvases(12, digit=3, random_state=0)
+    again = make_digit_canvases(12, digit=3, random_state=0)
+    np.testing.assert_array_equal(data.images[5], again.images[5])
+    assert data.labels[:, 0].tolist() == [len(b) for b in data.boxes]
+    assert data.labels.sum() == 6
+    for image, boxes in zip(data.images, data.boxes, strict=True):
+        for x, y, w, h in boxes.astype(int):
+            inside = image[y : y + h, x : x + w].max(axis=2)
+            assert inside.max() > 190
+            assert 0 <= x < x + w <= 128
+            assert 0 <= y < y + h <= 128
+    with pytest.raises(ValueError, match="must hold 7"):
+        make_digit_canvases(2, digit=7, digits=np.zeros((2, 8, 8)), labels=[1, 2])
+
+
+def test_finds_digits_on_clutter():
+    train, test = (make_digit_canvases(n, digit=0, random_state=s) for n, s in ((80, 0), (40, 1)))
+    detector = WeakDetector(Proposals("blobs", n_boxes=60, min_side=0.08), random_state=0)
+    detector.fit(train.images, train.labels, class_names=train.class_names)
+    found = detector.predict([im for im, y in zip(test.images, test.labels, strict=True) if y[0]])
+    assert corloc([d.boxes[0] for d in found], [b for b in test.boxes if len(b)]) > 0.7
