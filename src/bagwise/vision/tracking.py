@@ -83,7 +83,8 @@ class MIOTracker(BaseEstimator):
     bias : float
         Value of the constant feature.
     motion : float
-        Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
+        Penalty on the score of a patch at ``search_radius``; it grows with the squared distance,
+        so that a patch far from where the target was last seen must be the more convincing.
     threshold : float
         The target counts as lost where no patch scores higher; nothing is learned there, and the
         box stays where the target was last seen.
@@ -198,9 +199,9 @@ class MIOTracker(BaseEstimator):
         reach = min(1 + _WIDEN * self._lost, 3.0)  # the longer it is lost, the farther it may be
         radius = round(self.search_radius * reach)
         stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
-        best, _ = self._best(start + disc(radius, round(stride * np.sqrt(reach))), start, radius)
-        best, self.score_ = self._best(best + disc(stride, 1), start, radius)
-        found = self.score_ > self.threshold
+        best, _, _ = self._best(start + disc(radius, round(stride * np.sqrt(reach))), start)
+        best, self.score_, net = self._best(best + disc(stride, 1), start)
+        found = net > self.threshold  # a far patch must be the more convincing
         self._lost = 0 if found else self._lost + 1
         if found:  # a lost target is looked for around where it was last seen
             self._position = best
@@ -348,13 +349,14 @@ class MIOTracker(BaseEstimator):
         similarity = self._similarity(self._features(positions), self._memory.features[active])
         return similarity @ w[1:][active] + self.bias * w[0]
 
-    def _best(self, positions: Any, start: Any, radius: int) -> tuple[Any, float]:
-        """The patch with the highest score less the cost of moving there, and its score."""
+    def _best(self, positions: Any, start: Any) -> tuple[Any, float, float]:
+        """The patch with the highest score less the cost of moving there, its score, and that."""
         positions = self._inside(positions)
         score = self._score(positions)
-        moved = ((positions - start) ** 2).sum(axis=1) / radius**2
-        chosen = int(np.argmax(score - self.motion * moved))
-        return positions[chosen], float(score[chosen])
+        moved = ((positions - start) ** 2).sum(axis=1) / self.search_radius**2
+        net = score - self.motion * moved
+        chosen = int(np.argmax(net))
+        return positions[chosen], float(score[chosen]), float(net[chosen])
 
 
 @njit(cache=True)
