@@ -25,9 +25,9 @@ target = cv2.normalize(target, None, 0, 255, cv2.NORM_MINMAX)
 
 frames, truth = [], []
 for t in range(n):
-    x, y = int(60 + 45 * np.sin(t / 20)), int(45 + 20 * np.cos(t / 14))
+    x, y = int(60 + 45 * np.sin(t / 30)), int(45 + 20 * np.cos(t / 30))
     frame = ground.astype(float)
-    if not 38 <= t < 46:  # covered for eight frames
+    if not 38 <= t < 43:  # covered for five frames
         frame[y : y + side, x : x + side] = target
     light = 0.5 + 0.5 * abs(np.cos(t / 15))
     frames.append(np.clip(frame * light + rng.normal(0, 4, frame.shape), 0, 255).astype(np.uint8))
@@ -46,7 +46,7 @@ print("frames in which the target counts as lost:", np.flatnonzero(~result.found
 # The score falls while the target is covered
 # -------------------------------------------
 figure, axes = plt.subplots(1, 4, figsize=(10, 2.6), layout="constrained")
-for axis, t in zip(axes[:3], (5, 30, 42), strict=True):
+for axis, t in zip(axes[:3], (5, 30, 41), strict=True):
     axis.imshow(frames[t], cmap="gray", vmin=0, vmax=255)
     colour = "lime" if result.found[t] else "red"
     x, y, w, h = result.boxes[t]
@@ -54,6 +54,6 @@ for axis, t in zip(axes[:3], (5, 30, 42), strict=True):
     axis.set(title=f"frame {t}", xticks=[], yticks=[])
 axes[3].plot(result.scores)
 axes[3].axhline(0, color="grey", lw=0.8)
-axes[3].axvspan(38, 46, color="red", alpha=0.15)
+axes[3].axvspan(38, 43, color="red", alpha=0.15)
 axes[3].set(xlabel="frame", ylabel="score")
 plt.show()

@@ -31,8 +31,6 @@ from bagwise.vision.haar import (
 )
 from bagwise.vision.images import eight_bit
 
-# The search widens by this share of its radius with every frame that the target is lost, up to 3 x.
-_WIDEN = 0.1
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 
 
@@ -63,8 +61,7 @@ class MIOTracker(BaseEstimator):
     n_nearest : int
         k: two patches are compared on the k features that differ least.
     search_radius : int
-        How far the target may move from one frame to the next. While it is lost the search
-        widens, up to three times this.
+        How far the target may move from one frame to the next.
     positive_radius : int
         Patches this close to the estimate make up the positive bag.
     negative_radius : tuple of int
@@ -85,8 +82,7 @@ class MIOTracker(BaseEstimator):
     motion : float
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
     threshold : float
-        The target counts as lost where no patch scores higher; nothing is learned there, and the
-        box stays where the target was last seen.
+        The target counts as lost where no patch scores higher; nothing is learned there.
     side : int
         Frames are scaled so that the target's side (square root of its area) is this many pixels,
         enlarged to twice their size at most; all radii are in pixels of the scaled frames.
@@ -144,7 +140,7 @@ class MIOTracker(BaseEstimator):
         beta: float = 1.0,
         cost: tuple[float, float] = (1.0, 1.0),
         bias: float = 1.0,
-        motion: float = 0.5,
+        motion: float = 0.2,
         threshold: float = 0.0,
         side: int = 56,
         random_state: int | None = None,
@@ -185,7 +181,6 @@ class MIOTracker(BaseEstimator):
         )
         self._scale_features()
         self._start_memory()
-        self._lost = 0
         self.score_ = float(self._score(self._position[None])[0])
 
     def update(self, frame: Any) -> tuple[bool, tuple[int, int, int, int]]:
@@ -195,15 +190,12 @@ class MIOTracker(BaseEstimator):
         grey = as_grey(frame)
         self._see(self._resize(grey))
         start = self._position
-        reach = min(1 + _WIDEN * self._lost, 3.0)  # the longer it is lost, the farther it may be
-        radius = round(self.search_radius * reach)
-        stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
-        best, _ = self._best(start + disc(radius, round(stride * np.sqrt(reach))), start, radius)
-        best, self.score_ = self._best(best + disc(stride, 1), start, radius)
+        side = float(np.sqrt(np.prod(self._size)))
+        stride = int(np.clip(side / 12, 2, 4))
+        best, _ = self._best(start + disc(self.search_radius, stride), start)
+        self._position, self.score_ = self._best(best + disc(stride, 1), start)
         found = self.score_ > self.threshold
-        self._lost = 0 if found else self._lost + 1
-        if found:  # a lost target is looked for around where it was last seen
-            self._position = best
+        if found:
             self._learn()
         return found, self._output(grey.shape)
 
@@ -348,11 +340,11 @@ class MIOTracker(BaseEstimator):
         similarity = self._similarity(self._features(positions), self._memory.features[active])
         return similarity @ w[1:][active] + self.bias * w[0]
 
-    def _best(self, positions: Any, start: Any, radius: int) -> tuple[Any, float]:
+    def _best(self, positions: Any, start: Any) -> tuple[Any, float]:
         """The patch with the highest score less the cost of moving there, and its score."""
         positions = self._inside(positions)
         score = self._score(positions)
-        moved = ((positions - start) ** 2).sum(axis=1) / radius**2
+        moved = ((positions - start) ** 2).sum(axis=1) / self.search_radius**2
         chosen = int(np.argmax(score - self.motion * moved))
         return positions[chosen], float(score[chosen])
 
