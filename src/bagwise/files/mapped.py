@@ -224,7 +224,9 @@ def read_plainly(bags: Any) -> Any:
     >>> type(read_plainly(bags).instances).__name__
     'MappedRows'
     """
-    if not isinstance(bags, Bags) or bags.dtype.kind != "f":
+    if not isinstance(bags, Bags) or not isinstance(bags.instances, np.memmap):
+        return bags
+    if bags.instances.dtype.kind != "f":
         return bags
     rows = map_rows_of(bags.instances)
     return bags if rows is bags.instances else bags.with_instances(rows)
