@@ -232,7 +232,7 @@ def write_page(run: Any, page: Any) -> None:
 
 def _page_head(folders: list[Path]) -> str:
     runs = [_about(place) for place in folders]
-    about = max((r for r in runs if r is not None), key=lambda r: r["date"])
+    about = max((r for r in runs if r is not None and r["versions"]), key=lambda r: r["date"])
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     quick = [r["experiment"] for r in runs if r is not None and r["quick"]]
     warning = f"\nMeasured in quick mode (fewer seeds): {', '.join(quick)}.\n" if quick else ""
@@ -243,7 +243,8 @@ preprocessing inside the fold unless the note says otherwise; `bagwise reproduce
 It is mean ± standard deviation over the number of seeds in brackets. *Published* is what the
 paper prints. Where the two differ the note says what is known about the reason.
 
-Last run {about["date"]}; {versions}.
+Under each table stands when and where it was measured. Where versions were recorded, the newest
+run used {versions}.
 {warning}"""
 
 
@@ -259,11 +260,12 @@ def _section(place: Path, figures: Path) -> str:
         words = figure.stem.replace("_", " ")
         lines += [f"![{about['title']}: {words}]({figures.name}/{target.name})", ""]
     mode = " --quick" if about["quick"] else ""
-    lines += [
-        f"*Measured {about['date']} in {about['seconds']:.0f} s on {about['machine']}: "
-        f"`bagwise reproduce {about['experiment']}{mode}`.*",
-        "",
-    ]
+    repeat = f"`bagwise reproduce {about['experiment']}{mode}`"
+    if about.get("assembled"):  # not the output of one run of the experiment
+        lines += [f"*{about['assembled']} {repeat} measures it in one run.*", ""]
+    else:
+        where = f"{about['date']} in {about['seconds']:.0f} s on {about['machine']}"
+        lines += [f"*Measured {where}: {repeat}.*", ""]
     return "\n".join(lines)
 
 
