@@ -83,6 +83,14 @@ def test_oriented_integrals_match_loops():
     np.testing.assert_allclose(oriented_integrals(grey, 5), expected, atol=1e-3)
 
 
+def test_integrals_do_not_depend_on_where_the_frame_lies_in_memory():
+    grey = np.random.default_rng(2).integers(0, 255, (90, 121), dtype=np.uint8)
+    expected, held = oriented_integrals(grey, 11), []
+    for n in range(1, 40):
+        held.append(np.empty(1003 * n))  # moves the arrays that come after it
+        np.testing.assert_array_equal(oriented_integrals(grey, 11), expected)
+
+
 def test_a_change_of_light_changes_little():
     grey = np.random.default_rng(1).integers(40, 120, (40, 40), dtype=np.uint8)
     bank = random_haar(50, 20, 20, np.random.default_rng(0), n_channels=4)

@@ -65,7 +65,8 @@ def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
 
     pixels = grey.astype(np.float32)
     gx, gy = cv2.Sobel(pixels, cv2.CV_32F, 1, 0), cv2.Sobel(pixels, cv2.CV_32F, 0, 1)
-    magnitude = cv2.magnitude(gx, gy)
+    # cv2.magnitude rounds by where the array lies in memory; this gives the same bits each time.
+    magnitude = np.sqrt(gx * gx + gy * gy)
     around = cv2.blur(magnitude, (window, window))
     return _oriented_integrals(gx, gy, magnitude / (around + 4.0), n_orientations)
 

@@ -170,7 +170,7 @@ def edge_boxes(image: Any, n_boxes: int = 200) -> Any:
     # The largest gradient over the colour channels, with its orientation, thinned.
     grey = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
     gx, gy = cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)
-    magnitude = cv2.magnitude(gx, gy)
+    magnitude = np.sqrt(gx * gx + gy * gy)
     pick = magnitude.argmax(axis=2)[..., None]
     strength = np.take_along_axis(magnitude, pick, 2)[..., 0]
     top = float(np.percentile(strength, 99))
