@@ -34,6 +34,8 @@ class Bags:
     columns : mapping of str to array, optional
         Instance-aligned extras that travel with the bags, such as ``coords`` or
         ``instance_labels``. Models never train on them unless they are passed to ``fit``.
+        ``held_out`` marks bags that features learned from labels did not learn from: models
+        that calibrate themselves trust these more.
 
     Examples
     --------
@@ -229,6 +231,13 @@ class Bags:
     def instance_labels(self) -> Any:
         """True instance labels where the bags carry them, else None; for evaluation only."""
         return self._columns.get("instance_labels")
+
+    @property
+    def held_out(self) -> Any:
+        """Indices of the bags that the column ``held_out`` marks; none where there is none."""
+        if "held_out" not in self._columns:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(segments.min(self._columns["held_out"].astype(float), self._offsets))
 
     @property
     def dtype(self) -> Any:

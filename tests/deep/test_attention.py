@@ -98,6 +98,16 @@ def test_features_feed_any_model_and_cross_validate(digits):
     np.testing.assert_array_equal(out.instance_labels, digits.instance_labels)
 
 
+def test_training_features_name_the_bags_that_were_held_out(digits):
+    features = AttentionFeatures(image_shape=(8, 8), max_epochs=2, random_state=0)
+    inside = features.fit_transform(digits.bags, digits.y)
+    np.testing.assert_array_equal(inside.held_out, np.flatnonzero(features.held_out_))
+    assert len(inside.held_out) == 12  # 15% of 80
+    outside = features.transform(digits.bags)
+    np.testing.assert_array_equal(outside.instances, inside.instances)
+    assert "held_out" not in outside.columns
+
+
 def test_bags_of_images_equal_flat_bags(digits):
     flat, y = digits.bags, digits.y
     images = Bags(digits.images, flat.offsets)
@@ -151,7 +161,6 @@ def test_hold_out_never_empties_a_class():
     [
         ({"image_shape": (7, 8)}, r"image_shape=\(7, 8\) needs 56 features"),
         ({"backbone": "small-cnn"}, "backbone='small-cnn' needs images"),
-        ({"backbone": "normed-cnn"}, "backbone='normed-cnn' needs images"),
         ({"device": "cuda"}, "sees no GPU"),
         ({"n_features": 0}, "n_features"),
         ({"backbone": "resnet"}, "backbone"),
@@ -177,15 +186,14 @@ def test_bad_images():
         AttentionMIL().fit(Bags(np.zeros((4, 2, 2, 2, 2)), [0, 2, 4]), [0, 1])
 
 
-@pytest.mark.parametrize("make", [network.small_cnn, network.normed_cnn])
-def test_cnns_take_any_image_size_and_one_instance(make):
-    for size in (5, 8, 33):
-        out = make(2, 7)(torch.zeros(1, 2, size, size))
+def test_cnn_takes_any_image_size_and_one_instance():
+    for size in (1, 2, 5, 8, 33):
+        out = network.small_cnn(2, 7)(torch.zeros(1, 2, size, size))
         assert out.shape == (1, 7)
         assert torch.isfinite(out).all()
 
 
-def test_normed_cnn_learns_what_few_pixels_tell(rng):
+def test_cnn_learns_what_few_pixels_tell(rng):
     # Every image has the same bright ring; positive bags hold one image with a faint dot.
     images = np.tile(10.0 * (np.arange(12) % 11 == 0), (120, 12, 1)) + rng.normal(
         size=(120, 12, 12)
@@ -193,13 +201,22 @@ def test_normed_cnn_learns_what_few_pixels_tell(rng):
     y = np.arange(30) % 2
     images[4 * np.flatnonzero(y), 5:7, 5:7] += 5
     bags = Bags(images, np.arange(0, 121, 4))
-    fitted = AttentionMIL("normed-cnn", batch_size=4, max_epochs=15, random_state=0).fit(bags, y)
+    fitted = AttentionMIL(batch_size=4, max_epochs=15, random_state=0).fit(bags, y)
     assert roc_auc_score(y, fitted.decision_function(bags)) > 0.95
     alone = [fitted.decision_function(bags[i : i + 1])[0] for i in range(4)]
     np.testing.assert_allclose(alone, fitted.decision_function(bags)[:4], atol=1e-4)
 
 
-def test_normed_cnn_trains_on_a_batch_of_one_instance(rng):
+def test_cnn_trains_on_a_batch_of_one_instance(rng):
     bags = Bags(rng.normal(size=(4, 6, 6)), np.arange(5))
-    fitted = AttentionMIL("normed-cnn", batch_size=1, max_epochs=1, random_state=0)
+    fitted = AttentionMIL(batch_size=1, max_epochs=1, random_state=0)
     assert np.isfinite(fitted.fit(bags, [0, 1, 0, 1]).decision_function(bags)).all()
+
+
+def test_no_feature_of_the_cnn_is_dead(digits):
+    for seed in range(3):
+        features = AttentionFeatures(
+            n_features=8, image_shape=(8, 8), max_epochs=3, random_state=seed
+        )
+        h = features.fit_transform(digits.bags, digits.y).instances
+        assert (h.std(axis=0) > 0.1).all()

@@ -33,7 +33,6 @@ def scans(tmp_path_factory):
 def fitted(scans):
     bags, y, _ = scans
     features = AttentionFeatures(
-        "normed-cnn",
         n_features=8,
         learning_rate=3e-3,
         batch_size=4,

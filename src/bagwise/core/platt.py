@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
 from bagwise.core import segments
@@ -20,6 +20,23 @@ class Platt(NamedTuple):
     def log_odds(self, scores: Any) -> Any:
         """Calibrated log-odds of raw scores."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
+
+    def cooled(self, log_odds: Any, offsets: Any, y: Any) -> Platt:
+        """The map with its log-odds shrunk as far as bags that nothing was learned from ask.
+
+        ``log_odds`` are this map's for the instances of such bags, which make their bag by
+        noisy-or; a bag score is a bag of one. Optimism makes log-odds too large, all by about
+        the same factor, so one number is fitted, by maximum likelihood, and it is at most 1.
+        """
+
+        def loss(factor: float) -> float:
+            rate = segments.sum(np.logaddexp(0.0, factor * log_odds), offsets)  # -log prod(1 - p)
+            rate = np.maximum(rate, np.finfo(np.float64).tiny)
+            return float(np.sum(np.where(y > 0, -np.log(-np.expm1(-rate)), rate)))
+
+        best = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
+        factor = 1.0 if loss(1.0) <= best.fun else float(best.x)
+        return Platt(factor * self.slope, factor * self.intercept)
 
 
 def fit_platt(scores: Any, y: Any) -> Platt:

@@ -18,11 +18,12 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, check_bags
+from bagwise.core import segments
 from bagwise.models.base import BagClassifier, TrainingData, two_columns
 
 _CONSTRAINTS: dict[str, Any] = {
     "backbone": [
-        StrOptions({"small-cnn", "normed-cnn", "mlp", "auto"}),
+        StrOptions({"small-cnn", "mlp", "auto"}),
         HasMethods(["forward", "state_dict"]),
     ],
     "n_features": [Interval(Integral, 1, None, closed="left")],
@@ -102,6 +103,7 @@ class _AttentionBase(BaseEstimator):
             )
         self.weights_ = save({k: v.contiguous().cpu() for k, v in network.state_dict().items()})
         self.instance_shape_ = X.shape[1:]
+        self.held_out_ = held_out
         self.loss_history_ = np.array([h[0] for h in history])
         self.validation_loss_history_ = np.array([h[1] for h in history])
         self.n_iter_ = len(history)
@@ -141,9 +143,9 @@ class _AttentionBase(BaseEstimator):
                 "instances must be vectors, gray images (H, W) or images (C, H, W); got shape "
                 f"{tuple(bags.instances.shape[1:])}."
             )
-        if X.ndim == 2 and self.backbone in ("small-cnn", "normed-cnn"):
+        if X.ndim == 2 and self.backbone == "small-cnn":
             raise ValueError(
-                f"backbone={self.backbone!r} needs images; give image_shape=(height, width), or "
+                "backbone='small-cnn' needs images; give image_shape=(height, width), or "
                 "use backbone='mlp' for vectors."
             )
         if self.backbone == "mlp" and X.ndim == 4:
@@ -195,10 +197,9 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
 
     Parameters
     ----------
-    backbone : {"auto", "small-cnn", "normed-cnn", "mlp"} or torch module
+    backbone : {"auto", "small-cnn", "mlp"} or torch module
         What turns an instance into features; "auto" is a small CNN for images and an MLP for
-        vectors. "normed-cnn" adds batch normalisation, for images that are alike but for a few
-        pixels (CT slices). A module of your own is copied, and trained with the rest.
+        vectors. A module of your own is copied, and trained with the rest.
     n_features : int
         Features per instance handed on.
     attention_size : int
@@ -208,7 +209,8 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
     learning_rate, weight_decay, batch_size, max_epochs
         Of AdamW; a batch is so many bags, of any sizes.
     validation_fraction, patience
-        Share of the training bags held out for early stopping, and epochs to wait.
+        Share of the training bags held out for early stopping, and epochs to wait. These bags
+        also keep models that come after in a pipeline from being too sure; see `fit_transform`.
     device : str
         "cpu", "cuda", ...; a missing GPU is an error.
     mixed_precision : bool
@@ -221,12 +223,12 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
     Attributes
     ----------
     weights_ : bytes, the weights in safetensors format
+    held_out_ : mask of the training bags that were kept for early stopping
     loss_history_, validation_loss_history_ : arrays, one entry per epoch
     n_iter_ : int, epochs run
 
     Examples
     --------
-    >>> from bagwise import make_pipeline, SingleInstance
     >>> from bagwise.datasets import load_digit_bags
     >>> from bagwise.deep import AttentionFeatures
     >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
@@ -241,6 +243,16 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
         self.n_features_in_ = data.bags.n_features
         self._train(data)
         return self
+
+    def fit_transform(self, bags: Any, y: Any) -> Bags:
+        """Train the network, and the features of the bags it was trained with.
+
+        The network tells the bags it learned from apart better than new ones, and a model that
+        calibrates itself on them would be too sure. The column ``held_out`` marks the instances
+        of the others, which tell it (`VGPMIL` and its relatives) by how much.
+        """
+        features = self.fit(bags, y).transform(bags)
+        return features.with_columns(held_out=segments.spread(self.held_out_, features.offsets))
 
     def transform(self, bags: Any) -> Bags:
         """Instance features, as Bags with the same names and columns."""
@@ -277,6 +289,7 @@ class AttentionMIL(_AttentionBase, BagClassifier):
     Attributes
     ----------
     weights_ : bytes, the weights in safetensors format
+    held_out_ : mask of the training bags that were kept for early stopping
     loss_history_, validation_loss_history_ : arrays, one entry per epoch
     classes_ : the two bag classes
     n_iter_ : int, epochs run

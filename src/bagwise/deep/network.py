@@ -34,50 +34,50 @@ class Standardise(nn.Module):
         return (x - self.mean) / self.std
 
 
-def small_cnn(channels: int, n_features: int) -> nn.Module:
-    """Two 3 x 3 convolutions with pooling, then a linear layer: quick on a CPU."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2, ceil_mode=True),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(32 * 16, n_features),
-    )
+# Weight of the newest batch in the running statistics.
+_MOMENTUM = 0.1
 
 
-class FeatureNorm(nn.BatchNorm1d):
-    """Batch normalisation that a batch of one instance passes by the running statistics."""
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation of features [N, D] or images [N, C, H, W], for batches of any size.
+
+    The first batches count alike in the running statistics, so that these can be trusted after
+    few of them; one value per channel is normalised by them, having no spread of its own.
+    """
+
+    num_batches_tracked: Any
+
+    def _check_input_dim(self, input: Any) -> None:
+        """Every shape with channels second is taken."""
 
     def forward(self, x: Any) -> Any:
-        """Normalised features, [N, D]."""
-        if len(x) > 1 or not self.training:
-            return super().forward(x)
-        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+        """Normalised inputs, shape kept."""
+        if self.training and x.numel() == x.shape[1]:
+            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
+        self.momentum = max(_MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
+        return super().forward(x)
 
 
-def normed_cnn(channels: int, n_features: int) -> nn.Module:
-    """The small CNN with batch normalisation, and maxima where it has means.
+def small_cnn(channels: int, n_features: int) -> nn.Module:
+    """Two 3 x 3 convolutions with pooling, then a linear layer: quick on a CPU.
 
     Where instances differ in a few pixels only (a lesion in a head), what all of them share
-    would drown the difference; normalising over instances takes it away.
+    would drown the difference: each place of the last map is normalised over instances, which
+    takes it away. Features are normalised too, so that none is zero for every instance after
+    rectification. Maxima are taken first: fewer values are then left to normalise.
     """
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
+        nn.Conv2d(channels, 16, 3, padding=1, bias=False),
         nn.MaxPool2d(2, ceil_mode=True),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
+        BatchNorm(16),
         nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False),
         nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
-        FeatureNorm(32 * 16),
+        BatchNorm(32 * 16),
+        nn.ReLU(),
         nn.Linear(32 * 16, n_features),
-        FeatureNorm(n_features),
+        BatchNorm(n_features),
     )
 
 
@@ -128,10 +128,11 @@ class TrainingOptions(NamedTuple):
 
 def as_images(X: Any, image_shape: tuple[int, ...] | None) -> Any:
     """Instances as the network sees them: vectors [N, D] or images [N, C, H, W]."""
-    X = np.asarray(X, dtype=np.float32)
+    X = np.asarray(X, dtype=np.float32, order="C")
     if image_shape is not None:
         X = X.reshape(len(X), *image_shape)
-    return X[:, None] if X.ndim == 3 else X
+    # Not X[:, None], whose strides make torch choose other kernels.
+    return X.reshape(len(X), 1, *X.shape[1:]) if X.ndim == 3 else X
 
 
 def build(
@@ -150,8 +151,7 @@ def build(
             )
         body = nn.Sequential(body, nn.Linear(out.shape[1], n_features))
     elif example.ndim == 4:
-        make = normed_cnn if backbone == "normed-cnn" else small_cnn
-        body = make(example.shape[1], n_features)
+        body = small_cnn(example.shape[1], n_features)
     else:
         body = small_mlp(example.shape[1], n_features)
     return AttentionNetwork(nn.Sequential(Standardise(mean, std), body), n_features, attention_size)

@@ -235,7 +235,9 @@ class AutoVGPMIL(InstanceClassifier):
         left_out = search.held_out_ensemble(
             scores, part.y, self.temperature, self.n_finalists, again
         )
-        platt = fit_platt(left_out, part.y)
+        platt, held_out = fit_platt(left_out, part.y), part.bags.held_out
+        own = platt.log_odds(left_out[held_out])
+        platt = platt.cooled(own, np.arange(len(own) + 1), part.y[held_out])
         self.slope_, self.intercept_ = platt
         self.held_out_decision_ = platt.log_odds(left_out)
         return scores, members

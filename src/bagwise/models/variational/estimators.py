@@ -97,7 +97,9 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         Platt-scale the instance log-odds on leave-one-bag-out scores, so that the bags they make
         fit the bag labels. One monotone map: instances keep their order, and calibrated
         instances still make their bag by ``bag_rule`` (for ``joint``, an instance counts as a
-        bag of one). False gives the papers' uncalibrated probabilities.
+        bag of one). Where features were learned from the bags' labels, the log-odds are shrunk
+        as far as the bags held out from that ask. False gives the papers' uncalibrated
+        probabilities.
     patience : int
         With ``validation`` in `fit`: stop after so many iterations without a better bag AUC,
         and go back to the best.
@@ -313,7 +315,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         driver.sweep(LeaveOut(fit.posterior, rule), parts, found.append)
         left_out = LeftOutScores(*(np.concatenate(part) for part in zip(*found, strict=True)))
         self.loo_decision_ = left_out.bags
-        self.platt_ = calibrate(left_out, labels.offsets, data.y, rule) if self.calibrate else None
+        self.platt_ = None
+        if self.calibrate:
+            held_out = data.bags.held_out
+            self.platt_ = calibrate(left_out, labels.offsets, data.y, rule, held_out)
         return self
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:

@@ -265,16 +265,23 @@ def loo_decision(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> Any
     return loo_scores(block, q, sites, rule).bags
 
 
-def calibrate(left_out: LeftOutScores, offsets: Any, y: Any, rule: BagRule) -> Platt:
+def calibrate(
+    left_out: LeftOutScores, offsets: Any, y: Any, rule: BagRule, held_out: Any = ()
+) -> Platt:
     """Platt's map for instance scores, such that calibrated instances still make their bag.
 
     Under ``max`` it is the map of the bag score. Under ``noisy-or`` it is fitted through the
     product. Under ``joint`` it is that of the bag score, an instance counting as a bag of one.
     Where the left-out scores say nothing the best slope is 0; a hint of one keeps the ranking.
+    Features that were learned from the labels make left-out scores optimistic; bags whose labels
+    they did not see (``held_out``, indices) say how much.
     """
     if rule == "noisy-or":
         scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)
     else:
         scores, platt = left_out.bags, fit_platt(left_out.bags, y)
     slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
-    return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))
+    platt = Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))
+    units = offsets if rule == "noisy-or" else np.arange(len(y) + 1)
+    rows, own = segments.take(units, held_out)
+    return platt.cooled(platt.log_odds(scores[rows]), own, y[held_out])
