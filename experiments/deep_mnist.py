@@ -60,8 +60,14 @@ def one_seed(seed: int, n_features: int, n_train: int, n_test: int, epochs: int)
         "patience": 5,
     }
     start = time.perf_counter()
-    network = AttentionMIL(**options, random_state=seed).fit(train.bags, train.y)
+    features = AttentionFeatures(**options, random_state=seed)
+    inside = features.fit_transform(train.bags, train.y)
     seconds = time.perf_counter() - start
+    outside = features.transform(test.bags)
+    # The same parameters and seed would train the same network again: it is taken over.
+    network = AttentionMIL(**options, random_state=seed)
+    network.__dict__.update({k: v for k, v in vars(features).items() if k.endswith("_")})
+    network.classes_ = np.unique(train.y)
     rows = [
         {
             "model": "AttCNN",
@@ -72,12 +78,6 @@ def one_seed(seed: int, n_features: int, n_train: int, n_test: int, epochs: int)
             "fit seconds": seconds,
         }
     ]
-    # The same parameters and seed train the same network: its weights are shared, not its time.
-    features = AttentionFeatures(**options, random_state=seed)
-    features.__dict__.update(
-        {k: v for k, v in vars(network).items() if k.endswith("_") and k != "classes_"}
-    )
-    inside, outside = features.transform(train.bags), features.transform(test.bags)
     for name, make in {"AttCNN + VGPMIL": VGPMIL, "AttCNN + G-VGPMIL": GVGPMIL}.items():
         start = time.perf_counter()
         model = make(n_inducing=100, random_state=seed).fit(inside, train.y)
