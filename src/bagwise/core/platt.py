@@ -1,7 +1,8 @@
-"""Platt scaling: a sigmoid from held-out scores to probabilities."""
+"""Platt scaling: a sigmoid from held-out scores to probabilities, of bags or through them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,24 +29,13 @@ def fit_platt(scores: Any, y: Any) -> Platt:
     The slope is constrained to be >= 0, so calibration can flatten a ranking but never
     reverse it. ``scores`` must come from bags that the model did not see.
     """
-    scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
-    n_pos, n_neg = y.sum(), (1 - y).sum()
-    target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
-    centre = scores.mean()
-    spread = scores.std() or 1.0
-    s = (scores - centre) / spread
+    target = _smoothed(y)
 
-    def loss(theta: Any) -> tuple[float, Any]:
-        z = theta[0] * s + theta[1]
-        residual = expit(z) - target
-        value = np.sum(np.logaddexp(0.0, z) - target * z)
-        return float(value), np.array([residual @ s, residual.sum()])
+    def loss(z: Any) -> tuple[float, Any]:
+        return float(np.sum(np.logaddexp(0.0, z) - target * z)), expit(z) - target
 
-    start = np.array([1.0, np.log((n_pos + 1) / (n_neg + 1))])
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
-    slope = best[0] / spread
-    return Platt(float(slope), float(best[1] - slope * centre))
+    return _fit(scores, loss, np.log((y.sum() + 1) / ((1 - y).sum() + 1)))
 
 
 def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
@@ -65,25 +55,39 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     >>> platt.slope > 0
     True
     """
-    scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    n_pos, n_neg = y.sum(), (1 - y).sum()
-    target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
-    centre, spread = scores.mean(), scores.std() or 1.0
-    s = (scores - centre) / spread
+    y = np.asarray(y, dtype=np.float64)
+    target = _smoothed(y)
     floor = np.finfo(np.float64).tiny
 
-    def loss(theta: Any) -> tuple[float, Any]:
-        z = theta[0] * s + theta[1]
+    def loss(z: Any) -> tuple[float, Any]:
         rate = np.maximum(segments.sum(np.logaddexp(0.0, z), offsets), floor)  # -log prod(1 - p)
         value = np.sum((1 - target) * rate - target * np.log(-np.expm1(-rate)))
         with np.errstate(over="ignore"):
             slope = 1 - target - target / np.expm1(rate)  # d value / d rate
-        weight = expit(z) * segments.spread(slope, offsets)
-        return float(value), np.array([weight @ s, weight.sum()])
+        return float(value), expit(z) * segments.spread(slope, offsets)
 
     # Start where a bag of average size has the share of positive bags.
-    rate = -np.log(n_neg + 1) + np.log(n_pos + n_neg + 2)
-    start = np.array([1.0, np.log(np.expm1(rate * len(y) / len(s)))])
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
+    rate = np.log(len(y) + 2) - np.log((1 - y).sum() + 1)
+    return _fit(scores, loss, np.log(np.expm1(rate * len(y) / len(scores))))
+
+
+def _smoothed(y: Any) -> Any:
+    """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B]."""
+    n_pos, n_neg = y.sum(), (1 - y).sum()
+    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
+
+
+def _fit(scores: Any, loss: Callable[[Any], tuple[float, Any]], intercept: float) -> Platt:
+    """The map whose log-odds z [n] have the least ``loss(z)``, which also gives d loss / dz."""
+    scores = np.asarray(scores, dtype=np.float64)
+    centre, spread = scores.mean(), scores.std() or 1.0
+    s = (scores - centre) / spread
+
+    def objective(theta: Any) -> tuple[float, Any]:
+        value, slope = loss(theta[0] * s + theta[1])
+        return value, np.array([slope @ s, slope.sum()])
+
+    bounds = [(0, None), (None, None)]
+    best = minimize(objective, [1.0, intercept], jac=True, method="L-BFGS-B", bounds=bounds).x
     slope = best[0] / spread
     return Platt(float(slope), float(best[1] - slope * centre))

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from bagwise.core import segments
 from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.distances import squared_distances
+from bagwise.core.squared import sq_distances
 
 Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
@@ -130,7 +130,7 @@ def _rbf_scores(machine: Machine, X: Any) -> Any:
     scores = np.empty(len(X))
     rows = max(1, BLOCK_ENTRIES // len(V))
     for start in range(0, len(X), rows):
-        K = squared_distances(X[start : start + rows], V)  # [rows, S]
+        K = sq_distances(X[start : start + rows], V)  # [rows, S]
         K *= -machine.gamma
         scores[start : start + rows] = np.exp(K, out=K) @ machine.coef
     return scores + machine.intercept
