@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core import dirichlet, segments
+from bagwise.core import dirichlet, rules, segments
 from bagwise.core.dirichlet import Posterior, Prior, Statistics
 
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 def start_labels(y: Any, offsets: Any, known: Any) -> Any:
     """Every instance takes its bag's class, once, unless its own is known. [N]."""
-    return np.where(known >= 0, known, segments.spread(y, offsets))
+    return rules.inherited_labels(y, known, offsets)
 
 
 def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
