@@ -31,6 +31,7 @@ from sklearn.base import BaseEstimator
 
 from bagwise.bags import Bags
 from bagwise.files import new_file
+from bagwise.files.writing import plain_json
 
 FORMAT = "bagwise-model"
 FORMAT_VERSION = 1
@@ -104,7 +105,7 @@ def save(
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     with new_file(path) as draft:
-        _write(draft, json.dumps(about, indent=1, default=_plain), payload)
+        _write(draft, json.dumps(about, indent=1, default=plain_json), payload)
     return Path(path)
 
 
@@ -219,13 +220,6 @@ def _describe(model: Any) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     names = ("numpy", "scipy", "scikit-learn", "skops")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
-def _plain(value: Any) -> Any:
-    """NumPy values as JSON knows them."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be stored beside a model as JSON.")
 
 
 # Reading, with every failure turned into one line about the file.

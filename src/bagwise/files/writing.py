@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bagwise.files.problems import BadFilesError, Problem
 
@@ -96,6 +99,13 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             _swap(draft, path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def plain_json(value: Any) -> Any:
+    """NumPy values as JSON knows them: the ``default`` of ``json.dumps``."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
 
 
 def _swap(draft: Path, path: Path) -> None:
