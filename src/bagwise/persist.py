@@ -19,7 +19,8 @@ import platform
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import version
@@ -266,33 +267,31 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     return found
 
 
-class _explained:  # noqa: N801 - reads as a phrase: with _explained(path)
-    """Whatever a crafted or foreign payload makes a library raise, as a ValueError."""
+# What a crafted or foreign payload makes the libraries raise.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    AssertionError,
+    ArithmeticError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = path
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        expected = (
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            ImportError,
-            AssertionError,
-            ArithmeticError,
-            EOFError,
-            OSError,
-            RuntimeError,
-            zipfile.BadZipFile,
-            zlib.error,
-        )
-        if isinstance(error, expected):
-            said = " ".join(str(error).split())
-            raise ValueError(f"{self.path}: the model in it cannot be read ({said}).") from error
+@contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    """Whatever reading a payload raises, as a ValueError about the file."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path}: the model in it cannot be read ({said}).") from error
 
 
 # The closed list.

@@ -22,6 +22,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import constrained, dirichlet, rules, segments
+from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import Prior, Statistics
 from bagwise.files import read_plainly
@@ -461,16 +462,6 @@ def _n_distinct(Z: Any, place: Any, enough: int) -> int:
     return len(np.unique(Z, axis=0))
 
 
-def _bag_runs(offsets: Any) -> Iterator[tuple[int, int]]:
-    """Neighbouring bags of about `_ROWS` instances together, as (first, last + 1)."""
-    first = 0
-    while first < len(offsets) - 1:
-        last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1
-        last = max(last, first + 1)
-        yield first, last
-        first = last
-
-
 def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
     for start in range(0, bags.n_instances, _ROWS):
         rows = slice(start, min(start + _ROWS, bags.n_instances))
@@ -484,7 +475,7 @@ def _rows(bags: Bags) -> Iterator[Any]:
 
 def _blocks(data: TrainingData, prior: Prior) -> Iterator[Block]:
     offsets = data.bags.offsets
-    for first, last in _bag_runs(offsets):
+    for first, last in whole_segments(offsets, _ROWS):
         rows = slice(int(offsets[first]), int(offsets[last]))
         yield Block(
             dirichlet.whiten(np.asarray(data.bags.instances[rows]), prior),

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bagwise.core.blocks import whole_segments
+
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
 # On a GPU launches cost more than the cache saves.
@@ -58,14 +60,11 @@ def cut(offsets: Any, chunk_size: int = CHUNK_SIZE, n_chunks: int = CHUNKS_PER_S
     [((0, 3),), ((3, 6), (6, 9), (9, 10))]
     """
     offsets = np.asarray(offsets)
-    spans, first, n_bags = [], 0, len(offsets) - 1
-    while first < n_bags:
-        limit = offsets[first] + n_chunks * chunk_size
-        last = max(int(np.searchsorted(offsets, limit, side="right")) - 1, first + 1)
+    spans = []
+    for first, last in whole_segments(offsets, n_chunks * chunk_size):
         start, stop = int(offsets[first]), int(offsets[last])
         edges = [*range(start, stop, chunk_size), stop]
         spans.append(Span(first, last, tuple(itertools.pairwise(edges))))
-        first = last
     return spans
 
 

@@ -29,7 +29,12 @@ from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Drive
 from bagwise.models.variational import training
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
-from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
+from bagwise.models.variational.likelihoods import (
+    LIKELIHOOD_NAMES,
+    BagLikelihood,
+    Labels,
+    make_likelihood,
+)
 from bagwise.models.variational.parts import (
     CACHES,
     LeaveOut,
@@ -172,7 +177,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         "variance": [_POSITIVE],
         "H": [Interval(Real, 1, None, closed="neither")],
         "likelihood": [
-            StrOptions({"noisy-max", "or", "witness", "inherited"}),
+            StrOptions(set(LIKELIHOOD_NAMES)),
             HasMethods(["start", "targets", "weights", "bound"]),
         ],
         "expectation": [StrOptions({"plug-in", "exact"})],
@@ -241,11 +246,9 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.variance = variance
         self.H = H
         self.likelihood = likelihood
-        self.expectation = expectation
-        self.schedule = schedule
+        self.expectation, self.schedule = expectation, schedule
         self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
+        self.max_iter, self.tol = max_iter, tol
         self.learn_kernel = learn_kernel
         self.scale = scale
         self.bag_rule = bag_rule
@@ -253,14 +256,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.patience = patience
         self.chunk_size = chunk_size
         self.dtype = dtype
-        self.n_jobs = n_jobs
-        self.driver = driver
-        self.cache = cache
-        self.memory_limit = memory_limit
-        self.device = device
-        self.precision = precision
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        self.n_jobs, self.driver = n_jobs, driver
+        self.cache, self.memory_limit = cache, memory_limit
+        self.device, self.precision = device, precision
+        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.random_state = random_state
         self.verbose = verbose
         self.callback = callback
@@ -499,6 +498,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
             )
 
     def _posterior(self) -> Posterior:
+        check_is_fitted(self)
         return Posterior(self.posterior_mean_, self.posterior_factor_)
 
     def _projected(self, bags: Any) -> Iterator[Block]:
@@ -519,17 +519,13 @@ class VGPMIL(StochasticFit, InstanceClassifier):
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""
-        q = self._posterior_checked()
+        q = self._posterior()
         parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
         mean, var = zip(*parts, strict=True)
         return to_numpy(concatenate(mean)), to_numpy(concatenate(var))
 
-    def _posterior_checked(self) -> Posterior:
-        check_is_fitted(self)
-        return self._posterior()
-
     def _score_bags(self, bags: Any) -> tuple[Any, Any]:
-        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
+        q, rule, platt = self._posterior(), self.bag_rule, self.platt_
         parts = [
             block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
             for block in self._projected(bags)

@@ -96,7 +96,7 @@ class StochasticFit:
         else:
             projector = self._placed(self._fitted_projector(self.dtype), data.bags.instances)
         labels = Labels(data.bags.offsets, data.y, data.instance_labels)
-        q = None if first else Posterior(self.posterior_mean_, self.posterior_factor_)
+        q = None if first else self._posterior()
         batch, pi = self._batch_statistics(data.bags, labels, projector, q)
         n = len(data.bags)
         seen = n + (0 if old is None else old.n_bags)
