@@ -253,6 +253,15 @@ class Bags:
         for start, stop in zip(self._offsets[:-1], self._offsets[1:], strict=True):
             yield self._instances[int(start) : int(stop)]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # What NumPy would make of ragged bags tells nobody what to do.
+        raise ValueError(
+            "bags cannot become one array: each has its own number of instances. A step that "
+            "takes rows works on the instances as InstanceTransformer(StandardScaler()), and on "
+            "one row per bag after BagStatistics(); a classifier of rows, as "
+            "SingleInstance(SVC()). The rows of all bags are bags.instances."
+        )
+
     @overload
     def __getitem__(self, key: int) -> Any: ...
 

@@ -199,20 +199,17 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
 
 
 def _describe(model: Any) -> dict[str, Any]:
-    last = model[-1] if hasattr(model, "steps") else model
+    steps = [step for _, step in getattr(model, "steps", [("", model)])]
     classes = getattr(model, "classes_", None)
-    first = model[0] if hasattr(model, "steps") else model
-    n_features = getattr(first, "n_features_in_", None)
+    n_features = getattr(steps[0], "n_features_in_", None)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "bagwise": version("bagwise"),
         "versions": _versions(),
-        "model": type(last).__name__,
-        "parameters": {name: repr(value) for name, value in last.get_params(deep=False).items()},
-        "steps": [type(step).__name__ for _, step in model.steps]
-        if hasattr(model, "steps")
-        else [type(model).__name__],
+        "model": type(steps[-1]).__name__,
+        "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},
+        "steps": [type(step).__name__ for step in steps],
         "n_features": None if n_features is None else int(n_features),
         "classes": None if classes is None else np.asarray(classes).tolist(),
     }

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.models.pipeline import last_step
 
 
 class Predictions(NamedTuple):
@@ -95,8 +96,7 @@ def _probability(model: Any, bags: Bags, method: str) -> tuple[Any, Any]:
     if not hasattr(model, method):
         return None, unknown
     # Only Gaussian processes know how sure they are; a pipeline passes the question on.
-    last = model[-1] if hasattr(model, "steps") else model
-    if "return_std" in inspect.signature(getattr(last, method)).parameters:
+    if "return_std" in inspect.signature(getattr(last_step(model), method)).parameters:
         p, std = getattr(model, method)(bags, return_std=True)
         return p[:, 1], std
     return getattr(model, method)(bags)[:, 1], unknown
