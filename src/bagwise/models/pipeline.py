@@ -7,6 +7,7 @@ that scikit-learn's Pipeline would drop.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar
@@ -269,6 +270,20 @@ class BagPipeline(Pipeline):
 def last_step(model: Any) -> Any:
     """The model at the end of a pipeline, or the model itself."""
     return model[-1] if hasattr(model, "steps") else model
+
+
+def positive_proba(model: Any, bags: Any, twin: str = "") -> tuple[Any, Any]:
+    """Probability of the positive class and its standard deviation, NaN where there is none.
+
+    Only Gaussian processes know how sure they are; a pipeline passes the question on. ``twin``
+    is "" for bags or "_instances".
+    """
+    name = f"predict_proba{twin}"
+    if "return_std" in inspect.signature(getattr(last_step(model), name)).parameters:
+        proba, std = getattr(model, name)(bags, return_std=True)
+        return proba[:, 1], std
+    p = getattr(model, name)(bags)[:, 1]
+    return p, np.full(len(p), np.nan)
 
 
 def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> BagPipeline:
