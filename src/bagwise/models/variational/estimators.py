@@ -29,12 +29,7 @@ from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Drive
 from bagwise.models.variational import training
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
-from bagwise.models.variational.likelihoods import (
-    LIKELIHOOD_NAMES,
-    BagLikelihood,
-    Labels,
-    make_likelihood,
-)
+from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
 from bagwise.models.variational.parts import (
     CACHES,
     LeaveOut,
@@ -177,7 +172,7 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         "variance": [_POSITIVE],
         "H": [Interval(Real, 1, None, closed="neither")],
         "likelihood": [
-            StrOptions(set(LIKELIHOOD_NAMES)),
+            StrOptions({"noisy-max", "or", "witness", "inherited"}),
             HasMethods(["start", "targets", "weights", "bound"]),
         ],
         "expectation": [StrOptions({"plug-in", "exact"})],
@@ -498,7 +493,6 @@ class VGPMIL(StochasticFit, InstanceClassifier):
             )
 
     def _posterior(self) -> Posterior:
-        check_is_fitted(self)
         return Posterior(self.posterior_mean_, self.posterior_factor_)
 
     def _projected(self, bags: Any) -> Iterator[Block]:
@@ -519,13 +513,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""
-        q = self._posterior()
+        q = self._posterior_checked()
         parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
         mean, var = zip(*parts, strict=True)
         return to_numpy(concatenate(mean)), to_numpy(concatenate(var))
 
+    def _posterior_checked(self) -> Posterior:
+        check_is_fitted(self)
+        return self._posterior()
+
     def _score_bags(self, bags: Any) -> tuple[Any, Any]:
-        q, rule, platt = self._posterior(), self.bag_rule, self.platt_
+        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
         parts = [
             block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
             for block in self._projected(bags)

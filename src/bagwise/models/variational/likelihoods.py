@@ -379,7 +379,7 @@ def _unit_weights(pi: Any, tail: Any) -> Targets:
     return Targets(namespace(pi).ones_like(as_float(pi)), pi, pi, tail)
 
 
-LIKELIHOOD_NAMES = ("noisy-max", "or", "witness", "inherited")
+NAMES = ("noisy-max", "or", "witness", "inherited")
 
 
 def make_likelihood(
@@ -397,6 +397,6 @@ def make_likelihood(
     if isinstance(likelihood, BagLikelihood) and not isinstance(likelihood, type):
         return likelihood
     raise ValueError(
-        f"likelihood must be one of {list(LIKELIHOOD_NAMES)} or an object with the methods start, "
-        f"targets, weights and bound; got {likelihood!r}."
+        f"likelihood must be one of {list(NAMES)} or an object with the methods start, targets, "
+        f"weights and bound; got {likelihood!r}."
     )
