@@ -148,6 +148,15 @@ def test_links_resolve(page):
             assert (page.parent / path).exists(), target
 
 
+def test_glossary_names_exist():
+    words = set(re.findall(r"\w+", "".join(path.read_text() for path in MODULES)))
+    rows = [row.split("|") for row in (ROOT / "GLOSSARY.md").read_text().splitlines()]
+    named = [cells[2] for cells in rows if len(cells) > 3]  # on paper | in code | shape | ...
+    code = " ".join(span for cell in named for span in re.findall(r"`([^`]+)`", cell))
+    missing = set(re.findall(r"[A-Za-z_]\w*", code)) - words
+    assert not missing
+
+
 def test_gallery_is_rich():
     assert len(list((ROOT / "examples").glob("plot_*.py"))) >= 14
 
