@@ -32,6 +32,7 @@ from sklearn.base import BaseEstimator
 
 from bagwise.bags import Bags
 from bagwise.files import new_file
+from bagwise.files.problems import check_file
 from bagwise.files.writing import plain_json
 
 FORMAT = "bagwise-model"
@@ -224,15 +225,9 @@ def _versions() -> dict[str, str]:
 
 
 def _opened(path: str | Path) -> zipfile.ZipFile:
-    file = Path(path)
-    if not file.exists():
-        raise ValueError(f"{path}: does not exist.")
-    if file.is_dir():
-        raise ValueError(f"{path}: is a folder, not a model file.")
-    if file.stat().st_size == 0:
-        raise ValueError(f"{path}: is empty (0 bytes).")
+    check_file(Path(path))
     try:
-        return zipfile.ZipFile(file)
+        return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
         raise ValueError(f"{path}: is not a bagwise model, or is cut short ({error}).") from error
 

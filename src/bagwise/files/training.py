@@ -10,7 +10,7 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
-from bagwise.files.problems import BadFilesError, Problem
+from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.reading import Found, Names, Progress, scan_bags
 
 
@@ -132,6 +132,4 @@ def _check_two_classes(y: Any, path: str) -> None:
     classes = np.unique(y)
     if len(classes) != 2:
         shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
-        raise BadFilesError(
-            [Problem(path, f"needs two classes of bags; got {len(classes)}: {shown}")]
-        )
+        raise bad_file(path, f"needs two classes of bags; got {len(classes)}: {shown}")
