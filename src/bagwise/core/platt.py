@@ -1,8 +1,7 @@
-"""Platt scaling: a sigmoid from held-out scores to probabilities, of bags or through them."""
+"""Platt scaling: a sigmoid from held-out scores to probabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +28,79 @@ def fit_platt(scores: Any, y: Any) -> Platt:
     The slope is constrained to be >= 0, so calibration can flatten a ranking but never
     reverse it. ``scores`` must come from bags that the model did not see.
     """
+    return fit_platts(np.asarray(scores, dtype=np.float64)[None], y)[0]
+
+
+def fit_platts(scores: Any, y: Any) -> list[Platt]:
+    """`fit_platt` for each row of ``scores`` [C, B] at once, by Newton's method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_platts
+    >>> scores = np.array([[-2.0, -1.0, 1.0, 2.0], [2.0, 1.0, -1.0, -2.0]])
+    >>> [platt.slope > 0 for platt in fit_platts(scores, np.array([0, 1, 0, 1]))]
+    [True, False]
+    """
+    scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
     target = _smoothed(y)
+    centre, spread = scores.mean(axis=1), scores.std(axis=1)
+    spread = np.where(spread > 0, spread, 1.0)
+    slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target)
+    # The loss is convex: where its minimum has a negative slope, the best admissible one is 0.
+    flat = slope <= 0
+    slope = np.where(flat, 0.0, slope / spread)
+    share = target.mean()
+    intercept = np.where(flat, np.log(share / (1 - share)), intercept - slope * centre)
+    return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
-    def loss(z: Any) -> tuple[float, Any]:
-        return float(np.sum(np.logaddexp(0.0, z) - target * z)), expit(z) - target
 
-    return _fit(scores, loss, np.log((y.sum() + 1) / ((1 - y).sum() + 1)))
+_RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
+
+
+def _newton(s: Any, target: Any) -> tuple[Any, Any]:
+    """Slope and intercept of logistic regressions of ``target`` [B] on each row of ``s`` [C, B]."""
+    theta = np.zeros((len(s), 2))
+    loss = _cross_entropy(s, target, theta)
+    for _ in range(100):
+        p = expit(theta[:, :1] * s + theta[:, 1:])
+        residual, weight = p - target, p * (1 - p)
+        gradient = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
+        aa, ab, bb = (weight * s * s).sum(1), (weight * s).sum(1), weight.sum(1)
+        aa, bb = aa + _RIDGE, bb + _RIDGE
+        step = (
+            np.stack(
+                [
+                    bb * gradient[:, 0] - ab * gradient[:, 1],
+                    aa * gradient[:, 1] - ab * gradient[:, 0],
+                ],
+                axis=1,
+            )
+            / (aa * bb - ab**2)[:, None]
+        )
+        if np.all((gradient * step).sum(axis=1) <= 1e-13 * loss):  # what is left to gain, twice
+            break
+        theta, loss = _descend(s, target, theta, loss, step)
+    return theta[:, 0], theta[:, 1]
+
+
+def _descend(s: Any, target: Any, theta: Any, loss: Any, step: Any) -> tuple[Any, Any]:
+    """Take each row's Newton step, halved until its loss does not rise."""
+    size = np.ones(len(s))
+    for _ in range(40):
+        new = theta - size[:, None] * step
+        value = _cross_entropy(s, target, new)
+        worse = value > loss * (1 + 1e-13)  # more than rounding
+        if not worse.any():
+            return new, value
+        size = np.where(worse, size / 2, size)
+    return np.where(worse[:, None], theta, new), np.where(worse, loss, value)
+
+
+def _cross_entropy(s: Any, target: Any, theta: Any) -> Any:
+    z = theta[:, :1] * s + theta[:, 1:]
+    return (np.logaddexp(0.0, z) - target * z).sum(axis=1)
 
 
 def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
@@ -55,39 +120,30 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     >>> platt.slope > 0
     True
     """
-    y = np.asarray(y, dtype=np.float64)
+    scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
     target = _smoothed(y)
+    centre, spread = scores.mean(), scores.std() or 1.0
+    s = (scores - centre) / spread
     floor = np.finfo(np.float64).tiny
 
-    def loss(z: Any) -> tuple[float, Any]:
+    def loss(theta: Any) -> tuple[float, Any]:
+        z = theta[0] * s + theta[1]
         rate = np.maximum(segments.sum(np.logaddexp(0.0, z), offsets), floor)  # -log prod(1 - p)
         value = np.sum((1 - target) * rate - target * np.log(-np.expm1(-rate)))
         with np.errstate(over="ignore"):
             slope = 1 - target - target / np.expm1(rate)  # d value / d rate
-        return float(value), expit(z) * segments.spread(slope, offsets)
+        weight = expit(z) * segments.spread(slope, offsets)
+        return float(value), np.array([weight @ s, weight.sum()])
 
     # Start where a bag of average size has the share of positive bags.
     rate = np.log(len(y) + 2) - np.log((1 - y).sum() + 1)
-    return _fit(scores, loss, np.log(np.expm1(rate * len(y) / len(scores))))
+    start = np.array([1.0, np.log(np.expm1(rate * len(y) / len(s)))])
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
+    slope = best[0] / spread
+    return Platt(float(slope), float(best[1] - slope * centre))
 
 
 def _smoothed(y: Any) -> Any:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B]."""
     n_pos, n_neg = y.sum(), (1 - y).sum()
     return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
-
-
-def _fit(scores: Any, loss: Callable[[Any], tuple[float, Any]], intercept: float) -> Platt:
-    """The map whose log-odds z [n] have the least ``loss(z)``, which also gives d loss / dz."""
-    scores = np.asarray(scores, dtype=np.float64)
-    centre, spread = scores.mean(), scores.std() or 1.0
-    s = (scores - centre) / spread
-
-    def objective(theta: Any) -> tuple[float, Any]:
-        value, slope = loss(theta[0] * s + theta[1])
-        return value, np.array([slope @ s, slope.sum()])
-
-    bounds = [(0, None), (None, None)]
-    best = minimize(objective, [1.0, intercept], jac=True, method="L-BFGS-B", bounds=bounds).x
-    slope = best[0] / spread
-    return Platt(float(slope), float(best[1] - slope * centre))
