@@ -56,6 +56,12 @@ def fit_platts(scores: Any, y: Any) -> list[Platt]:
     return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
 
+def _smoothed(y: Any) -> Any:
+    """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B]."""
+    n_pos, n_neg = y.sum(), (1 - y).sum()
+    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
+
+
 _RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
 
 
@@ -141,9 +147,3 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
     slope = best[0] / spread
     return Platt(float(slope), float(best[1] - slope * centre))
-
-
-def _smoothed(y: Any) -> Any:
-    """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B]."""
-    n_pos, n_neg = y.sum(), (1 - y).sum()
-    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
