@@ -132,6 +132,11 @@ def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, .
     return tuple(dirichlet.update(s, prior) for s in statistics)
 
 
+def log_predictive(Z: Any, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+    """Log predictive density of new rows under each class, [n, C]."""
+    return np.stack([dirichlet.log_predictive(Z, q, prior) for q in mixtures], axis=1)
+
+
 def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:
     """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
 
