@@ -30,7 +30,7 @@ def fitted():
 def test_search_results_tell_what_won(fitted):
     model, bags, _, _ = fitted
     table = model.search_results_
-    assert {len(column) for column in table.values()} == {70 + 5 * 3}
+    assert {len(column) for column in table.values()} == {len(search.grid()) + 5 * 3}
     assert table["weight"].sum() == pytest.approx(1.0)
     winner = table["weight"].argmax()
     assert table["stage"][winner] == "full"
@@ -182,14 +182,26 @@ def test_weights_prefer_the_better_design():
     y = np.arange(40) % 2
     good, poor = y + 0.3 * rng.normal(size=40), rng.normal(size=40)
     scores = np.array([[poor, good], [poor, poor]])
-    members = search.weigh(scores, y, 1.0, 2)
+    members = search.weigh(scores, y, [0, 0], 1.0)
     assert [m.design for m in members] == [0]
     assert members[0].rule == 1
-    even = search.weigh(scores, y, 1e6, 2)
+    even = search.weigh(scores, y, [0, 0], 1e6)
     np.testing.assert_allclose([m.weight for m in even], 0.5, atol=1e-3)
     np.testing.assert_allclose(
         search.combine(members, scores), members[0].platt.log_odds(good), rtol=1e-12
     )
+
+
+def test_departures_from_the_plain_choice_must_pay_their_price():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    score = y + rng.normal(size=40)
+    same = np.array([[score, score], [score, score]])
+    members = search.weigh(same, y, [search.PRICE, 0], temperature=1.0)
+    assert [(m.design, m.rule) for m in members] == [(1, 0), (0, 0)]
+    assert members[1].weight / members[0].weight == pytest.approx(np.exp(-search.PRICE))
+    prices = {design.likelihood: design.price for design in search.grid()}
+    assert [name for name, price in prices.items() if price] == ["or", "inherited"]
 
 
 def test_auc_of_many():
