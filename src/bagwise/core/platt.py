@@ -10,6 +10,9 @@ from scipy.special import expit
 
 from bagwise.core import segments
 
+# Smallest calibrated log-odds per standard deviation of the score.
+_LEAST_SLOPE = 1e-3
+
 
 class Platt(NamedTuple):
     """Probability = sigmoid(slope * score + intercept)."""
@@ -147,3 +150,29 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
     slope = best[0] / spread
     return Platt(float(slope), float(best[1] - slope * centre))
+
+
+def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:
+    """Platt's map for instance scores, such that calibrated instances still make their bag.
+
+    Under ``max`` it is the map of the bag's largest score, under ``noisy-or`` it is fitted
+    through the product (`fit_noisy_or_platt`). Where the scores say nothing the best slope is 0;
+    a hint of one keeps the ranking. ``scores`` [N] must come from bags that the model did not see.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_instance_platt
+    >>> scores = np.array([-9.0, 9.0, -7.0, -9.0, 2.0, 8.0, 5.0, -8.0])
+    >>> offsets, y = np.array([0, 2, 4, 6, 8]), np.array([1, 0, 1, 0])
+    >>> 0 < fit_instance_platt(scores, offsets, y, "max").slope < 1
+    True
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if rule == "noisy-or":
+        platt = fit_noisy_or_platt(scores, offsets, y)
+    else:
+        scores = segments.max(scores, offsets)
+        platt = fit_platt(scores, y)
+    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
+    return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))
