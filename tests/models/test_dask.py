@@ -100,6 +100,23 @@ def test_needs_a_client(monkeypatch):
 def test_map_keeps_order(client):
     driver = make_driver(driver="dask")
     assert list(driver.map(np.add, [1, 2, 3], [4, 5, 6])) == [5, 7, 9]
+    assert list(driver.map(np.square, range(20))) == [i * i for i in range(20)]
+
+
+def _where(part):
+    return part, os.getpid()
+
+
+def test_every_worker_has_its_share(client):
+    """The scheduler alone would take every part to the worker that has the function."""
+    driver = make_driver(driver="dask")
+    workers = sorted(client.run(os.getpid).values())
+    parts, first, later = [b"a" * 100, b"b" * 100], [], []
+    parts = driver.sweep(_where, parts, first.append)
+    for _ in range(3):
+        parts = driver.sweep(_where, parts, later.append)
+    assert sorted(first) == workers
+    assert later == 3 * first  # and keeps it
 
 
 def test_dpmil_on_every_driver(client, musk, tmp_path, monkeypatch):  # noqa: F811

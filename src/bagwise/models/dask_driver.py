@@ -6,13 +6,19 @@ worker is computed again by another, to the same result.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-# Parts per worker: a lost worker's share is spread over the others, and lengths even out.
-_PARTS_PER_WORKER = 2
+
+class Held(NamedTuple):
+    """A part on a worker."""
+
+    future: Any
+    home: str  # address of the worker that works on it
 
 
 class Dask:
@@ -26,7 +32,8 @@ class Dask:
 
     def __init__(self, client: Any = None) -> None:
         self.client = _active_client() if client is None else client
-        self.n_parts = max(1, _PARTS_PER_WORKER * self._check_workers())
+        # One part per thread: every worker does its share in one task and sends one result.
+        self.n_parts = self._check_workers()
 
     def _check_workers(self) -> int:
         """Number of worker threads; every worker must have bagwise."""
@@ -43,14 +50,16 @@ class Dask:
         return sum(self.client.nthreads().values())
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
-        """Results in order."""
+        """Results in order, with at most two blocks per thread under way."""
         shared = self.client.submit(_same, function, pure=False)
-        futures = [
-            self.client.submit(_call, shared, *block, pure=False)
-            for block in zip(*blocks, strict=True)
-        ]
-        for future in futures:
-            yield future.result()
+        homes = self._homes()
+        waiting: deque[Any] = deque()
+        for home, *block in zip(itertools.cycle(homes), *blocks, strict=False):
+            waiting.append(self.client.submit(_call, shared, *block, **_at(home)))
+            if len(waiting) > 2 * len(homes):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def sweep(
         self,
@@ -61,12 +70,33 @@ class Dask:
         """New parts stay on the workers, as futures; results are gathered in order."""
         # One task carries the function, with q in it, for all parts and for recomputation.
         shared = self.client.submit(_same, function, pure=False)
-        pairs = [self.client.submit(_call, shared, part, pure=False) for part in parts]
-        new = [self.client.submit(itemgetter(0), pair, pure=False) for pair in pairs]
-        results = [self.client.submit(itemgetter(1), pair, pure=False) for pair in pairs]
+        new, results = [], []
+        for value, home in self._placed(parts):
+            pair = self.client.submit(_call, shared, value, **_at(home))
+            new.append(Held(self.client.submit(itemgetter(0), pair, **_at(home)), home))
+            results.append(self.client.submit(itemgetter(1), pair, **_at(home)))
         for result in results:
             receive(result.result())
         return new
+
+    def _placed(self, parts: Sequence[Any]) -> list[Held]:
+        """Every part with its worker; parts seen for the first time are dealt out in turn."""
+        if all(isinstance(part, Held) for part in parts):
+            return list(parts)
+        return [Held(*pair) for pair in zip(parts, itertools.cycle(self._homes()), strict=False)]
+
+    def _homes(self) -> list[str]:
+        """The worker of every thread there is now."""
+        return [home for home, n in self.client.nthreads().items() for _ in range(n)]
+
+
+def _at(home: str) -> dict[str, Any]:
+    """Options of a task that is to run on one worker.
+
+    Left to itself the scheduler takes tasks to where their data are. All depend on the one that
+    holds the function, so all would go to one worker. Others are allowed for when it is lost.
+    """
+    return {"workers": [home], "allow_other_workers": True, "pure": False}
 
 
 def _active_client() -> Any:
