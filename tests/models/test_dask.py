@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from bagwise.models.drivers import make_driver
+from bagwise.models.drivers import Sum, make_driver
 from tests.models.test_drivers import assert_same_fit, fit, musk, serial  # noqa: F401
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
@@ -101,6 +102,34 @@ def test_map_keeps_order(client):
     driver = make_driver(driver="dask")
     assert list(driver.map(np.add, [1, 2, 3], [4, 5, 6])) == [5, 7, 9]
     assert list(driver.map(np.square, range(20))) == [i * i for i in range(20)]
+
+
+class Counted(NamedTuple):
+    n: Any
+    name: str
+
+
+def _count(part):
+    return part, Counted(np.full(2, part), f"{part}.")
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 10])
+def test_sums_on_the_way(client, monkeypatch, n):
+    import bagwise.models.dask_driver as module
+
+    monkeypatch.setattr(module, "_FAN_IN", 3)
+    driver, gathered = make_driver(driver="dask"), []
+
+    class Seen(Sum):
+        def __call__(self, statistics):
+            gathered.append(statistics)
+            super().__call__(statistics)
+
+    sums = Seen()
+    driver.sweep(_count, range(n), sums)
+    np.testing.assert_array_equal(sums.value.n, [n * (n - 1) / 2] * 2)
+    assert sums.value.name == "".join(f"{i}." for i in range(n))  # neighbours, in order
+    assert len(gathered) <= 3
 
 
 def _where(part):

@@ -9,9 +9,15 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from importlib.util import find_spec
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, NamedTuple
+
+from bagwise.models.drivers import Sum
+
+# Statistics added by one task, and gathered by the client at most.
+_FAN_IN = 8
 
 
 class Held(NamedTuple):
@@ -75,9 +81,16 @@ class Dask:
             pair = self.client.submit(_call, shared, value, **_at(home))
             new.append(Held(self.client.submit(itemgetter(0), pair, **_at(home)), home))
             results.append(self.client.submit(itemgetter(1), pair, **_at(home)))
-        for result in results:
+        for result in self._added(results) if isinstance(receive, Sum) else results:
             receive(result.result())
         return new
+
+    def _added(self, results: list[Any]) -> list[Any]:
+        """Sums of neighbours, and sums of those, until few are left for the client to gather."""
+        while len(results) > _FAN_IN:
+            groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
+            results = [self.client.submit(_add, *group, pure=False) for group in groups]
+        return results
 
     def _placed(self, parts: Sequence[Any]) -> list[Held]:
         """Every part with its worker; parts seen for the first time are dealt out in turn."""
@@ -109,6 +122,11 @@ def _active_client() -> Any:
             "driver='dask' needs an active Dask client; make one first, for example "
             "distributed.Client(n_workers=2)."
         ) from error
+
+
+def _add(first: Any, *others: Any) -> Any:
+    """Not in place: what a worker holds may be asked for again."""
+    return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
 
 
 def _same(value: Any) -> Any:
