@@ -17,10 +17,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, check_bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
 from bagwise.core.arrays import concatenate, host_rows, to_numpy
+from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
 from bagwise.files import read_plainly
@@ -318,11 +319,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
-        return super()._check_bags(read_plainly(bags), n_features)
+        bags = read_plainly(bags)
+        if not isinstance(bags, Bags) or not hasattr(bags.instances, "select_rows"):
+            return super()._check_bags(bags, n_features)
+        check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
+        driver = make_driver(self.n_jobs, self.driver)
+        finite = all(training.over_rows(all_finite, bags.instances, driver))
+        return bags if finite else super()._check_bags(bags, n_features)  # says where
 
     def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
         X = data.bags.instances
-        scaling = training.learn_scaling(X, self.scale)
+        scaling = training.learn_scaling(X, self.scale, make_driver(self.n_jobs, self.driver))
         if isinstance(self.inducing, str):
             # Known labels sort the instances into the two groups better than their bags do.
             of_bag = segments.spread(data.y == 1, data.bags.offsets)
