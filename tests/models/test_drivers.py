@@ -106,11 +106,14 @@ def test_scaling_of_rows_on_disk(tmp_path, monkeypatch, driver, scale):
     from bagwise.files import map_rows_of
     from bagwise.models.variational import training
 
-    monkeypatch.setattr(training, "_NUMBERS", 40)  # several chunks in each run of rows
+    monkeypatch.setattr(training, "_NUMBERS", 40)  # several chunks in each run, several runs
+    monkeypatch.setattr(training, "_CHUNKS", 3)
     X = np.random.default_rng(0).normal(size=(101, 4)) * [1, 10, 1e-3, 0] + [0, 1e6, 0, 3]
     X.tofile(tmp_path / "rows.bin")
     rows = map_rows_of(np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=X.shape))
     found = training.learn_scaling(rows, scale, driver)
+    here = training.learn_scaling(X, scale)
+    assert all((a == b).all() for a, b in zip(found, here, strict=True))  # to the last bit
     width = X.std(axis=0)
     if scale == "global":
         width = np.full(4, np.sqrt(np.mean(width**2)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +15,15 @@ from bagwise.bags import Bags
 from bagwise.core import linalg
 from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.core.gaussians import project
-from bagwise.models.drivers import Driver, Span, cut
+from bagwise.models.drivers import Driver, Serial, Span, cut
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.predict import BagRule, block_scores
 from bagwise.models.variational.updates import Block, Iteration
 
 # Numbers read at a time while the features are measured: 8 MB.
 _NUMBERS = 1_000_000
+# Such chunks in a run of rows that one worker measures.
+_CHUNKS = 32
 
 
 class Scaling(NamedTuple):
@@ -98,15 +99,16 @@ def learn_scaling(X: Any, scale: str | None, driver: Driver | None = None) -> Sc
 
 
 def over_rows(function: Callable[[Any], Any], X: Any, driver: Driver | None) -> Iterator[Any]:
-    """``function`` of runs of rows that are on disk, by the driver; of all rows in memory, here.
+    """``function`` of runs of rows: by the driver where they are on disk, here where in memory.
 
-    What is in memory would take longer to send than to read.
+    What is in memory would take longer to send than to read. The runs are the same whoever
+    reads them, so that results are, to the last bit: a checkpoint knows a problem by them.
     """
-    if driver is None or not hasattr(X, "select_rows"):
-        return iter([function(X)])
-    edges = np.unique(np.linspace(0, X.shape[0], driver.n_parts + 1).astype(int))
-    runs = [X.select_rows(slice(int(a), int(b))) for a, b in itertools.pairwise(edges)]
-    return driver.map(function, runs)
+    step = _CHUNKS * max(1, _NUMBERS // X.shape[1])
+    runs = [slice(a, min(a + step, X.shape[0])) for a in range(0, X.shape[0], step)]
+    if not hasattr(X, "select_rows"):
+        return Serial().map(function, [X[run] for run in runs])
+    return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
 
 
 def _device_scaling(X: Any, scale: str | None) -> Scaling:
