@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from bagwise import VGPMIL, Bags
 from bagwise.models.drivers import Sum, make_driver
-from tests.models.test_drivers import assert_same_fit, fit, musk, serial  # noqa: F401
+from tests.models.test_drivers import OPTIONS, assert_same_fit, fit, musk, serial  # noqa: F401
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
 pytestmark = [
@@ -51,11 +52,33 @@ def test_checkpoint_on_dask(client, musk, serial, tmp_path):  # noqa: F811
 
     with pytest.raises(KeyboardInterrupt):
         fit_now = {"driver": "dask", "checkpoint": path, "checkpoint_every": 2}
-        from bagwise import VGPMIL
-        from tests.models.test_drivers import OPTIONS
-
         VGPMIL(**OPTIONS, **fit_now, callback=kill).fit(*musk)
     assert_same_fit(fit(musk, **fit_now), serial, musk[0])
+
+
+def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, tmp_path):  # noqa: F811
+    """A checkpoint of a cluster is good for one process: the problem is the same to the bit."""
+    bags, y = musk
+    np.asarray(bags.instances, dtype=np.float64).tofile(tmp_path / "rows.bin")
+    rows = np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=bags.instances.shape)
+    on_disk, path = (Bags(rows, bags.offsets), y), tmp_path / "fit.npz"
+
+    def kill(told):
+        if told.n_iter == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(on_disk, driver="dask", checkpoint=path, checkpoint_every=2, callback=kill)
+    again, seen = {"checkpoint": path, "checkpoint_every": 2}, []
+    here = fit(on_disk, driver="serial", **again, callback=lambda told: seen.append(told.n_iter))
+    assert seen[0] == 4
+    assert_same_fit(here, serial, bags)
+    on_workers = VGPMIL(**OPTIONS, driver="dask").fit(*on_disk)
+    np.testing.assert_allclose(
+        on_workers.predict_proba_instances(on_disk[0]),
+        serial.predict_proba_instances(bags),
+        atol=1e-8,
+    )
 
 
 def test_worker_without_bagwise(client, musk, monkeypatch):  # noqa: F811
