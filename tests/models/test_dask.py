@@ -91,6 +91,20 @@ def test_worker_without_bagwise(client, musk, monkeypatch):  # noqa: F811
         module.Dask(client)
 
 
+def test_no_workers(client, monkeypatch):
+    import bagwise.models.dask_driver as module
+
+    driver = module.Dask(client)
+    monkeypatch.setattr(type(client), "nthreads", lambda self: {})
+    for ask in (
+        lambda: module.Dask(client),
+        lambda: list(driver.map(np.square, [1])),
+        lambda: driver.sweep(_where, [b"a"], print),
+    ):
+        with pytest.raises(ValueError, match="has no workers"):
+            ask()
+
+
 def test_killed_worker_changes_nothing(musk, serial):  # noqa: F811
     """A worker process killed by SIGKILL in mid-fit: the others take over its parts."""
     with (

@@ -21,9 +21,9 @@ _FAN_IN = 8
 
 
 class Held(NamedTuple):
-    """A part on a worker."""
+    """A part on a worker, with the result that was made of it."""
 
-    future: Any
+    pair: Any  # future of (part, result)
     home: str  # address of the worker that works on it
 
 
@@ -51,18 +51,15 @@ class Dask:
                 f"bagwise is not installed on {len(without)} Dask worker(s), the first is "
                 f"{without[0]}; install the same version on every worker."
             )
-        if not here:
-            raise ValueError("the Dask client has no workers; start some, or use driver='serial'.")
-        return sum(self.client.nthreads().values())
+        return len(self._threads())
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order, with at most two blocks per thread under way."""
         shared = self.client.submit(_same, function, pure=False)
-        homes = self._homes()
-        waiting: deque[Any] = deque()
-        for home, *block in zip(itertools.cycle(homes), *blocks, strict=False):
-            waiting.append(self.client.submit(_call, shared, *block, **_at(home)))
-            if len(waiting) > 2 * len(homes):
+        homes, waiting = self._homes(), deque[Any]()
+        for block in zip(*blocks, strict=True):
+            waiting.append(self.client.submit(_call, shared, *block, **_at(next(homes))))
+            if len(waiting) > 2 * self.n_parts:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -76,14 +73,18 @@ class Dask:
         """New parts stay on the workers, as futures; results are gathered in order."""
         # One task carries the function, with q in it, for all parts and for recomputation.
         shared = self.client.submit(_same, function, pure=False)
-        new, results = [], []
-        for value, home in self._placed(parts):
-            pair = self.client.submit(_call, shared, value, **_at(home))
-            new.append(Held(self.client.submit(itemgetter(0), pair, **_at(home)), home))
-            results.append(self.client.submit(itemgetter(1), pair, **_at(home)))
+        homes, held = self._homes(), []
+        work: tuple[Any, ...]
+        for part in parts:
+            if isinstance(part, Held):
+                home, work = part.home, (_call_on_first, shared, part.pair)
+            else:  # seen for the first time: dealt out in turn
+                home, work = next(homes), (_call, shared, part)
+            held.append(Held(self.client.submit(*work, **_at(home)), home))
+        results = [self.client.submit(itemgetter(1), pair, **_at(home)) for pair, home in held]
         for result in self._added(results) if isinstance(receive, Sum) else results:
             receive(result.result())
-        return new
+        return held
 
     def _added(self, results: list[Any]) -> list[Any]:
         """Sums of neighbours, and sums of those, until few are left for the client to gather."""
@@ -92,15 +93,15 @@ class Dask:
             results = [self.client.submit(_add, *group, pure=False) for group in groups]
         return results
 
-    def _placed(self, parts: Sequence[Any]) -> list[Held]:
-        """Every part with its worker; parts seen for the first time are dealt out in turn."""
-        if all(isinstance(part, Held) for part in parts):
-            return list(parts)
-        return [Held(*pair) for pair in zip(parts, itertools.cycle(self._homes()), strict=False)]
+    def _homes(self) -> Iterator[str]:
+        """The worker of each thread there is now, in turn without end; asked for at first use."""
+        yield from itertools.cycle(self._threads())
 
-    def _homes(self) -> list[str]:
-        """The worker of every thread there is now."""
-        return [home for home, n in self.client.nthreads().items() for _ in range(n)]
+    def _threads(self) -> list[str]:
+        threads = [home for home, n in self.client.nthreads().items() for _ in range(n)]
+        if not threads:
+            raise ValueError("the Dask client has no workers; start some, or use driver='serial'.")
+        return threads
 
 
 def _at(home: str) -> dict[str, Any]:
@@ -139,3 +140,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
     with threadpool_limits(1, user_api="blas"):
         return function(*arguments)
+
+
+def _call_on_first(function: Callable[..., Any], pair: tuple[Any, Any]) -> Any:
+    return _call(function, pair[0])
