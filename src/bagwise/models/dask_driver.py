@@ -81,7 +81,7 @@ class Dask:
             else:  # seen for the first time: dealt out in turn
                 home, work = next(homes), (_call, shared, part)
             held.append(Held(self.client.submit(*work, **_at(home)), home))
-        results = [self.client.submit(itemgetter(1), pair, **_at(home)) for pair, home in held]
+        results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
         for result in self._added(results) if isinstance(receive, Sum) else results:
             receive(result.result())
         return held
