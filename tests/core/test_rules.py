@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from bagwise.core import rules
-from bagwise.core.platt import fit_platt
+from bagwise.core.platt import fit_platt, fit_platts
 
 
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=6))
@@ -38,6 +39,24 @@ def test_platt_close_to_unpenalised_logistic_regression(rng):
     theirs = LogisticRegression(C=1e6).fit(s[:, None], y)
     assert ours.slope == pytest.approx(theirs.coef_[0, 0], rel=0.02)
     assert ours.intercept == pytest.approx(theirs.intercept_[0], abs=0.02)
+
+
+def test_many_platt_maps_at_once_match_a_general_optimiser(rng):
+    y = np.arange(80) % 2
+    scores = rng.normal(size=(30, 80)) * rng.uniform(0.1, 100, (30, 1))
+    scores += y * rng.uniform(-2, 200, (30, 1))  # reversed, noisy and separable rows
+    scores[0] = 10.0 * y
+    target = np.where(y > 0, 41 / 42, 1 / 42)
+    for row, platt in zip(scores, fit_platts(scores, y), strict=True):
+        spread = row.std()
+
+        def loss(theta, row=row, spread=spread):
+            z = theta[0] * row / spread + theta[1]
+            return np.sum(np.logaddexp(0.0, z) - target * z)
+
+        found = minimize(loss, [1.0, 0.0], method="L-BFGS-B", bounds=[(0, None), (None, None)])
+        ours = loss([platt.slope * spread, platt.intercept])
+        assert ours <= found.fun * (1 + 1e-9) + 1e-9
 
 
 def test_platt_never_reverses_a_ranking(rng):

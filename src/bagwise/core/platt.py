@@ -28,24 +28,80 @@ def fit_platt(scores: Any, y: Any) -> Platt:
     The slope is constrained to be >= 0, so calibration can flatten a ranking but never
     reverse it. ``scores`` must come from bags that the model did not see.
     """
+    return fit_platts(np.asarray(scores, dtype=np.float64)[None], y)[0]
+
+
+def fit_platts(scores: Any, y: Any) -> list[Platt]:
+    """`fit_platt` for each row of ``scores`` [C, B] at once, by Newton's method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_platts
+    >>> scores = np.array([[-2.0, -1.0, 1.0, 2.0], [2.0, 1.0, -1.0, -2.0]])
+    >>> [platt.slope > 0 for platt in fit_platts(scores, np.array([0, 1, 0, 1]))]
+    [True, False]
+    """
     scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
     n_pos, n_neg = y.sum(), (1 - y).sum()
     target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
-    centre = scores.mean()
-    spread = scores.std() or 1.0
-    s = (scores - centre) / spread
+    centre, spread = scores.mean(axis=1), scores.std(axis=1)
+    spread = np.where(spread > 0, spread, 1.0)
+    slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target)
+    # The loss is convex: where its minimum has a negative slope, the best admissible one is 0.
+    flat = slope <= 0
+    slope = np.where(flat, 0.0, slope / spread)
+    share = target.mean()
+    intercept = np.where(flat, np.log(share / (1 - share)), intercept - slope * centre)
+    return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
-    def loss(theta: Any) -> tuple[float, Any]:
-        z = theta[0] * s + theta[1]
-        residual = expit(z) - target
-        value = np.sum(np.logaddexp(0.0, z) - target * z)
-        return float(value), np.array([residual @ s, residual.sum()])
 
-    start = np.array([1.0, np.log((n_pos + 1) / (n_neg + 1))])
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
-    slope = best[0] / spread
-    return Platt(float(slope), float(best[1] - slope * centre))
+_RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
+
+
+def _newton(s: Any, target: Any) -> tuple[Any, Any]:
+    """Slope and intercept of logistic regressions of ``target`` [B] on each row of ``s`` [C, B]."""
+    theta = np.zeros((len(s), 2))
+    loss = _cross_entropy(s, target, theta)
+    for _ in range(100):
+        p = expit(theta[:, :1] * s + theta[:, 1:])
+        residual, weight = p - target, p * (1 - p)
+        gradient = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
+        aa, ab, bb = (weight * s * s).sum(1), (weight * s).sum(1), weight.sum(1)
+        aa, bb = aa + _RIDGE, bb + _RIDGE
+        step = (
+            np.stack(
+                [
+                    bb * gradient[:, 0] - ab * gradient[:, 1],
+                    aa * gradient[:, 1] - ab * gradient[:, 0],
+                ],
+                axis=1,
+            )
+            / (aa * bb - ab**2)[:, None]
+        )
+        if np.all((gradient * step).sum(axis=1) <= 1e-13 * loss):  # what is left to gain, twice
+            break
+        theta, loss = _descend(s, target, theta, loss, step)
+    return theta[:, 0], theta[:, 1]
+
+
+def _descend(s: Any, target: Any, theta: Any, loss: Any, step: Any) -> tuple[Any, Any]:
+    """Take each row's Newton step, halved until its loss does not rise."""
+    size = np.ones(len(s))
+    for _ in range(40):
+        new = theta - size[:, None] * step
+        value = _cross_entropy(s, target, new)
+        worse = value > loss * (1 + 1e-13)  # more than rounding
+        if not worse.any():
+            return new, value
+        size = np.where(worse, size / 2, size)
+    return np.where(worse[:, None], theta, new), np.where(worse, loss, value)
+
+
+def _cross_entropy(s: Any, target: Any, theta: Any) -> Any:
+    z = theta[:, :1] * s + theta[:, 1:]
+    return (np.logaddexp(0.0, z) - target * z).sum(axis=1)
 
 
 def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:

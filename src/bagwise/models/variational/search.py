@@ -23,7 +23,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, Kernel, MultiScale, median_sq_distance
-from bagwise.core.platt import Platt, fit_platt
+from bagwise.core.platt import Platt, fit_platts
 from bagwise.models.variational import training
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
@@ -58,6 +58,8 @@ RULES = ("max", "noisy-or", "joint")
 
 # Draws of u for the joint rule; the search reads thousands of bags, and a ranking needs few.
 _JOINT_DRAWS = 64
+# A bag rule other than max must gain this much held-out log-likelihood to be taken.
+_RULE_PRICE = 2.0
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
 
@@ -252,7 +254,7 @@ def _bags_of(A: Any, r: Any, labels: Labels, chosen: Any) -> tuple[Any, Any, Lab
 
 def calibrated_losses(scores: Any, y: Any) -> tuple[list[Platt], Any]:
     """Platt's map of each candidate's held-out scores [C, B], and its log-loss after it, [C]."""
-    maps = [fit_platt(s, y) for s in scores]
+    maps = fit_platts(scores, y)
     losses = [log_loss(p.log_odds(s), y) for p, s in zip(maps, scores, strict=True)]
     return maps, np.array(losses)
 
@@ -265,13 +267,15 @@ def log_loss(log_odds: Any, y: Any) -> float:
 def weigh(scores: Any, y: Any, temperature: float, n_members: int) -> list[Member]:
     """An ensemble from held-out scores [designs, rules, B].
 
-    Each design takes its best rule. The best designs count in proportion to
+    Each design takes its best rule; a rule other than the first must win by more than chance
+    (``_RULE_PRICE``). The best designs count in proportion to
     ``exp(-B (loss - least loss) / temperature)``: their likelihood on held-out bags, tempered,
     because B bags cannot tell close designs apart.
     """
     n_rules = scores.shape[1]
     maps, losses = calibrated_losses(scores.reshape(-1, scores.shape[2]), y)
     losses = losses.reshape(-1, n_rules)
+    losses[:, 1:] += _RULE_PRICE / len(y)
     best_rule = losses.argmin(axis=1)
     loss = losses.min(axis=1)
     chosen = np.argsort(loss, kind="stable")[:n_members]
