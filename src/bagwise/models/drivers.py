@@ -85,7 +85,8 @@ class Driver(Protocol):
     ) -> list[Any]:
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
-        Only the results travel; what a part holds stays with whoever works on it.
+        Only the results travel; what a part holds stays with whoever works on it. Where
+        ``receive`` is a `Sum`, neighbouring results may be added on the way.
         """
         ...
 
@@ -205,3 +206,26 @@ def total(parts: Any) -> Any:
         for i, value in enumerate(part):
             sums[i] += value
     return type(first)(*sums)
+
+
+class Sum:
+    """Adds statistics as they arrive.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> from bagwise.models.drivers import Serial, Sum
+    >>> class Count(NamedTuple):
+    ...     n: int
+    >>> sums = Sum()
+    >>> parts = Serial().sweep(lambda part: (part, Count(len(part))), ["ab", "cde"], sums)
+    >>> sums.value
+    Count(n=5)
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def __call__(self, statistics: Any) -> None:
+        """Take in one more."""
+        self.value = statistics if self.value is None else total([self.value, statistics])

@@ -13,12 +13,12 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import make_driver
+from bagwise.models.drivers import Sum, make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.densities import check_density
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.parts import make_parts, materialised
-from bagwise.models.variational.updates import Posterior, Statistics, Step, Sum, update_posterior
+from bagwise.models.variational.updates import Posterior, Statistics, Step, update_posterior
 
 # Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
 _FORGETTING = 0.6
