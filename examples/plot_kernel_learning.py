@@ -2,8 +2,9 @@
 Learning a kernel, and letting AutoVGPMIL choose
 ================================================
 
-Two features matter and four do not. With one length scale per feature the bound finds out which;
-without any learning, cross-validation finds a design that is nearly as good.
+Two features matter and four do not. With one length scale per feature the bound finds out which.
+With a single one, learning makes things worse; cross-validation, which learns no kernel, lies
+between a guess and the kernel that found out.
 """
 
 # %%
@@ -46,8 +47,20 @@ for name, value in accuracy.items():
     print(f"{name:12s} held-out accuracy {value:.2f}")
 
 # %%
-# The learnt length scales: long means irrelevant.
-scales = models["ARD, learnt"].kernel_.length_scale
+# Half of the bags are positive, so 0.50 is chance. The fixed kernel gets 0.69. Learning its one
+# length scale drops it to 0.50: four of six features are noise, the bound gains most by taking
+# all for noise, and the length scale runs off to thousands, where the kernel is flat, all scores
+# are nearly the same and no bag is called positive. One length scale per feature gets 0.84,
+# because it can be long where a feature is noise and short where it is not. AutoVGPMIL has no
+# such kernel in its grid and gets 0.76 by choosing among designs on held-out bags. So: never
+# trust a learnt kernel without a look at held-out bags, and give the bound the freedom that the
+# data need.
+for name in ("RBF, learnt", "ARD, learnt"):
+    scales = np.atleast_1d(models[name].kernel_.length_scale)
+    print(f"{name}: length scale", ", ".join(f"{scale:.1f}" for scale in scales))
+
+# %%
+# The learnt length scales of the six features: long means irrelevant.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 left.bar(range(6), scales, color=["tab:blue"] * 2 + ["0.7"] * 4)
 left.set(xlabel="feature", ylabel="learnt length scale", yscale="log")

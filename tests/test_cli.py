@@ -147,6 +147,21 @@ def test_the_positive_class_can_be_named(tmp_path, capsys):
     assert "has no label 'tumor'" in capsys.readouterr().err
 
 
+def test_fit_warns_where_held_out_bags_rank_the_wrong_way_round(tmp_path, capsys):
+    folder, labels = make_folder(tmp_path)
+    fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--cv", 3, "--json"]
+    assert run(*fit, "--out", tmp_path / "a.bagwise") == 0
+    assert "below 0.5" not in capsys.readouterr().err
+    chance = np.random.default_rng(11).permutation(24) % 2  # labels that say nothing
+    write_labels(labels, [(f"{i:03d}", ["wild", "mutant"][c]) for i, c in enumerate(chance)])
+    assert run(*fit, "--out", tmp_path / "b.bagwise") == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert result["metrics"]["auc"] < 0.4
+    assert "below 0.5" in result["warnings"][-1]
+    assert "pass --positive mutant" in " ".join(said.err.split())
+
+
 def test_tables_and_feature_names(tmp_path, capsys):
     folder, labels = make_folder(tmp_path)
     bags = read_bags(folder)

@@ -14,9 +14,7 @@ import scipy.sparse as sp
 from array_api_compat import is_torch_array
 
 from bagwise.core import segments
-
-# Rows checked for NaN at a time, so that a memory map is never read whole.
-_CHECK_ROWS = 65_536
+from bagwise.core.finite import first_not_finite
 
 
 class Bags:
@@ -262,6 +260,15 @@ class Bags:
         for start, stop in zip(self._offsets[:-1], self._offsets[1:], strict=True):
             yield self._instances[int(start) : int(stop)]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # What NumPy would make of ragged bags tells nobody what to do.
+        raise ValueError(
+            "bags cannot become one array: each has its own number of instances. A step that "
+            "takes rows works on the instances as InstanceTransformer(StandardScaler()), and on "
+            "one row per bag after BagStatistics(); a classifier of rows, as "
+            "SingleInstance(SVC()). The rows of all bags are bags.instances."
+        )
+
     @overload
     def __getitem__(self, key: int) -> Any: ...
 
@@ -369,12 +376,14 @@ def check_bags(
     allow_nd: bool = False,
     dtype: Any = np.float64,
     estimator: str = "the model",
+    finite: bool = True,
 ) -> Bags:
     """Turn what a user brought into valid `Bags`, or say what is wrong and where.
 
     Lists of 2-d arrays and 3-d arrays are accepted besides `Bags`. Integer instances become
     ``dtype``; floating ones keep their precision. Sparse instances are densified unless
     ``accept_sparse``. Instances opened lazily and torch tensors are passed through.
+    ``finite=False`` leaves it to the caller to look at every number.
     """
     if not isinstance(bags, Bags):
         bags = _from_anything(bags)
@@ -405,7 +414,8 @@ def check_bags(
         bags = bags.map(lambda X: X.toarray())
     elif isinstance(bags.instances, np.ndarray) and bags.instances.dtype.kind != "f":
         bags = bags.map(lambda X: _to_float(X, dtype))
-    _check_finite(bags)
+    if finite:
+        _check_finite(bags)
     return bags
 
 
@@ -517,37 +527,13 @@ def _check_offsets(offsets: Any, instances: Any) -> None:
 
 
 def _check_finite(bags: Bags) -> None:
-    X = bags.instances
-    if sp.issparse(X):
-        bad = np.flatnonzero(~np.isfinite(X.data))
-        if len(bad):
-            row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
-            _raise_not_finite(bags, row, X[row : row + 1].toarray())
+    found = first_not_finite(bags.instances)
+    if found is None:
         return
-    for start in range(0, bags.n_instances, _CHECK_ROWS):
-        block = X[start : start + _CHECK_ROWS]
-        if is_torch_array(block):
-            import torch
-
-            ok = bool(torch.isfinite(block).all())
-            block = block if ok else block.cpu().numpy()
-        else:
-            # One reduction that is NaN or inf iff an entry is; far cheaper than isfinite.
-            with np.errstate(over="ignore", invalid="ignore"):
-                ok = bool(np.isfinite(np.sum(block, dtype=np.float64)))
-            ok = ok or bool(np.isfinite(block).all())
-        if not ok:
-            _raise_not_finite(bags, start, np.asarray(block))
-
-
-def _raise_not_finite(bags: Bags, start: int, block: Any) -> None:
-    """Name the first bad entry of a block of rows that begins at row ``start``."""
-    place = np.argwhere(~np.isfinite(block))[0]
-    row = start + int(place[0])
+    (row, *place), what = found
     i = int(np.searchsorted(bags.offsets, row, side="right")) - 1
-    what = "NaN" if np.isnan(block[tuple(place)]) else "infinity"
-    kind = "feature" if block.ndim == 2 else "pixel"
-    where = ", ".join(str(p) for p in place[1:])
+    kind = "feature" if bags.instances.ndim == 2 else "pixel"
+    where = ", ".join(map(str, place))
     raise ValueError(
         f"{bags.describe_bag(i)} contains {what} in instance {row - int(bags.offsets[i])}, "
         f"{kind} {where}; features must be finite."

@@ -19,7 +19,8 @@ import platform
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import version
@@ -31,6 +32,8 @@ from sklearn.base import BaseEstimator
 
 from bagwise.bags import Bags
 from bagwise.files import new_file
+from bagwise.files.problems import check_file
+from bagwise.files.writing import plain_json
 
 FORMAT = "bagwise-model"
 FORMAT_VERSION = 1
@@ -104,7 +107,7 @@ def save(
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     with new_file(path) as draft:
-        _write(draft, json.dumps(about, indent=1, default=_plain), payload)
+        _write(draft, json.dumps(about, indent=1, default=plain_json), payload)
     return Path(path)
 
 
@@ -197,20 +200,17 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
 
 
 def _describe(model: Any) -> dict[str, Any]:
-    last = model[-1] if hasattr(model, "steps") else model
+    steps = [step for _, step in getattr(model, "steps", [("", model)])]
     classes = getattr(model, "classes_", None)
-    first = model[0] if hasattr(model, "steps") else model
-    n_features = getattr(first, "n_features_in_", None)
+    n_features = getattr(steps[0], "n_features_in_", None)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "bagwise": version("bagwise"),
         "versions": _versions(),
-        "model": type(last).__name__,
-        "parameters": {name: repr(value) for name, value in last.get_params(deep=False).items()},
-        "steps": [type(step).__name__ for _, step in model.steps]
-        if hasattr(model, "steps")
-        else [type(model).__name__],
+        "model": type(steps[-1]).__name__,
+        "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},
+        "steps": [type(step).__name__ for step in steps],
         "n_features": None if n_features is None else int(n_features),
         "classes": None if classes is None else np.asarray(classes).tolist(),
     }
@@ -221,26 +221,13 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
-def _plain(value: Any) -> Any:
-    """NumPy values as JSON knows them."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be stored beside a model as JSON.")
-
-
 # Reading, with every failure turned into one line about the file.
 
 
 def _opened(path: str | Path) -> zipfile.ZipFile:
-    file = Path(path)
-    if not file.exists():
-        raise ValueError(f"{path}: does not exist.")
-    if file.is_dir():
-        raise ValueError(f"{path}: is a folder, not a model file.")
-    if file.stat().st_size == 0:
-        raise ValueError(f"{path}: is empty (0 bytes).")
+    check_file(Path(path))
     try:
-        return zipfile.ZipFile(file)
+        return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
         raise ValueError(f"{path}: is not a bagwise model, or is cut short ({error}).") from error
 
@@ -272,33 +259,31 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     return found
 
 
-class _explained:  # noqa: N801 - reads as a phrase: with _explained(path)
-    """Whatever a crafted or foreign payload makes a library raise, as a ValueError."""
+# What a crafted or foreign payload makes the libraries raise.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    AssertionError,
+    ArithmeticError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = path
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        expected = (
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            ImportError,
-            AssertionError,
-            ArithmeticError,
-            EOFError,
-            OSError,
-            RuntimeError,
-            zipfile.BadZipFile,
-            zlib.error,
-        )
-        if isinstance(error, expected):
-            said = " ".join(str(error).split())
-            raise ValueError(f"{self.path}: the model in it cannot be read ({said}).") from error
+@contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    """Whatever reading a payload raises, as a ValueError about the file."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path}: the model in it cannot be read ({said}).") from error
 
 
 # The closed list.

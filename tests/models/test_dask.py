@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from bagwise.models.drivers import make_driver
-from tests.models.test_drivers import assert_same_fit, fit, musk, serial  # noqa: F401
+from bagwise import VGPMIL, Bags
+from bagwise.models.drivers import Sum, make_driver
+from tests.models.test_drivers import OPTIONS, assert_same_fit, fit, musk, serial  # noqa: F401
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
 pytestmark = [
@@ -50,11 +52,33 @@ def test_checkpoint_on_dask(client, musk, serial, tmp_path):  # noqa: F811
 
     with pytest.raises(KeyboardInterrupt):
         fit_now = {"driver": "dask", "checkpoint": path, "checkpoint_every": 2}
-        from bagwise import VGPMIL
-        from tests.models.test_drivers import OPTIONS
-
         VGPMIL(**OPTIONS, **fit_now, callback=kill).fit(*musk)
     assert_same_fit(fit(musk, **fit_now), serial, musk[0])
+
+
+def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, tmp_path):  # noqa: F811
+    """A checkpoint of a cluster is good for one process: the problem is the same to the bit."""
+    bags, y = musk
+    np.asarray(bags.instances, dtype=np.float64).tofile(tmp_path / "rows.bin")
+    rows = np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=bags.instances.shape)
+    on_disk, path = (Bags(rows, bags.offsets), y), tmp_path / "fit.npz"
+
+    def kill(told):
+        if told.n_iter == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(on_disk, driver="dask", checkpoint=path, checkpoint_every=2, callback=kill)
+    again, seen = {"checkpoint": path, "checkpoint_every": 2}, []
+    here = fit(on_disk, driver="serial", **again, callback=lambda told: seen.append(told.n_iter))
+    assert seen[0] == 4
+    assert_same_fit(here, serial, bags)
+    on_workers = VGPMIL(**OPTIONS, driver="dask").fit(*on_disk)
+    np.testing.assert_allclose(
+        on_workers.predict_proba_instances(on_disk[0]),
+        serial.predict_proba_instances(bags),
+        atol=1e-8,
+    )
 
 
 def test_worker_without_bagwise(client, musk, monkeypatch):  # noqa: F811
@@ -65,6 +89,20 @@ def test_worker_without_bagwise(client, musk, monkeypatch):  # noqa: F811
     )
     with pytest.raises(ValueError, match=r"not installed on 1 Dask worker\(s\).*tcp://b:2"):
         module.Dask(client)
+
+
+def test_no_workers(client, monkeypatch):
+    import bagwise.models.dask_driver as module
+
+    driver = module.Dask(client)
+    monkeypatch.setattr(type(client), "nthreads", lambda self: {})
+    for ask in (
+        lambda: module.Dask(client),
+        lambda: list(driver.map(np.square, [1])),
+        lambda: driver.sweep(_where, [b"a"], print),
+    ):
+        with pytest.raises(ValueError, match="has no workers"):
+            ask()
 
 
 def test_killed_worker_changes_nothing(musk, serial):  # noqa: F811
@@ -100,6 +138,51 @@ def test_needs_a_client(monkeypatch):
 def test_map_keeps_order(client):
     driver = make_driver(driver="dask")
     assert list(driver.map(np.add, [1, 2, 3], [4, 5, 6])) == [5, 7, 9]
+    assert list(driver.map(np.square, range(20))) == [i * i for i in range(20)]
+
+
+class Counted(NamedTuple):
+    n: Any
+    name: str
+
+
+def _count(part):
+    return part, Counted(np.full(2, part), f"{part}.")
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 10])
+def test_sums_on_the_way(client, monkeypatch, n):
+    import bagwise.models.dask_driver as module
+
+    monkeypatch.setattr(module, "_FAN_IN", 3)
+    driver, gathered = make_driver(driver="dask"), []
+
+    class Seen(Sum):
+        def __call__(self, statistics):
+            gathered.append(statistics)
+            super().__call__(statistics)
+
+    sums = Seen()
+    driver.sweep(_count, range(n), sums)
+    np.testing.assert_array_equal(sums.value.n, [n * (n - 1) / 2] * 2)
+    assert sums.value.name == "".join(f"{i}." for i in range(n))  # neighbours, in order
+    assert len(gathered) <= 3
+
+
+def _where(part):
+    return part, os.getpid()
+
+
+def test_every_worker_has_its_share(client):
+    """The scheduler alone would take every part to the worker that has the function."""
+    driver = make_driver(driver="dask")
+    workers = sorted(client.run(os.getpid).values())
+    parts, first, later = [b"a" * 100, b"b" * 100], [], []
+    parts = driver.sweep(_where, parts, first.append)
+    for _ in range(3):
+        parts = driver.sweep(_where, parts, later.append)
+    assert sorted(first) == workers
+    assert later == 3 * first  # and keeps it
 
 
 def test_dpmil_on_every_driver(client, musk, tmp_path, monkeypatch):  # noqa: F811

@@ -5,12 +5,16 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics import log_loss
 from sklearn.mixture import BayesianGaussianMixture
 
-from bagwise import DPMIL, Bags, InstanceTransformer, make_pipeline
+from bagwise import DPMIL, Bags, InstanceTransformer, load, make_pipeline, save
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
 from bagwise.models import dpmil as module
+from bagwise.models import dpmil_start
+from bagwise.models.base import TrainingData
+from bagwise.models.drivers import Serial
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
 
@@ -73,6 +77,46 @@ def test_mixture_equals_naive_twin(problem, diagonal):
     np.testing.assert_allclose(
         total.sum() - dirichlet.kl(posterior, prior), twin.bound(X, r), **same
     )
+
+
+@pytest.mark.parametrize("case", ["apart", "overlapping", "far rows", "beyond single precision"])
+def test_responsibilities_equal_the_plain_ones(case, rng, monkeypatch):
+    """Leaving out the pairs that cannot count changes nothing; where they all do, none is."""
+    n, D, K = 400, 40, 6
+    own = rng.integers(0, K, size=n)
+    X = rng.normal(size=(n, D)) + rng.normal(size=(K, D))[own] * (0.05 if case[0] == "o" else 2)
+    prior, _ = make_prior(X)
+    Z = dirichlet.whiten(X, prior)
+    resp = 0.9 * np.eye(K)[own] + 0.1 * rng.dirichlet(np.ones(K), size=n)
+    posterior = dirichlet.update(dirichlet.accumulate(Z, resp, False), prior)
+    if case == "far rows":
+        Z[::7] *= 1e6
+    elif case == "beyond single precision":
+        Z[1::7] *= 1e25
+        Z[2::7] *= 1e50
+    rough = []
+    original = dirichlet._rough_length
+    monkeypatch.setattr(
+        dirichlet, "_rough_length", lambda *given: rough.append(1) or original(*given)
+    )
+    found, total = dirichlet.responsibilities(Z, posterior, prior)
+    assert bool(rough) == (case != "overlapping")
+    plain, plain_total = dirichlet.normalise(dirichlet.log_joint(Z, posterior, prior))
+    np.testing.assert_allclose(found, plain, rtol=1e-12, atol=1e-17)
+    np.testing.assert_allclose(total, plain_total, rtol=1e-13)
+    assert (np.mean(found == 0) > 0.5) == bool(rough)
+
+
+def test_error_of_single_precision_is_bounded(rng):
+    X = rng.normal(size=(60, 50)) * np.geomspace(1e-3, 1e3, 50)
+    prior, _ = make_prior(X)
+    Z = dirichlet.whiten(X, prior) * np.geomspace(1, 1e4, 60)[:, None]
+    resp = rng.dirichlet(np.ones(3), size=60)
+    posterior = dirichlet.update(dirichlet.accumulate(Z, resp, False), prior)
+    length, error = dirichlet._rough_length(Z, posterior)
+    exact = np.sqrt(dirichlet.mahalanobis(Z, posterior))
+    assert (np.abs(length - exact) <= error).all()
+    assert np.median(error / exact) < 0.1
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
@@ -163,7 +207,7 @@ def test_fixed_labels_equal_scikit_learn():
     rng = np.random.RandomState(3)
     for c in (0, 1):
         rows = np.flatnonzero(truth == c)
-        resp = np.eye(6)[module._cluster(X, rows, 6, prior, rng)]
+        resp = np.eye(6)[dpmil_start.cluster(X, rows, 6, prior, rng)]
         theirs = scikit_learn_mixture(X[rows], resp, prior, model.n_iter_)
         close = {"rtol": 1e-4, "atol": 1e-4}
         np.testing.assert_allclose(model.means_[c], theirs.means_, **close)
@@ -186,7 +230,7 @@ def test_bound_never_falls_and_constraints_hold_every_iteration(monkeypatch):
         return result
 
     monkeypatch.setattr(constrained, "sweep", watched)
-    model = DPMIL(n_components=6, tol=0, max_iter=60, n_init=1, random_state=0).fit(bags, y)
+    model = DPMIL(n_components=6, tol=0, max_iter=60, calibrate=False, random_state=0).fit(bags, y)
     assert np.diff(model.bounds_).min() >= -1e-11 * abs(model.bound_)
     assert len(seen) == model.n_iter_ > 3
     for labels in seen:
@@ -236,6 +280,100 @@ def test_order_of_training_data_changes_only_the_order():
     np.testing.assert_allclose(
         again.decision_function(bags), model.decision_function(bags), rtol=1e-7, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("bag_rule", ["noisy-or", "max"])
+def test_calibration_only_rescales(bag_rule):
+    bags, y, _ = make_problem(n_bags=30, shift=1.5)
+    options = {"n_components": 4, "bag_rule": bag_rule, "random_state": 0}
+    model = DPMIL(**options).fit(bags, y)
+    plain = DPMIL(**options, calibrate=False).fit(bags, y)
+    assert plain.platt_ is None
+    np.testing.assert_array_equal(model.means_, plain.means_)
+    (platt,) = model.platt_
+    assert platt.slope > 0
+    raw = plain.decision_function_instances(bags)
+    np.testing.assert_allclose(model.decision_function_instances(bags), platt.log_odds(raw))
+    # Calibrated instances make their bag, and all three answers agree.
+    p, q = model.predict_proba(bags)[:, 1], model.predict_proba_instances(bags)[:, 1]
+    made = [1 - np.prod(1 - part) if bag_rule[0] == "n" else part.max() for part in bags.split(q)]
+    np.testing.assert_allclose(p, made, atol=1e-12)
+    np.testing.assert_array_equal(model.predict(bags), model.decision_function(bags) > 0)
+    np.testing.assert_array_equal(model.predict(bags), p > 0.5)
+
+
+@pytest.mark.parametrize("n_bags", [2, 3, 17])
+@pytest.mark.parametrize("rows", [8192, 10])
+def test_held_out_densities_come_from_the_other_bags(n_bags, rows, monkeypatch):
+    bags, y, _ = make_problem(n_bags=n_bags)
+    monkeypatch.setattr(module, "_ROWS", rows)
+    model = DPMIL(n_components=3, random_state=0).fit(bags, y)
+    prior = model._prior
+    work = module._Work(Serial(), TrainingData(bags, y, np.full(bags.n_instances, -1)), prior, 5)
+    start = module._Start(np.repeat(y, bags.sizes), np.arange(bags.n_instances) % 3)
+    found = bags.split(model._held_out_densities(work, start))
+    clusters = bags.split(start.clusters)
+    for fold in range(min(5, n_bags)):
+        others = np.flatnonzero(work.folds != fold)
+        Z, offsets = dirichlet.whiten(bags[others].instances, prior), bags[others].offsets
+        block = constrained.Block(Z, offsets, y[others], np.full(len(Z), -1))
+        statistics = constrained.statistics_of_clusters(
+            Z,
+            np.repeat(y[others], np.diff(offsets)),
+            np.concatenate([clusters[b] for b in others]),
+            2,
+            3,
+            False,
+        )
+        state = constrained.infer(
+            lambda block=block: iter([block]), statistics, prior, max_iter=100, tol=1e-6
+        )
+        for b in np.flatnonzero(work.folds == fold):
+            expected = constrained.log_predictive(
+                dirichlet.whiten(bags[int(b)], prior), state.mixtures, prior
+            )
+            np.testing.assert_allclose(found[b], expected, rtol=1e-8, atol=1e-8)
+
+
+def test_folds_deal_out_every_class():
+    bags, y, _ = make_problem(n_bags=43)
+    y = np.arange(43) % 7 == 0
+    folds = module._folds(bags, y, 4)
+    for target in (False, True):
+        counts = np.bincount(folds[y == target], minlength=4)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_calibrated_probabilities_are_honest():
+    """Labels that are noise: the paper's probabilities are sure of themselves, ours are not."""
+    train, test = np.arange(60), np.arange(60, 120)
+    losses = np.zeros((3, 2))
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        bags = Bags(rng.normal(size=(480, 6)), np.arange(121) * 4)
+        y = rng.permutation(np.arange(120) % 2)
+        for calibrate in (False, True):
+            model = DPMIL(n_components=6, calibrate=calibrate, bag_rule="max", random_state=0)
+            p = model.fit(bags[train], y[train]).predict_proba(bags[test])
+            losses[seed, int(calibrate)] = log_loss(y[test], p)
+    assert losses[:, 0].mean() > 0.85
+    assert losses[:, 1].mean() < 0.75  # a coin has 0.69
+
+
+def test_calibration_is_saved(tmp_path):
+    bags, y, _ = make_problem()
+    model = DPMIL(n_components=3, random_state=0).fit(bags, y)
+    again = load(save(model, tmp_path / "model.bagwise"))
+    assert again.platt_ == model.platt_
+    np.testing.assert_array_equal(again.predict_proba(bags), model.predict_proba(bags))
+    # A model stored before there was a calibration stays what it was.
+    state = model.__getstate__()
+    for name in ("platt_", "calibrate", "cv"):
+        del state[name]
+    old = DPMIL.__new__(DPMIL)
+    old.__setstate__(state)
+    plain = DPMIL(n_components=3, calibrate=False, random_state=0).fit(bags, y)
+    np.testing.assert_array_equal(old.predict_proba(bags), plain.predict_proba(bags))
 
 
 def test_known_instance_labels_stay():
@@ -290,6 +428,7 @@ def test_several_classes(rng):
         np.testing.assert_allclose(p.sum(axis=1), 1)
     assert model.decision_function(test).shape == (15, 3)
     assert model.weights_.shape == (3, 4)
+    assert len(model.platt_) == 2
     inferred = Bags.from_list(arrays[:45]).split(model.instance_labels_)
     for part, name in zip(inferred, names[:45], strict=True):
         assert name in part
@@ -407,7 +546,7 @@ def test_witness_start_respects_known_labels():
 
 def test_large_classes_start_from_a_sample(monkeypatch):
     bags, y, _ = make_problem(n_bags=40)
-    monkeypatch.setattr(module, "_START_ROWS", 30)
+    monkeypatch.setattr(dpmil_start, "_START_ROWS", 30)
     assert DPMIL(n_components=4, random_state=0).fit(bags, y).score(bags, y) > 0.8
 
 

@@ -100,6 +100,44 @@ def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
     assert_same_fit(fit((sliced, y), cache="disk"), serial, bags)
 
 
+@pytest.mark.parametrize("driver", [None, Serial(), Threads(2)])
+@pytest.mark.parametrize("scale", ["feature", "global", None])
+def test_scaling_of_rows_on_disk(tmp_path, monkeypatch, driver, scale):
+    from bagwise.files import map_rows_of
+    from bagwise.models.variational import training
+
+    monkeypatch.setattr(training, "_NUMBERS", 40)  # several chunks in each run, several runs
+    monkeypatch.setattr(training, "_CHUNKS", 3)
+    X = np.random.default_rng(0).normal(size=(101, 4)) * [1, 10, 1e-3, 0] + [0, 1e6, 0, 3]
+    X.tofile(tmp_path / "rows.bin")
+    rows = map_rows_of(np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=X.shape))
+    found = training.learn_scaling(rows, scale, driver)
+    here = training.learn_scaling(X, scale)
+    assert all((a == b).all() for a, b in zip(found, here, strict=True))  # to the last bit
+    width = X.std(axis=0)
+    if scale == "global":
+        width = np.full(4, np.sqrt(np.mean(width**2)))
+    center, width = (np.zeros(4), 1) if scale is None else (X.mean(axis=0), width)
+    np.testing.assert_allclose(found.center, center, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.width, np.where(np.equal(width, 0), 1, width), rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"driver": "serial"}, {"n_jobs": 2}])
+@pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
+def test_rows_on_disk_must_be_finite(musk, tmp_path, options, bad, word):
+    bags, y = musk
+    X = np.array(bags.instances, dtype=np.float64)
+    X[bags.offsets[7] + 1, 3] = bad
+    X.tofile(tmp_path / "rows.bin")
+    on_disk = Bags(np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=X.shape), bags.offsets)
+    message = rf"bag 7.* contains {word} in instance 1, feature 3"
+    with pytest.raises(ValueError, match=message):
+        VGPMIL(**OPTIONS, **options).fit(on_disk, y)
+    model = VGPMIL(**OPTIONS, **options).fit(bags, y)
+    with pytest.raises(ValueError, match=message):
+        model.predict(on_disk)
+
+
 def test_truncated_memory_map_is_named(tmp_path):
     from bagwise.files import map_rows_of
 

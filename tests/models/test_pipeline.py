@@ -7,6 +7,7 @@ from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline as sk_make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from bagwise import (
     BagPipeline,
@@ -140,3 +141,18 @@ def test_any_classifier_on_statistics():
     test, y_test, _ = make_problem(n_bags=40, seed=1)
     fitted = sk_make_pipeline(BagStatistics(), LogisticRegression()).fit(bags, y)
     assert fitted.score(test, y_test) > 0.8
+
+
+@pytest.mark.parametrize("make", [make_pipeline, sk_make_pipeline], ids=["bagwise", "sklearn"])
+@pytest.mark.parametrize("last", [SVC(), SingleInstance(SVC())], ids=["rows", "bags"])
+def test_a_step_for_rows_says_what_to_do(make, last):
+    bags, y, _ = make_problem()
+    with pytest.raises(ValueError, match=r"InstanceTransformer\(StandardScaler\(\)\)"):
+        make(StandardScaler(), last).fit(bags, y)
+
+
+@pytest.mark.parametrize("given", [list, lambda bags: np.zeros((len(bags), 3, 2))])
+def test_a_step_for_rows_says_so_to_lists_and_arrays_too(given):
+    bags, y, _ = make_problem()
+    with pytest.raises(ValueError, match="InstanceTransformer"):
+        make_pipeline(StandardScaler(), SingleInstance(SVC())).fit(given(bags), y)

@@ -21,7 +21,7 @@ from bagwise.models.variational import (
     SoftWitness,
 )
 from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.predict import leave_bags_out, loo_decision
+from bagwise.models.variational.predict import leave_bags_out, loo_scores
 from bagwise.models.variational.updates import (
     Posterior,
     Sites,
@@ -199,7 +199,7 @@ def test_loo_decision_is_a_prediction(rule):
     from bagwise.models.variational.predict import block_scores
 
     np.testing.assert_allclose(
-        loo_decision(block, q, sites, rule),
+        loo_scores(block, q, sites, rule).bags,
         block_scores(block.A, r, labels.offsets, q, rule).log_odds,
         atol=1e-6,  # the left-out scores use fewer quadrature nodes
     )

@@ -72,7 +72,7 @@ def test_labels_must_match_the_images(folder, tmp_path):
     table = tmp_path / "labels.csv"
     for content, message in [
         ("image,label\n00.png,red\n", "has no label"),
-        ("name,label\n", "columns image and label"),
+        ("name,label\n", "no column 'image'"),
         ("image,label\n" + "\n".join(f"{i:02}.png," for i in range(16)), "names no class"),
     ]:
         table.write_text(content)

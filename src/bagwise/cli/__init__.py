@@ -1,4 +1,7 @@
-"""The command line: ``bagwise COMMAND``. Parsing is here, the work is in the rooms below."""
+"""The command line: ``bagwise COMMAND``.
+
+Parsing is in `parser`, what the commands do with the rooms below in `commands` and `vision`.
+"""
 
 from bagwise.cli.parser import main
 

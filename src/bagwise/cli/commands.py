@@ -50,6 +50,11 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
     for remark in remarks:
         printer.warn(remark)
     evaluation = _cross_validated(model, data, known, arguments, printer)
+    if evaluation is not None:
+        doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
+        remarks += doubts
+        for doubt in doubts:
+            printer.warn(doubt)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
         given = {} if known is None else {"instance_labels": known}
@@ -103,6 +108,18 @@ def _cross_validated(
     )
     printer.show(metrics_table(evaluation.metrics(), evaluation.source))
     return evaluation
+
+
+def _doubts(evaluation: Any, classes: list[Any]) -> list[str]:
+    """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
+    auc = evaluation.metrics()["auc"]
+    if not auc < 0.5:
+        return []
+    return [
+        f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than chance, or "
+        f"the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
+        f"{classes[0]!s} bags are those that hold something, pass --positive {classes[0]!s}."
+    ]
 
 
 def predict(arguments: Namespace) -> int:
@@ -404,8 +421,9 @@ def _named(y: Any, names: Any) -> Any:
 
 
 def _history(model: Any) -> Any:
-    last = model[-1] if hasattr(model, "steps") else model
-    history = getattr(last, "bound_history_", None)
+    from bagwise.models.pipeline import last_step
+
+    history = getattr(last_step(model), "bound_history_", None)
     return None if history is None or len(history) < 2 else np.asarray(history, dtype=float)
 
 

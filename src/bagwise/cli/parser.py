@@ -1,7 +1,7 @@
 """Arguments of the commands, and how a command ends.
 
-Exit codes: 0 done; 1 measured, and something fell short; 2 the input or the arguments cannot
-be used, nothing was written; 130 interrupted, nothing was written.
+Exit codes: 0 done; 2 the input or the arguments cannot be used, nothing was written; 130
+interrupted, nothing was written.
 """
 
 from __future__ import annotations

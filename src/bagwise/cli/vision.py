@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_file, new_folder
+from bagwise.files.tables import read_frame, require_columns
 
 
 def run_detect_fit(arguments: Namespace) -> int:
@@ -155,13 +156,9 @@ def _image_set(arguments: Namespace) -> Any:
 
 
 def _read_labels(path: Path) -> dict[str, set[str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        if not {"image", "label"} <= set(rows.fieldnames or ()):
-            raise ValueError(
-                f"{str(path)!r} needs columns image and label; it has {rows.fieldnames}."
-            )
-        labels: dict[str, set[str]] = {}
-        for row in rows:
-            labels.setdefault(row["image"], set()).update({row["label"]} - {"", None})
+    frame = read_frame(path)
+    require_columns(frame, str(path), ["image", "label"])
+    labels: dict[str, set[str]] = {}
+    for image, label in zip(frame["image"], frame["label"], strict=True):
+        labels.setdefault(image, set()).update({label} - {""})
     return labels

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core import dirichlet, segments
+from bagwise.core import dirichlet, rules, segments
 from bagwise.core.dirichlet import Posterior, Prior, Statistics
 
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
 
 def start_labels(y: Any, offsets: Any, known: Any) -> Any:
     """Every instance takes its bag's class, once, unless its own is known. [N]."""
-    return np.where(known >= 0, known, segments.spread(y, offsets))
+    return rules.inherited_labels(y, known, offsets)
 
 
 def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
@@ -89,7 +89,8 @@ def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
     Z, offsets, y, known = block
     # An instance meets only the mixtures it can belong to.
     open_rows = np.flatnonzero(known <= 0)
-    resp, total = _responsibilities(Z, open_rows, mixtures[0], prior)
+    Z0 = _take(Z, open_rows)
+    resp, total = dirichlet.responsibilities(Z0, mixtures[0], prior)
     best = np.full(len(Z), -np.inf)
     best[open_rows] = total
     labels = np.zeros(len(Z), dtype=np.int64)
@@ -97,26 +98,22 @@ def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
     for c in range(1, len(mixtures)):
         rows, its_offsets = segments.take(offsets, np.flatnonzero(y == c))
         can = known[rows] != 0
-        resp_c, total_c = _responsibilities(Z, rows[can], mixtures[c], prior)
+        Zc = _take(Z, rows[can])
+        resp_c, total_c = dirichlet.responsibilities(Zc, mixtures[c], prior)
         gain = np.full(len(rows), -np.inf)
         gain[can] = total_c - best[rows[can]]
         chosen = choose_labels(gain, its_offsets, np.minimum(known[rows], 1))
         labels[rows[chosen]] = c
         best[rows[chosen]] = total_c[chosen[can]]
-        parts.append(_accumulate(Z, rows[chosen], resp_c[chosen[can]], prior))
-    background = labels[open_rows] == 0
-    parts.insert(0, _accumulate(Z, open_rows[background], resp[background], prior))
+        resp_c[~chosen[can]] = 0.0
+        parts.append(dirichlet.accumulate(Zc, resp_c, prior.diagonal))
+    resp[labels[open_rows] > 0] = 0.0
+    parts.insert(0, dirichlet.accumulate(Z0, resp, prior.diagonal))
     return Sweep(labels, float(np.sum(best)), tuple(parts))
 
 
-def _responsibilities(Z: Any, rows: Any, mixture: Posterior, prior: Prior) -> tuple[Any, Any]:
-    Z = Z if len(rows) == len(Z) else Z[rows]
-    return dirichlet.normalise(dirichlet.log_joint(Z, mixture, prior))
-
-
-def _accumulate(Z: Any, rows: Any, resp: Any, prior: Prior) -> Statistics:
-    Z = Z if len(rows) == len(Z) else Z[rows]
-    return dirichlet.accumulate(Z, resp, prior.diagonal)
+def _take(Z: Any, rows: Any) -> Any:
+    return Z if len(rows) == len(Z) else Z[rows]
 
 
 def statistics_of_clusters(
@@ -133,6 +130,11 @@ def statistics_of_clusters(
 def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, ...]:
     """Posteriors of all mixtures."""
     return tuple(dirichlet.update(s, prior) for s in statistics)
+
+
+def log_predictive(Z: Any, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+    """Log predictive density of new rows under each class, [n, C]."""
+    return np.stack([dirichlet.log_predictive(Z, q, prior) for q in mixtures], axis=1)
 
 
 def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dsyrk, dtrmm, dtrsm
+from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
@@ -28,6 +28,12 @@ EMPTY = 1e-12
 _NEGLIGIBLE = 1e-18
 # Rows whose differences to a mean stay in cache while they are multiplied by a factor.
 _BLOCK = 1024
+# Log odds at which a responsibility is `_NEGLIGIBLE`.
+_REACH = -float(np.log(_NEGLIGIBLE))
+# Screening pays from so many features and components, and up to this share of pairs that count.
+_SCREEN_FEATURES, _SCREEN_COMPONENTS, _SCREEN_SHARE = 32, 4, 0.3
+# Rows looked at to see whether it does.
+_PROBE = 64
 
 
 class Prior(NamedTuple):
@@ -132,8 +138,10 @@ def accumulate(Z: Any, responsibilities: Any, diagonal: bool) -> Statistics:
         # Most responsibilities vanish, so each component touches only its own rows.
         r = responsibilities[:, k]
         rows = np.flatnonzero(r > _NEGLIGIBLE)
-        scaled = Z[rows] * np.sqrt(r[rows])[:, None]
-        second[k] = dsyrk(1.0, scaled.T, lower=0).T  # upper of the transpose: our lower
+        scaled = Z[rows]
+        scaled *= np.sqrt(r[rows])[:, None]
+        # Upper of the transpose: our lower.
+        dsyrk(1.0, scaled.T, lower=0, c=second[k].T, overwrite_c=1)
     return Statistics(N, first, second)
 
 
@@ -153,12 +161,11 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
         factor[:] = 1 / np.sqrt(1 + second - np.square(first) / beta[:, None])
         factor[~filled] = 1.0
     else:
-        diagonal = np.arange(first.shape[1])
-        factor[~filled] = np.eye(len(diagonal))
+        factor[~filled] = np.eye(first.shape[1])
         for k in np.flatnonzero(filled):
             # Only lower triangles are read: second holds nothing above the diagonal.
-            W_inv = second[k] - first[k, :, None] * m[k]
-            W_inv[diagonal, diagonal] += 1.0
+            W_inv = dsyr(-1 / beta[k], first[k], lower=0, a=second[k].T).T
+            W_inv.flat[:: len(W_inv) + 1] += 1.0
             factor[k] = _invert_lower(_cholesky(W_inv))
     return Posterior(
         sticks=np.stack([1 + N, prior.concentration + _mass_after(N)]),
@@ -172,8 +179,7 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
 
 def mahalanobis(Z: Any, posterior: Posterior) -> Any:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
-    n, D = Z.shape
-    out = np.empty((n, len(posterior.beta)))
+    out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
     filled = np.flatnonzero(posterior.filled)
     if posterior.factor.ndim == 2:
@@ -181,15 +187,21 @@ def mahalanobis(Z: Any, posterior: Posterior) -> Any:
         for k in filled:
             out[:, k] = np.square(Z - posterior.m[k]) @ W[k]
         return out
-    buffer = np.empty((min(n, _BLOCK), D))
-    for start in range(0, n, _BLOCK):
+    buffer = np.empty((min(len(Z), _BLOCK), Z.shape[1]), dtype=Z.dtype)
+    for start in range(0, len(Z), _BLOCK):
         block = Z[start : start + _BLOCK]
         for k in filled:
             difference = np.subtract(block, posterior.m[k], out=buffer[: len(block)])
-            # T_k (z - m_k), one row each: half the work of a full product.
-            y = dtrmm(1.0, posterior.factor[k].T, difference.T, trans_a=1, overwrite_b=1)
-            out[start : start + _BLOCK, k] = np.einsum("dn,dn->n", y, y)
+            out[start : start + _BLOCK, k] = _squared_length(difference, posterior.factor[k])
     return out
+
+
+def _squared_length(difference: Any, T: Any) -> Any:
+    """|T d|^2 of every row d, which it overwrites; as precise as the rows are. [n]."""
+    # Half the work of a full product.
+    multiply = dtrmm if difference.dtype == np.float64 else strmm
+    y = multiply(1.0, T.T, difference.T, trans_a=1, overwrite_b=1)
+    return np.einsum("dn,dn->n", y, y)
 
 
 def log_joint(Z: Any, posterior: Posterior, prior: Prior) -> Any:
@@ -197,14 +209,64 @@ def log_joint(Z: Any, posterior: Posterior, prior: Prior) -> Any:
 
     Its logsumexp over k is what an instance adds to the bound when it joins this mixture.
     """
-    D = Z.shape[1]
-    constant = expected_log_weights(posterior) + 0.5 * (
-        _expected_log_det(posterior, D) - D * np.log(2 * np.pi) - D / posterior.beta
-    )
     quadratic = mahalanobis(Z, posterior)
     quadratic *= -0.5 * posterior.nu
-    quadratic += constant - prior.log_det_root
+    quadratic += _log_joint_at_mean(posterior, prior)
     return quadratic
+
+
+def responsibilities(Z: Any, posterior: Posterior, prior: Prior) -> tuple[Any, Any]:
+    """Responsibilities [n, K], and what each row adds to the bound [n].
+
+    Equal to ``normalise(log_joint(...))``. Where most responsibilities vanish, single precision
+    with a bound on its error tells which, and only the others are computed: those left out,
+    below 1e-18, are 0.
+    """
+    K, D = posterior.m.shape
+    if prior.diagonal or D < _SCREEN_FEATURES or K < _SCREEN_COMPONENTS or len(Z) < 4 * _PROBE:
+        return normalise(log_joint(Z, posterior, prior))
+    at_mean, half = _log_joint_at_mean(posterior, prior), 0.5 * posterior.nu
+    probe = at_mean - half * mahalanobis(Z[:: len(Z) // _PROBE], posterior)
+    if np.mean(probe > np.max(probe, axis=1, keepdims=True) - _REACH) > _SCREEN_SHARE:
+        return normalise(at_mean - half * mahalanobis(Z, posterior))
+    with np.errstate(over="ignore", invalid="ignore"):  # what single precision cannot hold, stays
+        length, error = _rough_length(Z, posterior)
+        least = at_mean - half * np.square(length + error)
+        most = at_mean - half * np.square(np.maximum(length - error, 0.0))
+        left_out = most < np.max(least, axis=1, keepdims=True) - _REACH  # [n, K]
+    log_rho = np.full(most.shape, -np.inf)
+    for k in range(K):
+        rows = np.flatnonzero(~left_out[:, k])
+        difference = Z[rows]
+        difference -= posterior.m[k]
+        quadratic = _squared_length(difference, posterior.factor[k])
+        log_rho[rows, k] = at_mean[k] - half[k] * quadratic
+    return normalise(log_rho)
+
+
+def _rough_length(Z: Any, posterior: Posterior) -> tuple[Any, Any]:
+    """|T_k (z - m_k)| in single precision, and how far off it can be at most; [n, K] each.
+
+    Each of its D sums has up to D products of rounded factors: at most D + 4 roundings of the
+    size of its terms, which |T_k| (|z| + |m_k|) bounds; the square's own sum comes on top.
+    """
+    D = Z.shape[1]
+    single = posterior._replace(
+        m=posterior.m.astype(np.float32), factor=posterior.factor.astype(np.float32)
+    )
+    length = np.sqrt(mahalanobis(Z.astype(np.float32), single), dtype=np.float64)
+    error = np.add.outer(_length(Z), _length(posterior.m))
+    error *= _length(posterior.factor.reshape(-1, D * D))
+    error += length
+    error *= (D + 4) * float(np.finfo(np.float32).eps)
+    return length, error
+
+
+def _log_joint_at_mean(posterior: Posterior, prior: Prior) -> Any:
+    """Log rho where z = m_k, [K]."""
+    D = posterior.m.shape[1]
+    spread = _expected_log_det(posterior, D) - D * np.log(2 * np.pi) - D / posterior.beta
+    return expected_log_weights(posterior) + 0.5 * spread - prior.log_det_root
 
 
 def normalise(log_rho: Any) -> tuple[Any, Any]:
@@ -273,19 +335,19 @@ def covariances(posterior: Posterior, prior: Prior) -> Any:
     """Inverse of the expected precisions, (nu_k W_k)^-1, in the data's coordinates."""
     if prior.diagonal:
         return np.square(prior.root / posterior.factor) / posterior.nu[:, None]
-    roots = [
-        prior.root @ _solve_lower(T, np.eye(len(T), order="F")) for T in posterior.factor
-    ]  # [D, D] each
-    return np.stack([S @ S.T / nu for S, nu in zip(roots, posterior.nu, strict=True)])
+    roots = np.stack([prior.root @ _invert_lower(T) for T in posterior.factor])  # [K, D, D]
+    return roots @ roots.transpose(0, 2, 1) / posterior.nu[:, None, None]
 
 
 def precisions(posterior: Posterior, prior: Prior) -> Any:
     """Expected precisions nu_k W_k in the data's coordinates."""
     if prior.diagonal:
         return np.square(posterior.factor / prior.root) * posterior.nu[:, None]
-    # T_k L0^-1, from L0^T Y = T_k^T
-    whitened = [_solve_lower(prior.root, T.T, transpose=True) for T in posterior.factor]
-    return np.stack([Y @ Y.T * nu for Y, nu in zip(whitened, posterior.nu, strict=True)])
+    K, D = posterior.m.shape
+    # T_k L0^-1 of all components, from L0^T Y = T_k^T
+    Y = _solve_lower(prior.root, posterior.factor.reshape(-1, D).T, transpose=True)
+    Y = Y.T.reshape(K, D, D)
+    return Y.transpose(0, 2, 1) @ Y * posterior.nu[:, None, None]
 
 
 def _kl_precisions(posterior: Posterior, prior: Prior) -> Any:
@@ -314,6 +376,10 @@ def _expected_log_det(posterior: Posterior, D: int) -> Any:
     else:
         spread = np.sum(digamma(0.5 * (nu[:, None] - np.arange(D))), axis=1)
     return spread + D * np.log(2) + posterior.log_det_W
+
+
+def _length(rows: Any) -> Any:
+    return np.sqrt(np.einsum("nd,nd->n", rows, rows))
 
 
 def _mass_after(N: Any) -> Any:

@@ -13,19 +13,14 @@ import numpy as np
 
 from bagwise.core import segments
 from bagwise.core.blocks import BLOCK_ENTRIES, whole_segments
+from bagwise.core.squared import sq_distances
 
 Distance = Callable[[Any, Any], Any]
 
 
 def squared_distances(X: Any, anchors: Any) -> Any:
-    """Squared Euclidean distances, shape (n, K)."""
-    X = np.asarray(X, dtype=np.float64)
-    anchors = np.asarray(anchors, dtype=np.float64)
-    d = X @ anchors.T  # [n, K]
-    d *= -2
-    d += np.einsum("ij,ij->i", X, X)[:, None]
-    d += np.einsum("ij,ij->i", anchors, anchors)
-    return np.maximum(d, 0, out=d)
+    """Squared Euclidean distances in float64, whatever the rows are stored in, shape (n, K)."""
+    return sq_distances(np.asarray(X, np.float64), np.asarray(anchors, np.float64))
 
 
 def bag_distances(

@@ -105,7 +105,7 @@ def step(state: MIOState, z: Any, sign: float, cost: float, net: ElasticNet) -> 
     ``pi`` is updated in place; ``cost`` is C1 or C2.
     """
     pi = state.pi[: len(z)]
-    theta, margin = _step(pi, z, sign, cost, net.alpha, net.beta)
+    theta, margin = exact_step(pi, z, sign, cost, net.alpha, net.beta)
     _mark_used(state.last_used, pi, net.alpha, state.n_steps)
     return theta, margin
 
@@ -116,7 +116,7 @@ def revise(
     """Re-optimise the multiplier of a bag seen before: one step of dual coordinate ascent."""
     pi = state.pi[: len(z)]
     pi -= theta * sign * z
-    return _step(pi, z, sign, cost, net.alpha, net.beta)[0]
+    return exact_step(pi, z, sign, cost, net.alpha, net.beta)[0]
 
 
 @numba.njit(cache=True)
@@ -175,9 +175,10 @@ def best_theta(
 
 
 @numba.njit(cache=True)
-def _step(
+def exact_step(
     pi: Any, z: Any, sign: float, cost: float, alpha: float, beta: float
 ) -> tuple[float, float]:
+    """The best multiplier of one bag (15), added to ``pi`` in place; and the margin before."""
     theta, at_zero = best_theta(pi, z, sign, alpha, beta, -cost)
     if theta != 0:
         for i in range(len(z)):

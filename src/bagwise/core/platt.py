@@ -10,6 +10,9 @@ from scipy.special import expit
 
 from bagwise.core import segments
 
+# Smallest calibrated log-odds per standard deviation of the score.
+_LEAST_SLOPE = 1e-3
+
 
 class Platt(NamedTuple):
     """Probability = sigmoid(slope * score + intercept)."""
@@ -61,8 +64,7 @@ def fit_platts(scores: Any, y: Any) -> list[Platt]:
     """
     scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
-    n_pos, n_neg = y.sum(), (1 - y).sum()
-    target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
+    target = _smoothed(y)
     centre, spread = scores.mean(axis=1), scores.std(axis=1)
     spread = np.where(spread > 0, spread, 1.0)
     slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target)
@@ -72,6 +74,12 @@ def fit_platts(scores: Any, y: Any) -> list[Platt]:
     share = target.mean()
     intercept = np.where(flat, np.log(share / (1 - share)), intercept - slope * centre)
     return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
+
+
+def _smoothed(y: Any) -> Any:
+    """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B]."""
+    n_pos, n_neg = y.sum(), (1 - y).sum()
+    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
 
 
 _RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
@@ -139,8 +147,7 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     True
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    n_pos, n_neg = y.sum(), (1 - y).sum()
-    target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
+    target = _smoothed(y)
     centre, spread = scores.mean(), scores.std() or 1.0
     s = (scores - centre) / spread
     floor = np.finfo(np.float64).tiny
@@ -155,8 +162,34 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
         return float(value), np.array([weight @ s, weight.sum()])
 
     # Start where a bag of average size has the share of positive bags.
-    rate = -np.log(n_neg + 1) + np.log(n_pos + n_neg + 2)
+    rate = np.log(len(y) + 2) - np.log((1 - y).sum() + 1)
     start = np.array([1.0, np.log(np.expm1(rate * len(y) / len(s)))])
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
     slope = best[0] / spread
     return Platt(float(slope), float(best[1] - slope * centre))
+
+
+def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:
+    """Platt's map for instance scores, such that calibrated instances still make their bag.
+
+    Under ``max`` it is the map of the bag's largest score, under ``noisy-or`` it is fitted
+    through the product (`fit_noisy_or_platt`). Where the scores say nothing the best slope is 0;
+    a hint of one keeps the ranking. ``scores`` [N] must come from bags that the model did not see.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_instance_platt
+    >>> scores = np.array([-9.0, 9.0, -7.0, -9.0, 2.0, 8.0, 5.0, -8.0])
+    >>> offsets, y = np.array([0, 2, 4, 6, 8]), np.array([1, 0, 1, 0])
+    >>> 0 < fit_instance_platt(scores, offsets, y, "max").slope < 1
+    True
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if rule == "noisy-or":
+        platt = fit_noisy_or_platt(scores, offsets, y)
+    else:
+        scores = segments.max(scores, offsets)
+        platt = fit_platt(scores, y)
+    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
+    return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))

@@ -1,4 +1,4 @@
-"""From instance probabilities to a bag probability, under the standard MIL assumption."""
+"""Between bags and instances: probabilities up, under the MIL assumption, and labels down."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: str) -> Any:
     if np.any(tiny):
         log_some = np.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
     return log_some - log_none
+
+
+def inherited_labels(y: Any, known: Any, offsets: Any) -> Any:
+    """Label of each instance: its own where known (not -1), else its bag's, [N]."""
+    return np.where(known >= 0, known, segments.spread(y, offsets))
 
 
 def log_odds(p: Any) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import is_torch_array
 
+from bagwise.core.arrays import namespace
+
 Array = Any
 
 
@@ -94,26 +96,16 @@ def _scatter(values: Array, offsets: Array, how: str, empty: float) -> Array:
 
 def logsumexp(values: Array, offsets: Array) -> Array:
     """Log of the sum of exponentials of every segment; -inf where empty."""
-    if is_torch_array(values):
-        import torch
-
-        top = max(values, offsets)
-        safe = torch.where(torch.isfinite(top), top, torch.zeros_like(top))
-        return torch.log(sum(torch.exp(values - spread(safe, offsets)), offsets)) + safe
+    xp = namespace(values)
     top = max(values, offsets)
-    safe = np.where(np.isfinite(top), top, 0.0)
+    safe = xp.where(xp.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(sum(np.exp(values - spread(safe, offsets)), offsets)) + safe
+        return xp.log(sum(xp.exp(values - spread(safe, offsets)), offsets)) + safe
 
 
 def softmax(values: Array, offsets: Array) -> Array:
     """Softmax within every segment, one value per row."""
-    shifted = values - spread(logsumexp(values, offsets), offsets)
-    if is_torch_array(values):
-        import torch
-
-        return torch.exp(shifted)
-    return np.exp(shifted)
+    return namespace(values).exp(values - spread(logsumexp(values, offsets), offsets))
 
 
 def max_of_others(values: Array, offsets: Array, alone: float = 0.0) -> Array:
@@ -122,10 +114,7 @@ def max_of_others(values: Array, offsets: Array, alone: float = 0.0) -> Array:
     A row that is alone in its segment gets ``alone``. Ties are respected: where two rows share
     the maximum, each sees the other's.
     """
-    if is_torch_array(values):
-        import torch as xp
-    else:
-        xp = np
+    xp = namespace(values)
     top = max(values, offsets)
     at_top = values == spread(top, offsets)
     ties = sum(xp.where(at_top, 1.0, 0.0), offsets)

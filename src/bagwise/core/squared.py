@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
+from bagwise.core.arrays import to_numpy
+
 Array = Any
 
 # Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
@@ -49,7 +51,7 @@ def median_sq_distance(X: Array, *, n_sample: int = 1000, random_state: Any = No
 
         rows = check_random_state(random_state).choice(len(X), n_sample, replace=False)
         X = X[np.sort(rows)]
-    X = np.asarray(X.cpu() if is_torch_array(X) else X, dtype=np.float64)
+    X = to_numpy(X)
     X = X - X.mean(axis=0)  # far from the origin, squared distances would cancel
     sq = sq_distances(X, X)[np.triu_indices(len(X), k=1)]
     # What is left of equal rows after rounding is not a distance.
@@ -61,9 +63,10 @@ def in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
     """Squared distances, finished in place block by block while they are in cache."""
     xp = array_namespace(X)
     x2, z2 = sq_norms(X), sq_norms(Z)
-    minus_2_Zt = (-2.0 * Z).T  # [D, M]
+    # The shorter side takes the factor: a power of two changes no digit.
+    X, Zt = (X, (-2.0 * Z).T) if len(X) > len(Z) else (-2.0 * X, Z.T)
     if is_torch_array(X):
-        s = xp.matmul(X, minus_2_Zt, out=out)
+        s = xp.matmul(X, Zt, out=out)
         s += x2[:, None]
         s += z2
         s = s.clamp_(min=0.0)
@@ -72,7 +75,7 @@ def in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
     K = np.empty((X.shape[0], Z.shape[0]), dtype=X.dtype) if out is None else out
     for rows in row_blocks(X.shape[0], Z.shape[0], X):
         s = K[rows]
-        np.matmul(X[rows], minus_2_Zt, out=s)
+        np.matmul(X[rows], Zt, out=s)
         s += x2[rows, None]
         s += z2
         np.maximum(s, 0.0, out=s)
@@ -124,8 +127,3 @@ def sq_norms(X: Array) -> Array:
     if is_torch_array(X):
         return (X * X).sum(1)
     return np.einsum("nd,nd->n", X, X)
-
-
-def to_numpy(a: Array) -> Array:
-    """A float64 numpy copy of an array that may live elsewhere."""
-    return np.asarray(a.cpu() if is_torch_array(a) else a, dtype=np.float64)

@@ -11,6 +11,7 @@ from sklearn.utils import Bunch, check_random_state
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.datasets.bunch import as_result
+from bagwise.datasets.generators import draw_plan, place_positives
 
 _ABOUT = {
     "musk1": "Molecules (bags) and their conformations: does it smell of musk? UCI, 1994.",
@@ -163,9 +164,7 @@ def bags_of_digits(
     reuse: bool,
 ) -> Bunch:
     """Deal images into bags. With ``reuse`` a pool that runs out is shuffled and dealt again."""
-    y = rng.permutation(np.arange(n_bags) < n_bags // 2).astype(np.int64)
-    sizes = rng.randint(bag_size[0], bag_size[1] + 1, size=n_bags)
-    counts = np.minimum(rng.randint(n_positive[0], n_positive[1] + 1, size=n_bags), sizes) * y
+    y, sizes, counts = draw_plan(n_bags, bag_size, n_positive, rng)
     is_positive = np.isin(target, positive)
     dealt = {
         True: _deal(np.flatnonzero(is_positive), int(counts.sum()), rng, reuse, "positive"),
@@ -174,9 +173,7 @@ def bags_of_digits(
         ),
     }
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    truth = np.concatenate(
-        [rng.permutation(np.arange(n) < k) for n, k in zip(sizes, counts, strict=True)]
-    )
+    truth = place_positives(sizes, counts, rng)
     rows = np.empty(len(truth), dtype=np.int64)
     rows[truth], rows[~truth] = dealt[True], dealt[False]
     labels = truth.astype(np.int64)

@@ -46,12 +46,8 @@ def make_gaussian_bags(
     ((10,), 5, np.int64(1))
     """
     rng = check_random_state(random_state)
-    y = rng.permutation(np.arange(n_bags) < n_bags // 2).astype(np.int64)
-    sizes = rng.randint(bag_size[0], bag_size[1] + 1, size=n_bags)
-    counts = np.minimum(rng.randint(n_positive[0], n_positive[1] + 1, size=n_bags), sizes) * y
-    truth = np.concatenate(
-        [rng.permutation(np.arange(n) < k) for n, k in zip(sizes, counts, strict=True)]
-    ).astype(np.int64)
+    y, sizes, counts = draw_plan(n_bags, bag_size, n_positive, rng)
+    truth = place_positives(sizes, counts, rng).astype(np.int64)
     X = rng.normal(size=(len(truth), n_features))
     X[truth == 1] += separation / np.sqrt(n_features)
     return as_result(_bunch(X, sizes, y, truth, make_gaussian_bags), return_X_y)
@@ -100,6 +96,23 @@ def make_two_concept_bags(
     bunch = _bunch(X, sizes, y, truth, make_two_concept_bags)
     bunch.components = flat
     return as_result(bunch, return_X_y)
+
+
+def draw_plan(
+    n_bags: int, bag_size: tuple[int, int], n_positive: tuple[int, int], rng: Any
+) -> tuple[Any, Any, Any]:
+    """Label, number of instances, and number of positive ones, of every bag, [B] each."""
+    y = rng.permutation(np.arange(n_bags) < n_bags // 2).astype(np.int64)
+    sizes = rng.randint(bag_size[0], bag_size[1] + 1, size=n_bags)
+    counts = rng.randint(n_positive[0], n_positive[1] + 1, size=n_bags)
+    return y, sizes, np.minimum(counts, sizes) * y
+
+
+def place_positives(sizes: Any, counts: Any, rng: Any) -> Any:
+    """Which instances are positive, anywhere in their bags, bool [N]."""
+    return np.concatenate(
+        [rng.permutation(np.arange(n) < k) for n, k in zip(sizes, counts, strict=True)]
+    )
 
 
 def _draw_components(rng: Any, positive: bool, max_size: int) -> Any:

@@ -1,8 +1,8 @@
-"""What a prediction is worth: bags, instances, calibration, boxes and tracks.
+"""What a prediction is worth: bags, instances, calibration. Boxes and tracks are in `boxes`.
 
 scikit-learn's own metrics are used wherever it has them; what it lacks is here. Labels are 0/1
 (or any two sorted classes), scores rise with the positive class, tied scores never depend on the
-order of the rows. Boxes are ``x, y, width, height`` with the top-left corner first.
+order of the rows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bagwise.files.writing import new_file
+from bagwise.files.writing import new_file, plain_json
 
 
 class RecordFile:
@@ -54,7 +54,7 @@ class RecordFile:
 
     def add(self, record: dict[str, Any]) -> None:
         """Keep one record (with its ``key``) and write the file."""
-        self._lines[record["key"]] = json.dumps(record, default=_plain)
+        self._lines[record["key"]] = json.dumps(record, default=plain_json)
         if self.path is not None:
             with new_file(self.path) as draft:
                 draft.write_text("\n".join(self._lines.values()) + "\n", encoding="utf-8")
@@ -91,11 +91,3 @@ def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return fingerprint([value])
     return repr(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be written to a results file.")

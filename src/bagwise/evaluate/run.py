@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,7 +158,7 @@ def _fit_and_score(
     groups = None if data.groups is None else np.asarray(data.groups)[split.train]
     model = _seeded(job.model, split.seed)
     model = protocol.prepare(job.name, model, split.seed, y[split.train], groups)
-    with _Named(job), warnings.catch_warnings(record=True) as caught:
+    with _named(job), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train = data.bags[split.train]
         with Measure() as fit:
@@ -208,27 +208,17 @@ def _seeded(model: Any, seed: int) -> Any:
     return model.set_params(**dict.fromkeys(free, seed))
 
 
-class _Named:
+@contextmanager
+def _named(job: _Job) -> Iterator[None]:
     """Says which fit failed; the error itself is untouched."""
-
-    def __init__(self, job: _Job) -> None:
-        self.job = job
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            job = self.job
-            error.add_note(
-                f"while fitting {job.name!r} on {job.data.name!r}, "
-                f"seed {job.split.seed}, fold {job.split.fold}"
-            )
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            f"while fitting {job.name!r} on {job.data.name!r}, "
+            f"seed {job.split.seed}, fold {job.split.fold}"
+        )
+        raise
 
 
 def _as_models(models: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from array_api_compat import is_torch_array
 
 from bagwise.bags import Bags
-from bagwise.files.mapped import VirtualRows, map_rows_of
+from bagwise.files.mapped import map_rows_of
+from bagwise.files.virtual import VirtualRows
 
 
 class StackedRows(VirtualRows):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import BadFilesError, Problem
+from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.tables import read_frame, require_columns
 
 # How a missing instance label may be written.
@@ -52,7 +52,7 @@ def read_labels(
     frame = read_frame(path)
     require_columns(frame, str(path), [bag, label, *([patient] if patient else [])])
     if len(frame) == 0:
-        raise BadFilesError([Problem(str(path), "has no rows")])
+        raise bad_file(path, "has no rows")
     ids = np.asarray([str(v).strip() for v in frame[bag]], dtype=object)
     labels = np.asarray([str(v).strip() for v in frame[label]], dtype=object)
     problems = [*_blank(path, ids, bag), *_blank(path, labels, label), *_repeated(path, ids)]

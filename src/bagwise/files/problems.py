@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,21 @@ class BadFilesError(ValueError):
         if len(lines) > 1:
             lines = [f"{len(lines)} problems:", *(f"  {line}" for line in lines)]
         super().__init__("\n".join(lines))
+
+
+def bad_file(path: object, what: str) -> BadFilesError:
+    """The error about a single file."""
+    return BadFilesError([Problem(str(path), what)])
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is absent, a folder or empty."""
+    if not path.exists():
+        raise bad_file(path, "does not exist")
+    if path.is_dir():
+        raise bad_file(path, "is a folder, not a file")
+    if path.stat().st_size == 0:
+        raise bad_file(path, "is empty (0 bytes)")
 
 
 def one_line(error: BaseException) -> str:

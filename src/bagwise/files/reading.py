@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import BadFilesError, Problem, one_line
+from bagwise.files.problems import BadFilesError, Problem, bad_file, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
 from bagwise.files.tables import read_table
 
@@ -226,14 +226,12 @@ def find_bag_files(path: Path, encoder: str | None = None) -> list[Path]:
         folders = [p for p in folders if p.name == f"features_{encoder}"]
     if len(folders) > 1:
         choices = ", ".join(sorted(str(p.relative_to(path)) for p in folders))
-        raise BadFilesError(
-            [Problem(str(path), f"has several feature folders: {choices}; name one")]
-        )
+        raise bad_file(path, f"has several feature folders: {choices}; name one")
     if len(folders) == 1 and _bag_files(folders[0]):
         return _bag_files(folders[0])
     wanted = f"features_{encoder} with " if encoder else ""
     kinds = ", ".join(SUFFIXES)
-    raise BadFilesError([Problem(str(path), f"has no {wanted}bag files ({kinds})")])
+    raise bad_file(path, f"has no {wanted}bag files ({kinds})")
 
 
 def _bag_files(folder: Path) -> list[Path]:

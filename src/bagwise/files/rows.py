@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.files.virtual import VirtualRows
+
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
 
@@ -122,7 +124,7 @@ def close(arrays: Arrays) -> None:
         arrays.close()
 
 
-class LazyRows:
+class LazyRows(VirtualRows):
     """A virtual (N, D) array over the files of many bags.
 
     Slicing with a slice, an int array or a mask reads just those rows into an ndarray;
@@ -156,67 +158,25 @@ class LazyRows:
         width: int,
         dtype: Any,
         *,
-        chosen: Any = None,
+        selected: Any = None,
         functions: tuple[Callable[[Any], Any], ...] = (),
         raw_dtype: Any = None,
     ) -> None:
         self._sources = tuple(sources)
         self._starts = np.concatenate([[0], np.cumsum([s.n_rows for s in self._sources])])
-        self._chosen = chosen  # row numbers of the selection, None for all
+        self._selected = selected  # row numbers in the files, None for all
         self._functions = functions
-        self._width = width
+        self.shape = (int(self._starts[-1]) if selected is None else len(selected), width)
         self.dtype = np.dtype(dtype)
         self._raw_dtype = self.dtype if raw_dtype is None else raw_dtype  # before the functions
-
-    def __len__(self) -> int:
-        return int(self._starts[-1]) if self._chosen is None else len(self._chosen)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and features."""
-        return (len(self), self._width)
-
-    @property
-    def ndim(self) -> int:
-        """Always 2."""
-        return 2
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return len(self) * self._width
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it would take in memory."""
-        return self.size * self.dtype.itemsize
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, tuple):
-            rows = key[0]
-            if isinstance(rows, (int, np.integer)):
-                return self[rows][key[1:]]
-            return self[rows][(slice(None), *key[1:])]
-        if isinstance(key, (int, np.integer)):
-            i = int(key) + (len(self) if key < 0 else 0)
-            if not 0 <= i < len(self):
-                raise IndexError(f"row {int(key)} is out of range for {len(self)} rows.")
-            return self._read(self._positions(slice(i, i + 1)))[0]
-        return self._read(self._positions(key))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        if copy is False:
-            raise ValueError("rows on disk cannot become an array without a copy.")
-        rows = self[:]
-        return rows if dtype is None else rows.astype(dtype, copy=False)
 
     def select_rows(self, key: Any) -> LazyRows:
         """The chosen rows, still on disk."""
         return LazyRows(
             self._sources,
-            self._width,
+            self.shape[1],
             self.dtype,
-            chosen=self._positions(key),
+            selected=self._in_files(self._numbers(key)),
             functions=self._functions,
             raw_dtype=self._raw_dtype,
         )
@@ -236,32 +196,25 @@ class LazyRows:
             self._sources,
             sample.shape[1],
             sample.dtype,
-            chosen=self._chosen,
+            selected=self._selected,
             functions=(*self._functions, function),
             raw_dtype=self._raw_dtype,
         )
 
-    def _positions(self, key: Any) -> Any:
-        """Row numbers in the files, for a key into this selection."""
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            chosen = np.arange(start, stop, step)
-        else:
-            chosen = np.asarray(key)
-            if chosen.dtype == bool:
-                if chosen.shape != (len(self),):
-                    raise IndexError(f"a mask must have shape ({len(self)},); got {chosen.shape}.")
-                chosen = np.flatnonzero(chosen)
-            chosen = chosen.astype(np.int64).reshape(-1)
-            if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
-                raise IndexError(f"row numbers must be below {len(self)}.")
-            chosen = np.where(chosen < 0, chosen + len(self), chosen)
-        return chosen if self._chosen is None else self._chosen[chosen]
+    def _run(self, start: int, stop: int) -> Any:
+        return self._chosen(np.arange(start, stop))
+
+    def _chosen(self, rows: Any) -> Any:
+        return self._read(self._in_files(rows))
+
+    def _in_files(self, rows: Any) -> Any:
+        """Row numbers in the files, from those in this selection."""
+        return rows if self._selected is None else self._selected[rows]
 
     def _read(self, rows: Any) -> Any:
         """Read rows by number, file by file."""
         if len(rows) == 0:
-            return np.empty((0, self._width), dtype=self.dtype)
+            return np.empty((0, self.shape[1]), dtype=self.dtype)
         owner = np.searchsorted(self._starts, rows, side="right") - 1
         order = None if np.all(np.diff(owner) >= 0) else np.argsort(owner, kind="stable")
         if order is not None:
@@ -289,4 +242,6 @@ class LazyRows:
         return block[rows - low]
 
     def __repr__(self) -> str:
-        return f"LazyRows({len(self)} x {self._width} {self.dtype}, {len(self._sources)} files)"
+        return (
+            f"LazyRows({self.shape[0]} x {self.shape[1]} {self.dtype}, {len(self._sources)} files)"
+        )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import BadFilesError, Problem, one_line
+from bagwise.files.problems import bad_file, check_file, one_line
 
 
 class Table(NamedTuple):
@@ -24,7 +24,7 @@ def read_frame(path: str | Path, text: Sequence[str] | None = None) -> Any:
     import pandas as pd
 
     path = Path(path)
-    _check_file(path)
+    check_file(path)
     try:
         if path.suffix.lower() == ".parquet":
             frame = pd.read_parquet(path)
@@ -40,20 +40,11 @@ def read_frame(path: str | Path, text: Sequence[str] | None = None) -> Any:
         return pd.read_csv(path, encoding="utf-8-sig", **options)
     except UnicodeDecodeError as error:
         what = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
-        raise BadFilesError([Problem(str(path), what)]) from error
+        raise bad_file(path, what) from error
     except pd.errors.EmptyDataError as error:
-        raise BadFilesError([Problem(str(path), "has no columns")]) from error
+        raise bad_file(path, "has no columns") from error
     except (ValueError, OSError) as error:  # pandas' and pyarrow's own errors derive from these
-        raise BadFilesError([Problem(str(path), f"cannot be read: {one_line(error)}")]) from error
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise BadFilesError([Problem(str(path), "does not exist")])
-    if path.is_dir():
-        raise BadFilesError([Problem(str(path), "is a folder, not a file")])
-    if path.stat().st_size == 0:
-        raise BadFilesError([Problem(str(path), "is empty (0 bytes)")])
+        raise bad_file(path, f"cannot be read: {one_line(error)}") from error
 
 
 def require_columns(frame: Any, where: str, names: Sequence[str]) -> None:
@@ -61,7 +52,7 @@ def require_columns(frame: Any, where: str, names: Sequence[str]) -> None:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         has = ", ".join(map(str, frame.columns[:8])) + (", ..." if len(frame.columns) > 8 else "")
-        raise BadFilesError([Problem(where, f"has no column {missing[0]!r}; it has: {has}")])
+        raise bad_file(where, f"has no column {missing[0]!r}; it has: {has}")
 
 
 def read_table(
@@ -78,18 +69,18 @@ def read_table(
     frame = source if hasattr(source, "columns") else read_frame(source, text=[bag])
     require_columns(frame, where, [bag, *(features or [])])
     if len(frame) == 0:
-        raise BadFilesError([Problem(where, "has no rows")])
+        raise bad_file(where, "has no rows")
     has_coords = bool(coords) and all(c in frame.columns for c in coords)
     extras = {bag, instance_labels, *others, *(coords if has_coords else ())}
     if features is None:
         features = [str(c) for c in frame.columns if c not in extras]
     if not features:
-        raise BadFilesError([Problem(where, f"has no feature columns beside {bag!r}")])
+        raise bad_file(where, f"has no feature columns beside {bag!r}")
     X = _numbers(frame, list(features), where)
     ids = frame[bag].to_numpy()
     if frame[bag].isna().any():
         row = int(np.flatnonzero(frame[bag].isna())[0])
-        raise BadFilesError([Problem(where, f"has no {bag!r} in line {row + 2}")])
+        raise bad_file(where, f"has no {bag!r} in line {row + 2}")
     groups = np.asarray([str(v) for v in ids], dtype=object)
     columns: dict[str, Any] = {}
     if has_coords:
@@ -116,14 +107,10 @@ def _numbers(frame: Any, columns: list[str], where: str) -> Any:
             bad = pd.to_numeric(values, errors="coerce").isna().to_numpy()
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise BadFilesError(
-                [
-                    Problem(
-                        where,
-                        f"column {column!r} must hold finite numbers; line {row + 2} has "
-                        f"{values.iloc[row]!r}. Name the feature columns if this is not one",
-                    )
-                ]
+            raise bad_file(
+                where,
+                f"column {column!r} must hold finite numbers; line {row + 2} has "
+                f"{values.iloc[row]!r}. Name the feature columns if this is not one",
             )
     X = frame[columns].apply(pd.to_numeric).to_numpy()
     return X if X.dtype.kind == "f" else X.astype(np.float64)

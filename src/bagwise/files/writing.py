@@ -9,8 +9,11 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bagwise.files.problems import BadFilesError, Problem
+import numpy as np
+
+from bagwise.files.problems import bad_file
 
 
 def check_output(path: str | Path, force: bool = False, holds: Collection[str] = ()) -> Path:
@@ -28,17 +31,17 @@ def check_output(path: str | Path, force: bool = False, holds: Collection[str] =
     """
     path = Path(path)
     if path.exists() and not force:
-        raise BadFilesError([Problem(str(path), "exists already; pass --force to replace it")])
+        raise bad_file(path, "exists already; pass --force to replace it")
     if path.is_dir():
         foreign = sorted(p.name for p in path.iterdir() if p.name not in holds)
         if foreign:
             what = f"holds other files ({foreign[0]}) and is not replaced; choose another place"
-            raise BadFilesError([Problem(str(path), what)])
+            raise bad_file(path, what)
     parent = _existing_parent(path)
     if not parent.is_dir():
-        raise BadFilesError([Problem(str(path), f"cannot be written: {parent} is not a folder")])
+        raise bad_file(path, f"cannot be written: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise BadFilesError([Problem(str(path), f"cannot be written: {parent} is read-only")])
+        raise bad_file(path, f"cannot be written: {parent} is read-only")
     return path
 
 
@@ -60,7 +63,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
     with _said_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            raise BadFilesError([Problem(str(path), "is a folder; a file is to be written there")])
+            raise bad_file(path, "is a folder; a file is to be written there")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)
         draft = Path(name)
@@ -98,6 +101,13 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
+def plain_json(value: Any) -> Any:
+    """NumPy values as JSON knows them: the ``default`` of ``json.dumps``."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
+
+
 def _swap(draft: Path, path: Path) -> None:
     """Put ``draft`` in the place of ``path``; the old folder is removed only afterwards."""
     if not path.exists():
@@ -129,7 +139,7 @@ def _said_about(path: Path) -> Iterator[None]:
             errno.EPERM: "permission denied",
         }
         reason = reasons.get(error.errno or 0, error.strerror or str(error))
-        raise BadFilesError([Problem(str(path), f"cannot be written: {reason}")]) from error
+        raise bad_file(path, f"cannot be written: {reason}") from error
 
 
 def _existing_parent(path: Path) -> Path:

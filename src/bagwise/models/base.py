@@ -110,6 +110,10 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         return y
 
+    def _label_names(self, known: Any) -> Any:
+        """Codes of instance labels as classes again, None where unknown, [N]."""
+        return np.array([*self.classes_, None], dtype=object)[known]  # code -1 is the last
+
     def decision_function(self, bags: Any) -> Any:
         """Score of each bag; > 0 means ``classes_[1]``."""
         raise AttributeError(f"{type(self).__name__} has no decision_function")

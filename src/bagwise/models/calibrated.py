@@ -16,9 +16,10 @@ from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
+from bagwise.core import segments
 from bagwise.core.isotonic import fit_isotonic
 from bagwise.core.platt import fit_platt
-from bagwise.models.base import BagClassifier, TrainingData, two_columns
+from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_columns
 
 
 def _wants_probability(model: Any) -> bool:
@@ -58,8 +59,7 @@ class CalibratedClassifier(BagClassifier):
 
     def _held_out_scores(self, data: TrainingData) -> Any:
         bags, y, known = data
-        names = np.array([*self.classes_, None], dtype=object)  # code -1 is the last: unknown
-        labels = bags.split(names[known])
+        labels = bags.split(self._label_names(known))
         scores = np.full(len(bags), np.nan)
         for train, test in self._inner_splits(y):
             model = clone(self).set_params(probability=False)
@@ -97,3 +97,27 @@ class CalibratedClassifier(BagClassifier):
     def predict_proba(self, bags: Any) -> Any:
         """Class probabilities of each bag, shape (n_bags, 2); needs ``probability=True``."""
         return two_columns(expit(self.decision_function(bags)))
+
+
+class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
+    """A calibrated classifier whose bags score as their best instance does.
+
+    A subclass implements ``_raw_instance_scores(bags)`` on validated bags; the calibration of
+    the bags then serves the instances too.
+    """
+
+    def _raw_instance_scores(self, bags: Any) -> Any:
+        """Uncalibrated score of each instance; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no raw scores of instances")
+
+    def _raw_scores(self, bags: Any) -> Any:
+        return segments.max(self._raw_instance_scores(bags), bags.offsets)
+
+    def decision_function_instances(self, bags: Any) -> Any:
+        """Score of each instance; the bag's score is the largest of its instances'."""
+        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
+
+    @available_if(_wants_probability)
+    def predict_proba_instances(self, bags: Any) -> Any:
+        """Class probabilities of each instance, by the calibration of the bags."""
+        return two_columns(expit(self.decision_function_instances(bags)))

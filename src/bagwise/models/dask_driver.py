@@ -6,13 +6,25 @@ worker is computed again by another, to the same result.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from importlib.util import find_spec
-from operator import itemgetter
-from typing import Any
+from operator import add, itemgetter
+from typing import Any, NamedTuple
 
-# Parts per worker: a lost worker's share is spread over the others, and lengths even out.
-_PARTS_PER_WORKER = 2
+from bagwise.models.drivers import Sum
+
+# Statistics added by one task, and gathered by the client at most.
+_FAN_IN = 8
+
+
+class Held(NamedTuple):
+    """A part on a worker, with the result that was made of it."""
+
+    pair: Any  # future of (part, result)
+    home: str  # address of the worker that works on it
 
 
 class Dask:
@@ -26,7 +38,8 @@ class Dask:
 
     def __init__(self, client: Any = None) -> None:
         self.client = _active_client() if client is None else client
-        self.n_parts = max(1, _PARTS_PER_WORKER * self._check_workers())
+        # One part per thread: every worker does its share in one task and sends one result.
+        self.n_parts = self._check_workers()
 
     def _check_workers(self) -> int:
         """Number of worker threads; every worker must have bagwise."""
@@ -38,19 +51,18 @@ class Dask:
                 f"bagwise is not installed on {len(without)} Dask worker(s), the first is "
                 f"{without[0]}; install the same version on every worker."
             )
-        if not here:
-            raise ValueError("the Dask client has no workers; start some, or use driver='serial'.")
-        return sum(self.client.nthreads().values())
+        return len(self._threads())
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
-        """Results in order."""
+        """Results in order, with at most two blocks per thread under way."""
         shared = self.client.submit(_same, function, pure=False)
-        futures = [
-            self.client.submit(_call, shared, *block, pure=False)
-            for block in zip(*blocks, strict=True)
-        ]
-        for future in futures:
-            yield future.result()
+        homes, waiting = self._homes(), deque[Any]()
+        for block in zip(*blocks, strict=True):
+            waiting.append(self.client.submit(_call, shared, *block, **_at(next(homes))))
+            if len(waiting) > 2 * self.n_parts:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def sweep(
         self,
@@ -61,12 +73,44 @@ class Dask:
         """New parts stay on the workers, as futures; results are gathered in order."""
         # One task carries the function, with q in it, for all parts and for recomputation.
         shared = self.client.submit(_same, function, pure=False)
-        pairs = [self.client.submit(_call, shared, part, pure=False) for part in parts]
-        new = [self.client.submit(itemgetter(0), pair, pure=False) for pair in pairs]
-        results = [self.client.submit(itemgetter(1), pair, pure=False) for pair in pairs]
-        for result in results:
+        homes, held = self._homes(), []
+        work: tuple[Any, ...]
+        for part in parts:
+            if isinstance(part, Held):
+                home, work = part.home, (_call_on_first, shared, part.pair)
+            else:  # seen for the first time: dealt out in turn
+                home, work = next(homes), (_call, shared, part)
+            held.append(Held(self.client.submit(*work, **_at(home)), home))
+        results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
+        for result in self._added(results) if isinstance(receive, Sum) else results:
             receive(result.result())
-        return new
+        return held
+
+    def _added(self, results: list[Any]) -> list[Any]:
+        """Sums of neighbours, and sums of those, until few are left for the client to gather."""
+        while len(results) > _FAN_IN:
+            groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
+            results = [self.client.submit(_add, *group, pure=False) for group in groups]
+        return results
+
+    def _homes(self) -> Iterator[str]:
+        """The worker of each thread there is now, in turn without end; asked for at first use."""
+        yield from itertools.cycle(self._threads())
+
+    def _threads(self) -> list[str]:
+        threads = [home for home, n in self.client.nthreads().items() for _ in range(n)]
+        if not threads:
+            raise ValueError("the Dask client has no workers; start some, or use driver='serial'.")
+        return threads
+
+
+def _at(home: str) -> dict[str, Any]:
+    """Options of a task that is to run on one worker.
+
+    Left to itself the scheduler takes tasks to where their data are. All depend on the one that
+    holds the function, so all would go to one worker. Others are allowed for when it is lost.
+    """
+    return {"workers": [home], "allow_other_workers": True, "pure": False}
 
 
 def _active_client() -> Any:
@@ -81,6 +125,11 @@ def _active_client() -> Any:
         ) from error
 
 
+def _add(first: Any, *others: Any) -> Any:
+    """Not in place: what a worker holds may be asked for again."""
+    return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -91,3 +140,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
     with threadpool_limits(1, user_api="blas"):
         return function(*arguments)
+
+
+def _call_on_first(function: Callable[..., Any], pair: tuple[Any, Any]) -> Any:
+    return _call(function, pair[0])

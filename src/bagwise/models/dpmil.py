@@ -11,27 +11,27 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
-from bagwise.core.dirichlet import Prior, Statistics
+from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, TrainingData
+from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import DRIVERS, Driver, Serial, Threads, make_driver
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
-# k-means only has to start the mixtures: it sees at most this many instances of a class.
-_START_ROWS = 20_000
 
 
 class DPMIL(InstanceClassifier):
@@ -70,6 +70,13 @@ class DPMIL(InstanceClassifier):
         instances. ``covariance_floor`` is added to it either way.
     bag_rule : {"noisy-or", "max"}
         How the instances' probabilities become that of their bag.
+    calibrate : bool
+        Platt-scale the instance log-odds, so that the bags they make by ``bag_rule`` fit the
+        labels of bags that were left out. One monotone map per class: instances keep their
+        order. False gives the paper's probabilities, which are far too sure.
+    cv : int
+        Folds of bags left out in turn for the calibration. Labels and mixtures are inferred
+        anew without them, so that a fit with ``calibrate`` takes up to ``cv`` times as long.
     max_iter : int
         Most iterations.
     tol : float
@@ -100,6 +107,8 @@ class DPMIL(InstanceClassifier):
         Of the clusters' Gaussian-Wishart posteriors.
     class_log_prior_ : array of shape (n_classes,)
         Log share of each class among the training instances.
+    platt_ : tuple of Platt, or None
+        With ``calibrate``, the map of each class but the background.
     instance_labels_ : array of shape (n_instances,)
         The class inferred for each training instance.
     bound_, bounds_ : float and array
@@ -117,6 +126,7 @@ class DPMIL(InstanceClassifier):
     """
 
     _multi_class = True
+    platt_: tuple[Platt, ...] | None = None  # also of models stored before there was one
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "concentration": [Interval(Real, 0, None, closed="neither")],
@@ -127,6 +137,8 @@ class DPMIL(InstanceClassifier):
         "mean_prior": [None, "array-like"],
         "covariance_prior": [None, "array-like", Interval(Real, 0, None, closed="neither")],
         "bag_rule": [StrOptions({"noisy-or", "max"})],
+        "calibrate": ["boolean"],
+        "cv": [Interval(Integral, 2, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
@@ -148,6 +160,8 @@ class DPMIL(InstanceClassifier):
         mean_prior: Any = None,
         covariance_prior: Any = None,
         bag_rule: str = "noisy-or",
+        calibrate: bool = True,
+        cv: int = 5,
         max_iter: int = 100,
         tol: float = 1e-6,
         n_init: int = 1,
@@ -165,6 +179,8 @@ class DPMIL(InstanceClassifier):
         self.mean_prior = mean_prior
         self.covariance_prior = covariance_prior
         self.bag_rule = bag_rule
+        self.calibrate = calibrate
+        self.cv = cv
         self.max_iter = max_iter
         self.tol = tol
         self.n_init = n_init
@@ -187,29 +203,61 @@ class DPMIL(InstanceClassifier):
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
-        run = _runner(make_driver(self.n_jobs, self.driver), data, prior)
-        blocks = _block_source(data, prior)
+        n_folds = self.cv if self.calibrate else 1
+        work = _Work(make_driver(self.n_jobs, self.driver), data, prior, n_folds)
         labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
         if self.n_init > 1:
-            labels.append(constrained.witness_labels(blocks, prior))
-        best: State | None = None
+            labels.append(constrained.witness_labels(work.blocks(), prior))
+        best: tuple[State, _Start] | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
-            for i, n_clusters in enumerate(_start_sizes(self.n_components, self.n_init)):
+            for i, n_clusters in enumerate(start_sizes(self.n_components, self.n_init)):
                 clusters = self._clusters(data, labels[i % 2], n_clusters, prior, rng)
-                state = constrained.infer(
-                    blocks,
-                    self._start(blocks(), labels[i % 2], clusters, prior),
-                    prior,
-                    max_iter=self.max_iter,
-                    tol=self.tol,
-                    report=report,
-                    run=run,
-                )
-                if best is None or state.bounds[-1] > best.bounds[-1]:
-                    best = state
+                start = _Start(labels[i % 2], clusters)
+                state = self._infer(work, start, report=report)
+                if best is None or state.bounds[-1] > best[0].bounds[-1]:
+                    best = state, start
         assert best is not None
-        self._store(best, prior)
+        self._store(best[0], prior)
+        self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
         return self
+
+    def _infer(
+        self, work: _Work, start: _Start, without: int | None = None, report: Any = None
+    ) -> State:
+        """Coordinate ascent on all bags, or without those of one fold."""
+        blocks = work.blocks(without)
+        rows = slice(None) if without is None else work.rows(work.folds != without)
+        return constrained.infer(
+            blocks,
+            self._statistics(blocks(), start.labels[rows], start.clusters[rows], work.prior),
+            work.prior,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            report=report,
+            run=work.runner(without),
+        )
+
+    def _calibration(self, work: _Work, start: _Start) -> tuple[Platt, ...]:
+        """The map of each class's log-odds, from its bags and those of the background."""
+        y, offsets = work.data.y, work.data.bags.offsets
+        odds = self._against_background(self._held_out_densities(work, start))
+        maps = []
+        for c in range(1, len(self.classes_)):
+            chosen = np.flatnonzero((y == 0) | (y == c))
+            rows, its_offsets = segments.take(offsets, chosen)
+            maps.append(
+                fit_instance_platt(odds[rows, c], its_offsets, y[chosen] > 0, self.bag_rule)
+            )
+        return tuple(maps)
+
+    def _held_out_densities(self, work: _Work, start: _Start) -> Any:
+        """Log predictive densities of each instance, inferred without its fold's bags, [N, C]."""
+        out = np.empty((work.data.bags.n_instances, len(self.classes_)))
+        for fold in range(int(work.folds.max()) + 1):
+            mixtures = self._infer(work, start, without=fold).mixtures
+            score = partial(_log_predictive, mixtures=mixtures, prior=work.prior)
+            out[work.rows(work.folds == fold)] = work.run_fold(score, np.concatenate, fold)
+        return out
 
     def _make_prior(self, bags: Bags) -> Prior:
         diagonal = self.covariance_type == "diag"
@@ -221,13 +269,13 @@ class DPMIL(InstanceClassifier):
                 f"DPMIL needs instances that differ; all {bags.n_instances} instances are equal."
             )
         if self.mean_prior is not None:
-            mean = _checked_shape("mean_prior", self.mean_prior, (D,))
+            mean = checked_shape("mean_prior", self.mean_prior, (D,))
         if self.covariance_prior is not None:
             shape = covariance.shape
             given = self.covariance_prior
             if isinstance(given, Real):
                 given = float(given) * (np.ones(D) if diagonal else np.eye(D))
-            covariance = _checked_shape("covariance_prior", given, shape)
+            covariance = checked_shape("covariance_prior", given, shape)
         nu0 = self.degrees_of_freedom_prior
         least = 0 if diagonal else D - 1
         if nu0 is None:
@@ -237,7 +285,7 @@ class DPMIL(InstanceClassifier):
                 f"degrees_of_freedom_prior must be larger than {least}, the number of features "
                 f"less one; got {nu0}."
             )
-        root = _prior_root(covariance, self.covariance_floor * variance)
+        root = prior_root(covariance, self.covariance_floor * variance)
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
     def _clusters(
@@ -247,10 +295,10 @@ class DPMIL(InstanceClassifier):
         clusters = np.empty(len(labels), dtype=np.int64)
         for c in range(len(self.classes_)):
             rows = np.flatnonzero(labels == c)
-            clusters[rows] = _cluster(data.bags.instances, rows, n_clusters, prior, rng)
+            clusters[rows] = cluster(data.bags.instances, rows, n_clusters, prior, rng)
         return clusters
 
-    def _start(
+    def _statistics(
         self, blocks: Iterator[Block], labels: Any, clusters: Any, prior: Prior
     ) -> tuple[Statistics, ...]:
         """Statistics of the mixtures that have these clusters for components."""
@@ -291,8 +339,7 @@ class DPMIL(InstanceClassifier):
         out = np.empty((bags.n_instances, len(self.classes_)))
         for rows, X in _numbered_rows(bags):
             Z = dirichlet.whiten(X, self._prior)
-            for c, mixture in enumerate(self._mixtures):
-                out[rows, c] = dirichlet.log_predictive(Z, mixture, self._prior)
+            out[rows] = constrained.log_predictive(Z, self._mixtures, self._prior)
         return out
 
     def assign(self, bags: Any) -> Any:
@@ -313,7 +360,7 @@ class DPMIL(InstanceClassifier):
         return out
 
     def decision_function_instances(self, bags: Any) -> Any:
-        """Log-odds of each instance against the background, plus the log prior odds.
+        """Log-odds of each instance against the background, calibrated where asked for.
 
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
         column is 0.
@@ -347,7 +394,14 @@ class DPMIL(InstanceClassifier):
 
     def _odds(self, bags: Bags) -> Any:
         """Log-odds of every class against the background, [N, C]; the first column is 0."""
-        log_posterior = self._log_density(bags) + self.class_log_prior_
+        odds = self._against_background(self._log_density(bags))
+        for c, platt in enumerate(self.platt_ or (), start=1):
+            odds[:, c] = platt.log_odds(odds[:, c])
+        return odds
+
+    def _against_background(self, log_density: Any) -> Any:
+        """Log-odds by the densities and the classes' shares, [N, C]."""
+        log_posterior = log_density + self.class_log_prior_
         return log_posterior - log_posterior[:, :1]
 
     def _bag_odds(self, bags: Bags) -> Any:
@@ -357,34 +411,6 @@ class DPMIL(InstanceClassifier):
         for c in range(1, odds.shape[1]):
             out[:, c] = rules.bag_log_odds(odds[:, c], bags.offsets, self.bag_rule)
         return out
-
-
-def _checked_shape(name: str, value: Any, shape: tuple[int, ...]) -> Any:
-    value = np.asarray(value, dtype=np.float64)
-    if value.shape != shape or not np.isfinite(value).all():
-        raise ValueError(
-            f"{name} must be finite, of shape {shape} for these bags; got shape {value.shape}."
-        )
-    return value
-
-
-def _prior_root(covariance: Any, floor: float) -> Any:
-    """Cholesky factor, or square root, of the prior covariance with its floor."""
-    if covariance.ndim == 1:
-        if np.any(covariance + floor <= 0):
-            j = int(np.flatnonzero(covariance + floor <= 0)[0])
-            raise ValueError(
-                f"feature {j} has prior variance {covariance[j]:g}; it must be positive. Use a "
-                "covariance_floor > 0 where features are constant."
-            )
-        return np.sqrt(covariance + floor)
-    try:
-        return np.linalg.cholesky(covariance + floor * np.eye(len(covariance)))
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the prior covariance must be positive definite, and it is not: features are "
-            f"constant or linearly dependent. Use a covariance_floor > 0; it adds {floor:g} now."
-        ) from None
 
 
 def _check_known(data: TrainingData, classes: Any) -> None:
@@ -412,55 +438,6 @@ def _check_known(data: TrainingData, classes: Any) -> None:
         )
 
 
-def _start_sizes(n_components: int, n_init: int) -> list[int]:
-    """Clusters per class of each start: from all components down to one."""
-    if n_init == 1:
-        return [n_components]
-    return [round(size) for size in np.geomspace(n_components, 1, n_init)]
-
-
-def _cluster(instances: Any, rows: Any, n_clusters: int, prior: Prior, rng: Any) -> Any:
-    """Cluster number of the given rows by k-means, 0 being the largest cluster.
-
-    The rows are put into an order of their own, by a random projection, so that neither the
-    order of the bags nor that of the instances changes what k-means sees.
-    """
-    seed = rng.randint(np.iinfo(np.int32).max)
-    own = np.random.RandomState(seed)
-    direction = own.standard_normal(len(prior.mean))
-    chunks = [rows[i : i + _START_ROWS] for i in range(0, len(rows), _START_ROWS)]
-    Z = dirichlet.whiten(np.asarray(instances[chunks[0]]), prior)
-    place = [Z @ direction]
-    place += [dirichlet.whiten(np.asarray(instances[c]), prior) @ direction for c in chunks[1:]]
-    order = np.argsort(np.concatenate(place))
-    if len(chunks) > 1:
-        order = order[np.sort(own.choice(len(order), _START_ROWS, replace=False))]
-        Z = dirichlet.whiten(np.asarray(instances[rows[order]]), prior)
-    else:
-        Z = Z[order]
-    n_found = min(n_clusters, _n_distinct(Z, Z @ direction, n_clusters))
-    kmeans = KMeans(n_found, n_init=1, random_state=seed).fit(Z)
-    found = np.empty(len(rows), dtype=np.int64)
-    found[order] = kmeans.labels_
-    if len(chunks) > 1:
-        whitened = (dirichlet.whiten(np.asarray(instances[c]), prior) for c in chunks)
-        found = np.concatenate([kmeans.predict(Z) for Z in whitened])
-    rank = np.empty(n_clusters, dtype=np.int64)
-    rank[np.argsort(-np.bincount(found, minlength=n_clusters), kind="stable")] = np.arange(
-        n_clusters
-    )
-    return rank[found]
-
-
-def _n_distinct(Z: Any, place: Any, enough: int) -> int:
-    """Number of distinct rows, or ``enough`` where there are surely that many."""
-    steps = np.round((place - place.min()) / (np.ptp(place) or 1.0) * 1e6)
-    # Rounding can tear equal rows into two steps, never into more.
-    if len(np.unique(steps)) > 2 * enough:
-        return enough
-    return len(np.unique(Z, axis=0))
-
-
 def _bag_runs(offsets: Any) -> Iterator[tuple[int, int]]:
     """Neighbouring bags of about `_ROWS` instances together, as (first, last + 1)."""
     first = 0
@@ -482,24 +459,36 @@ def _rows(bags: Bags) -> Iterator[Any]:
         yield X
 
 
-def _blocks(data: TrainingData, prior: Prior) -> Iterator[Block]:
+def _blocks(data: TrainingData, prior: Prior, wanted: Any = None) -> Iterator[Block]:
+    """All bags, or those wanted ([B] bool), a block at a time."""
     offsets = data.bags.offsets
     for first, last in _bag_runs(offsets):
         rows = slice(int(offsets[first]), int(offsets[last]))
-        yield Block(
-            dirichlet.whiten(np.asarray(data.bags.instances[rows]), prior),
-            offsets[first : last + 1] - offsets[first],
-            data.y[first:last],
-            data.instance_labels[rows],
-        )
+        X, known = data.bags.instances[rows], data.instance_labels[rows]
+        its_offsets, y = offsets[first : last + 1] - offsets[first], data.y[first:last]
+        if wanted is not None:
+            chosen = np.flatnonzero(wanted[first:last])
+            if len(chosen) == 0:
+                continue
+            inside, its_offsets = segments.take(its_offsets, chosen)
+            X, known, y = X[inside], known[inside], y[chosen]
+        yield Block(dirichlet.whiten(np.asarray(X), prior), its_offsets, y, known)
 
 
-def _block_source(data: TrainingData, prior: Prior) -> Callable[[], Iterator[Block]]:
-    """A fresh pass over the data at every call; what fits one block is prepared only once."""
-    if data.bags.n_instances > _ROWS:
-        return lambda: _blocks(data, prior)
-    held = tuple(_blocks(data, prior))
-    return lambda: iter(held)
+def _folds(bags: Bags, y: Any, n_folds: int) -> Any:
+    """Fold of each bag, [B]: every class is dealt out evenly.
+
+    Bags are dealt in an order of their own, by a random projection, so that the order they come
+    in changes nothing.
+    """
+    if n_folds == 1:
+        return np.zeros(len(bags), dtype=np.int64)
+    direction = np.random.RandomState(0).standard_normal(bags.n_features)
+    place = np.concatenate([X @ direction for X in _rows(bags)])
+    order = np.lexsort((segments.max(place, bags.offsets), y))
+    folds = np.empty(len(bags), dtype=np.int64)
+    folds[order] = np.arange(len(bags)) % min(n_folds, len(bags))
+    return folds
 
 
 class _Share(NamedTuple):
@@ -507,43 +496,89 @@ class _Share(NamedTuple):
 
     data: TrainingData
     prior: Prior
+    folds: Any  # [b]
 
 
 @dataclass(frozen=True)
 class _OverShare:
-    """A sweep over the blocks of a share; picklable, for clusters."""
+    """A function of the blocks of a share, of one fold, or of all others; picklable."""
 
-    function: Callable[[Block], constrained.Sweep]
+    function: Callable[[Block], Any]
+    merge: Callable[[Any], Any]
+    fold: int | None = None
+    held_out: bool = False
 
-    def __call__(self, share: _Share) -> tuple[_Share, constrained.Sweep]:
-        return share, constrained.merge(map(self.function, _blocks(*share)))
-
-
-def _shares(data: TrainingData, prior: Prior, n_shares: int) -> list[_Share]:
-    """Neighbouring bags, about as many instances in each share."""
-    bags = read_plainly(data.bags)  # a memory map travels as its file's name
-    goals = np.arange(1, n_shares) * (bags.n_instances / n_shares)
-    edges = np.unique([0, *np.searchsorted(bags.offsets, goals), len(bags)])
-    shares = []
-    for first, last in itertools.pairwise(edges.tolist()):
-        known = data.instance_labels[bags.offsets[first] : bags.offsets[last]]
-        shares.append(_Share(TrainingData(bags[first:last], data.y[first:last], known), prior))
-    return shares
+    def __call__(self, share: _Share) -> tuple[_Share, list[Any]]:
+        wanted = None if self.fold is None else (share.folds == self.fold) == self.held_out
+        found = list(map(self.function, _blocks(share.data, share.prior, wanted)))
+        return share, [self.merge(found)] if found else []
 
 
-def _runner(driver: Driver, data: TrainingData, prior: Prior) -> Callable[..., Iterable[Any]]:
-    """How `constrained.infer` runs a sweep: over blocks here, or over shares kept elsewhere."""
-    if isinstance(driver, (Serial, Threads)):
-        return driver.map
-    shares: list[Any] = _shares(data, prior, driver.n_parts)
+class _Start(NamedTuple):
+    """Where inference starts."""
 
-    def run(function: Callable[[Block], constrained.Sweep], _: Iterable[Block]) -> list[Any]:
-        nonlocal shares
+    labels: Any  # [N] class of each instance
+    clusters: Any  # [N] its cluster within the class
+
+
+class _Work:
+    """Runs functions of blocks where the driver says: over blocks here, or shares elsewhere."""
+
+    def __init__(self, driver: Driver, data: TrainingData, prior: Prior, n_folds: int) -> None:
+        self.driver, self.data, self.prior = driver, data, prior
+        self.folds = _folds(data.bags, data.y, n_folds)
+        self.here = isinstance(driver, (Serial, Threads))
+        self.shares: list[Any] = [] if self.here else self._make_shares(driver.n_parts)
+
+    def _make_shares(self, n_shares: int) -> list[_Share]:
+        """Neighbouring bags, about as many instances in each share."""
+        bags = read_plainly(self.data.bags)  # a memory map travels as its file's name
+        goals = np.arange(1, n_shares) * (bags.n_instances / n_shares)
+        edges = np.unique([0, *np.searchsorted(bags.offsets, goals), len(bags)])
+        shares = []
+        for first, last in itertools.pairwise(edges.tolist()):
+            known = self.data.instance_labels[bags.offsets[first] : bags.offsets[last]]
+            data = TrainingData(bags[first:last], self.data.y[first:last], known)
+            shares.append(_Share(data, self.prior, self.folds[first:last]))
+        return shares
+
+    def rows(self, wanted: Any) -> Any:
+        """Instances of the bags wanted ([B] bool), in order."""
+        return segments.take(self.data.bags.offsets, np.flatnonzero(wanted))[0]
+
+    def blocks(self, without: int | None = None) -> Callable[[], Iterator[Block]]:
+        """A fresh pass over the data at every call; what fits one block is prepared only once."""
+        wanted = None if without is None else self.folds != without
+        if self.data.bags.n_instances > _ROWS:
+            return lambda: _blocks(self.data, self.prior, wanted)
+        held = tuple(_blocks(self.data, self.prior, wanted))
+        return lambda: iter(held)
+
+    def runner(self, without: int | None = None) -> Callable[..., Iterable[Any]]:
+        """How `constrained.infer` runs a sweep over all bags, or without those of a fold."""
+        if self.here:
+            return self.driver.map
+        return lambda function, _: self._run_elsewhere(
+            _OverShare(function, constrained.merge, without)
+        )
+
+    def run_fold(
+        self, function: Callable[[Block], Any], merge: Callable[[Any], Any], fold: int
+    ) -> Any:
+        """The merged results of a function of the blocks of one fold."""
+        if self.here:
+            blocks: Any = _blocks(self.data, self.prior, self.folds == fold)  # lazily
+            return merge(list(self.driver.map(function, blocks)))
+        return merge(self._run_elsewhere(_OverShare(function, merge, fold, held_out=True)))
+
+    def _run_elsewhere(self, function: _OverShare) -> list[Any]:
         found: list[Any] = []
-        shares = driver.sweep(_OverShare(function), shares, found.append)
+        self.shares = self.driver.sweep(function, self.shares, found.extend)
         return found
 
-    return run
+
+def _log_predictive(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+    return constrained.log_predictive(block.Z, mixtures, prior)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bagwise.core.blocks import whole_segments
+
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
 # On a GPU launches cost more than the cache saves.
@@ -58,14 +60,11 @@ def cut(offsets: Any, chunk_size: int = CHUNK_SIZE, n_chunks: int = CHUNKS_PER_S
     [((0, 3),), ((3, 6), (6, 9), (9, 10))]
     """
     offsets = np.asarray(offsets)
-    spans, first, n_bags = [], 0, len(offsets) - 1
-    while first < n_bags:
-        limit = offsets[first] + n_chunks * chunk_size
-        last = max(int(np.searchsorted(offsets, limit, side="right")) - 1, first + 1)
+    spans = []
+    for first, last in whole_segments(offsets, n_chunks * chunk_size):
         start, stop = int(offsets[first]), int(offsets[last])
         edges = [*range(start, stop, chunk_size), stop]
         spans.append(Span(first, last, tuple(itertools.pairwise(edges))))
-        first = last
     return spans
 
 
@@ -86,7 +85,8 @@ class Driver(Protocol):
     ) -> list[Any]:
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
-        Only the results travel; what a part holds stays with whoever works on it.
+        Only the results travel; what a part holds stays with whoever works on it. Where
+        ``receive`` is a `Sum`, neighbouring results may be added on the way.
         """
         ...
 
@@ -206,3 +206,26 @@ def total(parts: Any) -> Any:
         for i, value in enumerate(part):
             sums[i] += value
     return type(first)(*sums)
+
+
+class Sum:
+    """Adds statistics as they arrive.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> from bagwise.models.drivers import Serial, Sum
+    >>> class Count(NamedTuple):
+    ...     n: int
+    >>> sums = Sum()
+    >>> parts = Serial().sweep(lambda part: (part, Count(len(part))), ["ab", "cde"], sums)
+    >>> sums.value
+    Count(n=5)
+    """
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def __call__(self, statistics: Any) -> None:
+        """Take in one more."""
+        self.value = statistics if self.value is None else total([self.value, statistics])

@@ -7,6 +7,7 @@ that scikit-learn's Pipeline would drop.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar
@@ -221,7 +222,13 @@ class BagPipeline(Pipeline):
     _last_step_arguments: ClassVar[tuple[str, ...]] = ("instance_labels", "validation")
 
     def fit(self, bags: Any, y: Any = None, **params: Any) -> BagPipeline:
-        """Fit the steps in turn; ``instance_labels`` go to the last one."""
+        """Fit the steps in turn; ``instance_labels`` go to the last one.
+
+        A step that takes rows, such as ``StandardScaler()``, is wrapped in an
+        `InstanceTransformer`, or comes after `BagStatistics`.
+        """
+        if not isinstance(bags, Bags):  # so that such a step says so, whatever was given
+            bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="BagPipeline")
         last = self.steps[-1][0]
         for name in self._last_step_arguments:
             if name in params:
@@ -258,6 +265,25 @@ class BagPipeline(Pipeline):
         """Latent mean and variance of each instance, by the last step."""
         bags = self._before_last(bags)
         return self._final_estimator.predict_latent(bags, **params)
+
+
+def last_step(model: Any) -> Any:
+    """The model at the end of a pipeline, or the model itself."""
+    return model[-1] if hasattr(model, "steps") else model
+
+
+def positive_proba(model: Any, bags: Any, twin: str = "") -> tuple[Any, Any]:
+    """Probability of the positive class and its standard deviation, NaN where there is none.
+
+    Only Gaussian processes know how sure they are; a pipeline passes the question on. ``twin``
+    is "" for bags or "_instances".
+    """
+    name = f"predict_proba{twin}"
+    if "return_std" in inspect.signature(getattr(last_step(model), name)).parameters:
+        proba, std = getattr(model, name)(bags, return_std=True)
+        return proba[:, 1], std
+    p = getattr(model, name)(bags)[:, 1]
+    return p, np.full(len(p), np.nan)
 
 
 def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> BagPipeline:

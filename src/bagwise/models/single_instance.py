@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
-from bagwise.core import rules, segments
+from bagwise.core import rules
 from bagwise.models.base import InstanceClassifier, two_columns
 
 
@@ -64,9 +64,8 @@ class SingleInstance(InstanceClassifier):
                 f"bag_rule='noisy-or' needs instance probabilities, but "
                 f"{type(self.estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
-        inherited = segments.spread(y, bags.offsets)
         self.estimator_ = clone(self.estimator)
-        self.estimator_.fit(bags.instances, np.where(known >= 0, known, inherited))
+        self.estimator_.fit(bags.instances, rules.inherited_labels(y, known, bags.offsets))
         return self
 
     def decision_function_instances(self, bags: Any) -> Any:
@@ -87,7 +86,7 @@ class SingleInstance(InstanceClassifier):
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, bags: Any) -> Any:
         """Class probabilities of each bag by the bag rule."""
-        return two_columns(1 / (1 + np.exp(-self.decision_function(bags))))
+        return two_columns(expit(self.decision_function(bags)))
 
     def _scores(self, bags: Bags) -> Any:
         if hasattr(self.estimator_, "predict_proba"):

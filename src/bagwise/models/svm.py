@@ -13,20 +13,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
-from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
+from bagwise.core.working_set import solve_on_working_set
+from bagwise.models.base import TrainingData
+from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
 
 # Up to this many rows libsvm gets them all; beyond, a working set.
 DIRECT_ROWS = 1000
@@ -132,7 +131,7 @@ class _KernelMachine(CalibratedClassifier):
         )
 
 
-class MISVM(_KernelMachine, InstanceClassifier):
+class MISVM(_KernelMachine, BestInstanceClassifier):
     """Maximum-margin multiple-instance learning, by bags ("MI") or by instances ("mi").
 
     A bag scores as its best instance. MI-SVM alternates between a support vector machine and
@@ -329,21 +328,19 @@ class MISVM(_KernelMachine, InstanceClassifier):
     def _solve(self, A: Any, t: Any, w: Any, active: Any) -> tuple[SVC, Any, float]:
         """The SVC on rows A, which rows support it, and its objective.
 
-        On many rows only a working set is given to libsvm and grown by the rows that violate
-        their margin, until none does: the same optimum, since a row outside has multiplier 0.
+        On many rows libsvm gets a working set, which starts with the ``active`` ones.
         """
         if A.shape[0] <= DIRECT_ROWS or callable(self.kernel):
             active = np.ones(A.shape[0], dtype=bool)
-        while True:
-            inside, outside = np.flatnonzero(active), np.flatnonzero(~active)
-            svc = self._new_svc().fit(A[inside], t[inside], sample_weight=w[inside])
-            if len(outside):
-                margin = (2.0 * t[outside] - 1) * self._svc_scores(svc, A[outside])
-                outside = outside[margin < 1 - self.tol]
-            if len(outside) == 0:
-                used = inside[svc.support_]
-                return svc, used, self._objective(svc, A[used])
-            active[outside] = True
+        svc, inside = solve_on_working_set(
+            t,
+            active,
+            lambda rows: self._new_svc().fit(A[rows], t[rows], sample_weight=w[rows]),
+            lambda svc, rows: self._svc_scores(svc, A[rows]),
+            self.tol,
+        )
+        used = inside[svc.support_]
+        return svc, used, self._objective(svc, A[used])
 
     def _row_weights(self, data: TrainingData) -> Any:
         """Weight of each training row: its bag's, shared by a bag's rows where slack says so."""
@@ -390,18 +387,6 @@ class MISVM(_KernelMachine, InstanceClassifier):
 
     def _raw_instance_scores(self, bags: Bags) -> Any:
         return self._svc_scores(self.svc_, bags.instances)
-
-    def _raw_scores(self, bags: Bags) -> Any:
-        return segments.max(self._raw_instance_scores(bags), bags.offsets)
-
-    def decision_function_instances(self, bags: Any) -> Any:
-        """Score of each instance; the bag's score is the largest of its instances'."""
-        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
-
-    @available_if(_wants_probability)
-    def predict_proba_instances(self, bags: Any) -> Any:
-        """Class probabilities of each instance, by the calibration of the bags."""
-        return two_columns(expit(self.decision_function_instances(bags)))
 
 
 def _means(X: Any, offsets: Any, use: Any) -> Any:

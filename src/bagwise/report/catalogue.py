@@ -17,10 +17,7 @@ def catalogue() -> list[dict[str, Any]]:
     ('musk1', 92)
     """
     bundled = {
-        "musk1": (
-            "molecules, musk or not",
-            datasets.load_musk1,
-        ),
+        "musk1": ("molecules, musk or not", datasets.load_musk1),
         "musk2": ("more conformations", datasets.load_musk2),
         "elephant": ("images by segments", datasets.load_elephant),
         "fox": ("images by segments", datasets.load_fox),

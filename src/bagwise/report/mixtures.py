@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from bagwise.models.pipeline import last_step
+
 
 def plot_mixture_weights(model: Any, ax: Any = None) -> Any:
     """Bars of the mixture weights of each class, heaviest cluster first.
@@ -36,7 +38,7 @@ def plot_mixture_weights(model: Any, ax: Any = None) -> Any:
     >>> len(ax.patches)
     8
     """
-    model = model.steps[-1][1] if hasattr(model, "steps") else model
+    model = last_step(model)
     check_is_fitted(model)
     if not hasattr(model, "weights_"):
         raise ValueError(f"mixture weights are those of DPMIL; got {type(model).__name__}.")

@@ -12,6 +12,7 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.evaluate import reliability_curve
+from bagwise.models.pipeline import last_step
 
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"
 
@@ -290,7 +291,7 @@ class BoundDisplay:
     @classmethod
     def from_estimator(cls, model: Any, *, ax: Any = None) -> BoundDisplay:
         """Plot ``bound_history_`` of a fitted model, or of a pipeline's last step."""
-        last = model[-1] if hasattr(model, "steps") else model
+        last = last_step(model)
         if not hasattr(last, "bound_history_"):
             raise ValueError(f"{type(last).__name__} has no bound_history_: nothing to plot.")
         return cls(last.bound_history_, type(last).__name__).plot(ax)

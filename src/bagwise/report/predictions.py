@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.models.pipeline import positive_proba
 
 
 class Predictions(NamedTuple):
@@ -52,7 +52,7 @@ def predict_tables(
     """
     import pandas as pd
 
-    p, std = _probability(model, bags, "predict_proba")
+    p, std = _probability(model, bags, "")
     classes = np.asarray(model.classes_)
     scores = None
     if p is None:
@@ -72,7 +72,7 @@ def _instance_table(model: Any, bags: Bags) -> Any:
 
     if not hasattr(model, "decision_function_instances"):
         return None
-    p, std = _probability(model, bags, "predict_proba_instances")
+    p, std = _probability(model, bags, "_instances")
     owner = bags.bag_index
     columns: dict[str, Any] = {
         "bag": pd.Categorical.from_codes(owner, categories=pd.Index(bags.ids)),
@@ -88,18 +88,11 @@ def _instance_table(model: Any, bags: Bags) -> Any:
     return pd.DataFrame({**columns, "probability": p, "std": std})
 
 
-def _probability(model: Any, bags: Bags, method: str) -> tuple[Any, Any]:
+def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
     """Probability of the positive class and its standard deviation, or None and NaN."""
-    n = bags.n_instances if method.endswith("_instances") else len(bags)
-    unknown = np.full(n, np.nan)
-    if not hasattr(model, method):
-        return None, unknown
-    # Only Gaussian processes know how sure they are; a pipeline passes the question on.
-    last = model[-1] if hasattr(model, "steps") else model
-    if "return_std" in inspect.signature(getattr(last, method)).parameters:
-        p, std = getattr(model, method)(bags, return_std=True)
-        return p[:, 1], std
-    return getattr(model, method)(bags)[:, 1], unknown
+    if not hasattr(model, f"predict_proba{twin}"):
+        return None, np.full(bags.n_instances if twin else len(bags), np.nan)
+    return positive_proba(model, bags, twin)
 
 
 def write_predictions(made: Predictions, folder: str | Path) -> list[Path]:

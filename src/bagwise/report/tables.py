@@ -105,6 +105,7 @@ def published_table(results: Any) -> Any:
 
 def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
     """A comparison as one rich table, a section per data set, the best of each column bold."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
@@ -113,9 +114,13 @@ def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
     frame = comparison.table(metrics)
     frame.insert(0, "data", frame.pop("data"))
     best = _best(comparison.summary(metrics))
-    table = Table()
+    # Narrow: four metrics of one seed fit a terminal of 80 columns with their names whole.
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in frame.columns:
-        table.add_column(column, justify="left" if column in ("data", "model") else "right")
+        if column in ("data", "model"):
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right")
     for data, part in frame.groupby("data", sort=False):
         for row in part.to_dict("records"):
             styles = ["bold" if best.get((data, c)) == row["model"] else "" for c in row]

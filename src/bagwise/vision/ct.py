@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.files.tables import read_frame, require_columns
 
 # Centre and width in Hounsfield units, as radiologists set them for the head.
 WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
@@ -290,17 +291,8 @@ def read_cq500_labels(path: Any) -> dict[str, int]:
 
 
 def _read_csv(path: Any, needed: tuple[str, ...]) -> Any:
-    import pandas as pd
-
-    if not Path(path).is_file():
-        raise ValueError(f"{path} is not a file.")
-    try:
-        frame = pd.read_csv(path)
-    except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ValueError(f"{path} is not a readable CSV file: {error}.") from error
-    missing = [c for c in needed if c not in frame.columns]
-    if missing:
-        raise ValueError(f"{path} has no column(s) {missing}; it has {list(frame.columns)}.")
+    frame = read_frame(path, text=())
+    require_columns(frame, str(path), needed)
     return frame
 
 

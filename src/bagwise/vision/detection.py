@@ -6,7 +6,6 @@ classifier per class, whose instance probabilities score the boxes of new images
 
 from __future__ import annotations
 
-import inspect
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
 from bagwise.evaluate.boxes import box_iou
+from bagwise.models.pipeline import positive_proba
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import read_image
 from bagwise.vision.proposals import Proposals, ring_contrast
@@ -277,12 +277,7 @@ class WeakDetector(BaseEstimator):
         """Ranking score, probability and its std of every proposal for class number ``c``."""
         reduced = bags.map(self.reducer_.transform)
         model = self.classifiers_[c]
-        if "return_std" in inspect.signature(model.predict_proba_instances).parameters:
-            proba, std = model.predict_proba_instances(reduced, return_std=True)
-        else:
-            proba = model.predict_proba_instances(reduced)
-            std = np.full(len(proba), np.nan)
-        p = proba[:, 1]
+        p, std = positive_proba(model, reduced, "_instances")
         score = model.decision_function_instances(reduced)
         if self.contrast is not None:
             score = box_contrast(bags, p, self.contrast)

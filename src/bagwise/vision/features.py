@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
+from bagwise.files import new_file
 from bagwise.vision.images import fit_within, grow_boxes, read_image
 from bagwise.vision.networks import BACKBONES
 
@@ -98,11 +99,8 @@ class RegionFeatures(BaseEstimator):
         if path.is_file():
             return np.load(path)
         features = self._compute(image, boxes)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.stem}.{os.getpid()}.part")
-        with part.open("wb") as file:
+        with new_file(path) as draft, draft.open("wb") as file:
             np.save(file, features)
-        part.replace(path)  # atomic: a reader never sees half a file
         return features
 
     def _check(self) -> None:

@@ -94,13 +94,6 @@ def _decode(data: bytes, name: str) -> Any:
 
 
 def _as_rgb(pixels: Any, name: str) -> Any:
-    if pixels.ndim == 2:
-        pixels = pixels[..., None]
-    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or pixels.size == 0:
-        raise ValueError(
-            f"{name} must have shape (height, width) or (height, width, 1, 3 or 4); "
-            f"got {pixels.shape}."
-        )
     pixels = eight_bit(pixels, name)
     if pixels.shape[2] == 4:
         alpha = pixels[..., 3:].astype(np.float32) / 255
@@ -110,7 +103,14 @@ def _as_rgb(pixels: Any, name: str) -> Any:
 
 
 def eight_bit(pixels: Any, name: str) -> Any:
-    """Pixels [H, W, C] of any number type as 8 bits, as `read_image` says."""
+    """Pixels of any number type as 8 bits with channels, [H, W, C], as `read_image` says."""
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or pixels.size == 0:
+        raise ValueError(
+            f"{name} must have shape (height, width) or (height, width, 1, 3 or 4); "
+            f"got {pixels.shape}."
+        )
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype == bool:

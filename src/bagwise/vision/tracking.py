@@ -22,7 +22,7 @@ from numba import njit
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
-from bagwise.core.mio import ElasticNet, best_theta, weights
+from bagwise.core.mio import ElasticNet, exact_step, weights
 from bagwise.vision.haar import (
     haar_features,
     nearest_distances,
@@ -353,10 +353,7 @@ class MIOTracker(BaseEstimator):
 def _steps(pi: Any, Z: Any, signs: Any, costs: Any, alpha: float, beta: float) -> None:
     """MIO's step for each row of Z in turn; ``pi`` is updated in place."""
     for i in range(len(Z)):
-        theta, _ = best_theta(pi, Z[i], signs[i], alpha, beta, -costs[i])
-        if theta != 0:
-            for j in range(len(pi)):
-                pi[j] += theta * signs[i] * Z[i, j]
+        exact_step(pi, Z[i], signs[i], costs[i], alpha, beta)
 
 
 def disc(radius: int, stride: int) -> Any:
@@ -369,15 +366,7 @@ def disc(radius: int, stride: int) -> Any:
 
 def as_grey(frame: Any) -> Any:
     """A frame as 8-bit grey; colour frames are in OpenCV's order, BGR or BGRA."""
-    frame = np.asarray(frame)
-    if frame.ndim == 2:
-        frame = frame[..., None]
-    if frame.ndim != 3 or frame.shape[2] not in (1, 3, 4) or frame.size == 0:
-        raise ValueError(
-            f"a frame must have shape (height, width) or (height, width, 1, 3 or 4); "
-            f"got {frame.shape}."
-        )
-    frame = eight_bit(frame, "frame")
+    frame = eight_bit(np.asarray(frame), "a frame")
     if frame.shape[2] == 1:
         return np.ascontiguousarray(frame[..., 0])
     import cv2

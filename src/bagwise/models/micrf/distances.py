@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-NAMES = ("l1", "l2", "chi2")
 # Keeps 0 / 0 at 0 without a branch, which would stop vectorisation.
 _TINY = 1e-300
 # Instances whose pairs estimate the means.

@@ -7,17 +7,15 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
-from bagwise.core import segments
-from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.calibrated import CalibratedClassifier, _wants_probability
+from bagwise.core import rules, segments
+from bagwise.models.base import TrainingData
+from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
 from bagwise.models.micrf.learning import Learned, Pool, Problem, learn
@@ -34,7 +32,7 @@ class Energies(NamedTuple):
     non_instances: Any  # [B]
 
 
-class MICRF(CalibratedClassifier, InstanceClassifier):
+class MICRF(BestInstanceClassifier):
     """A conditional random field over bags: each selects one instance, or none.
 
     Bags are nodes of a fully connected field; the states of a node are its instances and a
@@ -93,6 +91,8 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         States that ``max_states`` dropped in the last round; 0 means pruning was exact.
     C_ : float
         The trade-off used.
+    cv_accuracy_ : dict
+        With ``C="cv"``, the accuracy of each trade-off on held-out bags.
     classes_ : the two bag classes
 
     Notes
@@ -213,15 +213,14 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         self.scaling_ = unaries.fit_scaling(data.bags.instances, self.scale)
         bags, y, known = data.bags.map(self.scaling_.apply), data.y, data.instance_labels
         X, offsets = bags.instances, bags.offsets
-        labels = unaries.inherited_labels(y, known, offsets)
+        labels = rules.inherited_labels(y, known, offsets)
         rows = unaries.thin(offsets, self.max_rows, check_random_state(self.random_state))
         gamma = 1 / X.shape[1] if self.gamma is None else float(self.gamma)
         self.machines_ = [
             unaries.train(kernel, X[rows], labels[rows], self.svm_C, gamma)
             for kernel in self.kernels
         ]
-        names = np.array([*self.classes_, None], dtype=object)  # code -1 is the last: unknown
-        given = names[known] if (known >= 0).any() else None
+        given = self._label_names(known) if (known >= 0).any() else None
         self.extra_unaries_ = [
             clone(extra).fit(
                 bags, self.classes_[y], **({} if given is None else {"instance_labels": given})
@@ -336,15 +335,6 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
             return super().predict(bags)
         return self.classes_[(self.select(bags, joint=True) != crf.NONE).astype(int)]
 
-    def decision_function_instances(self, bags: Any) -> Any:
-        """Energy of a bag's non-instance less that of the instance; the bag's is the largest."""
-        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
-
-    @available_if(_wants_probability)
-    def predict_proba_instances(self, bags: Any) -> Any:
-        """Class probabilities of each instance, by the calibration of the bags."""
-        return two_columns(expit(self.decision_function_instances(bags)))
-
     @property
     def _n_classifiers(self) -> int:
         return len(self.machines_) + len(self.extra_unaries_)
@@ -365,8 +355,6 @@ class MICRF(CalibratedClassifier, InstanceClassifier):
         return Energies(inst + to_clamped(scaled.instances, self.clamped_, weights), non)
 
     def _raw_instance_scores(self, bags: Bags) -> Any:
+        """Energy of a bag's non-instance less that of the instance."""
         inst, non = self._energies(self._scaled(bags))
         return segments.spread(non, bags.offsets) - inst
-
-    def _raw_scores(self, bags: Bags) -> Any:
-        return segments.max(self._raw_instance_scores(bags), bags.offsets)

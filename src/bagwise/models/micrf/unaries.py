@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.svm import SVC
 
-from bagwise.core import segments
 from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.distances import squared_distances
+from bagwise.core.squared import sq_distances
+from bagwise.core.working_set import solve_on_working_set
 
 Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
-# Up to this many rows libsvm gets them all; beyond, a working set that is grown to optimality.
+# Up to this many rows libsvm gets them all; beyond, a working set.
 _DIRECT_ROWS = 1500
 
 
@@ -80,9 +80,8 @@ def thin(offsets: Any, max_rows: int, rng: Any) -> Any:
 def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
     """An SVM on rows X with labels t in {0, 1}.
 
-    On many rows libsvm sees a working set, grown by the rows that violate their margin until
-    none does: the same optimum, since the multiplier of a row outside is 0. The kernel matrix
-    of the intersection kernel then only covers rows near the margin.
+    On many rows libsvm gets a working set; the kernel matrix of the intersection kernel then
+    only covers rows near the margin.
     """
     active = np.ones(len(X), dtype=bool)
     if len(X) > _DIRECT_ROWS:
@@ -90,16 +89,13 @@ def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
         for label in (0, 1):
             rows = np.flatnonzero(t == label)
             active[rows[:: max(1, 2 * len(rows) // _DIRECT_ROWS)]] = True
-    while True:
-        inside = np.flatnonzero(active)
-        machine = _solve(kernel, X[inside], t[inside], C, gamma)
-        outside = np.flatnonzero(~active)
-        if len(outside):
-            margin = (2.0 * t[outside] - 1) * score(machine, X[outside])
-            outside = outside[margin < 1 - 1e-3]
-        if len(outside) == 0:
-            return machine
-        active[outside] = True
+    machine, _ = solve_on_working_set(
+        t,
+        active,
+        lambda rows: _solve(kernel, X[rows], t[rows], C, gamma),
+        lambda machine, rows: score(machine, X[rows]),
+    )
+    return machine
 
 
 def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
@@ -130,7 +126,7 @@ def _rbf_scores(machine: Machine, X: Any) -> Any:
     scores = np.empty(len(X))
     rows = max(1, BLOCK_ENTRIES // len(V))
     for start in range(0, len(X), rows):
-        K = squared_distances(X[start : start + rows], V)  # [rows, S]
+        K = sq_distances(X[start : start + rows], V)  # [rows, S]
         K *= -machine.gamma
         scores[start : start + rows] = np.exp(K, out=K) @ machine.coef
     return scores + machine.intercept
@@ -154,8 +150,3 @@ def _piecewise(s: Any, a: Any) -> tuple[Any, Any]:
     values = np.cumsum(a * s) + s * (a.sum() - np.cumsum(a))
     last = np.append(np.diff(s) > 0, True) & (s > 0)
     return np.append(0.0, s[last]), np.append(0.0, values[last])
-
-
-def inherited_labels(y: Any, known: Any, offsets: Any) -> Any:
-    """Label of each instance: its own where known, else its bag's."""
-    return np.where(known >= 0, known, segments.spread(y, offsets))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar
@@ -17,28 +17,31 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, check_bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import segments
-from bagwise.core.arrays import concatenate, host_rows, to_numpy
+from bagwise.core.arrays import host_rows, to_numpy
+from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, median_sq_distance
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, cut, make_driver
+from bagwise.models.drivers import CHUNK_SIZE, DEVICE_CHUNK_SIZE, DRIVERS, Driver, make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Sech, check_density
-from bagwise.models.variational.likelihoods import BagLikelihood, Labels, make_likelihood
+from bagwise.models.variational.likelihoods import BagLikelihood, Labels, Moments, make_likelihood
 from bagwise.models.variational.parts import (
     CACHES,
     LeaveOut,
+    OverBlocks,
     make_parts,
     materialised,
     parse_bytes,
     plan_cache,
 )
 from bagwise.models.variational.predict import (
+    BagScores,
     LeftOutScores,
     block_scores,
     calibrate,
@@ -243,11 +246,9 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.variance = variance
         self.H = H
         self.likelihood = likelihood
-        self.expectation = expectation
-        self.schedule = schedule
+        self.expectation, self.schedule = expectation, schedule
         self.init = init
-        self.max_iter = max_iter
-        self.tol = tol
+        self.max_iter, self.tol = max_iter, tol
         self.learn_kernel = learn_kernel
         self.scale = scale
         self.bag_rule = bag_rule
@@ -255,14 +256,10 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         self.patience = patience
         self.chunk_size = chunk_size
         self.dtype = dtype
-        self.n_jobs = n_jobs
-        self.driver = driver
-        self.cache = cache
-        self.memory_limit = memory_limit
-        self.device = device
-        self.precision = precision
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        self.n_jobs, self.driver = n_jobs, driver
+        self.cache, self.memory_limit = cache, memory_limit
+        self.device, self.precision = device, precision
+        self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.random_state = random_state
         self.verbose = verbose
         self.callback = callback
@@ -323,11 +320,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
-        return super()._check_bags(read_plainly(bags), n_features)
+        bags = read_plainly(bags)
+        if not isinstance(bags, Bags) or not hasattr(bags.instances, "select_rows"):
+            return super()._check_bags(bags, n_features)
+        check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
+        driver = make_driver(self.n_jobs, self.driver)
+        finite = all(training.over_rows(all_finite, bags.instances, driver))
+        return bags if finite else super()._check_bags(bags, n_features)  # says where
 
     def _choose_projector(self, data: TrainingData, rng: Any) -> training.Projector:
         X = data.bags.instances
-        scaling = training.learn_scaling(X, self.scale)
+        scaling = training.learn_scaling(X, self.scale, make_driver(self.n_jobs, self.driver))
         if isinstance(self.inducing, str):
             # Known labels sort the instances into the two groups better than their bags do.
             of_bag = segments.spread(data.y == 1, data.bags.offsets)
@@ -506,15 +509,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
     def _posterior(self) -> Posterior:
         return Posterior(self.posterior_mean_, self.posterior_factor_)
 
-    def _projected(self, bags: Any) -> Iterator[Block]:
-        """Blocks of the bags to predict, one in memory at a time."""
+    def _over_blocks(self, bags: Any, function: Any) -> Any:
+        """Columns that a function of a block makes of the bags to predict; by the driver."""
         bags = self._validate_predict(bags)
         projector = self._placed(self._fitted_projector("float64"), bags.instances)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = Labels(bags.offsets, np.zeros(len(bags), dtype=int), unknown)
-        work = training.ProjectSpan(bags.instances, labels, projector)
         driver = make_driver(self.n_jobs, self.driver)
-        return driver.map(work, cut(bags.offsets, self._chunk_size(projector)))
+        chunk = self._chunk_size(projector)
+        parts = make_parts(bags.instances, labels, projector, unknown, chunk, driver.n_parts)
+        found = driver.map(OverBlocks(function), parts)
+        return tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
     def _chunk_size(self, projector: training.Projector) -> int:
         """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
@@ -524,23 +529,17 @@ class VGPMIL(StochasticFit, InstanceClassifier):
 
     def predict_latent(self, bags: Any) -> tuple[Any, Any]:
         """Mean and variance of the latent function at every instance, P(30, 31)."""
-        q = self._posterior_checked()
-        parts = [moments(block.A, block.r, q) for block in self._projected(bags)]
-        mean, var = zip(*parts, strict=True)
-        return to_numpy(concatenate(mean)), to_numpy(concatenate(var))
+        mean, var = self._over_blocks(bags, partial(_latent, q=self._posterior_checked()))
+        return mean, var
 
     def _posterior_checked(self) -> Posterior:
         check_is_fitted(self)
         return self._posterior()
 
     def _score_bags(self, bags: Any) -> tuple[Any, Any]:
-        q, rule, platt = self._posterior_checked(), self.bag_rule, self.platt_
-        parts = [
-            block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)  # type: ignore[arg-type]
-            for block in self._projected(bags)
-        ]
-        log_odds, std = zip(*parts, strict=True)
-        return np.concatenate(log_odds), np.concatenate(std)
+        given = {"q": self._posterior_checked(), "rule": self.bag_rule, "platt": self.platt_}
+        log_odds, std = self._over_blocks(bags, partial(_scores, **given))
+        return log_odds, std
 
     def _score_instances(self, bags: Any) -> tuple[Any, Any]:
         p = recalibrate(sigmoid_moments(*self.predict_latent(bags)), self.platt_)
@@ -575,6 +574,14 @@ class VGPMIL(StochasticFit, InstanceClassifier):
         """Probability of both classes for each instance; as `predict_proba`. P(32, 33)."""
         log_odds, std = self._score_instances(bags)
         return (two_columns(expit(log_odds)), std) if return_std else two_columns(expit(log_odds))
+
+
+def _latent(block: Block, q: Posterior) -> Moments:
+    return moments(block.A, block.r, q)
+
+
+def _scores(block: Block, q: Posterior, rule: Any, platt: Any) -> BagScores:
+    return block_scores(block.A, block.r, block.labels.offsets, q, rule, platt)
 
 
 def _check_inducing(Z: Any, n_features: int) -> Any:

@@ -14,13 +14,14 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.likelihoods import Labels
@@ -205,6 +206,18 @@ class LeaveOut:
             for block, sites in zip(part.blocks, part.sites, strict=True)
         ]
         return part, LeftOutScores(*(np.concatenate(part) for part in zip(*scores, strict=True)))
+
+
+@dataclass(frozen=True)
+class OverBlocks:
+    """Columns that a function makes of every block of a part, joined; only they travel."""
+
+    function: Callable[[Block], Iterable[Any]]
+
+    def __call__(self, part: Part) -> tuple[Any, ...]:
+        """One array per column, on the host."""
+        found = [self.function(block) for block in part.blocks]
+        return tuple(to_numpy(concatenate(column)) for column in zip(*found, strict=True))
 
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:

@@ -40,12 +40,6 @@ class BagScores(NamedTuple):
     std: Any  # [b]
 
 
-def latent(A: Any, r: Any, q: Posterior) -> tuple[Any, Any]:
-    """Mean and variance of f, P(30, 31): ``a^T m`` and ``r + |W a|^2``."""
-    f = moments([A], r, q)
-    return f.mean, f.var
-
-
 def bag_scores(p: SigmoidMoments, offsets: Any, rule: Literal["noisy-or", "max"]) -> BagScores:
     """Bags from the moments of their instances, independent given q. P(34-36).
 
@@ -258,11 +252,6 @@ def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftO
         for i, (a, b) in enumerate(itertools.pairwise(offsets))
     ]
     return LeftOutScores(np.array(joint), p.log_odds)
-
-
-def loo_decision(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> Any:
-    """Log-odds of every bag predicted without it, at fixed weights and theta, [b]."""
-    return loo_scores(block, q, sites, rule).bags
 
 
 def calibrate(

@@ -13,12 +13,12 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import make_driver
+from bagwise.models.drivers import Sum, make_driver
 from bagwise.models.variational import training
 from bagwise.models.variational.densities import check_density
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.parts import make_parts, materialised
-from bagwise.models.variational.updates import Posterior, Statistics, Step, Sum, update_posterior
+from bagwise.models.variational.updates import Posterior, Statistics, Step, update_posterior
 
 # Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
 _FORGETTING = 0.6
@@ -96,7 +96,7 @@ class StochasticFit:
         else:
             projector = self._placed(self._fitted_projector(self.dtype), data.bags.instances)
         labels = Labels(data.bags.offsets, data.y, data.instance_labels)
-        q = None if first else Posterior(self.posterior_mean_, self.posterior_factor_)
+        q = None if first else self._posterior()
         batch, pi = self._batch_statistics(data.bags, labels, projector, q)
         n = len(data.bags)
         seen = n + (0 if old is None else old.n_bags)

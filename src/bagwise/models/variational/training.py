@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,13 +15,15 @@ from bagwise.bags import Bags
 from bagwise.core import linalg
 from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.core.gaussians import project
-from bagwise.models.drivers import Driver, Span, cut
+from bagwise.models.drivers import Driver, Serial, Span, cut
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.predict import BagRule, block_scores
 from bagwise.models.variational.updates import Block, Iteration
 
 # Numbers read at a time while the features are measured: 8 MB.
 _NUMBERS = 1_000_000
+# Such chunks in a run of rows that one worker measures.
+_CHUNKS = 32
 
 
 class Scaling(NamedTuple):
@@ -42,24 +44,71 @@ class Scaling(NamedTuple):
         return X * self.width + self.center
 
 
-def learn_scaling(X: Any, scale: str | None) -> Scaling:
-    """Standardise every feature, or divide all by one width; chunked, two passes.
+class Measured(NamedTuple):
+    """Number, mean, and squared distances from that mean, of rows."""
 
-    A constant feature keeps its width.
+    n: int
+    mean: Any  # [D]
+    squares: Any  # [D]
+
+
+def measure(X: Any) -> Measured:
+    """Rows in chunks, each read once."""
+    step = max(1, _NUMBERS // X.shape[1])
+    return pooled([_measure(X[a : a + step]) for a in range(0, X.shape[0], step)])
+
+
+def _measure(X: Any) -> Measured:
+    X = np.array(X, dtype=np.float64)
+    mean = X.sum(axis=0) / len(X)
+    X -= mean
+    return Measured(len(X), mean, np.square(X, out=X).sum(axis=0))
+
+
+def pooled(found: Sequence[Measured]) -> Measured:
+    """Rows measured apart as if together; every term is a square, so nothing cancels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.training import measure, pooled
+    >>> X = np.arange(6.0)[:, None] + 1e9
+    >>> apart, together = pooled([measure(X[:4]), measure(X[4:])]), measure(X)
+    >>> float(apart.squares[0]), float(together.squares[0])
+    (17.5, 17.5)
+    """
+    if len(found) == 1:
+        return found[0]
+    n, means, squares = (np.array(column) for column in zip(*found, strict=True))
+    mean = n @ means / n.sum()
+    return Measured(int(n.sum()), mean, squares.sum(axis=0) + n @ np.square(means - mean))
+
+
+def learn_scaling(X: Any, scale: str | None, driver: Driver | None = None) -> Scaling:
+    """Standardise every feature, or divide all by one width; chunked, one pass.
+
+    A constant feature keeps its width. Rows on disk are read where the driver works.
     """
     D = X.shape[1]
     if is_torch_array(X):
         return _device_scaling(X, scale)
     if scale is None:
         return Scaling(np.zeros(D), np.ones(D))
-    step = max(1, _NUMBERS // D)
-    chunks = [slice(a, a + step) for a in range(0, X.shape[0], step)]
-    center = sum(np.asarray(X[rows], dtype=np.float64).sum(axis=0) for rows in chunks)
-    center = center / X.shape[0]
-    squares = sum(
-        np.square(np.asarray(X[rows], dtype=np.float64) - center).sum(axis=0) for rows in chunks
-    )
-    return _make_scaling(center, np.sqrt(squares / X.shape[0]), scale)
+    n, mean, squares = pooled(list(over_rows(measure, X, driver)))
+    return _make_scaling(mean, np.sqrt(squares / n), scale)
+
+
+def over_rows(function: Callable[[Any], Any], X: Any, driver: Driver | None) -> Iterator[Any]:
+    """``function`` of runs of rows: by the driver where they are on disk, here where in memory.
+
+    What is in memory would take longer to send than to read. The runs are the same whoever
+    reads them, so that results are, to the last bit: a checkpoint knows a problem by them.
+    """
+    step = _CHUNKS * max(1, _NUMBERS // X.shape[1])
+    runs = [slice(a, min(a + step, X.shape[0])) for a in range(0, X.shape[0], step)]
+    if not hasattr(X, "select_rows"):
+        return Serial().map(function, [X[run] for run in runs])
+    return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
 
 
 def _device_scaling(X: Any, scale: str | None) -> Scaling:

@@ -18,7 +18,7 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import CHUNK_SIZE, Driver, Serial, cut, total
+from bagwise.models.drivers import CHUNK_SIZE, Driver, Serial, Sum, cut, total
 from bagwise.models.variational.densities import Density, Sech
 from bagwise.models.variational.likelihoods import BagLikelihood, Labels, Moments
 
@@ -297,17 +297,6 @@ def fit_parts(
     omega, rho, pi = (concatenate(column) for column in zip(*ends, strict=True))
     history = np.array(state.history)
     return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
-
-
-class Sum:
-    """Adds statistics as they arrive."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-
-    def __call__(self, statistics: Any) -> None:
-        """Take in one more."""
-        self.value = statistics if self.value is None else total([self.value, statistics])
 
 
 def fit_blocks(
