@@ -194,7 +194,7 @@ def _cut(bits: Any, k: int, guess: int) -> int:
 
 
 @njit(cache=True)
-def _count(bits: Any, bound: int) -> int:
+def _count(bits: Any, bound: int) -> Any:
     most, count = np.int32(bound), np.int32(0)
     for f in range(len(bits)):
         count += np.int32(bits[f] <= most)

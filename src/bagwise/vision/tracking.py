@@ -40,7 +40,6 @@ _SCALES = (0.2, 5.0)  # of the target against the first frame
 _SURE = 0.5  # the size is judged where the score is at least this
 _RESIZE_COST = 0.05  # a change of size must raise the score by more
 _SIZE_PRIOR = 0.2  # cost of twice or half the first size; it grows with the squared logarithm
-_TRIALS = (1.0, 1.2, 1 / 1.2)  # sizes against the last, tried in turn while the target is lost
 _WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 
 
@@ -207,11 +206,12 @@ class MIOTracker(BaseEstimator):
         self._box_size = np.array([w, h])
         self._centre = np.array([x, y]) + self._box_size / 2  # in pixels of the frame
         self._scale = 1.0
-        self._lost = 0  # frames since
+        self._lost = False
         self._see(grey)
         self._position = self._corner()
+        n_channels = len(self._view.totals)
         self._bank = random_haar(
-            self.n_features, *self._size.tolist(), self._rng, len(self._view.totals)
+            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, n_channels
         )
         self._scale_features()
         self._start_memory()
@@ -222,17 +222,14 @@ class MIOTracker(BaseEstimator):
         if not hasattr(self, "_bank"):
             raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
         grey = as_grey(frame)
-        trial = _TRIALS[self._lost % len(_TRIALS)] if self.growth > 1 else 1.0
-        self._see(self._resize(grey), trial)
+        self._see(self._resize(grey))
         self._position, self.score_ = self._search()
         found = self.score_ > self.threshold
         # Followed down to learn_above, but taken up again only where it is clearly the target.
-        lost = not found if self._lost else self.score_ <= self.learn_above
-        self._lost = self._lost + 1 if lost else 0
-        if not lost:
+        self._lost = not found if self._lost else self.score_ <= self.learn_above
+        if not self._lost:
             middle = self._position + self._size / 2
             self._centre = middle / self._view.factor + self._view.origin
-            self._scale *= trial
             if self.score_ > _SURE:  # before learning, which speaks for the present size
                 self._scale = float(np.clip(self._scale * self._growth(), *_SCALES))
             self._learn()
@@ -269,11 +266,11 @@ class MIOTracker(BaseEstimator):
         size = np.rint(size * ratio).astype(int)
         return (int(corner[0]), int(corner[1]), int(size[0]), int(size[1]))
 
-    def _see(self, grey: Any, trial: float = 1.0) -> None:
+    def _see(self, grey: Any) -> None:
         """Cut out what the search and the negative patches can reach, so cost is bounded."""
         import cv2
 
-        factor = self._factor / (self._scale * trial)
+        factor = self._factor / self._scale
         reach = self._size / 2 + self.search_radius + self.negative_radius[1] + 8
         low = np.floor(np.maximum(self._centre - reach / factor, 0)).astype(int)
         high = np.ceil(np.minimum(self._centre + reach / factor, grey.shape[::-1])).astype(int)
