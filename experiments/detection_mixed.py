@@ -29,14 +29,18 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
         train, test = train[::6], test[::4]
     truth = [data.boxes[i][data.box_classes[i] == c] for i in test]
     true_train = [data.boxes[i][data.box_classes[i] == c] for i in train]
-    rows, curves = [], {}
-    for name, setting in SETTINGS.items():
-        fitted, held_out = (describe(data, setting["min_side"], part) for part in (train, test))
-        table: list[list[Any]] = []
-        for seed in range(1 if quick else 5):
-            order = np.random.default_rng(seed).permutation(np.flatnonzero(y[train]))
-            table.append([])
-            for share in SHARES:
+    parts = {
+        name: [describe(data, setting["min_side"], part) for part in (train, test)]
+        for name, setting in SETTINGS.items()
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[Any] = []
+    curves: dict[str, list[Any]] = {name: [] for name in SETTINGS}
+    for share in SHARES:
+        for name, setting in SETTINGS.items():
+            values = []
+            for seed in range(1 if quick else 5):
+                order = np.random.default_rng(seed).permutation(np.flatnonzero(y[train]))
                 boxed = set(order[: round(share * len(order))].tolist())
                 given = [
                     {class_name: b} if i in boxed and len(b) else None
@@ -47,12 +51,12 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
                     contrast=setting["contrast"],
                     classifier=VGPMIL(n_inducing=50),
                     random_state=seed,
-                ).fit(fitted, y[train][:, None], given, [class_name])
-                table[-1].append(measure(detector.predict(held_out), truth, y[test])[1])
-        curves[name] = np.array(table)  # [seeds, shares]
-        for share, column in zip(SHARES, curves[name].T, strict=True):
-            rows.append(row(f"VGPMIL, {name}", f"boxes for {share:.0%}", "AP", column))
-    _plot(curves, out)
+                ).fit(parts[name][0], y[train][:, None], given, [class_name])
+                values.append(measure(detector.predict(parts[name][1]), truth, y[test])[1])
+            curves[name].append(values)
+            rows.append(row(f"VGPMIL, {name}", f"boxes for {share:.0%}", "AP", values))
+        pd.DataFrame(rows).to_csv(out / "detection_mixed.csv", index=False)  # keep what is done
+    _plot({name: np.transpose(values) for name, values in curves.items()}, out)
     return pd.DataFrame(rows)
 
 
@@ -65,7 +69,6 @@ def _plot(curves: dict[str, Any], out: Path) -> None:
         axis.errorbar(SHARES, values.mean(axis=0), spread, marker="o", capsize=3, label=name)
     axis.set(xlabel="share of positive images with boxes", ylabel="AP, test images", ylim=(0, 1))
     axis.legend()
-    out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "detection_mixed.png", dpi=120)
     plt.close(figure)
 
@@ -73,4 +76,6 @@ def _plot(curves: dict[str, Any], out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    parser.add_argument("--out", type=Path, default=Path())
+    options = parser.parse_args()
+    print(run(options.quick, options.out).to_string(index=False))

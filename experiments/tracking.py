@@ -1,7 +1,8 @@
-"""MIOTracker beside OpenCV's MIL tracker on David and Girl: centre error and speed."""
+"""MIOTracker beside OpenCV's MIL tracker on David, Girl and made clips: centre error and speed."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 from bagwise.datasets import fetch_tracking
 from bagwise.evaluate import centre_error
 from bagwise.vision import MIOTracker, track
+from experiments._clips import KINDS, make_clip
 
 TITLE = "Tracking: mean centre error in pixels (Li, Kwok, Lu 2010, table 2)"
 # Published: MIO and MILTrack, five runs each.
@@ -24,28 +26,39 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     import cv2
 
     cv2.setNumThreads(1)
-    seeds = range(1 if quick else 5)
+    out.mkdir(parents=True, exist_ok=True)
     rows, curves = [], {}
-    for name in ("david", "girl"):
-        data = fetch_tracking(name)
-        n = 60 if quick else len(data.frames)
-        frames, truth = data.frames[:n], data.gt[:n].astype(np.float64)
-        _warm_up(frames, truth[0])
+    for name in ("david", "girl", *KINDS):
         results: dict[str, list[Any]] = {"MIO": [], "MIL (OpenCV)": []}
-        for seed in seeds:
+        for seed in range(1 if quick else 2 if name in KINDS else 5):
+            frames, truth = _sequence(name, seed)
+            n = 60 if quick else len(frames)
+            frames, truth = frames[:n], truth[:n]
+            _warm_up(frames, truth[0])
             results["MIO"].append(_follow(MIOTracker(random_state=seed), frames, truth))
             cv2.setRNGSeed(seed)
-            theirs = cv2.TrackerMIL_create()
-            results["MIL (OpenCV)"].append(_follow(theirs, frames, truth))
+            results["MIL (OpenCV)"].append(_follow(cv2.TrackerMIL_create(), frames, truth))
         for model, runs in results.items():
             errors = np.array([r[0] for r in runs])
             speeds = np.array([r[1] for r in runs])
-            curves[name, model] = np.mean([r[2] for r in runs], axis=0)
-            published = PUBLISHED[model, name]
+            if name not in KINDS:
+                curves[name, model] = np.mean([r[2] for r in runs], axis=0)
+            published = PUBLISHED.get((model, name), np.nan)
             rows.append(_row(model, name, "centre error, px", published, errors))
             rows.append(_row(model, name, "frames per second", np.nan, speeds))
+        pd.DataFrame(rows).to_csv(
+            out / "tracking.csv", index=False
+        )  # a long run: keep what is done
     _plot(curves, out)
     return pd.DataFrame(rows)
+
+
+def _sequence(name: str, seed: int) -> tuple[Any, Any]:
+    """Frames and true boxes; a made clip is another one for each seed."""
+    if name in KINDS:
+        return make_clip(name, seed)
+    data = fetch_tracking(name)
+    return data.frames, data.gt.astype(np.float64)
 
 
 def _warm_up(frames: Any, truth: Any) -> None:
@@ -89,12 +102,13 @@ def _plot(curves: dict[tuple[str, str], Any], out: Path) -> None:
                 axis.plot(np.linspace(0, 1, len(distance)), distance, label=model)
         axis.set(title=name, xlabel="share of the sequence", ylabel="centre error, pixels")
     axes[0].legend()
-    out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "tracking.png", dpi=120)
     plt.close(figure)
 
 
 if __name__ == "__main__":
-    import sys
-
-    print(run("--quick" in sys.argv, Path("results")).to_string())
+    parser = argparse.ArgumentParser(description=TITLE)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    options = parser.parse_args()
+    print(run(options.quick, options.out).to_string())

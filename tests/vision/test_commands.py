@@ -11,7 +11,7 @@ import pytest
 from bagwise.cli.vision_arguments import _PROPOSALS, add_vision, parse_box
 from bagwise.vision.proposals import METHODS
 from tests.vision.test_detection import make_scenes
-from tests.vision.test_tracking import make_clip
+from tests.vision.test_tracking import moving_target
 
 cv2 = pytest.importorskip("cv2")
 
@@ -86,7 +86,7 @@ def test_labels_must_match_the_images(folder, tmp_path):
 
 
 def test_track_writes_video_and_table(tmp_path):
-    frames, boxes = make_clip(8)
+    frames, boxes = moving_target(8)
     source = tmp_path / "frames"
     source.mkdir()
     for i, frame in enumerate(frames):

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from bagwise import SingleInstance
-from bagwise.evaluate import corloc
+from bagwise.evaluate import box_iou, corloc
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector, draw, make_digit_canvases
 from bagwise.vision.detection import box_contrast, label_matrix, pixel_scores, suppress
 from tests.reference import vision as naive
@@ -155,6 +155,11 @@ def test_boxes_become_instance_labels(scenes, described):
     rows = described.split(known)
     assert all(np.any(rows[i] == 1) and np.any(rows[i] == 0) for i in (1, 3, 5))
     assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
+    proposed = described.split(described.columns["boxes"])
+    for i in (1, 3, 5):
+        iou = box_iou(proposed[i], boxes[i]).max(axis=1)
+        np.testing.assert_array_equal(rows[i] == 1, iou >= 0.5)
+        np.testing.assert_array_equal(rows[i] == 0, (iou > 0) & (iou < 0.25))
     mixed = WeakDetector(PROPOSALS, pca=10, random_state=0)
     mixed.fit(described, labels[:, None], given, ["red"])
     best = [d.boxes[0] for d in mixed.predict(described[labels == 1])]

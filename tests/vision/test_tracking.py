@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments._clips import make_clip
 from sklearn.base import clone
 
 from bagwise.evaluate import centre_error
 from bagwise.vision import MIOTracker, track
-from bagwise.vision.haar import haar_features, nearest_distances, oriented_integrals, random_haar
+from bagwise.vision.haar import (
+    haar_features,
+    nearest_distances,
+    oriented_integrals,
+    random_haar,
+    rescaled,
+)
 from bagwise.vision.tracking import as_grey, check_box, disc
 from bagwise.vision.video import VideoWriter, frame_rate, read_frames
 from tests.reference import vision as naive
@@ -16,7 +23,7 @@ from tests.reference import vision as naive
 cv2 = pytest.importorskip("cv2")
 
 
-def make_clip(n=25, seed=0, size=(90, 120), side=22):
+def moving_target(n=25, seed=0, size=(90, 120), side=22):
     """A textured target that moves over a textured background, and its boxes."""
     rng = np.random.default_rng(seed)
     back = cv2.GaussianBlur(rng.integers(0, 255, size, dtype=np.uint8), (0, 0), 2.5)
@@ -36,7 +43,7 @@ def make_clip(n=25, seed=0, size=(90, 120), side=22):
 
 @pytest.fixture(scope="module")
 def clip():
-    return make_clip()
+    return moving_target()
 
 
 @pytest.mark.parametrize("k", [1, 7, 30, 50])
@@ -70,6 +77,27 @@ def test_haar_weights_cancel_a_constant():
     assert np.abs(haar_features(totals, np.array([[3, 4]]), bank)).max() < 1e-6
     inside = (bank.corners >= 0) & (bank.corners <= [20, 15, 20, 15])
     assert inside.all()
+
+
+def test_rescaled_features_of_a_larger_patch_agree():
+    rng = np.random.default_rng(0)
+    small = cv2.GaussianBlur(rng.normal(size=(24, 30)), (0, 0), 2)
+    large = np.kron(small, np.ones((2, 2)))
+    bank = random_haar(25, 11, 9, rng)
+    twice = rescaled(bank, 2.0)
+    place = np.array([[4, 6]])
+    expected = haar_features(cv2.integral(small)[None], place, bank)
+    found = haar_features(cv2.integral(large)[None], 2 * place, twice)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found, naive.haar_features(large[None], 2 * place, twice), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.77, 0.95, 1.3])
+def test_rescaled_rectangles_stay_in_the_patch(scale):
+    bank = rescaled(random_haar(60, 21, 16, np.random.default_rng(0)), scale)
+    assert bank.corners.min() >= 0
+    assert np.all(bank.corners[..., 2:] <= np.ceil(np.array([21, 16]) * scale))
+    assert np.all(bank.corners[..., 2:] > bank.corners[..., :2])
 
 
 def test_oriented_integrals_match_loops():
@@ -111,6 +139,15 @@ def test_follows_the_target(clip, seed):
     assert result.scores.min() > 0
 
 
+def test_the_box_grows_with_the_target():
+    frames, boxes = (part[:50] for part in make_clip("scale"))
+    result = track(frames, boxes[0], MIOTracker(random_state=0))
+    assert centre_error(result.boxes, boxes) < 3
+    assert abs(np.log(result.boxes[:, 2] / boxes[:, 2])).max() < 0.25
+    fixed = track(frames[:5], boxes[0], MIOTracker(growth=1, random_state=0))
+    assert np.ptp(fixed.boxes[:, 2]) == 0
+
+
 def test_follows_where_opencv_does(clip):
     frames, boxes = clip
     theirs = cv2.TrackerMIL_create()
@@ -136,7 +173,7 @@ def test_memory_is_bounded(clip):
     frames, boxes = clip
     tracker = MIOTracker(memory=(3, 6, 8), random_state=0)
     track(frames, boxes[0], tracker)
-    assert tracker._memory.features.shape == (17, 250)
+    assert tracker._memory.features.shape == (17, 500)
     assert tracker._memory.used.all()
     G = tracker._memory.similarity
     np.testing.assert_allclose(G, G.T, atol=1e-6)
@@ -232,7 +269,7 @@ def test_bad_frames(clip):
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"n_nearest": 300}, "at most n_features"),
+        ({"n_nearest": 600}, "at most n_features"),
         ({"negative_radius": (2, 50)}, "must hold"),
         ({"memory": (5, 0, 5)}, "positive numbers"),
         ({"cost": (1.0,)}, "2 positive numbers"),

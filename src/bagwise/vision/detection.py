@@ -193,7 +193,7 @@ class WeakDetector(BaseEstimator):
             One class name per image, a collection of names, or None for none of the classes.
         boxes : sequence, optional
             Mixed supervision: for each image None, or a mapping from class name to its true
-            boxes (k, 4). In such an image all objects of the classes named must be boxed.
+            boxes (k, 4). Not every object in an image needs one.
         class_names : sequence of str, optional
             Names of the columns of ``labels``.
         """
@@ -238,7 +238,11 @@ class WeakDetector(BaseEstimator):
         return make_pipeline(*steps).fit(X)
 
     def _instance_labels(self, bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-        """1 where a proposal meets a true box, 0 where it is clear of all, -1 where unknown."""
+        """1 where a proposal meets a true box, 0 where it shows a part or too much, else -1.
+
+        Proposals clear of all true boxes stay unknown: images without the class have plenty of
+        such, and one of them may show an object that nobody boxed.
+        """
         known = np.full(bags.n_instances, -1)
         if boxes is None:
             return None
@@ -254,7 +258,7 @@ class WeakDetector(BaseEstimator):
                     f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
                 )
             overlap = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
-            row = np.where(overlap < self.overlap / 2, 0, -1)
+            row = np.where((overlap > 0) & (overlap < self.overlap / 2), 0, -1)
             row[overlap >= self.overlap] = 1
             if not np.any(row):  # every proposal misses: say nothing rather than contradict
                 row[np.argmax(overlap)] = -1

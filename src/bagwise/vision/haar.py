@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 _MAX_RECTANGLES = 4
+_LARGEST = 0x7F7FFFFF  # bits of the largest float32
 
 
 class HaarBank(NamedTuple):
@@ -50,9 +51,21 @@ def random_haar(
     signs = rng.normal(size=shape) * used
     signs -= used * (signs.sum(1) / count)[:, None]
     signs /= np.abs(signs).sum(1, keepdims=True)
-    area = (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
     channels = rng.integers(0, n_channels, n_features)
-    return HaarBank(corners, signs / area, channels, width, height)
+    return HaarBank(corners, signs / _areas(corners), channels, width, height)
+
+
+def rescaled(bank: HaarBank, scale: float) -> HaarBank:
+    """The same features for a patch whose sides are ``scale`` times as long."""
+    corners = np.rint(bank.corners * scale).astype(np.int64)
+    corners[..., 2:] = np.maximum(corners[..., 2:], corners[..., :2] + 1)
+    ratio = _areas(bank.corners) / _areas(corners)
+    size = (round(bank.width * scale), round(bank.height * scale))
+    return HaarBank(corners, bank.weights * ratio, bank.channels, *size)
+
+
+def _areas(corners: Any) -> Any:
+    return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 
 
 def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
@@ -117,43 +130,72 @@ def _haar_features(totals: Any, positions: Any, corners: Any, weights: Any, chan
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath={"reassoc", "nsz", "nnan"})
 def nearest_distances(A: Any, B: Any, k: int) -> Any:
     """Sum of the k smallest squared feature differences of every pair of rows, [P, K].
 
-    Non-negative floats sort as their bit patterns do, so the k-th smallest is found by bisection
-    on integers: every pass is one vectorised count instead of a sort.
+    Non-negative floats sort as their bit patterns do, so the k-th smallest is found by a search
+    over integers: every pass is one vectorised count instead of a sort.
     """
     n_features = A.shape[1]
     out = np.empty((A.shape[0], B.shape[0]), dtype=np.float64)
     d = np.empty(n_features, dtype=np.float32)
     bits = d.view(np.int32)
+    edge = np.empty(1, dtype=np.float32)
+    bound = np.int64(_LARGEST)
     for i in range(A.shape[0]):
         for j in range(B.shape[0]):
             for f in range(n_features):
                 gap = A[i, f] - B[j, f]
                 d[f] = gap * gap
-            largest = np.int32(0)
+            bound = _cut(bits, k, bound)  # the bound of the last pair is a good first guess
+            edge.view(np.int32)[0] = bound
+            value, count = np.float32(0), np.int32(0)
             for f in range(n_features):
-                largest = max(largest, bits[f])
-            low, high = np.int32(-1), largest  # count(<= low) < k <= count(<= high)
-            while high - low > 1:
-                middle = low + (high - low) // np.int32(2)
-                count = np.int32(0)
-                for f in range(n_features):
-                    count += np.int32(bits[f] <= middle)
-                if count >= k:
-                    high = middle
-                    if count == k:
-                        break
-                else:
-                    low = middle
-            value, count, kth = np.float32(0), np.int32(0), np.float32(0)
-            for f in range(n_features):
-                if bits[f] <= high:
-                    value += d[f]
-                    count += np.int32(1)
-                    kth = max(kth, d[f])
+                inside = d[f] <= edge[0]
+                value = np.float32(value + (d[f] if inside else np.float32(0)))
+                count += np.int32(inside)
             # Ties at the k-th value are counted once each beyond k.
-            out[i, j] = value - np.float32(count - k) * kth
+            out[i, j] = value - np.float32(count - k) * edge[0]
     return out
+
+
+@njit(cache=True)
+def _cut(bits: Any, k: int, guess: int) -> int:
+    """A bound with exactly k entries at or below it, or the k-th smallest where ties forbid."""
+    low = high = guess
+    below = above = _count(bits, guess)
+    if below == k:
+        return guess
+    step = 1 << 21  # a quarter of a power of two
+    while below >= k:  # bracket: below < k <= above
+        high, above = low, below
+        low = max(low - step, -1)
+        below = _count(bits, low)
+        step *= 2
+    while above < k:
+        low, below = high, above
+        high = min(high + step, _LARGEST)
+        above = _count(bits, high)
+        step *= 2
+    halve = False
+    while above != k and high - low > 1:  # interpolation and bisection in turn
+        middle = (low + high) // 2
+        if not halve:
+            middle = low + (high - low) * (k - below) // (above - below)
+            middle = min(max(middle, low + 1), high - 1)
+        halve = not halve
+        count = _count(bits, middle)
+        if count >= k:
+            high, above = middle, count
+        else:
+            low, below = middle, count
+    return high
+
+
+@njit(cache=True)
+def _count(bits: Any, bound: int) -> Any:
+    most, count = np.int32(bound), np.int32(0)
+    for f in range(len(bits)):
+        count += np.int32(bits[f] <= most)
+    return np.int64(count)

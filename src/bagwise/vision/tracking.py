@@ -8,7 +8,9 @@ described by Haar-like features; the features of a bag are its similarities to r
 Departures from the paper: rectangles are drawn from maps of oriented edges (`haar`); the memory
 has a fixed size, with patches of the first frame kept for good and the others replaced at random,
 so that it thins out with age; remembered bags are replayed once per frame, since a patch that
-entered later had no weight when they were seen; nothing is learned while the target is lost.
+entered later had no weight when they were seen; where no patch scores well the box stays and
+nothing is learned. The target may grow and shrink: frames are scaled so that it keeps its size, and
+patches of a wrong size around its middle are negative bags too.
 """
 
 from __future__ import annotations
@@ -24,14 +26,21 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.core.mio import ElasticNet, exact_step, weights
 from bagwise.vision.haar import (
+    HaarBank,
     haar_features,
     nearest_distances,
     oriented_integrals,
     random_haar,
+    rescaled,
 )
 from bagwise.vision.images import eight_bit
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
+_SCALES = (0.2, 5.0)  # of the target against the first frame
+_SURE = 0.5  # the size is judged where the score is at least this
+_RESIZE_COST = 0.05  # a change of size must raise the score by more
+_SIZE_PRIOR = 0.2  # cost of twice or half the first size; it grows with the squared logarithm
+_WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 
 
 class Memory(NamedTuple):
@@ -43,12 +52,20 @@ class Memory(NamedTuple):
     pi: Any  # [1 + K] sum of MIO's multipliers; entry 0 belongs to the constant feature
 
 
+class View(NamedTuple):
+    """The part of a frame around the target, scaled so that the target has its first size."""
+
+    totals: Any  # [O, h + 1, w + 1] integral images
+    origin: Any  # [2] its corner in the frame
+    factor: float  # its pixels per pixel of the frame
+
+
 class Track(NamedTuple):
     """What `track` returns, one row per frame."""
 
     boxes: Any  # [T, 4] x, y, w, h
     found: Any  # [T] bool, False where the target was lost
-    scores: Any  # [T] decision value of the best patch; > 0 means the target
+    scores: Any  # [T] decision value of the best patch
 
 
 class MIOTracker(BaseEstimator):
@@ -82,7 +99,14 @@ class MIOTracker(BaseEstimator):
     motion : float
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
     threshold : float
-        The target counts as lost where no patch scores higher; nothing is learned there.
+        The target counts as lost where no patch scores higher.
+    learn_above : float
+        Where no patch scores higher the box stays and nothing is learned, until one scores above
+        ``threshold`` again. Between the two the target is unfamiliar, turned away say: it is
+        followed and learned, but not claimed as found.
+    growth : float
+        The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
+        size of the box.
     side : int
         Frames are scaled so that the target's side (square root of its area) is this many pixels,
         enlarged to twice their size at most; all radii are in pixels of the scaled frames.
@@ -91,7 +115,7 @@ class MIOTracker(BaseEstimator):
     Attributes
     ----------
     score_ : float
-        Decision value of the last estimate; > 0 means that it shows the target.
+        Decision value of the last estimate; above ``threshold`` it counts as the target.
 
     Examples
     --------
@@ -120,6 +144,8 @@ class MIOTracker(BaseEstimator):
         "bias": [Interval(Real, 0, None, closed="left")],
         "motion": [Interval(Real, 0, None, closed="left")],
         "threshold": [Interval(Real, None, None, closed="neither")],
+        "learn_above": [Interval(Real, None, None, closed="neither")],
+        "growth": [Interval(Real, 1, 1.2, closed="both")],
         "side": [Interval(Integral, 8, None, closed="left")],
         "random_state": ["random_state"],
     }
@@ -127,8 +153,8 @@ class MIOTracker(BaseEstimator):
     def __init__(
         self,
         *,
-        n_features: int = 250,
-        n_nearest: int = 80,
+        n_features: int = 500,
+        n_nearest: int = 160,
         search_radius: int = 25,
         positive_radius: int = 3,
         negative_radius: tuple[int, int] = (8, 50),
@@ -140,8 +166,10 @@ class MIOTracker(BaseEstimator):
         beta: float = 1.0,
         cost: tuple[float, float] = (1.0, 1.0),
         bias: float = 1.0,
-        motion: float = 0.2,
+        motion: float = 0.8,
         threshold: float = 0.0,
+        learn_above: float = -0.5,
+        growth: float = 1.025,
         side: int = 56,
         random_state: int | None = None,
     ) -> None:
@@ -160,6 +188,8 @@ class MIOTracker(BaseEstimator):
         self.bias = bias
         self.motion = motion
         self.threshold = threshold
+        self.learn_above = learn_above
+        self.growth = growth
         self.side = side
         self.random_state = random_state
 
@@ -173,11 +203,15 @@ class MIOTracker(BaseEstimator):
         self._frame_shape = grey.shape
         self._factor = min(2.0, self.side / np.sqrt(w * h))
         self._size = np.maximum(np.rint(np.array([w, h]) * self._factor).astype(int), _MIN_SIDE)
-        self._box_size = (w, h)
+        self._box_size = np.array([w, h])
+        self._centre = np.array([x, y]) + self._box_size / 2  # in pixels of the frame
+        self._scale = 1.0
+        self._lost = False
         self._see(grey)
-        self._position = self._clip(np.rint(np.array([x, y]) * self._factor).astype(int))
+        self._position = self._corner()
+        n_channels = len(self._view.totals)
         self._bank = random_haar(
-            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, len(self._totals)
+            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, n_channels
         )
         self._scale_features()
         self._start_memory()
@@ -189,13 +223,15 @@ class MIOTracker(BaseEstimator):
             raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
         grey = as_grey(frame)
         self._see(self._resize(grey))
-        start = self._position
-        side = float(np.sqrt(np.prod(self._size)))
-        stride = int(np.clip(side / 12, 2, 4))
-        best, _ = self._best(start + disc(self.search_radius, stride), start)
-        self._position, self.score_ = self._best(best + disc(stride, 1), start)
+        self._position, self.score_ = self._search()
         found = self.score_ > self.threshold
-        if found:
+        # Followed down to learn_above, but taken up again only where it is clearly the target.
+        self._lost = not found if self._lost else self.score_ <= self.learn_above
+        if not self._lost:
+            middle = self._position + self._size / 2
+            self._centre = middle / self._view.factor + self._view.origin
+            if self.score_ > _SURE:  # before learning, which speaks for the present size
+                self._scale = float(np.clip(self._scale * self._growth(), *_SCALES))
             self._learn()
         return found, self._output(grey.shape)
 
@@ -225,28 +261,62 @@ class MIOTracker(BaseEstimator):
 
     def _output(self, shape: tuple[int, int]) -> tuple[int, int, int, int]:
         ratio = np.array([shape[1], shape[0]]) / np.array(self._frame_shape[::-1])
-        corner = np.rint(self._position / self._factor * ratio).astype(int)
-        size = np.rint(np.array(self._box_size) * ratio).astype(int)
+        size = self._box_size * self._scale
+        corner = np.rint((self._centre - size / 2) * ratio).astype(int)
+        size = np.rint(size * ratio).astype(int)
         return (int(corner[0]), int(corner[1]), int(size[0]), int(size[1]))
 
     def _see(self, grey: Any) -> None:
+        """Cut out what the search and the negative patches can reach, so cost is bounded."""
         import cv2
 
-        if self._factor != 1:
-            size = np.maximum(np.rint(np.array(grey.shape[::-1]) * self._factor), self._size)
-            grey = cv2.resize(grey, size.astype(int).tolist(), interpolation=cv2.INTER_AREA)
-        self._limit = np.array(grey.shape[::-1]) - self._size  # largest top left corner
+        factor = self._factor / self._scale
+        reach = self._size / 2 + self.search_radius + self.negative_radius[1] + 8
+        low = np.floor(np.maximum(self._centre - reach / factor, 0)).astype(int)
+        high = np.ceil(np.minimum(self._centre + reach / factor, grey.shape[::-1])).astype(int)
+        part = np.ascontiguousarray(grey[low[1] : high[1], low[0] : high[0]])
+        if factor != 1:
+            size = np.maximum(np.rint((high - low) * factor), self._size).astype(int)
+            part = cv2.resize(part, size.tolist(), interpolation=cv2.INTER_AREA)
         window = 2 * int(max(min(self._size) // 2, 2)) + 1
-        self._totals = oriented_integrals(grey, window)
+        self._view = View(oriented_integrals(part, window), low, factor)
 
-    def _clip(self, position: Any) -> Any:
-        return np.clip(position, 0, self._limit)
+    def _corner(self) -> Any:
+        """The target's top left corner in the view."""
+        corner = (self._centre - self._view.origin) * self._view.factor - self._size / 2
+        return np.clip(np.rint(corner).astype(int), 0, self._limit())
 
-    def _inside(self, positions: Any) -> Any:
-        return positions[np.all((positions >= 0) & (positions <= self._limit), axis=1)]
+    def _limit(self, scale: float = 1.0) -> Any:
+        """The largest top left corner of a patch in the view."""
+        shape = np.array(self._view.totals.shape[:0:-1]) - 1
+        return shape - np.ceil(self._size * scale).astype(int)
+
+    def _inside(self, positions: Any, scale: float = 1.0) -> Any:
+        return positions[np.all((positions >= 0) & (positions <= self._limit(scale)), axis=1)]
 
     def _features(self, positions: Any) -> Any:
-        return haar_features(self._totals, positions, self._bank)
+        return haar_features(self._view.totals, positions, self._bank)
+
+    def _growth(self) -> float:
+        """The factor of growth at which the patch scores highest: 1, or one step up or down.
+
+        Rectangles are rounded to pixels, so that patches of a size nearer than 5 % look alike:
+        they are compared at twice the step that is taken.
+        """
+        if self.growth == 1:
+            return 1.0
+        best, chosen = -np.inf, 1.0
+        for factor in (1.0, self.growth, 1 / self.growth):
+            scale = factor**2
+            corner = np.rint(self._position + self._size * (1 - scale) / 2).astype(int)
+            corners = self._inside(corner + disc(1, 1), scale)
+            if len(corners) == 0:
+                continue
+            score = self._score(corners, rescaled(self._bank, scale)).max()
+            score -= _RESIZE_COST * (factor != 1) + _SIZE_PRIOR * np.log2(self._scale * scale) ** 2
+            if score > best:
+                best, chosen = score, factor
+        return chosen
 
     def _scale_features(self) -> None:
         """Give every feature unit spread over the patches around the target."""
@@ -292,9 +362,19 @@ class MIOTracker(BaseEstimator):
         if len(found) == 0:
             raise ValueError(
                 f"the frame leaves no room for background around the target: a box of "
-                f"{self._box_size} in a frame of {self._frame_shape[::-1]}; choose a smaller box."
+                f"{tuple(self._box_size.tolist())} in a frame of {self._frame_shape[::-1]}; choose "
+                "a smaller box."
             )
         return found[np.arange(n) % len(found)]
+
+    def _wrong_sizes(self) -> Any:
+        """Features of patches around the target's middle that are too large or too small."""
+        parts = []
+        for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
+            corner = np.rint(self._position + self._size * (1 - scale) / 2).astype(int)
+            corners = self._inside(corner[None], scale)
+            parts.append(haar_features(self._view.totals, corners, rescaled(self._bank, scale)))
+        return np.vstack(parts)
 
     def _similarity(self, features: Any, to: Any) -> Any:
         return np.exp(-nearest_distances(features, to, self.n_nearest) / self._sigma2)
@@ -319,6 +399,8 @@ class MIOTracker(BaseEstimator):
         m, (first, later, negative) = self._memory, self.memory
         bag = self._features(self._positives(self.n_positive + 1))
         away = self._features(self._negatives(min(self.n_negative, negative)))
+        if self.growth > 1:
+            away = np.vstack([self._wrong_sizes(), away])[: len(away)]
         kept = bag[: min(2, later)]
         self._put(self._slots(first, later, len(kept)), kept)
         fresh = self._slots(first + later, negative, len(away))
@@ -334,18 +416,32 @@ class MIOTracker(BaseEstimator):
         costs = np.where(signs > 0, *self.cost).astype(np.float64)
         _steps(m.pi, Z, signs, costs, self.alpha, self.beta)
 
-    def _score(self, positions: Any) -> Any:
+    def _score(self, positions: Any, bank: HaarBank | None = None) -> Any:
         w = weights(self._memory.pi, ElasticNet(self.alpha, self.beta))
         active = np.flatnonzero(w[1:])
-        similarity = self._similarity(self._features(positions), self._memory.features[active])
+        X = haar_features(self._view.totals, positions, self._bank if bank is None else bank)
+        similarity = self._similarity(X, self._memory.features[active])
         return similarity @ w[1:][active] + self.bias * w[0]
 
-    def _best(self, positions: Any, start: Any) -> tuple[Any, float]:
+    def _search(self) -> tuple[Any, float]:
+        """The best patch and its score: on a coarse grid first, then around the best there.
+
+        A target that is lost may have gone anywhere: it is sought twice as far, and moving is free.
+        """
+        start = self._corner()
+        stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
+        radius, motion = self.search_radius, self.motion
+        if self._lost:
+            radius, motion = 2 * radius, 0.0
+        best, _ = self._best(start + disc(radius, stride), start, motion)
+        return self._best(best + disc(stride, 1), start, motion)
+
+    def _best(self, positions: Any, start: Any, motion: float) -> tuple[Any, float]:
         """The patch with the highest score less the cost of moving there, and its score."""
         positions = self._inside(positions)
         score = self._score(positions)
         moved = ((positions - start) ** 2).sum(axis=1) / self.search_radius**2
-        chosen = int(np.argmax(score - self.motion * moved))
+        chosen = int(np.argmax(score - motion * moved))
         return positions[chosen], float(score[chosen])
 
 
