@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 from sklearn.base import BaseEstimator, clone
 from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
@@ -19,11 +20,13 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
+from bagwise.core.rules import log_odds
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.pipeline import positive_proba
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import read_image
 from bagwise.vision.proposals import Proposals, ring_contrast
+from bagwise.vision.sizes import learn_sizes, log_sizes, size_log_odds
 
 # Instances that the principal components are learned from, at most.
 _PCA_ROWS = 20_000
@@ -206,7 +209,7 @@ class WeakDetector(BaseEstimator):
         self.n_features_in_ = bags.n_features
         reduced = bags.map(self.reducer_.transform)
         seed = int(rng.randint(2**31 - 1))
-        self.classifiers_ = []
+        self.classifiers_, self.sizes_ = [], []
         for c, name in enumerate(names):
             if Y[:, c].min() == Y[:, c].max():
                 raise ValueError(
@@ -215,6 +218,7 @@ class WeakDetector(BaseEstimator):
                 )
             known = self._instance_labels(bags, Y[:, c], name, boxes)
             self.classifiers_.append(self._new_classifier(seed).fit(reduced, Y[:, c], known))
+            self.sizes_.append(self._sizes(bags, name, boxes))
         return self
 
     def _new_classifier(self, seed: int) -> Any:
@@ -265,6 +269,17 @@ class WeakDetector(BaseEstimator):
             known[start:stop] = row
         return known if np.any(known >= 0) else None
 
+    def _sizes(self, bags: Bags, name: str, boxes: Any) -> Any:
+        """What the given boxes say of the class's size, or None without any."""
+        given = [b[name] if b is not None and name in b else [] for b in boxes or []]
+        counts = [len(b) for b in given]
+        if sum(counts) == 0:
+            return None
+        image_size = bags.columns["image_size"]
+        of_image = np.repeat(image_size[bags.offsets[:-1]], counts, axis=0)
+        true = np.concatenate([np.reshape(b, (-1, 4)) for b in given if len(b)])
+        return learn_sizes(log_sizes(true, of_image), log_sizes(bags.columns["boxes"], image_size))
+
     def predict(self, images: Any) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
         check_is_fitted(self)
@@ -283,6 +298,10 @@ class WeakDetector(BaseEstimator):
         model = self.classifiers_[c]
         p, std = positive_proba(model, reduced, "_instances")
         score = model.decision_function_instances(reduced)
+        if self.sizes_[c] is not None:  # appearance and size as independent evidence
+            sizes = log_sizes(bags.columns["boxes"], bags.columns["image_size"])
+            score = score + (evidence := size_log_odds(self.sizes_[c], sizes))
+            p, std = _shift(p, std, evidence)
         if self.contrast is not None:
             score = box_contrast(bags, p, self.contrast)
         return score, p, std
@@ -298,6 +317,13 @@ class WeakDetector(BaseEstimator):
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
+
+
+def _shift(p: Any, std: Any, evidence: Any) -> tuple[Any, Any]:
+    """Probabilities and their std after adding to the log-odds."""
+    moved = expit(log_odds(p) + evidence)
+    tiny = np.finfo(np.float64).tiny
+    return moved, std * moved * (1 - moved) / np.maximum(p * (1 - p), tiny)
 
 
 def label_matrix(labels: Any, class_names: Any, n_images: int) -> tuple[Any, Any]:
