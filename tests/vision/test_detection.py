@@ -153,15 +153,16 @@ def test_boxes_become_instance_labels(scenes, described):
     given = [{"red": b} if i < 6 and len(b) else None for i, b in enumerate(boxes)]
     known = detector._instance_labels(described, labels, "red", given)
     rows = described.split(known)
-    assert all(np.any(rows[i] == 1) and np.any(rows[i] == 0) for i in (1, 3, 5))
+    assert all(np.any(rows[i] == 1) for i in (1, 3, 5))
+    assert not np.any(known == 0)  # what misses a box may show another object, or most of this one
     assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
     proposed = described.split(described.columns["boxes"])
     for i in (1, 3, 5):
         iou = box_iou(proposed[i], boxes[i]).max(axis=1)
         np.testing.assert_array_equal(rows[i] == 1, iou >= 0.5)
-        np.testing.assert_array_equal(rows[i] == 0, (iou > 0) & (iou < 0.25))
     mixed = WeakDetector(PROPOSALS, pca=10, random_state=0)
     mixed.fit(described, labels[:, None], given, ["red"])
+    assert mixed.sizes_[0] is not None
     best = [d.boxes[0] for d in mixed.predict(described[labels == 1])]
     assert corloc(best, [boxes[i] for i in np.flatnonzero(labels)]) > 0.9
 

@@ -242,10 +242,11 @@ class WeakDetector(BaseEstimator):
         return make_pipeline(*steps).fit(X)
 
     def _instance_labels(self, bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-        """1 where a proposal meets a true box, 0 where it shows a part or too much, else -1.
+        """1 where a proposal meets a true box, -1 (unknown) elsewhere.
 
-        Proposals clear of all true boxes stay unknown: images without the class have plenty of
-        such, and one of them may show an object that nobody boxed.
+        A proposal that misses the boxes may show an object that nobody boxed, or enough of this
+        one: calling such negative cost more than it gave. How much of an object is the whole is
+        told by the boxes' sizes.
         """
         known = np.full(bags.n_instances, -1)
         if boxes is None:
@@ -262,11 +263,7 @@ class WeakDetector(BaseEstimator):
                     f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
                 )
             overlap = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
-            row = np.where((overlap > 0) & (overlap < self.overlap / 2), 0, -1)
-            row[overlap >= self.overlap] = 1
-            if not np.any(row):  # every proposal misses: say nothing rather than contradict
-                row[np.argmax(overlap)] = -1
-            known[start:stop] = row
+            known[start:stop][overlap >= self.overlap] = 1
         return known if np.any(known >= 0) else None
 
     def _sizes(self, bags: Bags, name: str, boxes: Any) -> Any:
