@@ -7,14 +7,13 @@ worker is computed again by another, to the same result.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import Any, NamedTuple
 
-from bagwise.models.drivers import Sum
+from bagwise.models.drivers import Sum, in_order
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
@@ -56,13 +55,12 @@ class Dask:
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order, with at most two blocks per thread under way."""
         shared = self.client.submit(_same, function, pure=False)
-        homes, waiting = self._homes(), deque[Any]()
-        for block in zip(*blocks, strict=True):
-            waiting.append(self.client.submit(_call, shared, *block, **_at(next(homes))))
-            if len(waiting) > 2 * self.n_parts:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        homes = self._homes()
+        tasks = (
+            self.client.submit(_call, shared, *block, **_at(next(homes)))
+            for block in zip(*blocks, strict=True)
+        )
+        yield from in_order(tasks, 2 * self.n_parts)
 
     def sweep(
         self,

@@ -12,7 +12,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -122,14 +122,9 @@ class Threads:
         """Results in order, with at most two blocks per thread under way."""
         from threadpoolctl import threadpool_limits
 
-        waiting: deque[Future[Any]] = deque()
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self.n_jobs) as pool:
-            for block in zip(*blocks, strict=True):
-                waiting.append(pool.submit(function, *block))
-                if len(waiting) > 2 * self.n_jobs:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            tasks = (pool.submit(function, *block) for block in zip(*blocks, strict=True))
+            yield from in_order(tasks, 2 * self.n_jobs)
 
     def sweep(
         self,
@@ -139,6 +134,17 @@ class Threads:
     ) -> list[Any]:
         """Parts in parallel, results in order."""
         return _received(self.map(function, parts), receive)
+
+
+def in_order(tasks: Iterable[Any], most: int) -> Iterator[Any]:
+    """Results of tasks in order; each is started when it is drawn, ``most`` are under way."""
+    waiting: deque[Any] = deque()
+    for task in tasks:
+        waiting.append(task)
+        if len(waiting) > most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def _received(pairs: Iterable[tuple[Any, Any]], receive: Callable[[Any], None]) -> list[Any]:
