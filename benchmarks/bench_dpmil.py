@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from threadpoolctl import threadpool_limits
 
 from bagwise import DPMIL, Bags
+from benchmarks.timing import best_of
 
 N_COMPONENTS = 20
 
@@ -57,24 +57,15 @@ def fit_theirs(bags: Bags, truth: Any, n_iter: int) -> int:
     return mixture.n_iter_
 
 
-def best_times(jobs: list[Callable[[], int]], repeats: int) -> list[float]:
-    """Best CPU seconds (one thread) of each job, its runs interleaved with the others'."""
-    best = [np.inf] * len(jobs)
-    for _ in range(repeats):
-        for i, job in enumerate(jobs):
-            began = time.process_time()
-            job()
-            best[i] = min(best[i], time.process_time() - began)
-    return best
-
-
 def against_scikit_learn(quick: bool) -> dict[str, Any]:
     n, d, n_iter, repeats = (1000, 20, 5, 2) if quick else (4500, 100, 15, 4)
     bags, y, truth = make_data(n, d)
     # Ours may stop sooner, where the bound cannot rise any more; theirs then does as many rounds.
     rounds = fit_ours(bags, y, truth, n_iter)
-    a, b = best_times(
-        [lambda: fit_ours(bags, y, truth, n_iter), lambda: fit_theirs(bags, truth, rounds)], repeats
+    a, b = best_of(
+        [lambda: fit_ours(bags, y, truth, n_iter), lambda: fit_theirs(bags, truth, rounds)],
+        repeats,
+        time.process_time,
     )
     return {
         "what": f"speed against BayesianGaussianMixture, labels fixed, N={n}, D={d}",
@@ -93,7 +84,7 @@ def growth(quick: bool) -> dict[str, Any]:
         model = DPMIL(N_COMPONENTS, calibrate=False, max_iter=n_iter, tol=0, random_state=0)
         jobs.append(lambda bags=bags, y=y, model=model: model.fit(bags, y).n_iter_)
     rounds = [job() for job in jobs]
-    times = best_times(jobs, 2 if quick else 3)
+    times = best_of(jobs, 2 if quick else 3, time.process_time)
     ratio = (times[1] / rounds[1]) / (times[0] / rounds[0]) / 4
     return {
         "what": f"time for 4 x the instances over 4 x the time, N={small} to {4 * small}",

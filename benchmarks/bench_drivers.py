@@ -9,8 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +31,7 @@ from bagwise.models.variational.updates import (
     update_posterior,
 )
 from bagwise.models.variational.updates import total as add_up
+from benchmarks.timing import best_of
 
 BAG = 100
 WIDE = 128
@@ -54,17 +53,6 @@ def write_rows(path: Path, n: int, width: int) -> None:
 def open_rows(path: Path, n: int, width: int) -> tuple[Bags, Any]:
     X = np.memmap(path, np.float32, "r", shape=(n, width))
     return Bags(X, np.arange(n // BAG + 1) * BAG), np.arange(n // BAG) % 2
-
-
-def best_of(jobs: list[Callable[[], Any]], repeats: int) -> list[float]:
-    """Best seconds of each job, its runs interleaved with the others'."""
-    best = [np.inf] * len(jobs)
-    for _ in range(repeats):
-        for i, job in enumerate(jobs):
-            began = time.perf_counter()
-            job()
-            best[i] = min(best[i], time.perf_counter() - began)
-    return best
 
 
 class Problem(NamedTuple):

@@ -237,7 +237,7 @@ def _read_member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes
         raise ValueError(f"{path}: is not a bagwise model: it has no {name}.")
     try:
         return archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
         raise ValueError(f"{path}: is damaged: {error}.") from error
 
 

@@ -191,5 +191,18 @@ def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:
     else:
         scores = segments.max(scores, offsets)
         platt = fit_platt(scores, y)
+    return keep_ranking(platt, scores)
+
+
+def keep_ranking(platt: Platt, scores: Any) -> Platt:
+    """The map, with a hint of slope about the mean score where it has none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import Platt, keep_ranking
+    >>> keep_ranking(Platt(0.0, 0.5), np.array([-1.0, 1.0]))
+    Platt(slope=0.001, intercept=0.5)
+    """
     slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
     return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))

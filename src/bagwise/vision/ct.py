@@ -111,7 +111,7 @@ def read_slice(path: Any) -> Slice:
         raise ValueError(f"{path} has no pixel data.")
     try:
         pixels = data.pixel_array
-    except (ValueError, AttributeError, NotImplementedError, RuntimeError) as error:
+    except (ValueError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} has pixel data that cannot be decoded: {error}.") from error
     if pixels.ndim != 2:
         raise ValueError(f"{path} has pixels of shape {pixels.shape}; a slice is 2-d.")

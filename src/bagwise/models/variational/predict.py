@@ -15,7 +15,7 @@ from scipy.special import logsumexp, ndtri
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, fit_noisy_or_platt, fit_platt
+from bagwise.core.platt import Platt, fit_noisy_or_platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.updates import Block, Posterior, Sites, moments
@@ -28,8 +28,6 @@ N_SAMPLES = 256
 _NOISE_NODES = 9
 # Left-out scores serve calibration; 1e-3 is plenty.
 _LEFT_OUT_NODES = 32
-# Smallest calibrated log-odds per standard deviation of the score.
-_LEAST_SLOPE = 1e-3
 _ROWS = 1024
 
 
@@ -269,8 +267,7 @@ def calibrate(
         scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)
     else:
         scores, platt = left_out.bags, fit_platt(left_out.bags, y)
-    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
-    platt = Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))
+    platt = keep_ranking(platt, scores)
     units = offsets if rule == "noisy-or" else np.arange(len(y) + 1)
     rows, own = segments.take(units, held_out)
     return platt.cooled(platt.log_odds(scores[rows]), own, y[held_out])
