@@ -74,3 +74,12 @@ def _iou(a, b):
     h = max(min(a[1] + a[3], b[1] + b[3]) - max(a[1], b[1]), 0)
     union = a[2] * a[3] + b[2] * b[3] - w * h
     return w * h / union if union > 0 else 0.0
+
+
+def refinement_loss(theta, X, offset, target, weight, precision):
+    """Minus the log posterior of a weighted logistic regression, one proposal at a time."""
+    total = sum(0.5 * a * t * t for a, t in zip(precision, theta, strict=True))
+    for x, o, y, w in zip(X, offset, target, weight, strict=True):
+        p = 1 / (1 + np.exp(-(o + sum(a * b for a, b in zip(x, theta, strict=True)))))
+        total -= w * (np.log(p) if y else np.log(1 - p))
+    return total

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
-from bagwise import SingleInstance
+from bagwise import SingleInstance, load, save
 from bagwise.evaluate import box_iou, corloc
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector, draw, make_digit_canvases
 from bagwise.vision.detection import box_contrast, label_matrix, pixel_scores, suppress
@@ -72,9 +73,9 @@ def test_contrast_prefers_the_whole_to_its_part(described):
     bags = described[[1]]
     boxes = bags.columns["boxes"]
     scores = np.where(np.arange(len(boxes)) == 3, 2.0, -2.0)
-    contrast = box_contrast(bags, scores, 1.5)
+    contrast = box_contrast(bags, scores, (1.5, 2.0))
     mean = naive.pixel_scores(boxes, scores, 64, 80)
-    expected = [naive.ring_contrast(mean, box, 1.5) for box in boxes]
+    expected = [[naive.ring_contrast(mean, box, r) for r in (1.5, 2.0)] for box in boxes]
     np.testing.assert_allclose(contrast, expected, atol=1e-9)
 
 
@@ -147,30 +148,104 @@ def test_same_seed_same_detections(scenes, described):
     np.testing.assert_array_equal(runs[0][0].scores, runs[1][0].scores)
 
 
-def test_boxes_become_instance_labels(scenes, described):
+def boxes_of(scenes, n):
+    """True boxes of the positive ones among the first ``n`` images."""
+    return [{"red": b} if i < n and len(b) else None for i, b in enumerate(scenes[2])]
+
+
+def test_proposals_of_boxed_images_meet_true_boxes_or_not(scenes, described):
     _, labels, boxes = scenes
     detector = WeakDetector(PROPOSALS)
-    given = [{"red": b} if i < 6 and len(b) else None for i, b in enumerate(boxes)]
-    known = detector._instance_labels(described, labels, "red", given)
-    rows = described.split(known)
-    assert all(np.any(rows[i] == 1) for i in (1, 3, 5))
-    assert not np.any(known == 0)  # what misses a box may show another object, or most of this one
-    assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
-    proposed = described.split(described.columns["boxes"])
+    met = detector._met(described, labels, "red", boxes_of(scenes, 6))
+    rows, proposed = described.split(met), described.split(described.columns["boxes"])
     for i in (1, 3, 5):
         iou = box_iou(proposed[i], boxes[i]).max(axis=1)
-        np.testing.assert_array_equal(rows[i] == 1, iou >= 0.5)
-    mixed = WeakDetector(PROPOSALS, pca=10, random_state=0)
-    mixed.fit(described, labels[:, None], given, ["red"])
-    assert mixed.sizes_[0] is not None
-    best = [d.boxes[0] for d in mixed.predict(described[labels == 1])]
+        np.testing.assert_array_equal(rows[i], iou >= 0.5)
+        assert np.any(rows[i] == 1)
+    assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
+
+
+class Recorder(SingleInstance):
+    """Keeps the instance labels that it was given."""
+
+    def fit(self, bags, y, instance_labels=None):
+        self.given_ = instance_labels
+        return super().fit(bags, y, instance_labels)
+
+
+def test_boxes_become_instance_labels(scenes, described):
+    labels = scenes[1][:, None]
+    mixed = WeakDetector(PROPOSALS, pca=10, classifier=Recorder(LogisticRegression()))
+    mixed.fit(described, labels, boxes_of(scenes, 6), ["red"])
+    met = mixed._met(described, labels[:, 0], "red", boxes_of(scenes, 6))
+    # What misses a box may show an object that nobody boxed: the classifier is told positives only.
+    np.testing.assert_array_equal(mixed.classifiers_[0].given_, np.where(met == 1, 1, -1))
+
+
+@pytest.mark.parametrize("contrast", [None, 1.25])
+def test_boxes_make_a_refinement(scenes, described, contrast, tmp_path):
+    _, labels, boxes = scenes
+    mixed = WeakDetector(PROPOSALS, pca=10, contrast=contrast, random_state=0)
+    mixed.fit(described, labels[:, None], boxes_of(scenes, 12), ["red"])
+    found = mixed.predict(described)
+    best = [found[i].boxes[0] for i in np.flatnonzero(labels)]
     assert corloc(best, [boxes[i] for i in np.flatnonzero(labels)]) > 0.9
+    for d in found:
+        assert np.all((d.probabilities >= 0) & (d.probabilities <= 1))
+        assert np.all((d.std >= 0) & (d.std <= 0.5))
+    save(mixed, tmp_path / "mixed.bagwise")
+    again = load(tmp_path / "mixed.bagwise").predict(described)
+    for a, b in zip(found, again, strict=True):
+        np.testing.assert_array_equal(a.scores, b.scores)
+        np.testing.assert_array_equal(a.probabilities, b.probabilities)
+
+
+def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
+    """Held out, probabilities that a box shows the class fit better after boxes than before."""
+    images, _, boxes = make_scenes(seed=1)
+    bags = WeakDetector(PROPOSALS).describe(images)
+    true = [
+        box_iou(b, t).max(axis=1, initial=0)
+        for b, t in zip(bags.split(bags.columns["boxes"]), boxes, strict=True)
+    ]
+    true = np.concatenate(true) >= 0.5
+    losses = []
+    for given in (None, boxes_of(scenes, 24)):
+        model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+        model.fit(described, scenes[1][:, None], given, ["red"])
+        losses.append(log_loss(true, model.score_boxes(bags)[1]))
+    assert losses[1] < losses[0]
+
+
+def test_no_boxes_change_nothing(scenes, described):
+    labels, n = scenes[1][:, None], len(scenes[1])
+    scores = []
+    for given in (None, [None] * n, [{}] * n, [{"red": np.empty((0, 4))}] * n):
+        model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+        model.fit(described, labels, given, ["red"])
+        assert model.refinements_ == [None]
+        scores.append(model.score_boxes(described))
+    for other in scores[1:]:
+        np.testing.assert_array_equal(other, scores[0])
+
+
+def test_order_of_images_does_not_change_a_refinement(scenes, described):
+    labels, given = scenes[1], boxes_of(scenes, 12)
+    order = np.random.default_rng(0).permutation(len(labels))
+    scores = []
+    for which in (np.arange(len(labels)), order):
+        classifier = SingleInstance(LogisticRegression(tol=1e-10, max_iter=5000))
+        model = WeakDetector(PROPOSALS, pca=10, classifier=classifier, random_state=0)
+        model.fit(described[which], labels[which, None], [given[i] for i in which], ["red"])
+        scores.append(model.score_boxes(described)[0])
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-3)
 
 
 def test_true_boxes_that_no_proposal_meets_do_not_contradict(scenes, described):
     labels = scenes[1]
     given = [{"red": [[0, 0, 1, 1]]} if i == 1 else None for i in range(len(labels))]
-    WeakDetector(PROPOSALS, pca=5, random_state=0).fit(described, labels[:, None], given, ["red"])
+    model = WeakDetector(PROPOSALS, pca=5, random_state=0)
+    assert model.fit(described, labels[:, None], given, ["red"]).refinements_ == [None]
 
 
 def test_draw(detector, scenes):

@@ -20,18 +20,23 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
+from bagwise.core import segments
 from bagwise.core.rules import log_odds
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.pipeline import positive_proba
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import read_image
 from bagwise.vision.proposals import Proposals, ring_contrast
-from bagwise.vision.sizes import learn_sizes, log_sizes, size_log_odds
+from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
 
 # Instances that the principal components are learned from, at most.
 _PCA_ROWS = 20_000
 # Cells along the longer side of the map of pixel scores.
 _MAP_SIDE = 320
+# Rings whose contrast is a clue where true boxes are given.
+_RINGS = (1.25, 1.5, 2.0)
+# Log-odds of a probability as near to 1 as a float can be.
+_MOST = 36.0
 
 
 class Detections(NamedTuple):
@@ -73,7 +78,7 @@ class WeakDetector(BaseEstimator):
         cover it. A multiple-instance classifier is content with the most telling part of an
         object; contrast prefers the box that holds all of it. None ranks by probability.
     overlap : float
-        Where true boxes are given, proposals that overlap one by at least this are positive.
+        Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
     n_detections : int
         At most so many boxes per class and image.
     random_state : int, RandomState or None
@@ -85,6 +90,7 @@ class WeakDetector(BaseEstimator):
     ----------
     classes_ : array of class names
     classifiers_ : list, one fitted classifier per class
+    refinements_ : list, for each class what true boxes taught, or None without any
 
     Examples
     --------
@@ -196,7 +202,10 @@ class WeakDetector(BaseEstimator):
             One class name per image, a collection of names, or None for none of the classes.
         boxes : sequence, optional
             Mixed supervision: for each image None, or a mapping from class name to its true
-            boxes (k, 4). Not every object in an image needs one.
+            boxes (k, 4). Proposals that meet one become positive instances; then a regression
+            learns from the proposals of boxed images how to correct the classifier's log-odds.
+            There a proposal that meets no box counts against the class, so box what you can:
+            an object without a box is forgiven, but lowers the probabilities.
         class_names : sequence of str, optional
             Names of the columns of ``labels``.
         """
@@ -209,16 +218,18 @@ class WeakDetector(BaseEstimator):
         self.n_features_in_ = bags.n_features
         reduced = bags.map(self.reducer_.transform)
         seed = int(rng.randint(2**31 - 1))
-        self.classifiers_, self.sizes_ = [], []
+        self.classifiers_, self.refinements_ = [], []
         for c, name in enumerate(names):
             if Y[:, c].min() == Y[:, c].max():
                 raise ValueError(
                     f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} "
                     "images; images with and without it are needed."
                 )
-            known = self._instance_labels(bags, Y[:, c], name, boxes)
-            self.classifiers_.append(self._new_classifier(seed).fit(reduced, Y[:, c], known))
-            self.sizes_.append(self._sizes(bags, name, boxes))
+            met = self._met(bags, Y[:, c], name, boxes)
+            known = np.where(met == 1, 1, -1) if np.any(met == 1) else None
+            model = self._new_classifier(seed).fit(reduced, Y[:, c], known)
+            self.classifiers_.append(model)
+            self.refinements_.append(self._refinement(bags, reduced, Y[:, c], met, model))
         return self
 
     def _new_classifier(self, seed: int) -> Any:
@@ -241,16 +252,11 @@ class WeakDetector(BaseEstimator):
             steps.append(PCA(n, svd_solver="covariance_eigh"))
         return make_pipeline(*steps).fit(X)
 
-    def _instance_labels(self, bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-        """1 where a proposal meets a true box, -1 (unknown) elsewhere.
-
-        A proposal that misses the boxes may show an object that nobody boxed, or enough of this
-        one: calling such negative cost more than it gave. How much of an object is the whole is
-        told by the boxes' sizes.
-        """
-        known = np.full(bags.n_instances, -1)
+    def _met(self, bags: Bags, y: Any, name: str, boxes: Any) -> Any:
+        """Whether each proposal of a boxed image meets a true box, 1 or 0; -1 in other images."""
+        met = np.full(bags.n_instances, -1)
         if boxes is None:
-            return None
+            return met
         if len(boxes) != len(bags):
             raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(bags)}.")
         for i, (given, start, stop) in enumerate(
@@ -263,19 +269,19 @@ class WeakDetector(BaseEstimator):
                     f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
                 )
             overlap = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
-            known[start:stop][overlap >= self.overlap] = 1
-        return known if np.any(known >= 0) else None
+            met[start:stop] = overlap >= self.overlap
+        return met
 
-    def _sizes(self, bags: Bags, name: str, boxes: Any) -> Any:
-        """What the given boxes say of the class's size, or None without any."""
-        given = [b[name] if b is not None and name in b else [] for b in boxes or []]
-        counts = [len(b) for b in given]
-        if sum(counts) == 0:
+    def _refinement(self, bags: Bags, reduced: Bags, y: Any, met: Any, model: Any) -> Any:
+        """What the boxed images, and those without the class, teach; None where no box is met."""
+        if not np.any(met == 1):
             return None
-        image_size = bags.columns["image_size"]
-        of_image = np.repeat(image_size[bags.offsets[:-1]], counts, axis=0)
-        true = np.concatenate([np.reshape(b, (-1, 4)) for b in given if len(b)])
-        return learn_sizes(log_sizes(true, of_image), log_sizes(bags.columns["boxes"], image_size))
+        boxed = int(np.sum(segments.max(met, bags.offsets) >= 0))
+        without = segments.spread(y == 0, bags.offsets)
+        # Images without the class count as if they, too, were a part of all.
+        weight = np.where(without, boxed / np.sum(y == 1), 1.0)
+        p, _ = positive_proba(model, reduced, "_instances")
+        return learn_refinement(_clues(bags, reduced, p), np.where(without, 0, met), weight, boxed)
 
     def predict(self, images: Any) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
@@ -295,12 +301,10 @@ class WeakDetector(BaseEstimator):
         model = self.classifiers_[c]
         p, std = positive_proba(model, reduced, "_instances")
         score = model.decision_function_instances(reduced)
-        if self.sizes_[c] is not None:  # appearance and size as independent evidence
-            sizes = log_sizes(bags.columns["boxes"], bags.columns["image_size"])
-            score = score + (evidence := size_log_odds(self.sizes_[c], sizes))
-            p, std = _shift(p, std, evidence)
+        if self.refinements_[c] is not None:
+            score, p, std = _refine(self.refinements_[c], _clues(bags, reduced, p), p, std)
         if self.contrast is not None:
-            score = box_contrast(bags, p, self.contrast)
+            score = box_contrast(bags, p, (self.contrast,))[:, 0]
         return score, p, std
 
     def _detections(self, bags: Bags, i: int, scored: list[Any]) -> Detections:
@@ -316,11 +320,23 @@ class WeakDetector(BaseEstimator):
         return Detections(*(column[order] for column in columns))
 
 
-def _shift(p: Any, std: Any, evidence: Any) -> tuple[Any, Any]:
-    """Probabilities and their std after adding to the log-odds."""
-    moved = expit(log_odds(p) + evidence)
-    tiny = np.finfo(np.float64).tiny
-    return moved, std * moved * (1 - moved) / np.maximum(p * (1 - p), tiny)
+def _clues(bags: Bags, reduced: Bags, p: Any) -> Clues:
+    """What a refinement goes by, from the classifier's probabilities."""
+    return Clues(
+        np.clip(log_odds(p), -_MOST, _MOST),
+        box_contrast(bags, p, _RINGS),
+        log_sizes(bags.columns["boxes"], bags.columns["image_size"]),
+        reduced.instances,
+    )
+
+
+def _refine(refinement: Refinement, clues: Clues, p: Any, std: Any) -> tuple[Any, Any, Any]:
+    """Refined log-odds, probabilities and their std, to first order."""
+    score = refinement.refine(clues)
+    refined = expit(score)
+    variance, tiny = refined * (1 - refined), np.finfo(np.float64).tiny
+    std = std * abs(refinement.slope) * variance / np.maximum(p * (1 - p), tiny)
+    return score, refined, np.minimum(std, np.sqrt(variance))  # no probability varies more
 
 
 def label_matrix(labels: Any, class_names: Any, n_images: int) -> tuple[Any, Any]:
@@ -394,16 +410,17 @@ def pixel_scores(boxes: Any, scores: Any, height: int, width: int) -> tuple[Any,
     return mean, factor
 
 
-def box_contrast(bags: Bags, scores: Any, ring: float) -> Any:
-    """Mean pixel score of every box minus that of the ring around it."""
+def box_contrast(bags: Bags, scores: Any, rings: Any) -> Any:
+    """Mean pixel score of every box minus that of each ring around it, [N, R]."""
     import cv2
 
-    out = np.empty(len(scores))
+    out = np.empty((len(scores), len(rings)))
     boxes, sizes = bags.columns["boxes"], bags.columns["image_size"]
     for start, stop in zip(bags.offsets[:-1], bags.offsets[1:], strict=True):
         mean, factor = pixel_scores(boxes[start:stop], scores[start:stop], *sizes[start])
         integral = cv2.integral(mean, sdepth=cv2.CV_64F)
-        out[start:stop] = ring_contrast(integral, boxes[start:stop] * factor, ring)
+        for r, ring in enumerate(rings):
+            out[start:stop, r] = ring_contrast(integral, boxes[start:stop] * factor, ring)
     return out
 
 

@@ -1,0 +1,134 @@
+"""What true boxes teach about proposals: a correction of their log-odds.
+
+A classifier trained on image labels is content with a part of an object. The proposals of images
+with true boxes tell whole objects from parts and from other things. A logistic regression on them
+learns
+
+    refined log-odds = log-odds + weights . clues,
+
+where the clues are the log-odds themselves, how far a box stands out from the ring around it, its
+size, and its features. The weights have a normal prior about zero: without boxes nothing changes,
+and few boxes change little.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import expit
+
+# Prior precision of a weight, of standardised clues: the few that any box has, and the features.
+_FEW, _FEATURE = 0.3, 100.0
+# Proposals of one image are no independent witnesses: below about so many images, doubt them more.
+_ENOUGH = 8
+_MAX_ITER, _TOL = 100, 1e-12
+
+
+class Clues(NamedTuple):
+    """What is known of proposals before their class is."""
+
+    log_odds: Any  # [n] of the classifier
+    contrast: Any  # [n, R] how far they stand out, for several rings
+    log_size: Any  # [n, 2] log width and height as shares of the image
+    features: Any  # [n, D]
+
+    def take(self, rows: Any) -> Clues:
+        """Those of some proposals."""
+        return Clues(*(part[rows] for part in self))
+
+
+class Refinement(NamedTuple):
+    """A learned correction."""
+
+    centre: Any  # [1 + R + 2 + D] of the clues
+    scale: Any  # [1 + R + 2 + D]
+    weights: Any  # [F] as the columns of `design`
+
+    def refine(self, clues: Clues) -> Any:
+        """Refined log-odds, [n]."""
+        return clues.log_odds + design(clues, self.centre, self.scale) @ self.weights
+
+    @property
+    def slope(self) -> float:
+        """By how much refined log-odds rise with the classifier's."""
+        return float(1 + self.weights[0] / self.scale[0])
+
+
+def log_sizes(boxes: Any, image_size: Any) -> Any:
+    """Log width and log height of boxes [n, 4] as shares of their image (height, width) [n, 2]."""
+    boxes = np.asarray(boxes, dtype=np.float64)
+    return np.log(np.maximum(boxes[:, 2:], 1.0) / np.asarray(image_size, dtype=np.float64)[:, ::-1])
+
+
+def design(clues: Clues, centre: Any, scale: Any) -> Any:
+    """Standardised clues, with a constant and the products of the sizes, [n, F].
+
+    The products let a weight say "neither small nor large". Features come last.
+    """
+    D = clues.features.shape[1]
+    Z = (np.column_stack(clues) - centre) / scale  # [n, 1 + R + 2 + D]
+    few, features = Z[:, : Z.shape[1] - D], Z[:, Z.shape[1] - D :]
+    w, h = few[:, -2:].T
+    return np.column_stack([few, w * w, h * h, w * h, np.ones(len(Z)), features])
+
+
+def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> Refinement | None:
+    """Learn from proposals with a known target (0 or 1; -1 is unknown), or None without a positive.
+
+    ``n_images`` is the number of images with boxes; ``weight`` [n] counts each proposal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.refinement import Clues, learn_refinement
+    >>> rng = np.random.default_rng(0)
+    >>> size = rng.normal(-2, 1, (500, 2))
+    >>> clues = Clues(np.zeros(500), np.zeros((500, 1)), size, np.zeros((500, 1)))
+    >>> middling = (np.abs(size + 2) < 0.5).all(axis=1).astype(int)
+    >>> refined = learn_refinement(clues, middling, np.ones(500), n_images=20).refine(clues)
+    >>> bool(refined[middling == 1].min() > np.median(refined[middling == 0]))
+    True
+    """
+    if not np.any(target == 1):
+        return None
+    columns = np.column_stack(clues)
+    centre, scale = columns.mean(axis=0), columns.std(axis=0)
+    scale = np.where(scale > 1e-12 * (1 + np.abs(centre)), scale, 1.0)
+    known = target >= 0
+    some = clues.take(known)
+    X = design(some, centre, scale)
+    precision = np.full(X.shape[1], _FEW)
+    precision[X.shape[1] - clues.features.shape[1] :] = _FEATURE
+    precision *= 1 + (_ENOUGH / n_images) ** 3
+    weights = fit_weights(X, some.log_odds, target[known], weight[known], precision)
+    return Refinement(centre, scale, weights)
+
+
+def fit_weights(X: Any, offset: Any, target: Any, weight: Any, precision: Any) -> Any:
+    """Most probable weights of a logistic regression with an offset, by Newton's method, [F]."""
+    theta = np.zeros(X.shape[1])
+    value = loss(theta, X, offset, target, weight, precision)
+    for _ in range(_MAX_ITER):
+        p = expit(offset + X @ theta)
+        gradient = X.T @ (weight * (p - target)) + precision * theta
+        hessian = (X * (weight * p * (1 - p))[:, None]).T @ X  # [F, F]
+        hessian[np.diag_indices_from(hessian)] += precision
+        step = cho_solve(cho_factor(hessian), gradient)
+        if gradient @ step <= _TOL * value:  # twice what is left to gain
+            break
+        # The loss is convex, so a short enough step lowers it, down to rounding.
+        for size in 0.5 ** np.arange(30):
+            new = loss(theta - size * step, X, offset, target, weight, precision)
+            if new <= value * (1 + 1e-14):
+                break
+        theta, value = theta - size * step, new
+    return theta
+
+
+def loss(theta: Any, X: Any, offset: Any, target: Any, weight: Any, precision: Any) -> float:
+    """Minus the log posterior of the weights, up to a constant."""
+    z = offset + X @ theta
+    fit = np.sum(weight * (np.logaddexp(0.0, z) - target * z))
+    return float(fit + 0.5 * np.sum(precision * theta**2))

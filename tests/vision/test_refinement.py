@@ -1,0 +1,144 @@
+"""Refinement by true boxes: its optimum, its prior, what it ignores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import check_grad, minimize
+
+from bagwise.vision.refinement import Clues, design, fit_weights, learn_refinement, log_sizes, loss
+from tests.reference import vision as naive
+
+
+def make_clues(n=300, seed=0):
+    """Proposals whose class goes by contrast and by a middling size, beside the log-odds."""
+    rng = np.random.default_rng(seed)
+    clues = Clues(
+        rng.normal(-2, 1, n),
+        rng.normal(size=(n, 3)),
+        rng.normal(-2, 1, (n, 2)),
+        rng.normal(size=(n, 4)),
+    )
+    z = clues.log_odds + 2 * clues.contrast[:, 0] - ((clues.log_size + 2) ** 2).sum(axis=1) + 2
+    return clues, (rng.random(n) < 1 / (1 + np.exp(-z))).astype(int)
+
+
+def small_problem(seed=0):
+    rng = np.random.default_rng(seed)
+    X, offset = rng.normal(size=(40, 3)), rng.normal(-1, 1, 40)
+    target, weight = rng.integers(0, 2, 40), rng.uniform(0.1, 2, 40)
+    return X, offset, target, weight, np.array([0.3, 1.0, 20.0])
+
+
+def test_loss_matches_loops():
+    theta = np.array([0.5, -1.0, 2.0])
+    problem = small_problem()
+    np.testing.assert_allclose(loss(theta, *problem), naive.refinement_loss(theta, *problem))
+
+
+def test_optimum_is_that_of_a_general_minimiser():
+    problem = small_problem()
+    found = fit_weights(*problem)
+    best = minimize(naive.refinement_loss, np.zeros(3), problem, method="BFGS", tol=1e-8)
+    np.testing.assert_allclose(found, best.x, atol=1e-5)
+    flat = check_grad(lambda t: loss(t, *problem), lambda t: np.zeros(3), found)
+    assert flat < 1e-4
+
+
+def test_a_far_start_is_descended_from():
+    X, offset, target, weight, precision = small_problem()
+    found = fit_weights(10 * X, 30 * offset, target, weight, precision)
+    best = minimize(loss, np.zeros(3), (10 * X, 30 * offset, target, weight, precision), tol=1e-9)
+    np.testing.assert_allclose(found, best.x, atol=1e-4)
+
+
+def test_weights_count_proposals():
+    X, offset, target, _, precision = small_problem()
+    counts = np.random.default_rng(1).integers(0, 4, len(X))
+    many = fit_weights(
+        np.repeat(X, counts, 0),
+        np.repeat(offset, counts),
+        np.repeat(target, counts),
+        np.ones(counts.sum()),
+        precision,
+    )
+    np.testing.assert_allclose(fit_weights(X, offset, target, counts, precision), many, atol=1e-8)
+
+
+def test_design_has_clues_products_a_constant_and_features_last():
+    clues, _ = make_clues(5)
+    X = design(clues, np.zeros(10), np.ones(10))
+    w, h = clues.log_size.T
+    expected = [clues.log_odds, *clues.contrast.T, w, h, w * w, h * h, w * h, np.ones(5)]
+    np.testing.assert_allclose(X.T, [*expected, *clues.features.T])
+
+
+def test_learns_what_the_log_odds_do_not_say():
+    clues, target = make_clues()
+    refined = learn_refinement(clues, target, np.ones(300), 30).refine(clues)
+    new, truth = make_clues(seed=1)
+    refined = learn_refinement(clues, target, np.ones(300), 30).refine(new)
+
+    def cross_entropy(z):
+        return np.mean(np.logaddexp(0, z) - truth * z)
+
+    assert cross_entropy(refined) < 0.7 * cross_entropy(new.log_odds)
+
+
+def test_nothing_to_learn_from_without_a_positive():
+    clues, target = make_clues(20)
+    assert learn_refinement(clues, np.where(target == 1, -1, target), np.ones(20), 3) is None
+    assert learn_refinement(clues, np.full(20, -1), np.ones(20), 0) is None
+
+
+def test_few_images_change_less():
+    clues, target = make_clues()
+    change = [
+        np.abs(learn_refinement(clues, target, weight, n).refine(clues) - clues.log_odds).mean()
+        for n, weight in (
+            (1, np.full(300, 0.01)),
+            (1, np.ones(300)),
+            (4, np.ones(300)),
+            (100, np.ones(300)),
+        )
+    ]
+    assert change == sorted(change)
+    assert change[0] < 0.1 < 1 < change[-1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31 - 1))
+def test_order_of_proposals_does_not_matter(seed):
+    clues, target = make_clues(60, 3)
+    rng = np.random.default_rng(seed)
+    target = np.where(rng.random(60) < 0.3, -1, target)
+    target[0], weight, order = 1, rng.uniform(size=60), rng.permutation(60)
+    one = learn_refinement(clues, target, weight, 5)
+    other = learn_refinement(clues.take(order), target[order], weight[order], 5)
+    np.testing.assert_allclose(one.refine(clues), other.refine(clues), atol=1e-7)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.floats(0.01, 100), st.floats(-5, 5))
+def test_units_of_features_do_not_matter(seed, unit, shift):
+    clues, target = make_clues(60, seed)
+    target[0] = 1
+    other = clues._replace(features=unit * clues.features + shift, contrast=unit * clues.contrast)
+    one = learn_refinement(clues, target, np.ones(60), 5).refine(clues)
+    two = learn_refinement(other, target, np.ones(60), 5).refine(other)
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 50])
+def test_equal_proposals_and_certain_classifiers_are_finite(n):
+    clues = Clues(np.full(n, -36.0), np.zeros((n, 3)), np.full((n, 2), -1.0), np.zeros((n, 2)))
+    refined = learn_refinement(clues, np.ones(n, dtype=int), np.ones(n), 1)
+    assert np.isfinite(refined.refine(clues)).all()
+    assert np.isfinite(refined.slope)
+
+
+def test_log_sizes_are_shares_of_the_image():
+    found = log_sizes([[0, 0, 50, 10], [3, 3, 0, 20]], [[20, 100], [40, 10]])
+    np.testing.assert_allclose(np.exp(found), [[0.5, 0.5], [0.1, 0.5]])
