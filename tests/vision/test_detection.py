@@ -11,7 +11,13 @@ from sklearn.metrics import log_loss
 from bagwise import SingleInstance, load, save
 from bagwise.evaluate import box_iou, corloc
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector, draw, make_digit_canvases
-from bagwise.vision.detection import box_contrast, label_matrix, pixel_scores, suppress
+from bagwise.vision.detection import (
+    _overlap_with_given,
+    box_contrast,
+    label_matrix,
+    pixel_scores,
+    suppress,
+)
 from tests.reference import vision as naive
 
 cv2 = pytest.importorskip("cv2")
@@ -153,15 +159,13 @@ def boxes_of(scenes, n):
     return [{"red": b} if i < n and len(b) else None for i, b in enumerate(scenes[2])]
 
 
-def test_proposals_of_boxed_images_meet_true_boxes_or_not(scenes, described):
+def test_overlap_with_true_boxes(scenes, described):
     _, labels, boxes = scenes
-    detector = WeakDetector(PROPOSALS)
-    met = detector._met(described, labels, "red", boxes_of(scenes, 6))
-    rows, proposed = described.split(met), described.split(described.columns["boxes"])
+    iou = _overlap_with_given(described, labels, "red", boxes_of(scenes, 6))
+    rows, proposed = described.split(iou), described.split(described.columns["boxes"])
     for i in (1, 3, 5):
-        iou = box_iou(proposed[i], boxes[i]).max(axis=1)
-        np.testing.assert_array_equal(rows[i], iou >= 0.5)
-        assert np.any(rows[i] == 1)
+        np.testing.assert_array_equal(rows[i], box_iou(proposed[i], boxes[i])[:, 0])
+        assert np.any(rows[i] >= 0.5)
     assert all(np.all(rows[i] == -1) for i in (0, 2, 7, 9))
 
 
@@ -177,9 +181,8 @@ def test_boxes_become_instance_labels(scenes, described):
     labels = scenes[1][:, None]
     mixed = WeakDetector(PROPOSALS, pca=10, classifier=Recorder(LogisticRegression()))
     mixed.fit(described, labels, boxes_of(scenes, 6), ["red"])
-    met = mixed._met(described, labels[:, 0], "red", boxes_of(scenes, 6))
-    # What misses a box may show an object that nobody boxed: the classifier is told positives only.
-    np.testing.assert_array_equal(mixed.classifiers_[0].given_, np.where(met == 1, 1, -1))
+    iou = _overlap_with_given(described, labels[:, 0], "red", boxes_of(scenes, 6))
+    np.testing.assert_array_equal(mixed.classifiers_[0].given_, np.where(iou >= 0.5, 1, -1))
 
 
 @pytest.mark.parametrize("contrast", [None, 1.25])
@@ -215,6 +218,15 @@ def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
         model.fit(described, scenes[1][:, None], given, ["red"])
         losses.append(log_loss(true, model.score_boxes(bags)[1]))
     assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("overlap", [0.05, 1.0])
+def test_any_overlap_makes_a_refinement(scenes, described, overlap):
+    model = WeakDetector(PROPOSALS, pca=5, overlap=overlap, random_state=0)
+    given = boxes_of(scenes, 12)
+    given[1] = {"red": described.columns["boxes"][described.offsets[1]][None]}  # met exactly
+    model.fit(described, scenes[1][:, None], given, ["red"])
+    assert np.isfinite(model.refinements_[0].weights).all()
 
 
 def test_no_boxes_change_nothing(scenes, described):

@@ -77,7 +77,6 @@ def test_design_has_clues_products_a_constant_and_features_last():
 
 def test_learns_what_the_log_odds_do_not_say():
     clues, target = make_clues()
-    refined = learn_refinement(clues, target, np.ones(300), 30).refine(clues)
     new, truth = make_clues(seed=1)
     refined = learn_refinement(clues, target, np.ones(300), 30).refine(new)
 
@@ -87,10 +86,25 @@ def test_learns_what_the_log_odds_do_not_say():
     assert cross_entropy(refined) < 0.7 * cross_entropy(new.log_odds)
 
 
-def test_nothing_to_learn_from_without_a_positive():
-    clues, target = make_clues(20)
-    assert learn_refinement(clues, np.where(target == 1, -1, target), np.ones(20), 3) is None
-    assert learn_refinement(clues, np.full(20, -1), np.ones(20), 0) is None
+def test_unknown_proposals_do_not_count():
+    clues, target = make_clues(60)
+    some = np.where(np.arange(60) < 40, target, -1)
+    one = learn_refinement(clues, some, np.ones(60), 5)
+    two = learn_refinement(clues, target, np.where(some < 0, 0.0, 1.0), 5)
+    np.testing.assert_allclose(one.weights, two.weights, atol=1e-8)
+
+
+def test_a_target_between_is_a_weighted_pair():
+    X, offset, _, weight, precision = small_problem()
+    soft = np.random.default_rng(2).uniform(size=len(X))
+    pairs = fit_weights(
+        np.vstack([X, X]),
+        np.tile(offset, 2),
+        np.repeat([1, 0], len(X)),
+        np.concatenate([weight * soft, weight * (1 - soft)]),
+        precision,
+    )
+    np.testing.assert_allclose(fit_weights(X, offset, soft, weight, precision), pairs, atol=1e-7)
 
 
 def test_few_images_change_less():

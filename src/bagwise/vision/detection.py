@@ -35,6 +35,8 @@ _PCA_ROWS = 20_000
 _MAP_SIDE = 320
 # Rings whose contrast is a clue where true boxes are given.
 _RINGS = (1.25, 1.5, 2.0)
+# Overlaps as near as this to the limit meet a true box in part.
+_BLUR = 0.1
 # Log-odds of a probability as near to 1 as a float can be.
 _MOST = 36.0
 
@@ -225,11 +227,15 @@ class WeakDetector(BaseEstimator):
                     f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} "
                     "images; images with and without it are needed."
                 )
-            met = self._met(bags, Y[:, c], name, boxes)
-            known = np.where(met == 1, 1, -1) if np.any(met == 1) else None
+            iou = _overlap_with_given(bags, Y[:, c], name, boxes)
+            met = iou >= self.overlap
+            # What misses a box may show an object that nobody boxed: unknown to the classifier.
+            known = np.where(met, 1, -1) if met.any() else None
             model = self._new_classifier(seed).fit(reduced, Y[:, c], known)
             self.classifiers_.append(model)
-            self.refinements_.append(self._refinement(bags, reduced, Y[:, c], met, model))
+            self.refinements_.append(
+                self._learn_refinement(bags, reduced, Y[:, c], iou, model) if met.any() else None
+            )
         return self
 
     def _new_classifier(self, seed: int) -> Any:
@@ -252,36 +258,18 @@ class WeakDetector(BaseEstimator):
             steps.append(PCA(n, svd_solver="covariance_eigh"))
         return make_pipeline(*steps).fit(X)
 
-    def _met(self, bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-        """Whether each proposal of a boxed image meets a true box, 1 or 0; -1 in other images."""
-        met = np.full(bags.n_instances, -1)
-        if boxes is None:
-            return met
-        if len(boxes) != len(bags):
-            raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(bags)}.")
-        for i, (given, start, stop) in enumerate(
-            zip(boxes, bags.offsets[:-1], bags.offsets[1:], strict=True)
-        ):
-            if given is None or name not in given or len(given[name]) == 0:
-                continue
-            if not y[i]:
-                raise ValueError(
-                    f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
-                )
-            overlap = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
-            met[start:stop] = overlap >= self.overlap
-        return met
-
-    def _refinement(self, bags: Bags, reduced: Bags, y: Any, met: Any, model: Any) -> Any:
-        """What the boxed images, and those without the class, teach; None where no box is met."""
-        if not np.any(met == 1):
-            return None
-        boxed = int(np.sum(segments.max(met, bags.offsets) >= 0))
+    def _learn_refinement(self, bags: Bags, reduced: Bags, y: Any, iou: Any, model: Any) -> Any:
+        """What the proposals of boxed images, and of images without the class, teach."""
+        n_boxed = int(np.sum(segments.max(iou, bags.offsets) >= 0))
         without = segments.spread(y == 0, bags.offsets)
-        # Images without the class count as if they, too, were a part of all.
-        weight = np.where(without, boxed / np.sum(y == 1), 1.0)
+        # No box is drawn to the pixel: near the limit, a proposal meets it in part.
+        blur = min(_BLUR, self.overlap, 1 - self.overlap)
+        target = np.interp(iou, [self.overlap - blur, self.overlap + blur], [0.0, 1.0])
+        target = np.where(iou < 0, np.where(without, 0, -1), target)
+        # Images without the class count by the share of the others that has boxes.
+        weight = np.where(without, n_boxed / np.sum(y == 1), 1.0)
         p, _ = positive_proba(model, reduced, "_instances")
-        return learn_refinement(_clues(bags, reduced, p), np.where(without, 0, met), weight, boxed)
+        return learn_refinement(_clues(bags, reduced, p), target, weight, n_boxed)
 
     def predict(self, images: Any) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
@@ -301,8 +289,9 @@ class WeakDetector(BaseEstimator):
         model = self.classifiers_[c]
         p, std = positive_proba(model, reduced, "_instances")
         score = model.decision_function_instances(reduced)
-        if self.refinements_[c] is not None:
-            score, p, std = _refine(self.refinements_[c], _clues(bags, reduced, p), p, std)
+        refinement: Refinement | None = self.refinements_[c]
+        if refinement is not None:
+            score, p, std = _refine(refinement, _clues(bags, reduced, p), p, std)
         if self.contrast is not None:
             score = box_contrast(bags, p, (self.contrast,))[:, 0]
         return score, p, std
@@ -318,6 +307,26 @@ class WeakDetector(BaseEstimator):
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
+
+
+def _overlap_with_given(bags: Bags, y: Any, name: str, boxes: Any) -> Any:
+    """Overlap of each proposal with the true box it meets best; -1 in images without boxes, [N]."""
+    iou = np.full(bags.n_instances, -1.0)
+    if boxes is None:
+        return iou
+    if len(boxes) != len(bags):
+        raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(bags)}.")
+    for i, (given, start, stop) in enumerate(
+        zip(boxes, bags.offsets[:-1], bags.offsets[1:], strict=True)
+    ):
+        if given is None or name not in given or len(given[name]) == 0:
+            continue
+        if not y[i]:
+            raise ValueError(
+                f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
+            )
+        iou[start:stop] = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
+    return iou
 
 
 def _clues(bags: Bags, reduced: Bags, p: Any) -> Clues:

@@ -74,10 +74,10 @@ def design(clues: Clues, centre: Any, scale: Any) -> Any:
     return np.column_stack([few, w * w, h * h, w * h, np.ones(len(Z)), features])
 
 
-def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> Refinement | None:
-    """Learn from proposals with a known target (0 or 1; -1 is unknown), or None without a positive.
+def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> Refinement:
+    """Learn from proposals with a known target, 0 to 1; -1 is unknown.
 
-    ``n_images`` is the number of images with boxes; ``weight`` [n] counts each proposal.
+    ``weight`` [n] says how much each proposal counts, ``n_images`` how many images have boxes.
 
     Examples
     --------
@@ -91,8 +91,6 @@ def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> R
     >>> bool(refined[middling == 1].min() > np.median(refined[middling == 0]))
     True
     """
-    if not np.any(target == 1):
-        return None
     columns = np.column_stack(clues)
     centre, scale = columns.mean(axis=0), columns.std(axis=0)
     scale = np.where(scale > 1e-12 * (1 + np.abs(centre)), scale, 1.0)
