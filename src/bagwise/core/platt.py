@@ -24,23 +24,6 @@ class Platt(NamedTuple):
         """Calibrated log-odds of raw scores."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
 
-    def cooled(self, log_odds: Any, offsets: Any, y: Any) -> Platt:
-        """The map with its log-odds shrunk as far as bags that nothing was learned from ask.
-
-        ``log_odds`` are this map's for the instances of such bags, which make their bag by
-        noisy-or; a bag score is a bag of one. Optimism makes log-odds too large, all by about
-        the same factor, so one number is fitted, by maximum likelihood, and it is at most 1.
-        """
-
-        def loss(factor: float) -> float:
-            rate = segments.sum(np.logaddexp(0.0, factor * log_odds), offsets)  # -log prod(1 - p)
-            rate = np.maximum(rate, np.finfo(np.float64).tiny)
-            return float(np.sum(np.where(y > 0, -np.log(-np.expm1(-rate)), rate)))
-
-        best = minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded")
-        factor = 1.0 if loss(1.0) <= best.fun else float(best.x)
-        return Platt(factor * self.slope, factor * self.intercept)
-
 
 def fit_platt(scores: Any, y: Any) -> Platt:
     """Fit the sigmoid by maximum likelihood with Platt's smoothed targets.
@@ -150,16 +133,14 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     target = _smoothed(y)
     centre, spread = scores.mean(), scores.std() or 1.0
     s = (scores - centre) / spread
-    floor = np.finfo(np.float64).tiny
 
     def loss(theta: Any) -> tuple[float, Any]:
         z = theta[0] * s + theta[1]
-        rate = np.maximum(segments.sum(np.logaddexp(0.0, z), offsets), floor)  # -log prod(1 - p)
-        value = np.sum((1 - target) * rate - target * np.log(-np.expm1(-rate)))
+        rate = _rate(z, offsets)
         with np.errstate(over="ignore"):
-            slope = 1 - target - target / np.expm1(rate)  # d value / d rate
+            slope = 1 - target - target / np.expm1(rate)  # d loss / d rate
         weight = expit(z) * segments.spread(slope, offsets)
-        return float(value), np.array([weight @ s, weight.sum()])
+        return _noisy_or_loss(rate, target), np.array([weight @ s, weight.sum()])
 
     # Start where a bag of average size has the share of positive bags.
     rate = np.log(len(y) + 2) - np.log((1 - y).sum() + 1)
@@ -167,6 +148,59 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any) -> Platt:
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None), (None, None)]).x
     slope = best[0] / spread
     return Platt(float(slope), float(best[1] - slope * centre))
+
+
+def _rate(z: Any, offsets: Any) -> Any:
+    """-log prod(1 - p) of bags from the log-odds of their instances."""
+    return np.maximum(segments.sum(np.logaddexp(0.0, z), offsets), np.finfo(np.float64).tiny)
+
+
+def _noisy_or_loss(rate: Any, target: Any) -> float:
+    """Cross-entropy of bags with probability 1 - exp(-rate)."""
+    return float(np.sum((1 - target) * rate - target * np.log(-np.expm1(-rate))))
+
+
+def cool(platt: Platt, scores: Any, offsets: Any, y: Any, held_out: Any) -> Platt:
+    """The map with a gentler slope, as far as bags that nothing was learned from ask.
+
+    ``scores`` [N] are those of all bags, which instances make by noisy-or (a bag score is a bag
+    of one), and ``held_out`` the indices of such bags. Optimism stretches scores, all by about
+    the same factor: one number, at most 1, is fitted to the few bags that are free of it, with
+    Platt's smoothed targets. For each factor the intercept suits all bags, so that
+    probabilities stay right on average.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import Platt, cool
+    >>> scores, y = np.array([-2.0, 2.0, -2.0, 1.0, -1.0, 2.0]), np.array([0, 1, 0, 0, 1, 1])
+    >>> cooled = cool(Platt(3.0, 0.0), scores, np.arange(7), y, np.array([2, 3, 4, 5]))
+    >>> bool(0 < cooled.slope < 3)
+    True
+    """
+    if len(held_out) == 0:
+        return platt
+    y = np.asarray(y, dtype=np.float64)
+    rows, own = segments.take(offsets, held_out)
+    target, own_target = _smoothed(y), _smoothed(y[held_out])
+
+    def intercept(slope: float) -> float:
+        z = slope * scores
+        bracket = (platt.intercept - 0.5, platt.intercept + 0.5)
+        return float(
+            minimize_scalar(
+                lambda b: _noisy_or_loss(_rate(z + b, offsets), target), bracket, tol=1e-4
+            ).x
+        )
+
+    def loss(factor: float) -> float:
+        slope = factor * platt.slope
+        return _noisy_or_loss(_rate(slope * scores[rows] + intercept(slope), own), own_target)
+
+    factor = float(minimize_scalar(loss, bounds=(0.0, 1.0), method="bounded").x)
+    if loss(1.0) <= loss(factor):
+        return platt
+    return Platt(factor * platt.slope, intercept(factor * platt.slope))
 
 
 def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:

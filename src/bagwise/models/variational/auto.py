@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import fit_platt
+from bagwise.core.platt import cool, fit_platt
 from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.drivers import CHUNK_SIZE, Serial, cut
 from bagwise.models.variational import search, training
@@ -236,9 +236,8 @@ class AutoVGPMIL(InstanceClassifier):
         members = search.weigh(scores, part.y, prices, self.temperature)
         again = search.make_folds(part.y, self.cv, seed + 1)
         left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
-        platt, held_out = fit_platt(left_out, part.y), part.bags.held_out
-        own = platt.log_odds(left_out[held_out])
-        platt = platt.cooled(own, np.arange(len(own) + 1), part.y[held_out])
+        platt = fit_platt(left_out, part.y)
+        platt = cool(platt, left_out, np.arange(len(left_out) + 1), part.y, part.bags.held_out)
         self.slope_, self.intercept_ = platt
         self.held_out_decision_ = platt.log_odds(left_out)
         return scores, members

@@ -15,7 +15,7 @@ from scipy.special import logsumexp, ndtri
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, fit_noisy_or_platt, fit_platt, keep_ranking
+from bagwise.core.platt import Platt, cool, fit_noisy_or_platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.updates import Block, Posterior, Sites, moments
@@ -269,5 +269,4 @@ def calibrate(
         scores, platt = left_out.bags, fit_platt(left_out.bags, y)
     platt = keep_ranking(platt, scores)
     units = offsets if rule == "noisy-or" else np.arange(len(y) + 1)
-    rows, own = segments.take(units, held_out)
-    return platt.cooled(platt.log_odds(scores[rows]), own, y[held_out])
+    return cool(platt, scores, units, y, held_out)
