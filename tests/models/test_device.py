@@ -7,7 +7,7 @@ import pytest
 
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
 from bagwise.datasets import load_musk1
-from bagwise.models.variational import training
+from bagwise.models.variational import SoftWitness, training
 
 torch = pytest.importorskip("torch", reason="the torch extra is missing")
 OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 10, "tol": 0.0}
@@ -26,6 +26,7 @@ def musk():
         (VGPMIL, {"expectation": "exact"}),
         (VGPMIL, {"likelihood": "or"}),
         (VGPMIL, {"likelihood": "witness"}),
+        (VGPMIL, {"likelihood": SoftWitness(0.5, 0.5)}),
         (VGPMIL, {"likelihood": "inherited", "scale": "global"}),
         (VGPMIL, {"schedule": "paper", "bag_rule": "joint"}),
         (VGPMIL, {"length_scale": "median", "chunk_size": 32}),

@@ -62,6 +62,19 @@ def test_names_and_objects_mean_the_same(problem):
         np.testing.assert_array_equal(a.decision_function(bags), b.decision_function(bags))
 
 
+@pytest.mark.parametrize(
+    ("dials", "message"),
+    [
+        ((-1.0, 0.0), "strength must"),
+        ((0.0, 1.5), "redundancy must"),
+        ((0.0, np.nan), "redundancy"),
+    ],
+)
+def test_dials_of_the_witness_are_checked(dials, message):
+    with pytest.raises(ValueError, match=message):
+        SoftWitness(*dials)
+
+
 def test_family_members_agree_where_they_coincide(problem):
     bags, y, _ = problem
     base = VGPMIL(**QUICK).fit(bags, y).decision_function(bags)

@@ -26,6 +26,8 @@ MONOTONE = [
     SoftWitness(),
     SoftWitness(0.5),
     SoftWitness(1.0),
+    SoftWitness(0.0, 0.5),
+    SoftWitness(0.5, 1.0),
     Inherited(),
 ]
 

@@ -104,12 +104,13 @@ def test_exact_or_equals_enumeration(mixed, kernel, density, H):
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("density", DENSITIES)
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
-def test_witness_equals_twin(mixed, kernel, density, strength):
+@pytest.mark.parametrize("dials", [(0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (0.0, 0.5), (0.5, 1.0)])
+def test_witness_equals_twin(mixed, kernel, density, dials):
     problem = make(*kernel, mixed=mixed)
     psi, theta, log_psi = DENSITIES[density]
-    fit = run(problem, SoftWitness(strength), psi)
-    options = {"strength": strength, "n_iter": 7}
+    strength, redundancy = dials
+    fit = run(problem, SoftWitness(strength, redundancy), psi)
+    options = {"strength": strength, "redundancy": redundancy, "n_iter": 7}
     expected = naive.fit_witness(problem[0], problem[4], theta, log_psi, **options)
     assert_same(fit, problem[5], expected)
 

@@ -13,7 +13,13 @@ from bagwise.models.variational.updates import fit_whitened
 
 sizes = st.lists(st.integers(1, 9), min_size=2, max_size=12)
 likelihoods = st.sampled_from(
-    [NoisyMax(1e6, "exact", "sequential"), ExactOr(1e6), SoftWitness(0.3), Inherited()]
+    [
+        NoisyMax(1e6, "exact", "sequential"),
+        ExactOr(1e6),
+        SoftWitness(0.3),
+        SoftWitness(0.0, 0.7),
+        Inherited(),
+    ]
 )
 
 

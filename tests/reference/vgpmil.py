@@ -185,7 +185,7 @@ def fit_exact_or(problem, pi, theta, log_psi, *, H, n_iter):
     return m, S, t, history
 
 
-def witness_weights(problem, score, strength):
+def witness_weights(problem, score, strength, redundancy):
     """w, t and the bound's part, bag by bag; ``score`` is E f / 2 + l."""
     N = len(score)
     w, t, share = np.zeros(N), np.zeros(N), np.zeros(N)
@@ -196,7 +196,7 @@ def witness_weights(problem, score, strength):
         for n in bag:
             t[n] = float(problem.known[n] == 1 or (problem.known[n] < 0 and problem.y[b] == 1))
             if problem.known[n] >= 0 or problem.y[b] == 0:
-                w[n] = 1.0
+                w[n] = 1.0 if problem.y[b] == 1 else len(bag) ** -redundancy
         if problem.y[b] == 1 and not settled:
             power = len(unknown) ** strength
             z = sum(math.exp(score[n]) for n in unknown)
@@ -207,8 +207,9 @@ def witness_weights(problem, score, strength):
     return w, t, share, log_mean
 
 
-def fit_witness(problem, pi, theta, log_psi, *, strength, n_iter):
-    w, t, _, _ = witness_weights(problem, np.log(np.maximum(pi, 1e-300)), strength)
+def fit_witness(problem, pi, theta, log_psi, *, strength, redundancy, n_iter):
+    dials = strength, redundancy
+    w, t, _, _ = witness_weights(problem, np.log(np.maximum(pi, 1e-300)), *dials)
     M = len(problem.KZZ)
     m, S = np.zeros(M), problem.KZZ.copy()
     history = []
@@ -218,11 +219,11 @@ def fit_witness(problem, pi, theta, log_psi, *, strength, n_iter):
         m, S = problem.update_q(w * th, w * (t - 0.5))
         Ef, second = problem.moments(m, S)
         logs = np.array([log_psi(math.sqrt(s)) for s in second])
-        w, t, share, part = witness_weights(problem, Ef / 2 + logs, strength)
+        w, t, share, part = witness_weights(problem, Ef / 2 + logs, *dials)
         for b, bag in enumerate(problem.bags):
             for n in bag:
                 if problem.known[n] >= 0 or problem.y[b] == 0:
-                    part += (t[n] - 0.5) * Ef[n] + logs[n]
+                    part += w[n] * ((t[n] - 0.5) * Ef[n] + logs[n])
         history.append(part - problem.kl(m, S))
     pi = np.empty(len(w))
     for b, bag in enumerate(problem.bags):

@@ -34,7 +34,7 @@ class AutoVGPMIL(InstanceClassifier):
     The estimator to reach for first. Which design of a VGPMIL is right depends on the data: one
     scale for all features or one each, narrow or wide kernels, one positive instance per bag or
     many. No single one is good everywhere, and the evidence bound does not find it across
-    kernels; held-out bags do. Eighty designs are screened, the best are cross-validated
+    kernels; held-out bags do. Ninety-six designs are screened, the best are cross-validated
     in full, weighted by their held-out likelihood, refitted on all bags and averaged; the
     average is calibrated on held-out scores that have paid for the choice.
 
@@ -112,7 +112,7 @@ class AutoVGPMIL(InstanceClassifier):
         n_inducing: int = 300,
         cv: int = 5,
         n_finalists: int = 8,
-        temperature: float = 8.0,
+        temperature: float = 4.0,
         max_iter: int = 20,
         max_search_instances: int = 20_000,
         chunk_size: int = CHUNK_SIZE,

@@ -291,6 +291,10 @@ class SoftWitness(_WeightedTargets):
     strength : float
         g multiplies a positive bag of n unknown instances by n^g. 0 is one witness per bag, for
         sparse positives; 1 is close to single-instance learning, for dense ones.
+    redundancy : float
+        h weighs each instance of a negative bag of n by n^-h. 0 takes its instances for
+        independent evidence, 1 counts the bag once; between them, for large bags of instances
+        that resemble each other, which would drown the others.
 
     Examples
     --------
@@ -300,17 +304,20 @@ class SoftWitness(_WeightedTargets):
     """
 
     strength: float = 0.0
+    redundancy: float = 0.0
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.strength) and self.strength >= 0):
             raise ValueError(f"strength must be finite and >= 0; got {self.strength!r}.")
+        if not 0 <= self.redundancy <= 1:
+            raise ValueError(f"redundancy must be in [0, 1]; got {self.redundancy!r}.")
 
     def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
         """Weights in proportion to pi within each positive bag."""
         return self._from_log_odds(_safe_log(pi), labels, expit(0.0 * pi))
 
     def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
-        """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else 1 and 0."""
+        """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else n^-h and 0."""
         return self._from_log_odds(f.mean / 2 + log_psi, labels, expit(f.mean))
 
     def _candidates(self, labels: Labels) -> tuple[Any, Any, Any]:
@@ -319,6 +326,14 @@ class SoftWitness(_WeightedTargets):
         candidate = segments.spread(searching, labels.offsets) & (labels.known < 0)
         n = segments.sum(as_float(candidate), labels.offsets)
         return candidate, n, namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
+
+    def _evidence(self, labels: Labels) -> Any:
+        """Weight of an instance whose label is certain, [n] or one number."""
+        if self.redundancy == 0:
+            return 1.0
+        n = segments.sum(as_float(labels.known >= -1), labels.offsets)  # all of them, [b]
+        shared = namespace(n).where(labels.y == 1, 1.0, n**-self.redundancy)
+        return segments.spread(shared, labels.offsets)
 
     def _from_log_odds(self, score: Any, labels: Labels, p: Any) -> Targets:
         candidate, _, power = self._candidates(labels)
@@ -330,21 +345,22 @@ class SoftWitness(_WeightedTargets):
         )
         negative = (labels.of_bag == 0) | (labels.known == 0)
         certain = negative | (labels.known == 1)
-        w = xp.where(certain, 1.0, share * segments.spread(power, labels.offsets))
+        sought = share * segments.spread(power, labels.offsets)
+        w = xp.where(certain, self._evidence(labels), sought)
         t = 1 - as_float(negative)
         # The witness is positive; the others in its bag are as q(f) has them.
         pi = xp.where(certain, t, share + (1 - share) * p)
         return Targets(w, t, pi, 1 - pi)
 
     def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
-        """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known [l ± E f / 2]``."""
+        """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known w [l ± E f / 2]``."""
         candidate, n, power = self._candidates(labels)
         xp = namespace(f.mean)
         score = xp.where(candidate, f.mean / 2 + log_psi, -np.inf)
         searching = n > 0
         one = segments.logsumexp(score, labels.offsets)[searching] - xp.log(n[searching])
         certain = (labels.of_bag == 0) | (labels.known >= 0)
-        given = (targets.t - 0.5) * f.mean + log_psi
+        given = targets.w * ((targets.t - 0.5) * f.mean + log_psi)
         return (power[searching] * one).sum() + given[certain].sum()
 
 

@@ -47,9 +47,10 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
     "wide, rough": lambda sq: Matern32(np.sqrt(2 * sq), 64.0) + Constant(25.0),
     "wide, v=4": lambda sq: RBF(np.sqrt(8 * sq), 4.0),
 }
-# From one witness per positive bag to all of its instances positive.
+# From one witness per positive bag to all of its instances positive; h for large, redundant bags.
 LIKELIHOODS: dict[str, BagLikelihood] = {
     "witness, g=0": SoftWitness(0.0),
+    "witness, h=0.5": SoftWitness(0.0, redundancy=0.5),
     "witness, g=0.5": SoftWitness(0.5),
     "witness, g=1": SoftWitness(1.0),
     "or": ExactOr(),
@@ -63,7 +64,7 @@ TOL = 0.01
 # Draws of u for the joint rule; the search reads thousands of bags, and a ranking needs few.
 _JOINT_DRAWS = 64
 # Held-out log-likelihood that a departure from the plain choice, witnesses read by max, must
-# gain: among eighty designs on a hundred bags some win by chance.
+# gain: among a hundred designs on a hundred bags some win by chance.
 PRICE = 2.0
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
@@ -120,7 +121,7 @@ def grid() -> list[Design]:
     --------
     >>> from bagwise.models.variational.search import grid
     >>> len(grid()), grid()[0]
-    (80, Design(scale='global', kernel='multi-scale', likelihood='witness, g=0'))
+    (96, Design(scale='global', kernel='multi-scale', likelihood='witness, g=0'))
     """
     return [Design(s, k, name) for s in SCALES for k in KERNELS for name in LIKELIHOODS]
 
