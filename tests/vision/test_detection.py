@@ -203,6 +203,16 @@ def test_boxes_make_a_refinement(scenes, described, contrast, tmp_path):
         np.testing.assert_array_equal(a.probabilities, b.probabilities)
 
 
+@pytest.mark.parametrize("taught", [False, True])
+def test_contrast_ranks_by_what_stands_out(scenes, described, taught):
+    """And by the box's own probability, where true boxes taught it."""
+    model = WeakDetector(PROPOSALS, pca=10, contrast=1.5, random_state=0)
+    model.fit(described, scenes[1][:, None], boxes_of(scenes, 12) if taught else None, ["red"])
+    score, p, _ = model.score_boxes(described)
+    expected = box_contrast(described, p, (1.5,))[:, 0] + (p if taught else 0)
+    np.testing.assert_allclose(score, expected)
+
+
 def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
     """Held out, probabilities that a box shows the class fit better after boxes than before."""
     images, _, boxes = make_scenes(seed=1)

@@ -78,7 +78,8 @@ class WeakDetector(BaseEstimator):
         Rank a box by its mean pixel score minus that of the ring around it, which this factor
         times its size adds (1.5 to 2). A pixel's score is the mean probability of the boxes that
         cover it. A multiple-instance classifier is content with the most telling part of an
-        object; contrast prefers the box that holds all of it. None ranks by probability.
+        object; contrast prefers the box that holds all of it. Where true boxes were given, the
+        box's own probability is added. None ranks by probability.
     overlap : float
         Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
     n_detections : int
@@ -294,6 +295,8 @@ class WeakDetector(BaseEstimator):
             score, p, std = _refine(refinement, _clues(bags, reduced, p), p, std)
         if self.contrast is not None:
             score = box_contrast(bags, p, (self.contrast,))[:, 0]
+            if refinement is not None:  # taught by boxes, a box's own probability counts too
+                score = score + p
         return score, p, std
 
     def _detections(self, bags: Bags, i: int, scored: list[Any]) -> Detections:
