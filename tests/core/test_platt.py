@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit
 
 from bagwise.core import segments
-from bagwise.core.platt import Platt, cool
+from bagwise.core.platt import Platt, cool, fit_noisy_or_platt, fit_platt
 
 
 def draw(rng, n_bags=3000, size=4):
@@ -16,59 +16,81 @@ def draw(rng, n_bags=3000, size=4):
     return log_odds, offsets, segments.max(positive.astype(float), offsets)
 
 
+def stretched(rng, n_bags, size, factor):
+    """Scores that are right for the first half of the bags, and stretched for the others."""
+    log_odds, offsets, y = draw(rng, n_bags, size)
+    scores = np.where(np.arange(len(log_odds)) < n_bags // 2 * size, 1.0, factor) * log_odds
+    return scores, offsets, y, np.arange(n_bags // 2)
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_cooling_takes_back_what_optimism_added(rng, size):
-    """Half of the bags were learned from, and their scores are stretched."""
-    log_odds, offsets, y = draw(rng, n_bags=6000, size=size)
-    held_out = np.arange(3000)
-    scores = np.where(np.arange(len(log_odds)) < 3000 * size, log_odds, 1.6 * log_odds)
-    cooled = cool(Platt(1.6, 0.0), scores, offsets, y, held_out)
-    assert cooled.slope == pytest.approx(1.0, rel=0.15)
+    """Held-out bags ask for a slope of 1, the others for less; they say how sure they are."""
+    scores, offsets, y, held_out = stretched(rng, 8000, size, 0.6)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    assert platt.slope > 1.1
+    assert cool(platt, scores, offsets, y, held_out).slope == pytest.approx(1.0, rel=0.1)
 
 
 def test_cooling_is_the_likeliest_factor_on_a_grid(rng):
-    log_odds, offsets, y = draw(rng, n_bags=60)
-    held_out = np.arange(0, 60, 2)
-    cooled = cool(Platt(1.0, 0.0), 2 * log_odds, offsets, y, held_out)
-    n_pos = y.sum()
-    target = np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (60 - n_pos + 2))
-    own_pos, n_own = y[held_out].sum(), len(held_out)
-    own = np.where(y[held_out] > 0, (own_pos + 1) / (own_pos + 2), 1 / (n_own - own_pos + 2))
+    scores, offsets, y, held_out = stretched(rng, 200, 4, 0.5)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    free = fit_noisy_or_platt(scores, offsets, y, 0.01).slope
+    cooled = cool(platt, scores, offsets, y, held_out)
 
     def bags(slope, intercept):
-        p = expit(slope * 2 * log_odds + intercept)
+        p = expit(slope * scores + intercept)
         return 1 - np.multiply.reduceat(1 - p, offsets[:-1])
 
-    def likelihood(p, t):
-        return np.sum(t * np.log(p) + (1 - t) * np.log(1 - p))
+    def likelihood(chosen, p, count):
+        positive = y[chosen] > 0
+        n_pos, n_neg = positive.sum(), (~positive).sum()
+        high, low = (n_pos + count) / (n_pos + 2 * count), count / (n_neg + 2 * count)
+        t = np.where(positive, high, low)
+        return np.sum(t * np.log(p[chosen]) + (1 - t) * np.log(1 - p[chosen]))
 
-    grid, found = np.linspace(0.1, 1, 91), []
-    for slope in grid:
-        intercepts = cooled.intercept + np.linspace(-1, 1, 201)
-        best = intercepts[np.argmax([likelihood(bags(slope, b), target) for b in intercepts])]
-        found.append((likelihood(bags(slope, best)[held_out], own), slope, best))
+    found, everyone = [], np.arange(len(y))
+    for factor in np.linspace(0.4, 1, 61):
+        intercepts = platt.intercept + np.linspace(-1, 1, 101)
+        values = [likelihood(everyone, bags(factor * free, b), 1.0) for b in intercepts]
+        best = intercepts[np.argmax(values)]
+        prior = -0.5 * ((np.log(factor) - 0.5 * np.log(0.65) / 0.85) / 0.1) ** 2  # half are learned
+        value = likelihood(held_out, bags(factor * free, best), 0.01) + prior
+        found.append((value, factor * free, best))
     _, slope, intercept = max(found)
-    assert abs(cooled.slope - slope) <= 0.02
-    assert abs(cooled.intercept - intercept) <= 0.05
+    assert slope < platt.slope  # or there would be nothing to see
+    assert cooled.slope == pytest.approx(slope, abs=0.02 * free)
+    assert cooled.intercept == pytest.approx(intercept, abs=0.05)
 
 
 def test_cooling_keeps_probabilities_right_on_average(rng):
-    log_odds, offsets, y = draw(rng)
-    cooled = cool(Platt(1.0, 0.0), 2 * log_odds, offsets, y, np.arange(300))
-    rate = segments.sum(np.logaddexp(0.0, cooled.log_odds(2 * log_odds)), offsets)
+    scores, offsets, y, held_out = stretched(rng, 3000, 4, 0.5)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    cooled = cool(platt, scores, offsets, y, held_out)
+    rate = segments.sum(np.logaddexp(0.0, cooled.log_odds(scores)), offsets)
+    assert cooled.slope < platt.slope
     assert np.mean(-np.expm1(-rate)) == pytest.approx(y.mean(), abs=0.02)
 
 
 def test_cooling_never_sharpens_and_asks_for_bags(rng):
     log_odds, offsets, y = draw(rng)
-    platt = Platt(0.5, -1.0)
+    platt = Platt(0.3, -1.0)
     assert cool(platt, log_odds, offsets, y, np.arange(len(y))) == platt
     assert cool(platt, log_odds, offsets, y, np.empty(0, dtype=int)) == platt
 
 
+def test_few_bags_are_not_cooled_twice():
+    """Classes are apart in eight bags: smoothing has said all that can be said."""
+    scores, y = np.array([-3.0, -2.0, -2.5, -1.0, 1.0, 2.5, 2.0, 3.0]), np.repeat([0, 1], 4)
+    platt = fit_platt(scores, y)
+    assert cool(platt, scores, np.arange(9), y, np.array([0, 7])) == platt
+
+
 def test_cooling_survives_certainty():
-    """Held-out bags that are surely wrong flatten the map, and nothing overflows."""
-    scores, y = np.array([-800.0, 800.0]), np.array([1, 0])
-    cooled = cool(Platt(1.0, 0.0), scores, np.array([0, 1, 2]), y, np.array([0, 1]))
-    assert 0 < cooled.slope < 0.1
-    assert abs(cooled.intercept) < 1
+    """Bags that are surely wrong, and nothing overflows."""
+    scores, y = np.array([-800.0, 800.0, -800.0, 800.0]), np.array([1, 0, 0, 1])
+    platt = fit_platt(scores, y)
+    cooled = cool(Platt(1.0, 0.0), scores, np.arange(5), y, np.array([0, 1]))
+    assert 0 <= cooled.slope < 1
+    assert np.isfinite(cooled.intercept)
+    assert np.isfinite(platt.slope)
