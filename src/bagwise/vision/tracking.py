@@ -135,6 +135,9 @@ class MIOTracker(BaseEstimator):
     (True, (35, 20, 24, 24))
     """
 
+    _memory: Memory
+    _view: View
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_features": [Interval(Integral, 1, None, closed="left")],
         "n_nearest": [Interval(Integral, 1, None, closed="left")],
