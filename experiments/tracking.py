@@ -30,7 +30,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     rows, curves = [], {}
     for name in ("david", "girl", *KINDS):
         results: dict[str, list[Any]] = {"MIO": [], "MIL (OpenCV)": []}
-        for seed in range(1 if quick else 2 if name in KINDS else 10):
+        for seed in range(1 if quick else 2 if name in KINDS else 5):
             frames, truth = _sequence(name, seed)
             n = 60 if quick else len(frames)
             frames, truth = frames[:n], truth[:n]
