@@ -44,7 +44,7 @@ _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
 _SURE = 0.5  # the size is judged where the score is at least this
 _RESIZE_COST = 0.05  # a change of size must raise the score by more
-_SIZE_PRIOR = 0.2  # cost of twice or half the first size; it grows with the squared logarithm
+_SIZE_PRIOR = 1.0  # cost of twice or half the first size; it grows with the squared logarithm
 _WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 
 
