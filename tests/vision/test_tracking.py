@@ -7,6 +7,7 @@ import pytest
 from experiments._clips import make_clip
 from sklearn.base import clone
 
+from bagwise.core.mio import ElasticNet, weights
 from bagwise.evaluate import centre_error
 from bagwise.vision import MIOTracker, track
 from bagwise.vision.haar import (
@@ -186,16 +187,80 @@ def test_says_when_the_target_is_gone_and_finds_it_again(clip):
     tracker.init(frames[0], boxes[0])
     for frame in frames[1:6]:
         assert tracker.update(frame)[0]
-    score = tracker.score_
+    score, pi = tracker.score_, tracker._memory.pi.copy()
     blank = np.full_like(frames[0], 128)
-    assert not tracker.update(blank)[0]
-    assert tracker.score_ < score
-    weights = tracker._memory.pi.copy()
-    tracker.update(blank)
-    np.testing.assert_array_equal(weights, tracker._memory.pi)  # nothing is learned while lost
+    for _ in range(4):
+        assert not tracker.update(blank)[0]
+        assert tracker.score_ < min(score, 0)
+    np.testing.assert_array_equal(pi, tracker._before._memory.pi)  # the copy learns nothing
+    assert np.any(pi != tracker._memory.pi)
     ok, box = tracker.update(frames[6])
     assert ok
     assert np.hypot(box[0] - boxes[6][0], box[1] - boxes[6][1]) < 4
+
+
+def test_goes_back_from_what_hid_the_target():
+    frames, boxes = (part[:60] for part in make_clip("hidden", 103))
+    result = track(frames, boxes[0], MIOTracker(random_state=103))
+    lost = np.flatnonzero(~result.found)
+    assert len(lost) > 4
+    assert lost.min() > 20  # the board covers more than half of the target in frames 26 to 34
+    assert lost.max() < 40
+    assert result.scores[lost].max() <= 0
+    assert centre_error(result.boxes[40:], boxes[40:]) < 3
+
+
+def test_in_doubt_the_score_is_that_of_the_bag_to_the_copy(clip):
+    frames, boxes = clip
+    tracker = MIOTracker(random_state=0, growth=1)
+    track(frames[:4], boxes[0], tracker)
+    noise = np.random.default_rng(5).integers(0, 255, frames[0].shape, dtype=np.uint8)
+    for _ in range(2):
+        assert not tracker.update(noise)[0]
+    memory, bank = tracker._before._memory, tracker._bank
+    w = weights(memory.pi, ElasticNet(tracker.alpha, tracker.beta))
+    values = []
+    for step in disc(tracker.positive_radius, 1):
+        corner = (tracker._position + step)[None]
+        if np.any(corner < 0) or np.any(corner > tracker._limit()):
+            continue
+        patch = haar_features(tracker._view.totals, corner, bank)
+        gaps = naive.nearest_distances(patch, memory.features, tracker.n_nearest)[0]
+        values.append(w[0] * tracker.bias + np.exp(-gaps / tracker._sigma2) @ w[1:])
+    assert tracker.score_ == pytest.approx(max(values), abs=1e-4)
+
+
+def changing_target(share):
+    """A target at rest whose texture gives way to another one; ``share`` of it in each frame."""
+    rng = np.random.default_rng(4)
+    back, one, other = (
+        cv2.GaussianBlur(rng.integers(0, 255, size, dtype=np.uint8), (0, 0), 2).astype(float)
+        for size in ((90, 120), (26, 26), (26, 26))
+    )
+    frames = []
+    for part in share:
+        frame = back + rng.normal(0, 2, back.shape)
+        texture = (1 - part) * one + part * other
+        frame[30:56, 40:66] = 128 + 3 * (texture - texture.mean())
+        frames.append(np.clip(frame, 0, 255).astype(np.uint8))
+    return frames, np.tile([40.0, 30.0, 26.0, 26.0], (len(frames), 1))
+
+
+def test_a_gradual_change_is_followed():
+    frames, boxes = changing_target(np.linspace(0, 1, 50))
+    result = track(frames, boxes[0], MIOTracker(random_state=0))
+    assert centre_error(result.boxes, boxes) < 2
+    assert result.found.all()
+
+
+@pytest.mark.parametrize("patience", [3, 8])
+def test_doubt_ends_with_patience(patience):
+    share = np.r_[np.zeros(6), np.ones(12)]
+    frames, boxes = changing_target(share)
+    result = track(frames, boxes[0], MIOTracker(random_state=0, patience=patience))
+    np.testing.assert_array_equal(np.flatnonzero(~result.found), 6 + np.arange(patience))
+    assert result.scores[-1] > 0  # learned by now
+    assert centre_error(result.boxes, boxes) < 4
 
 
 def test_frames_of_changing_size(clip):
@@ -274,6 +339,8 @@ def test_bad_frames(clip):
         ({"memory": (5, 0, 5)}, "positive numbers"),
         ({"cost": (1.0,)}, "2 positive numbers"),
         ({"alpha": -1}, "alpha"),
+        ({"doubt_below": 0.5}, "doubt_below"),
+        ({"patience": 0}, "patience"),
     ],
 )
 def test_bad_settings(clip, setting, words):

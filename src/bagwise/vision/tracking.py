@@ -8,13 +8,18 @@ described by Haar-like features; the features of a bag are its similarities to r
 Departures from the paper: rectangles are drawn from maps of oriented edges (`haar`); the memory
 has a fixed size, with patches of the first frame kept for good and the others replaced at random,
 so that it thins out with age; remembered bags are replayed once per frame, since a patch that
-entered later had no weight when they were seen; where no patch scores well the box stays and
-nothing is learned. The target may grow and shrink: frames are scaled so that it keeps its size, and
-patches of a wrong size around its middle are negative bags too.
+entered later had no weight when they were seen. The target may grow and shrink: frames are scaled
+so that it keeps its size, and patches of a wrong size around its middle are negative bags too.
+
+Where no patch scores well the target may have turned, and must be learned, or it may be hidden, and
+what hides it must not be. Only later frames tell: the tracker follows and learns, and keeps a copy
+of itself from before the doubt, which waits and learns nothing. When the copy knows the followed
+box again, the target had turned; when it sees the target elsewhere, the tracker goes back to it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
@@ -39,7 +44,7 @@ _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
 _SURE = 0.5  # the size is judged where the score is at least this
 _RESIZE_COST = 0.05  # a change of size must raise the score by more
-_SIZE_PRIOR = 0.2  # cost of twice or half the first size; it grows with the squared logarithm
+_SIZE_PRIOR = 1.0  # cost of twice or half the first size; it grows with the squared logarithm
 _WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 
 
@@ -64,8 +69,8 @@ class Track(NamedTuple):
     """What `track` returns, one row per frame."""
 
     boxes: Any  # [T, 4] x, y, w, h
-    found: Any  # [T] bool, False where the target was lost
-    scores: Any  # [T] decision value of the best patch
+    found: Any  # [T] bool, False where the target may be hidden
+    scores: Any  # [T] decision value of the box
 
 
 class MIOTracker(BaseEstimator):
@@ -98,12 +103,14 @@ class MIOTracker(BaseEstimator):
         Value of the constant feature.
     motion : float
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
-    threshold : float
-        The target counts as lost where no patch scores higher.
-    learn_above : float
-        Where no patch scores higher the box stays and nothing is learned, until one scores above
-        ``threshold`` again. Between the two the target is unfamiliar, turned away say: it is
-        followed and learned, but not claimed as found.
+    doubt_below : float
+        Where no patch scores higher the target is in doubt: hidden, or turned away. The best patch
+        is followed and learned, while a copy of the model from before the doubt is kept.
+    return_above : float
+        The doubt ends when the copy scores the followed box above 0, or when it scores a patch
+        elsewhere above this: then the copy is taken up, and what was learned since is dropped.
+    patience : int
+        The doubt ends after this many frames: what was followed meanwhile is taken for the target.
     growth : float
         The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
         size of the box.
@@ -115,7 +122,7 @@ class MIOTracker(BaseEstimator):
     Attributes
     ----------
     score_ : float
-        Decision value of the last estimate; above ``threshold`` it counts as the target.
+        Decision value of the last box; in doubt, the one that the copy from before gives it.
 
     Examples
     --------
@@ -127,6 +134,9 @@ class MIOTracker(BaseEstimator):
     >>> tracker.update(np.roll(scene, 5, axis=1))
     (True, (35, 20, 24, 24))
     """
+
+    _memory: Memory
+    _view: View
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_features": [Interval(Integral, 1, None, closed="left")],
@@ -143,8 +153,9 @@ class MIOTracker(BaseEstimator):
         "cost": [tuple],
         "bias": [Interval(Real, 0, None, closed="left")],
         "motion": [Interval(Real, 0, None, closed="left")],
-        "threshold": [Interval(Real, None, None, closed="neither")],
-        "learn_above": [Interval(Real, None, None, closed="neither")],
+        "doubt_below": [Interval(Real, None, 0, closed="neither")],
+        "return_above": [Interval(Real, 0, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
         "growth": [Interval(Real, 1, 1.2, closed="both")],
         "side": [Interval(Integral, 8, None, closed="left")],
         "random_state": ["random_state"],
@@ -167,8 +178,9 @@ class MIOTracker(BaseEstimator):
         cost: tuple[float, float] = (1.0, 1.0),
         bias: float = 1.0,
         motion: float = 0.8,
-        threshold: float = 0.0,
-        learn_above: float = -0.5,
+        doubt_below: float = -0.5,
+        return_above: float = 1.0,
+        patience: int = 15,
         growth: float = 1.025,
         side: int = 56,
         random_state: int | None = None,
@@ -187,8 +199,9 @@ class MIOTracker(BaseEstimator):
         self.cost = cost
         self.bias = bias
         self.motion = motion
-        self.threshold = threshold
-        self.learn_above = learn_above
+        self.doubt_below = doubt_below
+        self.return_above = return_above
+        self.patience = patience
         self.growth = growth
         self.side = side
         self.random_state = random_state
@@ -206,7 +219,7 @@ class MIOTracker(BaseEstimator):
         self._box_size = np.array([w, h])
         self._centre = np.array([x, y]) + self._box_size / 2  # in pixels of the frame
         self._scale = 1.0
-        self._lost = False
+        self._before: MIOTracker | None = None  # the copy from before a doubt
         self._see(grey)
         self._position = self._corner()
         n_channels = len(self._view.totals)
@@ -218,22 +231,51 @@ class MIOTracker(BaseEstimator):
         self.score_ = float(self._score(self._position[None])[0])
 
     def update(self, frame: Any) -> tuple[bool, tuple[int, int, int, int]]:
-        """Find the target in the next frame: whether it is there, and its box."""
+        """Find the target in the next frame: whether it is there beyond doubt, and its box."""
         if not hasattr(self, "_bank"):
             raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
         grey = as_grey(frame)
-        self._see(self._resize(grey))
-        self._position, self.score_ = self._search()
-        found = self.score_ > self.threshold
-        # Followed down to learn_above, but taken up again only where it is clearly the target.
-        self._lost = not found if self._lost else self.score_ <= self.learn_above
-        if not self._lost:
-            middle = self._position + self._size / 2
-            self._centre = middle / self._view.factor + self._view.origin
-            if self.score_ > _SURE:  # before learning, which speaks for the present size
-                self._scale = float(np.clip(self._scale * self._growth(), *_SCALES))
-            self._learn()
-        return found, self._output(grey.shape)
+        scene = self._resize(grey)
+        self._see(scene)
+        self._position, score = self._search(self.search_radius, self.motion)
+        self.score_ = score
+        if self._before is not None:
+            score = self._reconsider(self._before, scene, score)
+        elif score <= self.doubt_below:
+            self._begin_doubt()
+        self._centre = (self._position + self._size / 2) / self._view.factor + self._view.origin
+        if score > _SURE:  # before learning, which speaks for the present size
+            self._scale = float(np.clip(self._scale * self._growth(), *_SCALES))
+        self._learn()
+        return self._before is None, self._output(grey.shape)
+
+    def _begin_doubt(self) -> None:
+        self._before = copy.copy(self)
+        self._before._memory = Memory(*(part.copy() for part in self._memory))
+        self._doubted = 0
+
+    def _reconsider(self, before: MIOTracker, scene: Any, score: float) -> float:
+        """End the doubt where the copy from before it sees the target; the score of the box.
+
+        The copy waits where the target was last seen. As the target may have gone anywhere, it
+        seeks twice as far, and moving is free.
+        """
+        self._doubted += 1
+        near = self._inside(self._position + disc(self.positive_radius, 1))
+        self.score_ = float(before._score(near, view=self._view).max())  # the score of a bag
+        if self.score_ > 0:
+            self._before = None  # turned, not hidden
+            return score
+        before._see(scene)
+        place, there = before._search(2 * self.search_radius, 0.0)
+        if there <= self.return_above:
+            if self._doubted >= self.patience:
+                self._before, self.score_ = None, score
+            return score
+        self._before = None
+        self._memory, self._scale = before._memory, before._scale
+        self._view, self._position, self.score_ = before._view, place, there
+        return there
 
     def _check(self) -> None:
         for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
@@ -416,23 +458,18 @@ class MIOTracker(BaseEstimator):
         costs = np.where(signs > 0, *self.cost).astype(np.float64)
         _steps(m.pi, Z, signs, costs, self.alpha, self.beta)
 
-    def _score(self, positions: Any, bank: HaarBank | None = None) -> Any:
+    def _score(self, positions: Any, bank: HaarBank | None = None, view: View | None = None) -> Any:
         w = weights(self._memory.pi, ElasticNet(self.alpha, self.beta))
         active = np.flatnonzero(w[1:])
-        X = haar_features(self._view.totals, positions, self._bank if bank is None else bank)
+        view, bank = view or self._view, bank or self._bank
+        X = haar_features(view.totals, positions, bank)
         similarity = self._similarity(X, self._memory.features[active])
         return similarity @ w[1:][active] + self.bias * w[0]
 
-    def _search(self) -> tuple[Any, float]:
-        """The best patch and its score: on a coarse grid first, then around the best there.
-
-        A target that is lost may have gone anywhere: it is sought twice as far, and moving is free.
-        """
+    def _search(self, radius: int, motion: float) -> tuple[Any, float]:
+        """The best patch and its score: on a coarse grid first, then around the best there."""
         start = self._corner()
         stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
-        radius, motion = self.search_radius, self.motion
-        if self._lost:
-            radius, motion = 2 * radius, 0.0
         best, _ = self._best(start + disc(radius, stride), start, motion)
         return self._best(best + disc(stride, 1), start, motion)
 
