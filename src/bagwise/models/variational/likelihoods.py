@@ -331,7 +331,7 @@ class SoftWitness(_WeightedTargets):
         """Weight of an instance whose label is certain, [n] or one number."""
         if self.redundancy == 0:
             return 1.0
-        n = segments.sum(as_float(labels.known >= -1), labels.offsets)  # all of them, [b]
+        n = as_float(segments.lengths(labels.offsets))  # [b]
         shared = namespace(n).where(labels.y == 1, 1.0, n**-self.redundancy)
         return segments.spread(shared, labels.offsets)
 
