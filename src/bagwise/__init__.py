@@ -17,6 +17,7 @@ _HOME = {
     "BagPipeline": "bagwise.models.pipeline",
     "InstanceTransformer": "bagwise.models.pipeline",
     "BagStatistics": "bagwise.models.pipeline",
+    "Execution": "bagwise.models.execution",
     "SingleInstance": "bagwise.models.single_instance",
     "VGPMIL": "bagwise.models.variational",
     "LMVGPMIL": "bagwise.models.variational",
