@@ -6,7 +6,6 @@ turns its short forms into an `Execution`, which is checked when it is made.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -138,13 +137,15 @@ class Execution:
         """Iterations between two checkpoints."""
         return self.checkpoint_every or _CHECKPOINT_EVERY
 
-    def torch_device(self, instances: Rows) -> str | None:
+    def torch_device(self, instances: Rows | None) -> str | None:
         """The torch device to work on, or None for plain NumPy.
 
         A missing GPU is an error, never a silent step back to the CPU.
         """
         if self.device in (None, "cpu"):
-            device = str(instances.device) if is_torch_array(instances) else None
+            device = None
+            if instances is not None and is_torch_array(instances):
+                device = str(instances.device)
         else:
             device = _checked_device(self.device)
         if self.precision is not None and not str(device).startswith("cuda"):
@@ -270,16 +271,11 @@ def parse_bytes(size: int | float | str | None) -> int | None:
 
 
 def free_memory(device: str | None = None) -> int:
-    """Bytes that are free now, on the host or on a torch device.
-
-    Where the system does not say, as much as a small machine has.
-    """
+    """Bytes that are free now, on the host or on a torch device."""
     if device is not None and device.startswith("cuda"):
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     import psutil
 
     return int(psutil.virtual_memory().available)

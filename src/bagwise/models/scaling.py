@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from array_api_compat import is_torch_array
 from numpy.typing import NDArray
+from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from bagwise.core.arrays import Array, Rows, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
@@ -29,6 +31,8 @@ class FeatureScaling(NamedTuple):
 
     def __call__(self, X: Rows) -> Array:
         """Scaled rows, in float64, on the device the scaling lives on."""
+        if sp.issparse(X):
+            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
         if is_torch_array(self.center):
             X = torch_rows(X, self.center.device)
             return (X - self.center) / self.width
@@ -97,6 +101,10 @@ def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
     """Number, mean and squares of the features, from one pass over the rows."""
     if is_torch_array(X):
         return _device_moments(X)
+    if sp.issparse(X):
+        # Taking the mean off would fill a sparse matrix: only the widths are used.
+        mean, variance = mean_variance_axis(X, axis=0)
+        return FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
     return pooled(list(over_rows(measure, X, driver)))
 
 

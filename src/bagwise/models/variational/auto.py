@@ -42,13 +42,13 @@ from bagwise.models.variational.estimators import (
     start,
 )
 from bagwise.models.variational.monitors import stage_bar
-from bagwise.models.variational.score import Reader, Scores
+from bagwise.models.variational.score import BagRule, Reader, Scores
 from bagwise.models.variational.search import Candidate, Design, Space, Voice
 from bagwise.models.variational.updates import Fit, InducingPosterior
 
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
 _SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 5
-_SCREEN_RULES = ("max",)
+_SCREEN_RULES: tuple[BagRule, ...] = ("max",)
 Group = tuple[Scale, str]
 
 
@@ -198,7 +198,7 @@ class AutoVGPMIL(InstanceClassifier):
 
             def held_out(
                 chosen: Sequence[Design],
-                rules: tuple[search.BagRule, ...],
+                rules: tuple[BagRule, ...],
                 folds: search.Folds,
                 max_iter: int,
                 Z: dict[Scale, Floats] | None = None,
@@ -378,7 +378,7 @@ class AutoVGPMIL(InstanceClassifier):
         self.members_ = [members[i] for i in range(len(designs))]
         self.n_iter_ = max(member.n_iter_ for member in self.members_)
 
-    def _member(self, space: Space, design: Design, rule: search.BagRule) -> VGPMIL:
+    def _member(self, space: Space, design: Design, rule: BagRule) -> VGPMIL:
         """An unfitted member: a VGPMIL with the design's choices spelled out."""
         return VGPMIL(
             kernel=space.kernels[design.kernel],
@@ -545,6 +545,12 @@ def _packed(fit: Fit) -> dict[str, Any]:
 
 
 def _unpacked(stored: dict[str, Any]) -> Fit:
-    q = InducingPosterior(stored["m"], np.asfortranarray(stored["W"]))
-    rest = [stored[name] for name in Fit._fields[1:]]
-    return Fit(q, *rest[:4], int(rest[4]), bool(rest[5]))
+    return Fit(
+        InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
+        stored["omega"],
+        stored["rho"],
+        stored["pi"],
+        stored["bound_history"],
+        int(stored["n_iter"]),
+        bool(stored["converged"]),
+    )

@@ -87,6 +87,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     """What the members of the family share; each spells out its own parameters."""
 
     kernel: Kernel | str
+    likelihood: BagLikelihood | str
     n_inducing: int
     inducing: Literal["kmeans", "subset"] | ArrayLike
     scale: Scale
@@ -127,7 +128,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return Sech()
 
     def _bag_likelihood(self) -> BagLikelihood:
-        return make_likelihood(self.likelihood)  # type: ignore[attr-defined]
+        return make_likelihood(self.likelihood)
 
     def fit(
         self,
@@ -227,7 +228,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _inducing(self, n_features: int) -> Literal["kmeans", "subset"] | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""
         if isinstance(self.inducing, str):
-            return self.inducing
+            return "kmeans" if self.inducing == "kmeans" else "subset"
         Z = np.array(self.inducing, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != n_features or len(Z) == 0 or not np.isfinite(Z).all():
             raise ValueError(

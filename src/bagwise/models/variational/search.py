@@ -204,7 +204,7 @@ def project_whole(projector: Projector, bags: Bags, labels: BagLabels) -> Block:
         A, r = projector(bags.instances)
         return Block((A,), r, projector.place(labels))
     n, step = bags.n_instances, 8192
-    A = np.empty((len(projector.Z), n), dtype=projector.dtype, order="F")  # type: ignore[call-overload]
+    A = np.empty((len(projector.Z), n), dtype=projector.dtype, order="F")
     r = np.empty(n)
     for start in range(0, n, step):
         rows = slice(start, start + step)
