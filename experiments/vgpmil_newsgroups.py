@@ -22,6 +22,8 @@ from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
 from experiments._held_out import folds, main, measure
 
 TITLE = "VGPMIL and LM-VGPMIL on 20 Newsgroups (VGPMIL paper, Table 1 and supplement Table 5)"
+PAPER = "VGPMIL, Table 1"
+NEEDS = ("newsgroups",)
 
 PUBLISHED = {"VGPMIL": 0.652, "LM-VGPMIL": 0.728}
 SETTINGS = {

@@ -15,6 +15,7 @@ from bagwise.evaluate.boxes import (
     tracking_success,
 )
 from bagwise.evaluate.comparison import Comparison, corrected_resampled_t, wilcoxon_p
+from bagwise.evaluate.cross_validation import Fold, HeldOut, cross_validate
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
     average_precision,
@@ -39,7 +40,9 @@ __all__ = [
     "METRIC_NAMES",
     "BagFolds",
     "Comparison",
+    "Fold",
     "GroupFolds",
+    "HeldOut",
     "Nested",
     "PublishedFolds",
     "Split",
@@ -52,6 +55,7 @@ __all__ = [
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_validate",
     "detection_ap",
     "detection_curve",
     "expected_calibration_error",

@@ -15,7 +15,6 @@ _HOME = {
     "ProbabilityHistogramDisplay": "plots",
     "ReliabilityDisplay": "plots",
     "Report": "html",
-    "cross_validate": "evaluation",
     "data_warnings": "data",
     "predict_tables": "predictions",
     "plot_energies": "energies",
