@@ -188,9 +188,21 @@ def _measure(
     except FileNotFoundError as error:
         console.print(f"not run, its data is missing: {error}", style="yellow", markup=False)
         return None
-    seconds = time.perf_counter() - start
     write_table(frame, place, "table")
-    about = {
+    about = _describe(experiment, quick, time.perf_counter() - start)
+    with new_file(place / "run.json") as draft:
+        draft.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    # Read back, so that a first and a resumed run print and return the same numbers.
+    return read_table(place)
+
+
+def describe_run(name: str, quick: bool, seconds: float) -> dict[str, Any]:
+    """What ``run.json`` says of a run of an experiment of this folder."""
+    return _describe(find_experiments()[name], quick, seconds)
+
+
+def _describe(experiment: Experiment, quick: bool, seconds: float) -> dict[str, Any]:
+    return {
         "experiment": experiment.name,
         "title": experiment.title,
         "about": experiment.about,
@@ -200,10 +212,6 @@ def _measure(
         "seconds": round(seconds, 1),
         **environment(),
     }
-    with new_file(place / "run.json") as draft:
-        draft.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    # Read back, so that a first and a resumed run print and return the same numbers.
-    return read_table(place)
 
 
 def _finished(

@@ -6,6 +6,7 @@ a folder in the user's cache. Files are verified by checksum before they are use
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -54,9 +55,8 @@ def _read(name: str, home: Path) -> dict[str, Any] | None:
     path = home / name
     if not path.is_file():
         return None
-    import pooch
-
-    found = pooch.file_hash(str(path))
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != CHECKSUMS[name]:
         raise ValueError(
             f"{path} is corrupt: its sha256 is {found}, expected {CHECKSUMS[name]}. "

@@ -34,6 +34,7 @@ from bagwise.evaluate.protocols import (
     Split,
     check_model,
 )
+from bagwise.evaluate.ranking import Ranking, rank_models
 from bagwise.evaluate.run import compare
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "HeldOut",
     "Nested",
     "PublishedFolds",
+    "Ranking",
     "Split",
     "average_precision",
     "bag_metrics",
@@ -64,6 +66,7 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "rank_models",
     "reliability_curve",
     "score_predictions",
     "tracking_success",

@@ -19,6 +19,7 @@ _HOME = {
     "predict_tables": "predictions",
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",
+    "plot_ranks": "ranks",
     "write_predictions": "predictions",
     "write_report": "html",
 }
