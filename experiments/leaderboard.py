@@ -72,10 +72,9 @@ COLUMNS = (
 KEY = ["model", "data", "repetition", "fold", "settings"]
 
 # Accuracy in % on MUSK1, MUSK2, Elephant, Fox, Tiger, and what is known of how it was had.
-QUOTED = (
-    "ten-fold, quoted by the MI-CRF paper's Table 2; folds, seeds and choice of settings unknown"
-)
+QUOTED = "ten-fold, quoted by the MI-CRF paper's Table 2; folds and choice of settings unknown"
 OWN = "ten-fold, MI-CRF paper's Table 2, one draw of folds"
+TRAINING = "five folds; possible for training folds only, see published_arithmetic"
 PUBLISHED: dict[str, tuple[tuple[float | None, ...], str]] = {
     "em-dd": ((84.8, 84.9, 78.3, 56.1, 72.1), QUOTED),
     "misvm": ((77.9, 84.3, 73.1, 58.8, 66.6), QUOTED),
@@ -86,14 +85,8 @@ PUBLISHED: dict[str, tuple[tuple[float | None, ...], str]] = {
     "micrf": ((88.0, 84.3, 85.0, 63.5, 82.5), OWN + "; C by cross-validation"),
     "mio": ((88.3, 87.7, None, None, None), "ten-fold, MIO paper's Table 1, settings unknown"),
     "miles": ((85.5, 87.1, None, None, None), "ten-fold, MIO paper's Table 1, settings unknown"),
-    "vgpmil": (
-        (88.9, 88.0, None, None, None),
-        "five folds; fits training folds only, see arithmetic",
-    ),
-    "g-vgpmil": (
-        (90.5, 89.7, None, None, None),
-        "five folds; fits training folds only, see arithmetic",
-    ),
+    "vgpmil": ((88.9, 88.0, None, None, None), TRAINING),
+    "g-vgpmil": ((90.5, 89.7, None, None, None), TRAINING),
 }
 
 
@@ -371,7 +364,7 @@ def _ece(data: str, part: pd.DataFrame) -> float:
 def constant_row(model: str, data: str, repetition: int, fold: int) -> dict[str, Any]:
     """What predicting the share of positive training bags for everything scores."""
     split = splits(data)[repetition, fold]
-    classes, y = np.unique(load(data).y, return_inverse=True)
+    y = np.unique(load(data).y, return_inverse=True)[1]
     share = np.mean(y[split.train])
     n = len(split.test)
     constant = {
@@ -418,10 +411,8 @@ def worse_than_best(rows: pd.DataFrame, metric: str = "auc") -> dict[str, int]:
         wide = part.pivot_table(index=["repetition", "fold"], columns="model", values=metric)
         best = wide.mean().idxmax()
         others = [name for name in wide.columns if name != best]
-        # Ten folds: one test bag for nine that train.
-        p = [
-            corrected_resampled_t(wide[best] - wide[name], 1 / (N_FOLDS - 1))[1] for name in others
-        ]
+        ratio = 1 / (N_FOLDS - 1)  # test bags for each training bag
+        p = [corrected_resampled_t(wide[best] - wide[name], ratio)[1] for name in others]
         for name, value in zip(others, holm(np.nan_to_num(p, nan=1.0)), strict=True):
             counts[name] += int(value < 0.05)
     return counts
@@ -432,9 +423,7 @@ def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
     shared = shared_folds(rows)
     per_set = summarise(shared)
     table: list[dict[str, Any]] = []
-    n_folds = shared.groupby("data").apply(
-        lambda p: len(p[["repetition", "fold"]].drop_duplicates())
-    )
+    n_folds = shared.drop_duplicates(["data", "repetition", "fold"]).groupby("data").size()
     failed = shared[shared["settings"].isna()].groupby("model").size()
     where = f"{per_set['data'].nunique()} sets"
     over = f"{int(n_folds.min())} to {int(n_folds.max())} folds of each set"
@@ -448,11 +437,8 @@ def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
             note = f"mean rank {ranks[model]:.2f} of {len(ranks)}; {over}"
             if metric == "auc":
                 note += f"; below the best on {worse[model]} sets"
-                note += (
-                    f"; {failed[model]} fits failed and count as constant"
-                    if model in failed
-                    else ""
-                )
+                n_failed = failed.get(model, 0)
+                note += f"; {n_failed} fits failed and count as constant" if n_failed else ""
             table.append(_row(model, where, metric, np.nan, wide[model].mean(), note))
     for model, (figures, protocol) in PUBLISHED.items():
         for name, figure in zip(CLASSICAL, figures, strict=True):
@@ -548,9 +534,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _summarise(fits, file, arguments)
         return 0
     options = {"deadline": arguments.deadline, "limit": arguments.limit}
-    complete = run_fits(
-        fits, file, arguments.jobs, **options, say=functools.partial(print, flush=True)
-    )
+    say = functools.partial(print, flush=True)
+    complete = run_fits(fits, file, arguments.jobs, **options, say=say)
     n_done = len(file.read(fits))
     print(f"{n_done} of {len(fits)} fits are in {file.path}" + ("" if complete else "; run again"))
     return 0 if complete else 3

@@ -19,7 +19,15 @@ from bagwise.evaluate.comparison import wilcoxon_p
 
 
 class Ranking(NamedTuple):
-    """Models from best to worst."""
+    """Models from best to worst.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rank_models
+    >>> made = rank_models(["a", "b"], [[0.5, 0.9], [0.6, 0.8], [0.5, 0.7]])
+    >>> made.models, made.mean_rank.tolist(), made.friedman_p
+    (['b', 'a'], [1.0, 2.0], 0.25)
+    """
 
     models: list[str]
     mean_rank: NDArray[np.float64]  # 1 is best; tied models share the mean of their ranks
