@@ -281,7 +281,7 @@ def _reproduce(commands: Any) -> None:
         "bagwise reproduce musk --quick",
     )
     command.add_argument("names", nargs="*", help="experiments, or words of their names")
-    command.add_argument("--list", action="store_true", help="only list them")
+    command.add_argument("--list", action="store_true", help="only list them: paper, data, time")
     command.add_argument("--quick", action="store_true", help="fewer seeds and sets")
     command.add_argument("--fresh", action="store_true", help="run again what is complete")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

@@ -15,6 +15,7 @@ from bagwise.evaluate.boxes import (
     tracking_success,
 )
 from bagwise.evaluate.comparison import Comparison, corrected_resampled_t, wilcoxon_p
+from bagwise.evaluate.cross_validation import Fold, HeldOut, cross_validate
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
     average_precision,
@@ -33,15 +34,19 @@ from bagwise.evaluate.protocols import (
     Split,
     check_model,
 )
+from bagwise.evaluate.ranking import Ranking, rank_models
 from bagwise.evaluate.run import compare
 
 __all__ = [
     "METRIC_NAMES",
     "BagFolds",
     "Comparison",
+    "Fold",
     "GroupFolds",
+    "HeldOut",
     "Nested",
     "PublishedFolds",
+    "Ranking",
     "Split",
     "average_precision",
     "bag_metrics",
@@ -52,6 +57,7 @@ __all__ = [
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_validate",
     "detection_ap",
     "detection_curve",
     "expected_calibration_error",
@@ -60,6 +66,7 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "rank_models",
     "reliability_curve",
     "score_predictions",
     "tracking_success",
