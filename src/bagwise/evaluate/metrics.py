@@ -313,7 +313,9 @@ def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
     for code, name in enumerate(model.classes_):
         codes[labels == name] = code
     if not (codes >= 0).any():
-        raise ValueError(f"no instance label is one of the classes {list(model.classes_)}.")
+        raise ValueError(
+            f"no instance label is one of the classes {np.asarray(model.classes_).tolist()}."
+        )
     return codes
 
 
@@ -325,7 +327,7 @@ def class_codes(y: Any, classes: Any) -> Any:
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
         raise ValueError(
-            f"label {unknown.tolist()[0]!r} is not one of the classes {list(classes)}."
+            f"label {unknown.tolist()[0]!r} is not one of the classes {np.asarray(classes).tolist()}."
         )
     return (y == classes[1]).astype(int)
 
