@@ -34,14 +34,26 @@ from bagwise.evaluate.protocols import (
     check_model,
 )
 from bagwise.evaluate.run import compare
+from bagwise.evaluate.thresholds import (
+    Goal,
+    Proportion,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    proportion,
+    rates_at,
+)
 
 __all__ = [
     "METRIC_NAMES",
     "BagFolds",
     "Comparison",
+    "Goal",
     "GroupFolds",
     "Nested",
+    "Proportion",
     "PublishedFolds",
+    "Rates",
     "Split",
     "average_precision",
     "bag_metrics",
@@ -49,9 +61,11 @@ __all__ = [
     "centre_error",
     "check_mil",
     "check_model",
+    "choose_threshold",
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_fitted_rates",
     "detection_ap",
     "detection_curve",
     "expected_calibration_error",
@@ -60,6 +74,8 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "proportion",
+    "rates_at",
     "reliability_curve",
     "score_predictions",
     "tracking_success",
