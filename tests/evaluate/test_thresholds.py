@@ -97,8 +97,9 @@ def test_groups_stay_together(rng):
         for name, groups in [("together", patients), ("apart", None)]:
             rates = cross_fitted_rates(y, scores, groups=groups)
             gains[name].append(rates.sensitivity.value + rates.specificity.value - 1)
-    assert np.mean(gains["apart"]) > 0.3
-    assert np.mean(gains["together"]) < 0.15
+    # Apart, the threshold has seen the scores of every patient it is counted on.
+    assert np.mean(gains["apart"]) > np.mean(gains["together"]) + 0.1
+    assert abs(np.mean(gains["together"])) < 0.2
 
 
 def test_the_rates_of_a_goal_are_near_it(rng):
