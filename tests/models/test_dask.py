@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bagwise import Bags
-from bagwise.models.drivers import make_driver
+from bagwise.models.drivers import RunningSum, make_driver
 from tests.models.test_drivers import OPTIONS, assert_same_fit, fit, musk, serial  # noqa: F401
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
