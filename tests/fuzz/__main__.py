@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -171,13 +172,12 @@ def fuzz(cases: int, seed: int, save: Path | None = None) -> Tally:
         for case in mutated(runner.corpus(), seed, cases - from_hypothesis):
             judge(case)
         if from_hypothesis:
-            run = given(odd_cases())(judge)
+            run = hypothesis.seed(seed)(given(odd_cases())(judge))
             settings(
                 max_examples=from_hypothesis,
                 phases=[Phase.generate],
                 deadline=None,
                 database=None,
-                derandomize=True,
                 suppress_health_check=list(HealthCheck),
             )(run)()
     return tally

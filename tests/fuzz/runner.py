@@ -205,7 +205,11 @@ def _whole(out: Path) -> tuple[str, str]:
     """Whether an output, where there is one, can be read back."""
     if out.is_dir():
         for page in out.glob("*.html"):
-            if not page.read_text(encoding="utf-8").rstrip().endswith("</html>"):
+            try:
+                text = page.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                return "partial output", f"{page.name}: {error}"
+            if not text.rstrip().endswith("</html>"):
                 return "partial output", page.name
     elif out.is_file() and zipfile.is_zipfile(out):
         from bagwise import persist
