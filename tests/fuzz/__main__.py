@@ -2,7 +2,7 @@
 
 Three quarters of the cases spoil one valid file (h5, npz, pt, csv, parquet, png, json, model) for
 a command that reads it; the rest are odd arguments and label files from hypothesis. A case is
-broken by a traceback or an unexpected error, more than 30 s of processor time (or four times that
+broken by a traceback or an unexpected error, more than 30 s of processor time (or ten times that
 on the clock), a peak over 2 GB, a write outside the output, or a partial output. The exit code is
 1 when any case broke.
 """
