@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from argparse import Namespace
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -93,20 +94,25 @@ def _cross_validated(
     model: Any, data: Training, known: Any, arguments: Namespace, printer: Printer
 ) -> Any:
     """The evaluation that ``--cv`` asks for, printed, or None."""
-    from bagwise.report.evaluation import cross_validate
+    from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
+    from bagwise.report.evaluation import Evaluation
 
     if arguments.cv is None:
         return None
-    evaluation = cross_validate(
+    by_patient = data.patients is not None
+    folds = cross_validate(
         model,
         data.bags,
         data.y,
-        n_splits=arguments.cv,
-        patients=data.patients,
+        (GroupFolds if by_patient else BagFolds)(arguments.cv, (arguments.seed,)),
+        groups=data.patients,
         instance_labels=known,
-        seed=arguments.seed,
         progress=printer.bar("cross-validating"),
     )
+    for message, count in Counter(w for fold in folds for w in fold.warnings).items():
+        printer.warn(f"in {count} of {len(folds)} folds: {message}")
+    kind = "cross-validation by patient" if by_patient else "cross-validation"
+    evaluation = Evaluation.from_folds(folds, f"{arguments.cv}-fold {kind}", data.patients)
     printer.show(metrics_table(evaluation.metrics(), evaluation.source))
     printer.say(describe_rates("recommended threshold", evaluation.recommended()))
     return evaluation
@@ -398,19 +404,19 @@ def compare(arguments: Namespace) -> int:
 
 def reproduce(arguments: Namespace) -> int:
     """Run the experiments of a checkout."""
-    from bagwise.report.reproduce import find_experiments
-    from bagwise.report.reproduce import reproduce as run_experiments
+    from bagwise.cli.checkout import load_runner
+    from bagwise.report.tables import to_rich
 
     printer = Printer(arguments.json)
+    runner = load_runner()
     if arguments.list:
-        found = find_experiments()
-        table = Table("experiment", "what")
-        for experiment in found.values():
-            table.add_row(experiment.name, experiment.title)
-        printer.show(table)
-        printer.result({name: experiment.title for name, experiment in found.items()})
+        listing = runner.list_experiments()
+        printer.show(to_rich(listing))
+        for line in runner.absent_data():
+            printer.say(escape(line))
+        printer.result({row["experiment"]: row for row in listing.to_dict("records")})
         return 0
-    frame = run_experiments(
+    frame = runner.reproduce(
         arguments.names or "all",
         quick=arguments.quick,
         out=arguments.out,
@@ -464,17 +470,11 @@ def info(arguments: Namespace) -> int:
 
 # What several commands share.
 
-# Who reads a report wants probabilities to believe, also of bags with thousands of instances,
-# where independent instances would make every bag positive.
-_DEFAULTS = {"calibrate": True, "bag_rule": "max"}
-
 
 def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
-    from bagwise.models.registry import find, load_class, make_model
+    from bagwise.models.registry import make_model
 
-    known = load_class(find(name))._get_param_names()
-    defaults = {key: value for key, value in _DEFAULTS.items() if key in known}
-    return make_model(name, **{**defaults, "random_state": seed, **given})
+    return make_model(name, **{"random_state": seed, **given})
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _fit(commands: Any) -> None:
     )
     model = command.add_argument_group("model")
     model.add_argument(
-        "--model", default="vgpmil", metavar="NAME", help="which model (default: vgpmil)"
+        "--model", default="auto", metavar="NAME", help="which model (default: auto)"
     )
     model.add_argument(
         "--set",
@@ -293,7 +293,7 @@ def _compare(commands: Any) -> None:
     )
     command.add_argument(
         "--models",
-        default="vgpmil,misvm,statistics",
+        default="auto,misvm,statistics",
         metavar="A,B,...",
         help="which models (default: vgpmil,misvm,statistics)",
     )
@@ -313,7 +313,7 @@ def _reproduce(commands: Any) -> None:
         "bagwise reproduce musk --quick",
     )
     command.add_argument("names", nargs="*", help="experiments, or words of their names")
-    command.add_argument("--list", action="store_true", help="only list them")
+    command.add_argument("--list", action="store_true", help="only list them: paper, data, time")
     command.add_argument("--quick", action="store_true", help="fewer seeds and sets")
     command.add_argument("--fresh", action="store_true", help="run again what is complete")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

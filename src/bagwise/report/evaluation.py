@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone
 
 from bagwise.bags import Bags
 from bagwise.evaluate import (
-    BagFolds,
+    Fold,
     Goal,
-    GroupFolds,
     Rates,
     choose_threshold,
     cross_fitted_rates,
@@ -21,6 +19,7 @@ from bagwise.evaluate import (
 )
 
 METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
+_NO_PROBABILITIES = "the model gives no probabilities; set probability=True where it can."
 
 
 class Evaluation(NamedTuple):
@@ -95,49 +94,30 @@ class Evaluation(NamedTuple):
             None if groups is None else np.asarray(groups),
         )
 
+    @classmethod
+    def from_folds(
+        cls, folds: Sequence[Fold], source: str, patients: Any = None
+    ) -> Evaluation:
+        """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order.
 
-def cross_validate(
-    model: Any,
-    bags: Bags,
-    y: Any,
-    *,
-    n_splits: int = 5,
-    patients: Any = None,
-    instance_labels: Any = None,
-    seed: int = 0,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
-) -> Evaluation:
-    """Predict every bag by a model trained without it (and without its patient's other bags).
-
-    Examples
-    --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.registry import make_model
-    >>> from bagwise.report.evaluation import cross_validate
-    >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
-    >>> made = cross_validate(make_model("single-instance"), bags, y, n_splits=3)
-    >>> made.source, sorted(made.metrics())
-    ('3-fold cross-validation', ['accuracy', 'auc', 'brier', 'ece', 'log_loss'])
-    """
-    classes, codes = np.unique(y, return_inverse=True)
-    fewest = int(np.bincount(codes).min())
-    if not 2 <= n_splits <= fewest:
-        rarest = classes[int(np.argmin(np.bincount(codes)))]
-        raise ValueError(
-            f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of "
-            f"each class; class {rarest.item()!r} has {fewest}."
-        )
-    protocol = (BagFolds if patients is None else GroupFolds)(n_splits=n_splits, seeds=(seed,))
-    splits = list(protocol.splits(bags, y, groups=patients))
-    p = np.full(len(bags), np.nan)
-    nested = None if instance_labels is None else bags.split(np.asarray(instance_labels))
-    for split in progress(splits, len(splits)) if progress else splits:
-        known = None if nested is None else np.concatenate([nested[i] for i in split.train])
-        fitted = clone(model)
-        fitted.fit(bags[split.train], y[split.train], **_labels(known))
-        p[split.test] = _bag_probability(fitted, bags[split.test])
-    kind = "cross-validation" if patients is None else "cross-validation by patient"
-    return Evaluation(f"{n_splits}-fold {kind}", codes, p, patient_codes(patients))
+        Examples
+        --------
+        >>> from bagwise.datasets import make_gaussian_bags
+        >>> from bagwise.evaluate import BagFolds, cross_validate
+        >>> from bagwise.models.registry import make_model
+        >>> from bagwise.report import Evaluation
+        >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+        >>> folds = cross_validate(make_model("single-instance"), bags, y, BagFolds(3, (0,)))
+        >>> made = Evaluation.from_folds(folds, "3-fold cross-validation")
+        >>> made.y.tolist() == y.tolist(), sorted(made.metrics())
+        (True, ['accuracy', 'auc', 'brier', 'ece', 'log_loss'])
+        """
+        if any(fold.bags.proba is None for fold in folds):
+            raise ValueError(_NO_PROBABILITIES)
+        order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
+        y = np.concatenate([fold.bags.y for fold in folds])[order]
+        p = np.concatenate([np.asarray(fold.bags.proba) for fold in folds])[order]
+        return cls(source, y, p, patient_codes(patients))
 
 
 def patient_codes(patients: Any) -> Any:
@@ -148,7 +128,7 @@ def patient_codes(patients: Any) -> Any:
 def _bag_probability(model: Any, bags: Bags) -> Any:
     """Probability of each bag; a model without probabilities cannot be evaluated this way."""
     if not hasattr(model, "predict_proba"):
-        raise ValueError("the model gives no probabilities; set probability=True where it can.")
+        raise ValueError(_NO_PROBABILITIES)
     return model.predict_proba(bags)[:, 1]
 
 
@@ -171,7 +151,3 @@ def evaluate_held_out(
     codes = (np.asarray(y) == classes[1]).astype(int)
     p = _bag_probability(model, bags) if probability is None else np.asarray(probability)
     return Evaluation(source, codes, p, patient_codes(patients))
-
-
-def _labels(known: Any) -> dict[str, Any]:
-    return {} if known is None else {"instance_labels": known}
