@@ -38,6 +38,15 @@ from bagwise.evaluate.protocols import (
 )
 from bagwise.evaluate.ranking import Ranking, rank_models
 from bagwise.evaluate.run import compare
+from bagwise.evaluate.thresholds import (
+    Goal,
+    Proportion,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    proportion,
+    rates_at,
+)
 
 __all__ = [
     "METRIC_NAMES",
@@ -47,11 +56,14 @@ __all__ = [
     "Finding",
     "FixedSplits",
     "Fold",
+    "Goal",
     "GroupFolds",
     "HeldOut",
     "Nested",
+    "Proportion",
     "PublishedFolds",
     "Ranking",
+    "Rates",
     "Split",
     "audit",
     "average_precision",
@@ -61,9 +73,11 @@ __all__ = [
     "centre_error",
     "check_mil",
     "check_model",
+    "choose_threshold",
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_fitted_rates",
     "cross_validate",
     "detection_ap",
     "detection_curve",
@@ -73,7 +87,9 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "proportion",
     "rank_models",
+    "rates_at",
     "reliability_curve",
     "score_predictions",
     "tracking_success",

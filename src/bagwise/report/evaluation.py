@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.evaluate import Fold, score_predictions
+from bagwise.evaluate import (
+    Fold,
+    Goal,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    rates_at,
+    score_predictions,
+)
 
 METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
 _NO_PROBABILITIES = "the model gives no probabilities; set probability=True where it can."
@@ -29,6 +37,35 @@ class Evaluation(NamedTuple):
     source: str
     y: Any  # [B] 0/1
     probability: Any  # [B]
+    groups: Any = None  # [B] codes of patients, whose bags are not independent
+
+    @property
+    def has_both_classes(self) -> bool:
+        """Whether rates, curves and thresholds exist."""
+        return len(np.unique(self.y)) == 2
+
+    def rates(self, threshold: float) -> Rates:
+        """Sensitivity and specificity at a threshold that was not chosen on these bags."""
+        return rates_at(self.y, self.probability, threshold)
+
+    def recommended(self, goal: Goal | None = None) -> Rates:
+        """The threshold these bags recommend for a goal, with rates counted honestly."""
+        return cross_fitted_rates(self.y, self.probability, goal or Goal(), groups=self.groups)
+
+    def threshold(self, goal: Goal) -> float:
+        """The threshold these bags recommend for a goal."""
+        return choose_threshold(self.y, self.probability, goal)
+
+    def by_patient(self) -> Evaluation:
+        """The same with patients in place of bags: the most probable bag speaks for its patient.
+
+        A patient is positive when any of the bags is.
+        """
+        codes = self.groups
+        probability = np.zeros(int(codes.max()) + 1)
+        np.maximum.at(probability, codes, self.probability)
+        truth = (np.bincount(codes, weights=self.y) > 0).astype(int)
+        return Evaluation(f"{self.source}, by patient", truth, probability)
 
     def metrics(self) -> dict[str, float]:
         """Accuracy, AUC, log-loss, Brier score and calibration error."""
@@ -43,15 +80,24 @@ class Evaluation(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """For storing beside a model."""
-        return {"source": self.source, "y": self.y.tolist(), "p": self.probability.tolist()}
+        stored = {"source": self.source, "y": self.y.tolist(), "p": self.probability.tolist()}
+        return stored if self.groups is None else {**stored, "groups": self.groups.tolist()}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Evaluation:
         """What `as_json` stored."""
-        return cls(stored["source"], np.asarray(stored["y"]), np.asarray(stored["p"], dtype=float))
+        groups = stored.get("groups")
+        return cls(
+            stored["source"],
+            np.asarray(stored["y"]),
+            np.asarray(stored["p"], dtype=float),
+            None if groups is None else np.asarray(groups),
+        )
 
     @classmethod
-    def from_folds(cls, folds: Sequence[Fold], source: str) -> Evaluation:
+    def from_folds(
+        cls, folds: Sequence[Fold], source: str, patients: Any = None
+    ) -> Evaluation:
         """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order.
 
         Examples
@@ -71,7 +117,12 @@ class Evaluation(NamedTuple):
         order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
         y = np.concatenate([fold.bags.y for fold in folds])[order]
         p = np.concatenate([np.asarray(fold.bags.proba) for fold in folds])[order]
-        return cls(source, y, p)
+        return cls(source, y, p, patient_codes(patients))
+
+
+def patient_codes(patients: Any) -> Any:
+    """Patients as numbers: a model file must not carry their names."""
+    return None if patients is None else np.unique(np.asarray(patients), return_inverse=True)[1]
 
 
 def _bag_probability(model: Any, bags: Bags) -> Any:
@@ -88,6 +139,7 @@ def evaluate_held_out(
     source: str,
     class_names: Any = None,
     probability: Any = None,
+    patients: Any = None,
 ) -> Evaluation:
     """Evaluate a fitted model on bags with labels; ``probability`` saves predicting them again."""
     classes = np.asarray(model.classes_ if class_names is None else class_names)
@@ -98,4 +150,4 @@ def evaluate_held_out(
         )
     codes = (np.asarray(y) == classes[1]).astype(int)
     p = _bag_probability(model, bags) if probability is None else np.asarray(probability)
-    return Evaluation(source, codes, p)
+    return Evaluation(source, codes, p, patient_codes(patients))
