@@ -573,3 +573,26 @@ def label_scans(bags: Bags, labels: CTLabels) -> tuple[NDArray[np.int64], NDArra
 
 def _plain_name(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def label_slices(bags: Bags, labels: Mapping[str, int]) -> tuple[Any, Any]:
+    """Scan labels and slice labels of bags read by `read_scans`, from slice labels by id.
+
+    Returns ``(y, instance_labels)``; a slice without a label is an error that names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.vision import label_slices
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3]).with_columns(slice_id=np.array(["a", "b", "c"]))
+    >>> y, instance_labels = label_slices(bags, {"a": 0, "b": 1, "c": 0})
+    >>> y.tolist(), instance_labels.tolist()
+    ([1, 0], [0, 1, 0])
+    """
+    ids = bags.columns["slice_id"]
+    unknown = [i for i in ids if i not in labels]
+    if unknown:
+        raise ValueError(f"{len(unknown)} slice(s) have no label, the first is {unknown[0]!r}.")
+    flat = np.array([labels[i] for i in ids])
+    return np.array([part.max() for part in bags.split(flat)]), flat

@@ -204,7 +204,7 @@ def nearest_distances(A: Any, B: Any, k: int, slack: int = 0) -> Any:
     Non-negative floats sort as their bit patterns do, so the k-th smallest is found by a search
     over integers: every pass is one vectorised count instead of a sort. With ``slack`` the search
     ends at a bound with k - slack to k + slack entries below it, and entries between that bound
-    and the k-th are counted as the bound: a fraction of a percent of the sum for half the time.
+    and the k-th are counted as the bound: a sum that is low by a few percent, in half the time.
     """
     n_features = A.shape[1]
     out = np.empty((A.shape[0], B.shape[0]), dtype=np.float64)

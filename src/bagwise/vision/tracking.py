@@ -48,6 +48,7 @@ _SCALES = (0.2, 5.0)  # of the target against the first frame
 _WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 _EARLY = 10  # frames after which the early voters are frozen
 _PICTURES = 6  # kept pictures of the target, that of the first frame among them
+_PICTURE_EVERY = 3  # frames between new pictures, at least
 _ALIGNED = 0.6  # least correlation at which an alignment is believed
 _FAMILIAR = 0.85  # correlation below which another picture is tried
 _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
@@ -82,7 +83,7 @@ class TrackerSettings(NamedTuple):
     cost: tuple[float, float] = (1.0, 1.0)
     bias: float = 1.0
     motion: float = 0.8
-    return_above: float = 1.0
+    return_above: float = 0.5
     patience: int = 60
     growth: float = 1.05
     side: int = 56
@@ -183,6 +184,12 @@ def start(
     x, y, w, h = check_box(box, *grey.shape)
     factor = min(2.0, settings.side / float(np.sqrt(w * h)))
     size = np.maximum(np.rint(np.array([w, h]) * factor).astype(int), _MIN_SIDE)
+    room = np.array(grey.shape[::-1]) - [w, h]
+    if np.all(room * factor <= settings.negative_radius[0]):
+        raise ValueError(
+            f"the frame leaves no room for background around the target: a box of {w} x {h} in a "
+            f"frame of {grey.shape[1]} x {grey.shape[0]}; choose a smaller box."
+        )
     pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)
     state = TrackerState(
         settings, seed, 0, grey.shape, factor, size, np.array([w, h], float), pose, (), (), (), None
@@ -201,9 +208,13 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     grey = as_grey(frame)
     scene = _resized(grey, state.frame_shape)
     view = see(state, scene, state.pose)
-    sighting = search(state, state.voters, view, state.pose)
+    elsewhere = glimpses(state, view)
+    sighting = search(state, state.voters, view, state.pose, elsewhere)
     pose = _pose_in(state, view, sighting.position, state.pose)
     settled = _aligned(state, view, pose, state.pictures)
+    leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
+    if leap is not None:
+        sighting, settled = leap
     early = _bag_score(state, state.early, view, settled.pose)
     if not (settled.anchored or (settled.correlation > 0 and early > 0)):
         settled = settled._replace(pose=settled.pose._replace(scale=_relaxed(state.pose.scale)))
@@ -375,17 +386,30 @@ def _similarity(
     return np.exp(-settings.features.distances(features, to) / voter.sigma2)
 
 
-def search(state: TrackerState, voters: Sequence[Voter], view: View, pose: Pose) -> Sighting:
-    """Where the voters see the target: on a coarse grid first, then around the best there."""
+def glimpses(state: TrackerState, view: View) -> Integers:
+    """Places in a view that resemble the last picture, as top left corners."""
+    peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
+    centres = np.array([centre for centre, _ in peaks]).reshape(-1, 2)
+    return _inside(state, view, np.rint(centres - state.size / 2).astype(int))
+
+
+def search(
+    state: TrackerState,
+    voters: Sequence[Voter],
+    view: View,
+    pose: Pose,
+    others: Integers | None = None,
+) -> Sighting:
+    """Where the voters see the target: around its last place, or at other places that are given.
+
+    A coarse grid is searched first, then the neighbourhood of the best there.
+    """
     settings = state.settings
     origin = corner(state, view, pose)
     stride = int(np.clip(np.sqrt(np.prod(state.size)) / 12, 2, 4))
-    glimpses = [
-        np.rint(centre - state.size / 2).astype(int)[None]
-        for centre, _ in candidates(view.grey, [state.pictures[-1].grey], state.size, _GLIMPSES)
-    ]
-    coarse = np.vstack([origin + disc(settings.search_radius, stride), *glimpses])
-    coarse = _inside(state, view, coarse)
+    coarse = _inside(state, view, origin + disc(settings.search_radius, stride))
+    if others is not None:
+        coarse = np.vstack([coarse, others])
     values = scores(state, voters, view, coarse) - _moving(settings, coarse, origin)
     best = coarse[int(np.argmax(np.median(values, axis=0)))]
     alone = coarse[np.argmax(values, axis=1)]  # [V, 2]
@@ -396,6 +420,21 @@ def search(state: TrackerState, voters: Sequence[Voter], view: View, pose: Pose)
     place = np.median(fine[np.argmax(values, axis=1)], axis=0)
     nearest = int(np.argmin(((fine - place) ** 2).sum(axis=1)))
     return Sighting(place.astype(float), float(np.median(raw[:, nearest])), agreement)
+
+
+def _leapt(
+    state: TrackerState, view: View, places: Integers, sighting: Sighting
+) -> tuple[Sighting, Settled] | None:
+    """The first of some places that an anchored picture fits and the voters prefer."""
+    for place in places:
+        score = float(np.median(scores(state, state.voters, view, place[None])[:, 0]))
+        if score <= sighting.score:
+            continue
+        pose = _pose_in(state, view, place.astype(float), state.pose)
+        settled = _aligned(state, view, pose, state.pictures)
+        if settled.anchored and settled.correlation >= _RETURN_CORRELATION:
+            return Sighting(place.astype(float), score, 1.0), settled
+    return None
 
 
 def _moving(settings: TrackerSettings, positions: Integers, origin: Integers) -> Floats:
@@ -460,7 +499,7 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
 def _promising(
     state: TrackerState, view: View, place: Floats, pictures: Sequence[Picture]
 ) -> list[Picture]:
-    """Two pictures to align: the oldest that resembles the place well, as chains drift; the best."""
+    """Two pictures to align: the oldest that resembles the place, as chains drift, and the best."""
     if len(pictures) == 1:
         return list(pictures)
     here = cut(view.grey, place + 0.5, 1.0, state.size)
@@ -517,11 +556,22 @@ def _learned(
     voters = tuple(_learn(state, voter, view, position, rng) for voter in state.voters)
     frozen = voters if state.n_frames <= _EARLY else state.early
     pictures = state.pictures
-    if sure and settled.correlation < _NEW_PICTURE:
-        kept = pictures if len(pictures) < _PICTURES else (pictures[0], *pictures[2:])
+    if sure and settled.correlation < _NEW_PICTURE and state.n_frames % _PICTURE_EVERY == 0:
         anchored = settled.anchored or (early > 0 and state.doubt is None)
-        pictures = (*kept, _picture(state, scene, state.pose, anchored))
+        pictures = _kept(pictures, _picture(state, scene, state.pose, anchored))
     return state._replace(voters=voters, early=frozen, pictures=pictures)
+
+
+def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
+    """The pictures with a new one; where they are too many, an old one that is not anchored goes.
+
+    If all are, the oldest goes. That of the first frame always stays.
+    """
+    if len(pictures) < _PICTURES:
+        return (*pictures, new)
+    loose = [i for i, picture in enumerate(pictures) if i and not picture.anchored]
+    drop = loose[0] if loose else 1
+    return (*pictures[:drop], *pictures[drop + 1 :], new)
 
 
 def _new_voter(
@@ -574,12 +624,6 @@ def _negatives(
         places = _inside(state, view, np.rint(position + steps).astype(int))
         if len(places) >= n:
             return places[:n]
-    if len(places) == 0:
-        width, height = state.box_size.astype(int).tolist()
-        raise ValueError(
-            f"the frame leaves no room for background around the target: a box of "
-            f"{width} x {height} in a frame of {state.frame_shape[::-1]}; choose a smaller box."
-        )
     return places[np.arange(n) % len(places)]
 
 
@@ -621,8 +665,9 @@ def _learn(
 ) -> Voter:
     """One positive bag and the negatives of this frame, then a replay of the memory."""
     settings = state.settings
-    voter = voter._replace(memory=Memory(*(part.copy() for part in voter.memory)))
-    memory, (first, later, negative) = voter.memory, settings.memory
+    features, similarity, used, pi = voter.memory
+    memory = Memory(features.copy(), similarity.copy(), used.copy(), pi.copy())
+    voter, (first, later, negative) = voter._replace(memory=memory), settings.memory
     describe = settings.features.describe
     n = settings.n_positive + 1
     bag = describe(view.maps, _positives(state, view, position, n, rng), voter.bank)
@@ -668,7 +713,7 @@ def _box(state: TrackerState, shape: tuple[int, ...]) -> Floats:
     return np.concatenate([(state.pose.centre - size / 2) * ratio, size * ratio])
 
 
-def disc(radius: int, stride: int) -> Any:
+def disc(radius: int, stride: int) -> Integers:
     """Integer steps on a grid within a radius, [n, 2]."""
     n = radius // stride
     grid = np.arange(-n, n + 1) * stride
@@ -676,17 +721,18 @@ def disc(radius: int, stride: int) -> Any:
     return steps[(steps**2).sum(axis=1) <= radius**2]
 
 
-def as_grey(frame: Any) -> Any:
+def as_grey(frame: ArrayLike) -> Grey:
     """A frame as 8-bit grey; colour frames are in OpenCV's order, BGR or BGRA."""
-    frame = eight_bit(np.asarray(frame), "a frame")
-    if frame.shape[2] == 1:
-        return np.ascontiguousarray(frame[..., 0])
+    pixels = eight_bit(np.asarray(frame), "a frame")
+    if pixels.shape[2] == 1:
+        return np.ascontiguousarray(pixels[..., 0])
     import cv2
 
-    return cv2.cvtColor(np.ascontiguousarray(frame[..., :3]), cv2.COLOR_BGR2GRAY)
+    grey = cv2.cvtColor(np.ascontiguousarray(pixels[..., :3]), cv2.COLOR_BGR2GRAY)
+    return np.asarray(grey, dtype=np.uint8)
 
 
-def check_box(box: Any, height: int, width: int) -> tuple[int, int, int, int]:
+def check_box(box: ArrayLike, height: int, width: int) -> tuple[int, int, int, int]:
     """A box cut to the frame, or what is wrong with it."""
     values = np.asarray(box, dtype=np.float64).ravel()
     if values.shape != (4,) or not np.isfinite(values).all():
@@ -804,7 +850,7 @@ class MIOTracker(BaseEstimator):
         cost: tuple[float, float] = (1.0, 1.0),
         bias: float = 1.0,
         motion: float = 0.8,
-        return_above: float = 1.0,
+        return_above: float = 0.5,
         patience: int = 60,
         growth: float = 1.05,
         side: int = 56,
