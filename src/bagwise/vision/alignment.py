@@ -8,6 +8,7 @@ frame gives places where the target may have gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,43 +80,34 @@ def resemblance(a: Grey, b: Grey) -> float:
     return value if np.isfinite(value) else 0.0
 
 
-def candidates(
-    grey: Grey,
-    pictures: list[Grey],
-    size: Floats,
-    n_peaks: int,
-    stretches: tuple[float, ...] = (1.0,),
-) -> list[tuple[Floats, float]]:
-    """Centres in a frame that look like a picture, with the size that fits, best first.
+def candidates(grey: Grey, pictures: Sequence[Grey], size: Floats, n_peaks: int) -> list[Floats]:
+    """Centres of places in a frame that look like one of the pictures, best first.
 
-    ``size`` is the target's in pixels of the frame; ``stretches`` are factors of it that are tried.
+    ``size`` is the target's in pixels of the frame. The frame is compared at a size at which the
+    target has sixteen pixels, which is enough to find a place and takes little time.
     """
     import cv2
 
-    out: list[tuple[float, Floats, float]] = []
-    for stretch in stretches:
-        factor = min(_GLANCE / float(np.sqrt(np.prod(size * stretch))), 1.0)
-        shape = np.maximum(np.rint(np.array(grey.shape[::-1]) * factor), 1).astype(int)
-        small = cv2.resize(grey, shape.tolist(), interpolation=cv2.INTER_AREA)
-        ratio = np.array(grey.shape[::-1]) / shape
-        inner = np.maximum(np.rint(size * stretch * _INNER / ratio).astype(int), 3)
-        pad = inner // 2
-        small = cv2.copyMakeBorder(small, pad[1], pad[1], pad[0], pad[0], cv2.BORDER_REPLICATE)
-        for picture in pictures:
-            template = cv2.resize(picture, inner.tolist(), interpolation=cv2.INTER_AREA)
-            if np.any(np.array(small.shape) < template.shape):
-                continue
-            match = cv2.matchTemplate(small, template, cv2.TM_CCOEFF_NORMED)
-            match[~np.isfinite(match)] = -1
-            for _ in range(n_peaks):
-                _, value, _, (x, y) = cv2.minMaxLoc(match)
-                if value <= 0:
-                    break
-                centre = (np.array([x, y]) - pad + inner / 2) * ratio
-                out.append((float(value), centre, stretch))
-                near = np.maximum(inner // 2, 1)
-                match[
-                    max(y - near[1], 0) : y + near[1] + 1, max(x - near[0], 0) : x + near[0] + 1
-                ] = -1
-    out.sort(key=lambda peak: -peak[0])
-    return [(centre, stretch) for _, centre, stretch in out[:n_peaks]]
+    factor = min(_GLANCE / float(np.sqrt(np.prod(size))), 1.0)
+    shape = np.maximum(np.rint(np.array(grey.shape[::-1]) * factor), 1).astype(int)
+    small = cv2.resize(grey, shape.tolist(), interpolation=cv2.INTER_AREA)
+    ratio = np.array(grey.shape[::-1]) / shape
+    inner = np.maximum(np.rint(size * _INNER / ratio).astype(int), 3)
+    pad = inner // 2
+    small = cv2.copyMakeBorder(small, pad[1], pad[1], pad[0], pad[0], cv2.BORDER_REPLICATE)
+    if np.any(small.shape < inner[::-1]):
+        return []
+    peaks: list[tuple[float, Floats]] = []
+    for picture in pictures:
+        template = cv2.resize(picture, inner.tolist(), interpolation=cv2.INTER_AREA)
+        match = cv2.matchTemplate(small, template, cv2.TM_CCOEFF_NORMED)
+        match[~np.isfinite(match)] = -1
+        for _ in range(n_peaks):
+            _, value, _, (x, y) = cv2.minMaxLoc(match)
+            if value <= 0:
+                break
+            peaks.append((float(value), (np.array([x, y]) - pad + inner / 2) * ratio))
+            low, high = np.maximum([x, y] - pad, 0), [x, y] + pad + 1
+            match[low[1] : high[1], low[0] : high[0]] = -1  # the next peak is another place
+    peaks.sort(key=lambda peak: -peak[0])
+    return [centre for _, centre in peaks[:n_peaks]]

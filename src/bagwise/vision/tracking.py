@@ -52,9 +52,7 @@ _PICTURE_EVERY = 3  # frames between new pictures, at least
 _ALIGNED = 0.6  # least correlation at which an alignment is believed
 _FAMILIAR = 0.85  # correlation below which another picture is tried
 _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
-_SLIP = (
-    0.15  # an alignment further from the voters' place than this share of the side is not believed
-)
+_SLIP = 0.15  # share of the side by which an alignment may move the voters' place
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
 _LEAP = 0.7  # cost of going beyond the search radius, besides that of going so far
 _RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
@@ -389,7 +387,7 @@ def _similarity(
 def glimpses(state: TrackerState, view: View) -> Integers:
     """Places in a view that resemble the last picture, as top left corners."""
     peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
-    centres = np.array([centre for centre, _ in peaks]).reshape(-1, 2)
+    centres = np.array(peaks).reshape(-1, 2)
     return _inside(state, view, np.rint(centres - state.size / 2).astype(int))
 
 
@@ -518,8 +516,8 @@ def _look_everywhere(
     size = state.box_size * doubt.pose.scale
     peaks = candidates(scene, [doubt.pictures[i].grey for i in pictures], size, _PEAKS)
     best, chosen = settings.return_above, None
-    for centre, stretch in peaks:
-        pose = Pose(centre, doubt.pose.scale * stretch, 0.0)
+    for centre in peaks:
+        pose = Pose(centre, doubt.pose.scale, 0.0)
         view = see(state, scene, pose, reach=max(state.size) / 4 + 4)
         near = _inside(state, view, corner(state, view, pose) + disc(4, 2))
         value = np.median(scores(state, doubt.voters, view, near), axis=0)
