@@ -9,7 +9,16 @@ from sklearn.base import clone
 
 from bagwise.core.mio import ElasticNet, weights
 from bagwise.evaluate import box_iou, centre_error
-from bagwise.vision import MIOTracker, TrackerSettings, start, step, track, track_many, tracking
+from bagwise.vision import (
+    MIOTracker,
+    TrackerSettings,
+    start,
+    step,
+    track,
+    track_many,
+    tracking,
+    voters,
+)
 from bagwise.vision.alignment import align, candidates, cut, resemblance
 from bagwise.vision.haar import (
     HaarFeatures,
@@ -19,8 +28,9 @@ from bagwise.vision.haar import (
     random_haar,
     rescaled,
 )
-from bagwise.vision.tracking import as_grey, check_box, confidence_of, disc
+from bagwise.vision.tracking import as_grey, check_box, confidence_of
 from bagwise.vision.video import VideoWriter, count_frames, frame_rate, read_frames
+from bagwise.vision.voters import disc
 from tests.reference import vision as naive
 
 cv2 = pytest.importorskip("cv2")
@@ -231,9 +241,9 @@ def test_the_tracker_holds_what_start_and_step_give(clip):
 def test_scores_are_those_of_a_loop_over_memory(clip):
     frames, boxes = clip
     state, _ = step(start(frames[0], boxes[0], seed=0), frames[1])
-    view = tracking.see(state, frames[1], state.pose)
-    places = tracking.corner(state, view, state.pose) + np.array([[0, 0], [3, -2], [-7, 5]])
-    fast = tracking.scores(state, state.voters, view, places)
+    view = voters.see(state, frames[1], state.pose)
+    places = voters.corner(state, view, state.pose) + np.array([[0, 0], [3, -2], [-7, 5]])
+    fast = voters.scores(state, state.voters, view, places)
     settings = state.settings
     for v, voter in enumerate(state.voters):
         w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
@@ -247,16 +257,16 @@ def test_scores_are_those_of_a_loop_over_memory(clip):
 def test_the_place_is_the_median_of_the_votes(clip, monkeypatch):
     frames, boxes = clip
     state = start(frames[0], boxes[0], seed=0)
-    view = tracking.see(state, frames[0], state.pose)
-    here = tracking.corner(state, view, state.pose)
+    view = voters.see(state, frames[0], state.pose)
+    here = voters.corner(state, view, state.pose)
     liked = np.array([[1, 0], [2, 2], [-20, 0]]) + here  # the third voter goes astray
 
-    def votes(state, voters, view, positions):
+    def votes(state, members, view, positions):
         gaps = np.linalg.norm(positions[None] - liked[:, None], axis=2)
         return 2 - gaps / 10
 
-    monkeypatch.setattr(tracking, "scores", votes)
-    sighting = tracking.search(state, state.voters, view, state.pose)
+    monkeypatch.setattr(voters, "scores", votes)
+    sighting = voters.search(state, state.voters, view, state.pose)
     np.testing.assert_array_equal(sighting.position[0] - here[0] >= 0, True)
     assert np.abs(sighting.position - here).max() <= 2
     assert sighting.agreement == pytest.approx(2 / 3)
@@ -265,7 +275,7 @@ def test_the_place_is_the_median_of_the_votes(clip, monkeypatch):
 def test_the_cost_of_moving_is_quadratic_and_flat_beyond_the_radius():
     settings = TrackerSettings(search_radius=20, motion=0.8)
     places = np.array([[0, 0], [10, 0], [0, 20], [0, 21], [300, 0]])
-    cost = tracking._moving(settings, places, np.array([0, 0]))
+    cost = voters._moving(settings, places, np.array([0, 0]))
     np.testing.assert_allclose(cost, [0, 0.2, 0.8, 1.5, 1.5])
 
 
@@ -331,7 +341,7 @@ def test_size_is_read_off_the_axis_that_changed_least():
     state = start(scene, (70, 45, 56, 56), seed=0)
     M = np.array([[0.9, 0, 0.1 * 98], [0, 1, 0]])  # narrower about the target's middle
     narrow = cv2.warpAffine(scene, M, scene.shape[::-1], borderMode=cv2.BORDER_REFLECT)
-    view = tracking.see(state, narrow, state.pose)
+    view = voters.see(state, narrow, state.pose)
     settled = tracking._aligned(state, view, state.pose, state.pictures)
     assert settled.correlation > 0.9
     assert settled.anchored
@@ -339,7 +349,7 @@ def test_size_is_read_off_the_axis_that_changed_least():
     larger = cv2.warpAffine(
         scene, np.array([[1.04, 0, -0.04 * 98], [0, 1.04, -0.04 * 73]]), scene.shape[::-1]
     )
-    view = tracking.see(state, larger, state.pose)
+    view = voters.see(state, larger, state.pose)
     grown = tracking._aligned(state, view, state.pose, state.pictures)
     assert grown.pose.scale == pytest.approx(1.04, abs=0.015)
 

@@ -21,7 +21,7 @@ _THUMBNAIL = 48  # side of the slices shown in the report
 def run_ct_fit(arguments: Namespace) -> int:
     """Train on folders of DICOM series and labels of scans, and save the model."""
     from bagwise import GVGPMIL, make_pipeline, persist
-    from bagwise.vision.ct import label_scans, read_ct_labels
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
     printer = Printer(arguments.json)
@@ -60,7 +60,7 @@ def run_ct_predict(arguments: Namespace) -> int:
     from bagwise import persist
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables
-    from bagwise.vision.ct import label_scans, read_ct_labels
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
     printer = Printer(arguments.json)

@@ -25,27 +25,44 @@ tracker goes back to them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from bagwise.core.mio import ElasticNet, exact_step, weights
 from bagwise.vision.alignment import Alignment, align, candidates, cut, resemblance
-from bagwise.vision.haar import HaarBank, HaarFeatures, rescaled
+from bagwise.vision.haar import HaarFeatures
 from bagwise.vision.images import eight_bit
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Grey = NDArray[np.uint8]
+from bagwise.vision.tracker_state import (
+    Doubt,
+    Floats,
+    Grey,
+    Integers,
+    Picture,
+    Pose,
+    Settled,
+    Sighting,
+    Step,
+    TrackerSettings,
+    TrackerState,
+    View,
+    check_settings,
+)
+from bagwise.vision.voters import (
+    bag_score,
+    corner,
+    disc,
+    inside,
+    learn,
+    new_voter,
+    scores,
+    search,
+    see,
+)
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
-_WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 _EARLY = 10  # frames after which the early voters are frozen
 _PICTURES = 6  # kept pictures of the target, that of the first frame among them
 _PICTURE_EVERY = 3  # frames between new pictures, at least
@@ -54,7 +71,6 @@ _FAMILIAR = 0.85  # correlation below which another picture is tried
 _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
 _SLIP = 0.15  # share of the side by which an alignment may move the voters' place
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
-_LEAP = 0.7  # cost of going beyond the search radius, besides that of going so far
 _RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
 _RELAX = 0.01  # by how much the size goes back to the first in a frame that does not show it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
@@ -64,118 +80,19 @@ _GLANCE_EVERY = 5  # frames between looks for the first target while the present
 _PEAKS = 6  # places that are looked at when the whole frame is searched
 
 
-class TrackerSettings(NamedTuple):
-    """The parameters of `MIOTracker`, which explains them."""
-
-    features: HaarFeatures = HaarFeatures()
-    n_voters: int = 3
-    search_radius: int = 25
-    positive_radius: int = 3
-    negative_radius: tuple[int, int] = (8, 50)
-    n_positive: int = 12
-    n_negative: int = 10
-    memory: tuple[int, int, int] = (5, 40, 55)
-    width: float = 1.0
-    alpha: float = 0.05
-    beta: float = 1.0
-    cost: tuple[float, float] = (1.0, 1.0)
-    bias: float = 1.0
-    motion: float = 0.8
-    return_above: float = 0.5
-    patience: int = 60
-    growth: float = 1.05
-    side: int = 56
-
-
-class Memory(NamedTuple):
-    """Remembered patches in fixed slots: first frame, later positives, negatives."""
-
-    features: NDArray[np.float32]  # [K, F]
-    similarity: Floats  # [K, K]
-    used: NDArray[np.bool_]  # [K]
-    pi: Floats  # [1 + K] sum of MIO's multipliers; entry 0 belongs to the constant feature
-
-
-class Voter(NamedTuple):
-    """One draw of features and what was learned with it."""
-
-    bank: HaarBank
-    sigma2: float
-    memory: Memory
-
-
-class Pose(NamedTuple):
-    """Where the target is in a frame."""
-
-    centre: Floats  # [2] in pixels of the frame
-    scale: float  # its size against the first frame
-    angle: float  # its rotation in the plane against the first frame, in radians
-
-
-class Picture(NamedTuple):
-    """The target as it looked in some frame."""
-
-    grey: Grey  # the inner part of its box in the first size
-    angle: float  # of its pose then
-    anchored: bool  # whether an unbroken chain of alignments leads to it from the first frame
-
-
-class View(NamedTuple):
-    """The part of a frame around a place, scaled so that the target has its first size."""
-
-    grey: Grey
-    maps: Floats  # [O, h + 1, w + 1]
-    origin: Floats  # [2] its corner in the frame
-    factor: float  # its pixels per pixel of the frame
-
-
-class Sighting(NamedTuple):
-    """What the voters say about a view."""
-
-    position: Floats  # [2] top left corner in the view
-    score: float  # median over the voters
-    agreement: float  # share of voters that alone would have gone to the same place
-
-
-class Doubt(NamedTuple):
-    """The tracker from before the target was lost from sight."""
-
-    voters: tuple[Voter, ...]
-    pictures: tuple[Picture, ...]
-    pose: Pose
-    age: int
-
-
-class Step(NamedTuple):
-    """What is known of the target in a frame."""
-
-    ok: bool  # confidence above one half
-    box: Floats  # [4] x, y, w, h in pixels of the frame
-    confidence: float  # probability that the box overlaps the target
-    signals: Floats  # [4] score, score of the early voters, agreement, correlation
-
-
-class TrackerState(NamedTuple):
-    """All that a tracker knows; `step` makes the next one."""
-
-    settings: TrackerSettings
-    seed: int
-    n_frames: int
-    frame_shape: tuple[int, int]
-    factor: float  # pixels of a view per pixel of the first frame
-    size: Integers  # [2] the target's in a view
-    box_size: Floats  # [2] in the first frame
-    pose: Pose
-    voters: tuple[Voter, ...]
-    early: tuple[Voter, ...]
-    pictures: tuple[Picture, ...]  # the first frame's first
-    doubt: Doubt | None
-
-
 def start(
     frame: ArrayLike, box: ArrayLike, settings: TrackerSettings | None = None, seed: int = 0
 ) -> TrackerState:
-    """Learn a target from its box ``x, y, w, h`` in the first frame."""
+    """Learn a target from its box ``x, y, w, h`` in the first frame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import TrackerSettings, start
+    >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
+    >>> len(start(scene, (30, 20, 24, 24), TrackerSettings(n_voters=5), seed=1).voters)
+    5
+    """
     settings = settings or TrackerSettings()
     check_settings(settings)
     grey = as_grey(frame)
@@ -195,13 +112,23 @@ def start(
     view = see(state, grey, pose)
     position = corner(state, view, pose)
     rng = np.random.default_rng([seed, 0])
-    voters = tuple(_new_voter(state, view, position, rng) for _ in range(settings.n_voters))
+    voters = tuple(new_voter(state, view, position, rng) for _ in range(settings.n_voters))
     picture = _picture(state, grey, pose, anchored=True)
     return state._replace(voters=voters, early=voters, pictures=(picture,), n_frames=1)
 
 
 def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
-    """Find the target in the next frame, and learn from it."""
+    """Find the target in the next frame, and learn from it; ``state`` stays as it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import start, step
+    >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
+    >>> state, seen = step(start(scene, (30, 20, 24, 24)), np.roll(scene, 5, axis=1))
+    >>> seen.ok, seen.box.round().tolist()
+    (True, [35.0, 20.0, 24.0, 24.0])
+    """
     rng = np.random.default_rng([state.seed, state.n_frames])
     grey = as_grey(frame)
     scene = _resized(grey, state.frame_shape)
@@ -213,7 +140,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
     if leap is not None:
         sighting, settled = leap
-    early = _bag_score(state, state.early, view, settled.pose)
+    early = bag_score(state, state.early, view, settled.pose)
     if not (settled.anchored or (settled.correlation > 0 and early > 0)):
         settled = settled._replace(pose=settled.pose._replace(scale=_relaxed(state.pose.scale)))
     signals = _signals(sighting.score, early, sighting.agreement, settled)
@@ -227,7 +154,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
         state = state._replace(
             voters=seek.voters, pictures=seek.pictures, pose=settled.pose, doubt=None
         )
-        early = _bag_score(state, state.early, view, settled.pose)
+        early = bag_score(state, state.early, view, settled.pose)
         signals = _signals(score, early, 1.0, settled)
     confidence = confidence_of(signals)
     sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
@@ -253,7 +180,7 @@ def _doubted(state: TrackerState, view: View, settled: Settled, confidence: floa
         return state._replace(doubt=Doubt(state.voters, state.pictures, state.pose, 0))
     doubt = doubt._replace(age=doubt.age + 1)
     known = settled.anchored and settled.correlation > _FAMILIAR
-    known = known or _bag_score(state, doubt.voters, view, state.pose) > 0
+    known = known or bag_score(state, doubt.voters, view, state.pose) > 0
     ended = known or doubt.age >= state.settings.patience
     return state._replace(doubt=None if ended else doubt)
 
@@ -275,149 +202,11 @@ def confidence_of(signals: Floats) -> float:
     return float(1 / (1 + np.exp(-z)))
 
 
-_CONSTRAINTS: dict[str, list[object]] = {
-    "features": [HaarFeatures],
-    "n_voters": [Interval(Integral, 1, None, closed="left")],
-    "search_radius": [Interval(Integral, 1, None, closed="left")],
-    "positive_radius": [Interval(Integral, 0, None, closed="left")],
-    "negative_radius": [tuple],
-    "n_positive": [Interval(Integral, 1, None, closed="left")],
-    "n_negative": [Interval(Integral, 1, None, closed="left")],
-    "memory": [tuple],
-    "width": [Interval(Real, 0, None, closed="neither")],
-    "alpha": [Interval(Real, 0, None, closed="left")],
-    "beta": [Interval(Real, 0, None, closed="neither")],
-    "cost": [tuple],
-    "bias": [Interval(Real, 0, None, closed="left")],
-    "motion": [Interval(Real, 0, None, closed="left")],
-    "return_above": [Interval(Real, 0, None, closed="left")],
-    "patience": [Interval(Integral, 1, None, closed="left")],
-    "growth": [Interval(Real, 1, 1.2, closed="both")],
-    "side": [Interval(Integral, 8, None, closed="left")],
-}
-
-
-def check_settings(settings: TrackerSettings) -> None:
-    """Raise where the settings are out of range or do not fit together."""
-    validate_parameter_constraints(_CONSTRAINTS, settings._asdict(), caller_name="MIOTracker")
-    settings.features.check()
-    for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
-        value = getattr(settings, name)
-        if len(value) != length or min(value) <= 0:
-            raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
-    near, far = settings.negative_radius
-    if not settings.positive_radius < near < far:
-        raise ValueError(
-            "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
-            f"{settings.positive_radius}, {near}, {far}."
-        )
-
-
-def see(state: TrackerState, grey: Grey, pose: Pose, reach: float | None = None) -> View:
-    """Cut out what the search and the negative patches can reach, so that cost is bounded.
-
-    The frame is continued beyond its border by half a target, so that one that leaves it can be
-    followed until its middle is outside.
-    """
-    import cv2
-
-    settings = state.settings
-    factor = state.factor / pose.scale
-    if reach is None:
-        reach = settings.search_radius + settings.negative_radius[1] + 8
-    far = (state.size / 2 + reach) / factor
-    pad = state.size / 2 / factor
-    shape = np.array(grey.shape[::-1])
-    low = np.floor(np.maximum(pose.centre - far, -pad)).astype(int)
-    high = np.ceil(np.minimum(pose.centre + far, shape + pad)).astype(int)
-    inner_low, inner_high = np.maximum(low, 0), np.minimum(high, shape)
-    part = grey[inner_low[1] : inner_high[1], inner_low[0] : inner_high[0]]
-    before, after = inner_low - low, high - inner_high
-    if before.any() or after.any():
-        part = cv2.copyMakeBorder(
-            part, before[1], after[1], before[0], after[0], cv2.BORDER_REPLICATE
-        )
-    if factor != 1:
-        size = np.maximum(np.rint((high - low) * factor), state.size).astype(int)
-        part = cv2.resize(part, size.tolist(), interpolation=cv2.INTER_AREA)
-    part = np.ascontiguousarray(part)
-    maps = settings.features.maps(part, int(min(state.size)))
-    return View(part, maps, low.astype(float), factor)
-
-
-def corner(state: TrackerState, view: View, pose: Pose) -> Integers:
-    """The target's top left corner in a view."""
-    place = (pose.centre - view.origin) * view.factor - state.size / 2
-    return np.clip(np.rint(place).astype(int), 0, _limit(state, view))
-
-
-def _limit(state: TrackerState, view: View, scale: float = 1.0) -> Integers:
-    """The largest top left corner of a patch in the view."""
-    return np.array(view.grey.shape[::-1]) - np.ceil(state.size * scale).astype(int)
-
-
-def _inside(state: TrackerState, view: View, positions: Integers, scale: float = 1.0) -> Integers:
-    limit = _limit(state, view, scale)
-    return positions[np.all((positions >= 0) & (positions <= limit), axis=1)]
-
-
-def scores(state: TrackerState, voters: Sequence[Voter], view: View, positions: Integers) -> Floats:
-    """Decision values of patches by every voter, [V, P]."""
-    return np.stack([_score(state, voter, view, positions) for voter in voters])
-
-
-def _score(state: TrackerState, voter: Voter, view: View, positions: Integers) -> Floats:
-    settings = state.settings
-    w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
-    active = np.flatnonzero(w[1:])
-    X = settings.features.describe(view.maps, positions, voter.bank)
-    similarity = _similarity(settings, voter, X, voter.memory.features[active])
-    return np.asarray(similarity @ w[1:][active] + settings.bias * w[0])
-
-
-def _similarity(
-    settings: TrackerSettings,
-    voter: Voter,
-    features: NDArray[np.float32],
-    to: NDArray[np.float32],
-) -> Floats:
-    return np.exp(-settings.features.distances(features, to) / voter.sigma2)
-
-
 def glimpses(state: TrackerState, view: View) -> Integers:
     """Places in a view that resemble the last picture, as top left corners."""
     peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
     centres = np.array(peaks).reshape(-1, 2)
-    return _inside(state, view, np.rint(centres - state.size / 2).astype(int))
-
-
-def search(
-    state: TrackerState,
-    voters: Sequence[Voter],
-    view: View,
-    pose: Pose,
-    others: Integers | None = None,
-) -> Sighting:
-    """Where the voters see the target: around its last place, or at other places that are given.
-
-    A coarse grid is searched first, then the neighbourhood of the best there.
-    """
-    settings = state.settings
-    origin = corner(state, view, pose)
-    stride = int(np.clip(np.sqrt(np.prod(state.size)) / 12, 2, 4))
-    coarse = _inside(state, view, origin + disc(settings.search_radius, stride))
-    if others is not None:
-        coarse = np.vstack([coarse, others])
-    values = scores(state, voters, view, coarse) - _moving(settings, coarse, origin)
-    best = coarse[int(np.argmax(np.median(values, axis=0)))]
-    alone = coarse[np.argmax(values, axis=1)]  # [V, 2]
-    agreement = float(np.mean(np.abs(alone - best).max(axis=1) <= 2 * stride))
-    fine = _inside(state, view, best + disc(stride, 1))
-    raw = scores(state, voters, view, fine)
-    values = raw - _moving(settings, fine, origin)
-    place = np.median(fine[np.argmax(values, axis=1)], axis=0)
-    nearest = int(np.argmin(((fine - place) ** 2).sum(axis=1)))
-    return Sighting(place.astype(float), float(np.median(raw[:, nearest])), agreement)
+    return inside(state, view, np.rint(centres - state.size / 2).astype(int))
 
 
 def _leapt(
@@ -435,18 +224,6 @@ def _leapt(
     return None
 
 
-def _moving(settings: TrackerSettings, positions: Integers, origin: Integers) -> Floats:
-    """The cost of having moved from ``origin``: quadratic, and the same for every leap."""
-    moved = ((positions - origin) ** 2).sum(axis=1) / settings.search_radius**2
-    return np.where(moved <= 1, settings.motion * moved, settings.motion + _LEAP)
-
-
-def _bag_score(state: TrackerState, voters: Sequence[Voter], view: View, pose: Pose) -> float:
-    """The score of the patches around a place, as a bag: the largest of the median votes."""
-    near = _inside(state, view, corner(state, view, pose) + disc(2, 1))
-    return float(np.median(scores(state, voters, view, near), axis=0).max())
-
-
 def _pose_in(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
     centre = (position + state.size / 2) / view.factor + view.origin
     limits = np.array(state.frame_shape[::-1], dtype=float)
@@ -456,14 +233,6 @@ def _pose_in(state: TrackerState, view: View, position: Floats, pose: Pose) -> P
 def _picture(state: TrackerState, grey: Grey, pose: Pose, anchored: bool) -> Picture:
     grey = cut(grey, pose.centre, pose.scale / state.factor, state.size)
     return Picture(grey, pose.angle, anchored)
-
-
-class Settled(NamedTuple):
-    """A pose, and what the kept pictures say about it."""
-
-    pose: Pose
-    correlation: float  # with the picture that fits best, 0 where none does
-    anchored: bool  # whether that picture is
 
 
 def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Picture]) -> Settled:
@@ -519,7 +288,7 @@ def _look_everywhere(
     for centre in peaks:
         pose = Pose(centre, doubt.pose.scale, 0.0)
         view = see(state, scene, pose, reach=max(state.size) / 4 + 4)
-        near = _inside(state, view, corner(state, view, pose) + disc(4, 2))
+        near = inside(state, view, corner(state, view, pose) + disc(4, 2))
         value = np.median(scores(state, doubt.voters, view, near), axis=0)
         if value.max() > best:
             best = float(value.max())
@@ -533,7 +302,7 @@ def _look_everywhere(
         return None
     moved = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
     near = moved <= 2 * settings.search_radius
-    if not near and _bag_score(state, state.early, view, settled.pose) <= 0:
+    if not near and bag_score(state, state.early, view, settled.pose) <= 0:
         return None
     return settled, best
 
@@ -551,7 +320,7 @@ def _learned(
     if abs(np.log(view.factor * state.pose.scale / state.factor)) > _RESIZED:
         view = see(state, scene, state.pose)
     position = corner(state, view, state.pose)
-    voters = tuple(_learn(state, voter, view, position, rng) for voter in state.voters)
+    voters = tuple(learn(state, voter, view, position, rng) for voter in state.voters)
     frozen = voters if state.n_frames <= _EARLY else state.early
     pictures = state.pictures
     if sure and settled.correlation < _NEW_PICTURE and state.n_frames % _PICTURE_EVERY == 0:
@@ -572,130 +341,6 @@ def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
     return (*pictures[:drop], *pictures[drop + 1 :], new)
 
 
-def _new_voter(
-    state: TrackerState, view: View, position: Integers, rng: np.random.Generator
-) -> Voter:
-    settings = state.settings
-    features, (first, later, negative) = settings.features, settings.memory
-    bank = features.draw(int(state.size[0]), int(state.size[1]), rng)
-    around = _inside(state, view, position + disc(settings.search_radius, 4))
-    spread = features.describe(view.maps, around, bank).std(axis=0) + 0.02
-    bank = bank._replace(weights=bank.weights / spread[:, None])  # unit spread around the target
-    K = first + later + negative
-    target = features.describe(view.maps, position[None], bank)
-    away = features.describe(view.maps, _negatives(state, view, position, negative, rng), bank)
-    gaps = features.distances(target, away)
-    memory = Memory(
-        np.zeros((K, target.shape[1]), dtype=np.float32),
-        np.zeros((K, K)),
-        np.zeros(K, dtype=bool),
-        np.zeros(K + 1),
-    )
-    voter = Voter(bank, settings.width * max(float(np.median(gaps)), 1e-6), memory)
-    bag = features.describe(view.maps, _positives(state, view, position, first, rng), bank)
-    _put(settings, voter, np.arange(first), bag)
-    _put(settings, voter, first + later + np.arange(negative), away)
-    for _ in range(5):  # a few passes, for the first frame is the only certain one
-        voter = _learn(state, voter, view, position, rng)
-    return voter
-
-
-def _positives(
-    state: TrackerState, view: View, position: Integers, n: int, rng: np.random.Generator
-) -> Integers:
-    """The estimate and patches near it, ``n`` in all."""
-    near = _inside(state, view, position + disc(state.settings.positive_radius, 1))
-    chosen = near[rng.permutation(len(near))[: n - 1]]
-    chosen = np.vstack([position[None], chosen])
-    return chosen[np.arange(n) % len(chosen)]
-
-
-def _negatives(
-    state: TrackerState, view: View, position: Integers, n: int, rng: np.random.Generator
-) -> Integers:
-    """``n`` patches away from the estimate; repeated where the frame leaves too few."""
-    near, far = state.settings.negative_radius
-    for reach in (far, 2 * far, 8 * far):
-        steps = rng.uniform(-reach, reach, (20 * n, 2))
-        distance = np.hypot(steps[:, 0], steps[:, 1])
-        steps = steps[(distance > near) & (distance < reach)]
-        places = _inside(state, view, np.rint(position + steps).astype(int))
-        if len(places) >= n:
-            return places[:n]
-    return places[np.arange(n) % len(places)]
-
-
-def _wrong_sizes(
-    state: TrackerState, voter: Voter, view: View, position: Integers
-) -> NDArray[np.float32]:
-    """Features of patches around the target's middle that are too large or too small."""
-    parts = []
-    for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
-        place = np.rint(position + state.size * (1 - scale) / 2).astype(int)
-        places = _inside(state, view, place[None], scale)
-        bank = rescaled(voter.bank, scale)
-        parts.append(state.settings.features.describe(view.maps, places, bank))
-    return np.vstack(parts)
-
-
-def _put(
-    settings: TrackerSettings, voter: Voter, slots: Integers, features: NDArray[np.float32]
-) -> None:
-    """Write patches into slots of a memory that nobody else holds."""
-    memory = voter.memory
-    memory.features[slots] = features
-    memory.used[slots] = True
-    memory.pi[slots + 1] = 0
-    similarity = _similarity(settings, voter, features, memory.features) * memory.used
-    memory.similarity[slots] = similarity
-    memory.similarity[:, slots] = similarity.T
-
-
-def _slots(memory: Memory, first: int, size: int, n: int, rng: np.random.Generator) -> Integers:
-    """Free slots first, then random ones."""
-    free = np.flatnonzero(~memory.used[first : first + size])[:n]
-    taken = np.setdiff1d(np.arange(size), free)
-    return first + np.append(free, rng.permutation(taken)[: n - len(free)])
-
-
-def _learn(
-    state: TrackerState, voter: Voter, view: View, position: Integers, rng: np.random.Generator
-) -> Voter:
-    """One positive bag and the negatives of this frame, then a replay of the memory."""
-    settings = state.settings
-    features, similarity, used, pi = voter.memory
-    memory = Memory(features.copy(), similarity.copy(), used.copy(), pi.copy())
-    voter, (first, later, negative) = voter._replace(memory=memory), settings.memory
-    describe = settings.features.describe
-    n = settings.n_positive + 1
-    bag = describe(view.maps, _positives(state, view, position, n, rng), voter.bank)
-    n = min(settings.n_negative, negative)
-    away = describe(view.maps, _negatives(state, view, position, n, rng), voter.bank)
-    away = np.vstack([_wrong_sizes(state, voter, view, position), away])[: len(away)]
-    kept = bag[: min(2, later)]
-    _put(settings, voter, _slots(memory, first, later, len(kept), rng), kept)
-    fresh = _slots(memory, first + later, negative, len(away), rng)
-    _put(settings, voter, fresh, away)
-    here = (_similarity(settings, voter, bag, memory.features) * memory.used).max(axis=0)
-    anchor = memory.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
-    replay = rng.permutation(first + np.flatnonzero(memory.used[first:]))
-    rows = np.vstack([here, memory.similarity[fresh], anchor, memory.similarity[replay]])
-    signs = np.ones(len(rows))
-    signs[1 : 1 + len(fresh)] = -1
-    signs[len(fresh) + 2 :][replay >= first + later] = -1
-    Z = np.column_stack([np.full(len(rows), float(settings.bias)), rows])
-    costs = np.where(signs > 0, *settings.cost).astype(np.float64)
-    _steps(memory.pi, Z, signs, costs, settings.alpha, settings.beta)
-    return voter
-
-
-@njit(cache=True)
-def _steps(pi: Floats, Z: Floats, signs: Floats, costs: Floats, alpha: float, beta: float) -> None:
-    """MIO's step for each row of Z in turn; ``pi`` is updated in place."""
-    for i in range(len(Z)):
-        exact_step(pi, Z[i], signs[i], costs[i], alpha, beta)
-
-
 def _resized(grey: Grey, shape: tuple[int, int]) -> Grey:
     """A stream that changes its resolution shows the same scene: bring it to the first."""
     import cv2
@@ -709,14 +354,6 @@ def _box(state: TrackerState, shape: tuple[int, ...]) -> Floats:
     ratio = np.array([shape[1], shape[0]]) / np.array(state.frame_shape[::-1])
     size = state.box_size * state.pose.scale
     return np.concatenate([(state.pose.centre - size / 2) * ratio, size * ratio])
-
-
-def disc(radius: int, stride: int) -> Integers:
-    """Integer steps on a grid within a radius, [n, 2]."""
-    n = radius // stride
-    grid = np.arange(-n, n + 1) * stride
-    steps = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    return steps[(steps**2).sum(axis=1) <= radius**2]
 
 
 def as_grey(frame: ArrayLike) -> Grey:
