@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bagwise.cli.label_arguments import add_label
 from bagwise.cli.vision_arguments import add_vision
 
 EXIT_CODES = """exit codes:
@@ -92,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_label(commands, _command, _bag_options)
     add_vision(commands, _command)
     return parser
 
