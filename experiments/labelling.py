@@ -95,6 +95,8 @@ def one_seed(name: str, kind: str, seed: int, n_answers: int) -> list[dict[str, 
     model = make_model(kind, seed).fit(pool, y)
     rows = []
     for strategy in STRATEGIES:
+        if strategy == "disagreement" and kind == "VGPMIL":
+            continue  # there is only one member
         curve, share = simulate(model, pool, y, held_out, strategy, seed, n_answers)
         rows.append({"data": name, "model": kind, "strategy": strategy, "curve": curve, "yes": share})
     return rows
@@ -115,7 +117,8 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         curves[name, kind] = means
         for strategy in STRATEGIES:
             rows = part[part["strategy"] == strategy]
-            table.append(_row(name, kind, strategy, rows, means))
+            if len(rows):
+                table.append(_row(name, kind, strategy, rows, means))
     plot(curves, out / "labelling.png")
     return pd.DataFrame(table)
 
@@ -151,7 +154,7 @@ def plot(curves: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axes in grid.flat[len(curves) :]:
         axes.set_axis_off()
     for axes, ((name, kind), means) in zip(grid.flat, curves.items(), strict=False):
-        for strategy in STRATEGIES:
+        for strategy in (s for s in STRATEGIES if s in means):
             answers = BATCH * np.arange(len(means[strategy]))
             width = 2.2 if strategy == STRATEGIES[0] else 1.1
             axes.plot(answers, means[strategy], label=strategy, linewidth=width)

@@ -18,12 +18,12 @@ _HOME = {
     "Journal": "journal",
     "LabelServer": "server",
     "Learner": "learner",
-    "STRATEGIES": "suggest",
+    "STRATEGIES": "strategies",
     "Session": "session",
     "Test": "session",
     "project": "learner",
-    "suggest": "suggest",
-    "suggest_for": "suggest",
+    "suggest": "strategies",
+    "suggest_for": "strategies",
 }
 __all__ = list(_HOME)
 

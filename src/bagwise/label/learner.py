@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import linalg
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import Platt
+from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.models.drivers import Serial
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational import search, training
@@ -241,7 +241,8 @@ class Learner:
         self.y = None if y is None else self._codes(y)
         self.known = self._encode(instance_labels)
         self._members = _members(model, self.bags, self.y)
-        self._platt = _outer_platt(last_step(model))
+        self._platt = self._model_platt = _outer_platt(last_step(model))
+        self._first_map: Platt | None = None
         self.learn()
 
     def _codes(self, y: Any) -> NDArray[np.int64]:
@@ -334,6 +335,8 @@ class Learner:
             self._left_out = [member.left_out(self.labels) for member in self._members]
             if self._platt is None:
                 self._calibrate()
+            else:
+                self._calibrate_ensemble()
         if progress is not None:
             progress(1.0)
 
@@ -345,6 +348,28 @@ class Learner:
             held_out = self.bags.held_out
             offsets = self.bags.offsets
             member.platt = calibrate(self._left_out[0], offsets, self.y, rule, held_out)
+
+    def _calibrate_ensemble(self) -> None:
+        """The ensemble's map, carried over from the scale of its scores before any answer.
+
+        Known labels change how strongly a bag speaks, and with it the scale of the scores. Maps
+        of the left-out scores, before and now, say how the present scale is read on the first.
+        """
+        assert self._model_platt is not None and self.y is not None
+        scores = self._left_out_total()
+        now = keep_ranking(fit_platt(scores, self.y), scores)
+        self._first_map = self._first_map or now
+        slope = now.slope / self._first_map.slope
+        shift = (now.intercept - self._first_map.intercept) / self._first_map.slope
+        self._platt = _joined(Platt(slope, shift), self._model_platt)
+
+    def _left_out_total(self) -> Floats:
+        """The members' left-out log-odds of the bags, weighed, [B]."""
+        total = np.zeros(len(self.bags))
+        for member, left in zip(self._members, self._left_out, strict=True):
+            assert member.platt is not None
+            total += member.weight * member.platt.log_odds(left.bags)
+        return total
 
     def held_out(self) -> HeldOut:
         """Calibrated log-odds of what has a label, each predicted without it, after `learn`.
@@ -374,11 +399,7 @@ class Learner:
                 z = member.platt.log_odds(left.instances)
                 return bag_log_odds(z, self.bags.offsets, "noisy-or")
             return left.bags if member.platt is None else member.platt.log_odds(left.bags)
-        total = np.zeros(len(self.bags))
-        for member, left in zip(self._members, self._left_out, strict=True):
-            assert member.platt is not None
-            total += member.weight * member.platt.log_odds(left.bags)
-        return self._platt.log_odds(total)
+        return self._platt.log_odds(self._left_out_total())
 
     def copy(self) -> Learner:
         """A learner that shares the projected instances and can learn apart from this one."""
@@ -424,6 +445,8 @@ class Learner:
         if isinstance(model, AutoVGPMIL):
             for stored, member in zip(_grouped(model), self._members, strict=True):
                 stored["posterior_mean"], stored["posterior_factor"] = member.q
+            assert self._platt is not None
+            model.slope_, model.intercept_ = self._platt
         else:
             (member,) = self._members
             model.posterior_mean_, model.posterior_factor_ = member.q

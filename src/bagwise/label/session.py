@@ -16,7 +16,7 @@ from bagwise.label.journal import Answer, Journal
 from bagwise.label.learner import Learner, Scores
 from bagwise.label.neighbours import Neighbours
 from bagwise.label.pictures import Pictures
-from bagwise.label.suggest import STRATEGIES, suggest_for
+from bagwise.label.strategies import STRATEGIES, suggest_for
 
 _CODES = {"yes": 1, "no": 0, "skip": -1, "clear": -1}
 # A question that a tab holds and has not answered is open to others after this many seconds.

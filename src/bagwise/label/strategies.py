@@ -3,6 +3,12 @@
 Every strategy gives each open instance a value under q(v); a batch is chosen greedily, and after
 each choice the posterior covariance shrinks as if the answer had come, so that ten patches of one
 spot are not worth ten times the first.
+
+Where is an instance uncertain? Not at probability one half: negative instances are many, so the
+latent function of a typical positive one is near 0, and questions at one half go to positives
+almost only. The default strategy therefore reads the latent function on a scale of its own, from
+instances that are known to be negative (those of negative bags) and the strongest instance of each
+positive bag: its zero lies between the two groups.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from scipy.special import expit, xlogy
 from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
+from bagwise.core import segments
 from bagwise.label.learner import Floats, Integers, Learner, View, project
 
 STRATEGIES = ("information", "uncertainty", "disagreement", "random")
@@ -22,19 +29,25 @@ STRATEGIES = ("information", "uncertainty", "disagreement", "random")
 MAX_CANDIDATES = 20_000
 # One question in this many goes to an instance drawn at random from a bag that was asked least:
 # what the model is sure about, and wrong, is found by nothing else.
-_EXPLORE_EVERY = 6
+EXPLORE_EVERY = 6
+_LEAST_SPREAD = 1e-6
 
 
 class _Sight(NamedTuple):
-    """A member's view of the candidates."""
+    """A member's view of the candidates: log-odds z, where a label is a draw of sigmoid(z)."""
 
-    mean: Floats  # [n] E f
-    var: Floats  # [n] var f
-    C: Floats  # [M, n] W a, so that cov(f_i, f_j) = c_i . c_j
-    H: Floats  # [M, M] mean of c c^T over the pool, per bag
+    mean: Floats  # [n] E z
+    var: Floats  # [n] var z
+    C: Floats  # [M, n] so that cov(z_i, z_j) = c_i . c_j
+    H: Floats  # [M, M] mean of c c^T over the pool, every bag counting the same
     weight: float
+
+
+class Scale(NamedTuple):
+    """Log-odds of an instance from its latent function: ``slope (f - center)``."""
+
     slope: float
-    intercept: float
+    center: float
 
 
 def suggest(
@@ -58,10 +71,10 @@ def suggest(
         How many; fewer are returned where fewer are open.
     strategy : {"information", "uncertainty", "disagreement", "random"}
         ``information``: how far the answer is expected to move the latent function over all
-        instances, every bag counting the same, in closed form under q(v), with every sixth
-        question drawn at random from the bags that were asked least. ``uncertainty``: entropy
-        of the label. ``disagreement``: what the members of AutoVGPMIL would tell each other, or,
-        for a single model, what q(f) leaves open, as mutual information. ``random``.
+        instances, in closed form under q(v), on the scale that `instance_scale` finds; every
+        sixth question is drawn at random from the bags that were asked least. ``uncertainty``: entropy of the label at the
+        model's own probability. ``disagreement``: how much the members of AutoVGPMIL differ.
+        ``random``.
     y : array of shape (n_bags,), optional
         Labels of the bags. Instances of negative bags are negative and are not asked about.
     instance_labels : array of shape (n_instances,), optional
@@ -145,23 +158,72 @@ def choose(
         candidates = np.sort(rng.choice(candidates, MAX_CANDIDATES, replace=False))
     if strategy == "random":
         return rng.permutation(candidates)[:n]
-    sights = [_look(view, bags, candidates, rng) for view in views]
-    return candidates[_greedy(sights, bags, candidates, n, strategy, known, rng)]
-
-
-def _look(view: View, bags: Bags, candidates: Integers, rng: Any) -> _Sight:
-    """Moments and covariances of the candidates, and of the pool they stand in."""
-    W = view.W.astype(view.A.dtype)
-    A = view.A[:, candidates]
-    C = np.asarray(W @ A, dtype=np.float64)
+    if strategy == "disagreement" and len(views) < 2:
+        raise ValueError("disagreement needs several members; use AutoVGPMIL, or information.")
+    own = strategy == "information"
+    scales = [instance_scale(v, bags, known, y) if own else model_scale(v) for v in views]
     pool = np.arange(bags.n_instances)
     if len(pool) > MAX_CANDIDATES:
         pool = np.sort(rng.choice(pool, MAX_CANDIDATES, replace=False))
-    share = 1.0 / np.asarray(bags.sizes)[np.asarray(bags.bag_index)[pool]]  # a bag counts once
-    P = np.asarray(W @ view.A[:, pool], dtype=np.float64)
-    H = (P * (share / share.sum())) @ P.T
-    mean = np.asarray(view.m @ A, dtype=np.float64)
-    return _Sight(mean, _squares(C) + view.r[candidates], C, H, view.weight, view.slope, view.intercept)
+    share = 1.0 / np.asarray(bags.sizes)[np.asarray(bags.bag_index)[pool]]
+    share /= share.sum()
+    pairs = zip(views, scales, strict=True)
+    sights = [_look(view, scale, candidates, pool, share) for view, scale in pairs]
+    return candidates[_greedy(sights, bags, candidates, n, strategy, known, rng)]
+
+
+def model_scale(view: View) -> Scale:
+    """The model's own map to log-odds."""
+    return Scale(view.slope, -view.intercept / view.slope)
+
+
+def instance_scale(view: View, bags: Bags, known: Any, y: Any) -> Scale:
+    """Log-odds that an instance is positive, both classes counting the same.
+
+    A linear discriminant on the mean of the latent function between instances known to be
+    negative (answered, or in negative bags) and those taken for positive (answered, or the
+    strongest of a positive bag without a known one). Where either group has fewer than two, the
+    model's own map serves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.label.learner import View
+    >>> from bagwise.label.strategies import instance_scale
+    >>> f = np.array([-3.0, -2.0, -2.5, 0.5, -2.0, -0.5])
+    >>> view = View(f[None], np.zeros(6), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
+    >>> bags = Bags(np.ones((6, 1)), [0, 2, 4, 6])
+    >>> scale = instance_scale(view, bags, np.full(6, -1), np.array([0, 1, 1]))
+    >>> -2.5 < scale.center < -0.5, scale.slope > 0
+    (True, True)
+    """
+    f = np.asarray(view.m @ view.A, dtype=np.float64)
+    is_negative, is_positive = known == 0, known == 1
+    if y is not None:
+        is_negative = is_negative | np.repeat(y == 0, bags.sizes)
+        explained = segments.max(is_positive.astype(np.float64), bags.offsets) > 0
+        top = segments.argmax(np.where(known < 0, f, -np.inf), bags.offsets)
+        is_positive = is_positive.copy()
+        is_positive[top[(y == 1) & ~explained & (known[top] < 0)]] = True
+    negative, positive = f[is_negative], f[is_positive]
+    if min(len(negative), len(positive)) < 2:
+        return model_scale(view)
+    spread = np.array([negative.std(), positive.std()]) + _LEAST_SPREAD
+    gap = max(float(positive.mean() - negative.mean()), _LEAST_SPREAD)
+    # As many standard deviations from one group as from the other.
+    center = negative.mean() + gap * spread[0] / spread.sum()
+    return Scale(gap / float(np.mean(spread**2)), float(center))
+
+
+def _look(view: View, scale: Scale, candidates: Integers, pool: Integers, share: Floats) -> _Sight:
+    """Moments and covariances of the candidates, and of the pool, on a scale of log-odds."""
+    W = scale.slope * view.W.astype(view.A.dtype)
+    A = view.A[:, candidates]
+    C, P = (np.asarray(W @ part, dtype=np.float64) for part in (A, view.A[:, pool]))
+    mean = scale.slope * (np.asarray(view.m @ A, dtype=np.float64) - scale.center)
+    var = _squares(C) + scale.slope**2 * view.r[candidates]
+    return _Sight(mean, var, C, (P * share) @ P.T, view.weight)
 
 
 def _greedy(
@@ -179,7 +241,7 @@ def _greedy(
     free = np.ones(len(candidates), dtype=bool)
     chosen: list[int] = []
     while len(chosen) < min(n, len(candidates)):
-        if strategy == "information" and (n_known + len(chosen) + 1) % _EXPLORE_EVERY == 0:
+        if strategy == "information" and (n_known + len(chosen) + 1) % EXPLORE_EVERY == 0:
             fewest = free & (asked[owner] == asked[owner[free]].min())
             best = int(rng.choice(np.flatnonzero(fewest)))
         else:
@@ -193,38 +255,25 @@ def _greedy(
 
 def _value(sights: Sequence[_Sight], strategy: str) -> Floats:
     """What a label is worth, [n]."""
-    if strategy == "information":
-        return _mixed(sights, [expected_movement(sight) for sight in sights])
     p = [expit(_damped(sight)) for sight in sights]
     entropy = binary_entropy(_mixed(sights, p))
     if strategy == "uncertainty":
-        return entropy * _mixed(sights, [_left(sight) for sight in sights])
-    if len(sights) > 1:
+        # The entropy does not fall when a neighbour was chosen; what is open of z does.
+        return entropy * _mixed(sights, [np.sqrt(sight.var) for sight in sights])
+    if strategy == "disagreement":
         return entropy - _mixed(sights, [binary_entropy(part) for part in p])
-    # Houlsby et al. 2011: the entropy of the label less what is left of it when f is known.
-    (sight,) = sights
-    scale = np.pi * np.log(2) / 2
-    mean, var = sight.slope * sight.mean, sight.slope**2 * sight.var
-    known_f = np.sqrt(scale / (var + scale)) * np.exp(-(mean**2) / (2 * (var + scale)))
-    return entropy - np.log(2) * known_f
+    return _mixed(sights, [expected_movement(sight) for sight in sights])
 
 
 def expected_movement(sight: _Sight) -> Floats:
-    """Expected squared movement of f over the pool when the label comes, in closed form.
+    """Expected squared movement of z over the pool when the label of an instance comes, [n].
 
-    A label y at x adds a site of precision ``t = theta(c)`` and linear part ``y - 1/2``. The mean
-    of v moves by ``S a k``, ``k = (y - 1/2 - t E f) / (1 + t a^T S a)``, hence f by
-    ``a_j^T S a k`` at the instances j of the pool, and the variance falls by
-    ``(a_j^T S a)^2 t / (1 + t a^T S a)``. Averaged over y and the pool both share the factor
-    ``a^T S (mean of a_j a_j^T) S a``.
+    The label y adds ``y - p`` to the linear part of the Gaussian update, so that the mean of v
+    moves by ``S a (y - p)`` and z at an instance j of the pool by ``cov(z_j, z) (y - p)``. Its
+    square, averaged over y and over the pool, is ``p (1 - p) c^T H c``.
     """
-    reach = np.einsum("mn,mn->n", sight.C, sight.H @ sight.C)
-    c = np.sqrt(sight.mean**2 + sight.var)
-    t = np.tanh(c / 2) / (2 * np.maximum(c, 1e-12))
-    down = 1 + t * _squares(sight.C)
     p = expit(_damped(sight))
-    up, low = ((s - t * sight.mean) / down for s in (0.5, -0.5))
-    return sight.slope**2 * reach * (p * up**2 + (1 - p) * low**2 + t / down)
+    return p * (1 - p) * np.einsum("mn,mn->n", sight.C, sight.H @ sight.C)
 
 
 def binary_entropy(p: Any) -> Floats:
@@ -233,7 +282,7 @@ def binary_entropy(p: Any) -> Floats:
 
 
 def _as_if_answered(sight: _Sight, i: int) -> _Sight:
-    """Covariances after an observation of f_i with the precision of a label at f = 0, 1/4.
+    """Covariances after an observation of z_i with the precision of a label at z = 0, 1/4.
 
     ``cov' = cov - cov_i cov_i^T / (cov_ii + 4)``; C and H are kept as factors of it.
     """
@@ -241,23 +290,19 @@ def _as_if_answered(sight: _Sight, i: int) -> _Sight:
     v = float(c @ c)
     if v < 1e-12:
         return sight
-    shrink = (1 - np.sqrt(4 / (v + 4))) / v
-    along = c @ sight.C
-    C = sight.C - shrink * np.outer(c, along)
-    Hc = sight.H @ c
+    shrink = (1 - np.sqrt(4 / (v + 4))) / v  # (I - shrink c c^T)^2 takes c c^T / (v + 4) away
+    along, Hc = c @ sight.C, sight.H @ c
     H = sight.H - shrink * (np.outer(c, Hc) + np.outer(Hc, c))
     H += shrink**2 * float(c @ Hc) * np.outer(c, c)
-    var = sight.var - along**2 / (v + 4)
-    return sight._replace(C=C, H=H, var=np.maximum(var, 1e-12))
-
-
-def _left(sight: _Sight) -> Floats:
-    """Share of an instance's variance that is still open; falls near what was chosen."""
-    return np.sqrt(sight.var)
+    return sight._replace(
+        C=sight.C - shrink * np.outer(c, along),
+        H=H,
+        var=np.maximum(sight.var - along**2 / (v + 4), 1e-12),
+    )
 
 
 def _damped(sight: _Sight) -> Floats:
-    """Log-odds of the expected label: the probit approximation of E sigmoid(f)."""
+    """Log-odds of the expected label: the probit approximation of E sigmoid(z)."""
     return sight.mean / np.sqrt(1 + np.pi / 8 * sight.var)
 
 
