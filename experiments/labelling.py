@@ -35,7 +35,6 @@ SETS = (
     "digits 4",
     "comp_graphics",
     "misc_forsale",
-    "rec_sport_hockey",
     "sci_med",
     "talk_politics_guns",
 )

@@ -94,13 +94,13 @@ def test_a_batch_is_diverse(strategy):
     assert np.sum(rows < 40) <= 2
 
 
-def test_every_sixth_question_explores_the_bags_asked_least(learner, data, monkeypatch):
+def test_every_tenth_question_explores_the_bags_asked_least(learner, data, monkeypatch):
     bags, y, _ = data
     positive = np.flatnonzero(y == 1)
     rows = np.concatenate([np.arange(bags.offsets[i], bags.offsets[i] + 1) for i in positive[:-1]])
-    learner.known[rows[:5]] = 1
-    # Five answers are known, so the next question is the sixth.
-    asked = np.bincount(bags.bag_index[rows[:5]], minlength=len(bags))
+    learner.known[rows[:9]] = 1
+    # Nine answers are known, so the next question is the tenth.
+    asked = np.bincount(bags.bag_index[rows[:9]], minlength=len(bags))
     for seed in range(5):
         (row,) = suggest_for(learner, 1, random_state=seed)
         assert asked[bags.bag_index[row]] == 0

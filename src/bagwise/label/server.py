@@ -75,10 +75,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        try:
-            await self.app(scope, _limited(receive), send_guarded)
-        except _TooLargeError:
-            await _problem(413, "the body is too large")(scope, receive, send_guarded)
+        await self.app(scope, _limited(receive), send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
         if request.headers.get("host") not in self.hosts:
@@ -225,6 +222,8 @@ def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
     async def endpoint(request: Request) -> Response:
         try:
             body = json.loads(await request.body())
+        except _TooLargeError:
+            return _problem(413, "the body is too large")
         except ValueError:
             return _problem(400, "the body is not JSON")
         if not isinstance(body, dict):

@@ -29,7 +29,7 @@ STRATEGIES = ("information", "uncertainty", "disagreement", "random")
 MAX_CANDIDATES = 20_000
 # One question in this many goes to an instance drawn at random from a bag that was asked least:
 # what the model is sure about, and wrong, is found by nothing else.
-EXPLORE_EVERY = 6
+EXPLORE_EVERY = 10
 _LEAST_SPREAD = 1e-6
 
 
@@ -72,7 +72,7 @@ def suggest(
     strategy : {"information", "uncertainty", "disagreement", "random"}
         ``information``: how far the answer is expected to move the latent function over all
         instances, in closed form under q(v), on the scale that `instance_scale` finds; every
-        sixth question is drawn at random from the bags that were asked least. ``uncertainty``: entropy of the label at the
+        tenth question is drawn at random from the bags that were asked least. ``uncertainty``: entropy of the label at the
         model's own probability. ``disagreement``: how much the members of AutoVGPMIL differ.
         ``random``.
     y : array of shape (n_bags,), optional
