@@ -21,7 +21,7 @@ from bagwise.report import (
     ProbabilityHistogramDisplay,
     ReliabilityDisplay,
 )
-from bagwise.report.plots import common_gap
+from bagwise.files.geojson import common_gap
 from tests.filing import arrays
 
 

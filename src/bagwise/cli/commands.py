@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,13 +127,14 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
+    from bagwise.report.exports import with_fractions
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables, write_predictions
 
     printer = Printer(arguments.json)
     if not 0 < arguments.threshold < 1:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    ours = ("bags.csv", "instances.parquet", "report.html")
+    ours = ("bags.csv", "instances.parquet", "report.html", "geojson", "top_instances.png")
     out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
@@ -146,6 +148,7 @@ def predict(arguments: Namespace) -> int:
     _check_features(bags, about, arguments)
     with printer.working(f"predicting {len(bags)} bags"):
         made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
+        made = with_fractions(made, bags)
         if truth is not None:
             source = f"{len(bags)} labelled bags"
             p = made.bags["probability"] if hasattr(model, "predict_proba") else None
@@ -154,6 +157,7 @@ def predict(arguments: Namespace) -> int:
         with new_folder(out) as draft:
             written = write_predictions(made, draft)
             written.append(write_report(report, draft / "report.html"))
+            written += _extras(made, bags, draft, arguments)
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
     printer.say(f"{positive} of {len(bags)} bags are {made.classes[-1]!s}")
@@ -170,6 +174,18 @@ def predict(arguments: Namespace) -> int:
         }
     )
     return 0
+
+
+def _extras(made: Any, bags: Any, folder: Path, arguments: Namespace) -> list[Path]:
+    """What ``predict`` writes on request: GeoJSON for QuPath, and a sheet of top instances."""
+    from bagwise.report.exports import write_geojson_folder, write_sheet
+
+    written = []
+    if arguments.geojson:
+        written.append(write_geojson_folder(made, bags, folder / "geojson"))
+    if arguments.sheet:
+        written.append(write_sheet(made, bags, folder / "top_instances.png"))
+    return written
 
 
 def evaluate(arguments: Namespace) -> int:

@@ -219,6 +219,14 @@ def _predict(commands: Any) -> None:
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="optional")
     command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
+    command.add_argument(
+        "--geojson", action="store_true", help="also write geojson/, one file per bag for QuPath"
+    )
+    command.add_argument(
+        "--sheet",
+        action="store_true",
+        help="also write top_instances.png, the most probable pictures of each bag (--images)",
+    )
     _threshold(command)
     _output_options(command, "folder to write")
 

@@ -48,15 +48,15 @@ def patch_sizes(bags: Bags) -> NDArray[np.float64]:
         return np.asarray(size, dtype=np.float64)
     sides = np.empty(len(coords))
     for a, b in zip(bags.offsets[:-1], bags.offsets[1:], strict=True):
-        sides[a:b] = grid_spacing(coords[a:b])
+        sides[a:b] = common_gap(coords[a:b])
     return sides
 
 
-def grid_spacing(coords: Any) -> float:
-    """The smallest step between two columns or rows of patches; 1 where there is only one."""
-    steps = [np.diff(np.unique(np.asarray(coords)[:, k])) for k in (0, 1)]
-    joined = np.concatenate(steps)
-    return float(joined.min()) if len(joined) else 1.0
+def common_gap(coords: Any) -> float:
+    """The commonest positive distance between neighbouring coordinates, 1 if there is none."""
+    gaps = np.concatenate([np.diff(np.unique(column)) for column in np.asarray(coords).T[:2]])
+    values, counts = np.unique(gaps, return_counts=True)
+    return float(values[np.argmax(counts)]) if len(values) else 1.0
 
 
 def _coords(bags: Bags) -> NDArray[np.float64]:
