@@ -54,7 +54,11 @@ def test_a_line_that_was_cut_off_is_dropped_and_written_over(tmp_path):
     with Journal(path, CLASSES) as journal:
         assert journal.state == {("a", 0): "yes"}
         journal.add(Answer("a", 2, "no"))
-    assert [json.loads(line).get("index") for line in where.read_text().splitlines()] == [None, 0, 2]
+    assert [json.loads(line).get("index") for line in where.read_text().splitlines()] == [
+        None,
+        0,
+        2,
+    ]
 
 
 def test_kill_in_the_middle_of_writing_loses_nothing_that_was_told(tmp_path):

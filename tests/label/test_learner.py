@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-from bagwise import AutoVGPMIL, VGPMIL, load, make_pipeline, save
+from bagwise import VGPMIL, AutoVGPMIL, load, make_pipeline, save
 from bagwise.label import Learner, project
 
 
@@ -18,6 +18,10 @@ def some_answers(data, n=8):
     order = np.argsort(np.abs(np.linalg.norm(bags.instances[inside], axis=1) - 2.5), kind="stable")
     rows = inside[order[:n]]
     return rows, truth[rows]
+
+
+def inverse(K):
+    return np.linalg.solve(K, np.eye(len(K)))
 
 
 def latent(learner):
@@ -34,7 +38,7 @@ def test_starts_where_the_model_is(model, learner, data):
 
 
 def test_learning_is_fitting_again_with_the_same_inducing_points(model, learner, data):
-    bags, y, truth = data
+    bags, y, _ = data
     rows, values = some_answers(data)
     learner.answer(rows, values)
     learner.learn()
@@ -90,7 +94,6 @@ def test_scores_of_some_instances_are_those_of_all(learner):
 
 
 def test_held_out_bags_are_scored_as_fit_scores_them(model, learner):
-    (member,) = learner._members
     left = learner._left_out[0]
     np.testing.assert_allclose(left.bags, model.loo_decision_, atol=0.1)
     assert learner.held_out().y.tolist() == learner.y.tolist()
@@ -108,7 +111,7 @@ def test_bags_without_labels_start_from_the_model_and_learn_from_instances(model
     # Naively: the model's posterior times one Gaussian site per answer.
     A = member.A[:, rows].astype(np.float64)
     W = np.asarray(model.posterior_factor_)
-    prior = np.linalg.inv(W.T @ W)
+    prior = inverse(W.T @ W)
     precision = prior + (A * member.omega[rows]) @ A.T
     linear = prior @ model.posterior_mean_ + A @ (truth[rows] - 0.5)
     np.testing.assert_allclose(member.q.m, np.linalg.solve(precision, linear), atol=1e-4)
@@ -123,11 +126,11 @@ def test_leaving_one_answer_out_is_conditioning_on_the_others(model, data):
     learner.answer(rows, truth[rows])
     (member,) = learner._members
     mean, var = member.without_own_site(rows)
-    prior = np.linalg.inv(model.posterior_factor_.T @ model.posterior_factor_)
+    prior = inverse(model.posterior_factor_.T @ model.posterior_factor_)
     for k in range(len(rows)):
         others = np.delete(rows, k)
         A = member.A[:, others].astype(np.float64)
-        S = np.linalg.inv(prior + (A * member.omega[others]) @ A.T)
+        S = inverse(prior + (A * member.omega[others]) @ A.T)
         m = S @ (prior @ model.posterior_mean_ + A @ member.rho[others])
         a = member.A[:, rows[k]].astype(np.float64)
         assert mean[k] == pytest.approx(a @ m, abs=1e-3)
@@ -141,7 +144,7 @@ def auto(data):
 
 
 def test_auto_starts_where_it_is_and_learns(auto, data, tmp_path):
-    bags, y, truth = data
+    bags, y, _ = data
     learner = Learner(auto, bags)
     p, std = auto.predict_proba_instances(bags, return_std=True)
     scores = learner.scores()

@@ -54,7 +54,7 @@ def digits(tmp_path_factory):
     rows = zip(ids, data.y, strict=True)
     lines = ["slide_id,label", *(f"{name},{names[label]}" for name, label in rows)]
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
-    truth = {name: part for name, part in zip(ids, bags.split(data.instance_labels), strict=True)}
+    truth = dict(zip(ids, bags.split(data.instance_labels), strict=True))
     return folder, truth
 
 
@@ -97,6 +97,12 @@ def open_page(browser, url, width=1280, height=900):
     return page
 
 
+def wait_text(page, element, start):
+    """Wait until the text of an element starts so."""
+    condition = "([id, start]) => document.getElementById(id).textContent.startsWith(start)"
+    page.wait_for_function(condition, arg=[element, start])
+
+
 def counts(page):
     numbers = [int(t.replace(",", "")) for t in page.locator("#counts b").all_inner_texts()]
     return dict(zip(("yes", "no", "skip", "open"), numbers, strict=True))
@@ -126,10 +132,10 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, digits, tmp_path):
         answer_truly(page, truth)
     assert counts(page)["yes"] + counts(page)["no"] == 20
     assert len(out.read_text().splitlines()) == 21
-    page.wait_for_function("() => document.getElementById('status').textContent.startsWith('saved')")
+    wait_text(page, "status", "saved")
     # Undo by keyboard: the question comes back, the row goes.
     page.keyboard.press("u")
-    page.wait_for_function("() => document.getElementById('status').textContent === 'taken back'")
+    wait_text(page, "status", "taken back")
     assert len(out.read_text().splitlines()) == 20
     answer_truly(page, truth)
     page.keyboard.press("s")
@@ -137,8 +143,8 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, digits, tmp_path):
     # Learn: the curve gets a second point.
     assert page.locator("#curve svg").first.locator("circle").count() == 1
     page.keyboard.press("l")
-    page.wait_for_function("() => document.querySelectorAll('#curve svg:first-of-type circle').length > 2")
-    page.wait_for_function("() => document.getElementById('status').textContent === 'learned'")
+    page.wait_for_function("() => document.querySelectorAll('#curve circle').length > 2")
+    wait_text(page, "status", "learned")
     assert page.problems == []
     # The threshold slider highlights, the list opens a bag.
     page.locator("#threshold").fill("1")
@@ -147,7 +153,7 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, digits, tmp_path):
     assert page.locator("#bag-view li.below").count() == 0
     name = page.locator("#bags tbody button").nth(3).inner_text()
     page.locator("#bags tbody button").nth(3).click()
-    page.wait_for_function("n => document.getElementById('bag-title').textContent.startsWith(n)", arg=name)
+    wait_text(page, "bag-title", name)
     # Killed while an answer is on its way: the page says that it is not saved.
     said = out.read_text()
     server.kill()
@@ -188,7 +194,8 @@ def test_narrow_screen_and_keyboard_alone(browser, running, digits):
     page.locator("#no").focus()
     before = counts(page)["no"]
     page.keyboard.press("Enter")
-    page.wait_for_function("n => Number(document.querySelectorAll('#counts b')[1].textContent) > n", arg=before)
+    condition = "n => Number(document.querySelectorAll('#counts b')[1].textContent) > n"
+    page.wait_for_function(condition, arg=before)
     assert page.problems == []
     page.close()
 
@@ -211,7 +218,7 @@ def test_names_with_markup_are_shown_as_they_are(browser, running, digits):
     page = open_page(browser, running.url)
     evil = EVIL.replace("/", "")
     page.locator("#bags tbody button", has_text="onerror").click()
-    page.wait_for_function("n => document.getElementById('bag-title').textContent.startsWith(n)", arg=evil)
+    wait_text(page, "bag-title", evil)
     assert page.evaluate("window.hacked") is None
     assert page.problems == []
     page.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -203,10 +204,8 @@ def test_a_large_body_in_chunks_is_cut_off(place):
             try:
                 connection.sendall(part)
                 connection.setblocking(False)
-                try:
+                with contextlib.suppress(BlockingIOError):
                     answer += connection.recv(4096)
-                except BlockingIOError:
-                    pass
                 connection.setblocking(True)
             except (BrokenPipeError, ConnectionResetError):
                 break

@@ -150,7 +150,7 @@ def test_bags_are_sorted_by_what_is_undecided(session, data):
 
 
 def test_neighbours_are_the_nearest_of_all(session, data):
-    bags, y, _ = data
+    bags = data[0]
     X = bags.instances
     width = X.std(axis=0)
     row = positive_row(session)

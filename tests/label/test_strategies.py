@@ -152,7 +152,7 @@ def test_large_pools_are_drawn_from(learner, monkeypatch):
 
 
 def test_a_learner_and_its_model_suggest_the_same(model, data):
-    bags, y, _ = data
+    bags = data[0]
     learner = Learner(model, bags)
     known = np.full(bags.n_instances, -1)
     a = suggest(model, bags, 5, instance_labels=known, random_state=0)

@@ -217,7 +217,9 @@ def test_predict_writes_geojson_and_fractions(tmp_path, capsys):
     assert main([str(word) for word in words]) == 0
     assert len(list((out / "geojson").iterdir())) == 24
     table = pd.read_csv(out / "bags.csv")
-    assert ((table["fraction_low"] <= table["fraction"]) & (table["fraction"] <= table["fraction_high"])).all()
+    assert (
+        (table["fraction_low"] <= table["fraction"]) & (table["fraction"] <= table["fraction_high"])
+    ).all()
     # A second run with --force replaces its own folder.
     assert main([*(str(word) for word in words), "--force"]) == 0
     words = ["predict", model, "--bags", folder, "--sheet", "--out", tmp_path / "o2"]

@@ -89,7 +89,11 @@ def write_label_studio(
     for k, row in enumerate(int(row) for row in rows):
         bag, p = int(owners[row]), float(probability[k])
         index = row - int(bags.offsets[bag])
-        data: dict[str, Any] = {"bag": str(bags.ids[bag]), "index": index, "probability": round(p, 6)}
+        data: dict[str, Any] = {
+            "bag": str(bags.ids[bag]),
+            "index": index,
+            "probability": round(p, 6),
+        }
         if np.isfinite(std[k]):
             data["std"] = round(float(std[k]), 6)
         if images is None:

@@ -37,7 +37,11 @@ def import_file(
 def write_tasks(session: Session, path: Path, n: int = 500) -> int:
     """Write the next ``n`` questions, and all answers, as tasks of Label Studio."""
     cards = session.queue("label-studio", n)
-    answered = [session.row(*place) for place, said in session.journal.state.items() if said in ("yes", "no")]
+    answered = [
+        session.row(*place)
+        for place, said in session.journal.state.items()
+        if said in ("yes", "no")
+    ]
     rows = np.array([*(card["row"] for card in cards), *answered], dtype=np.int64)
     p, std = session.instance_scores(rows)
     known = np.full(session.bags.n_instances, None, dtype=object)

@@ -22,27 +22,23 @@ from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import linalg
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, fit_platt, keep_ranking
+from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Serial
 from bagwise.models.pipeline import last_step
-from bagwise.models.variational import search, training
 from bagwise.models.variational.auto import AutoVGPMIL
-from bagwise.models.variational.densities import Density, Sech
-from bagwise.models.variational.estimators import VGPMIL
-from bagwise.models.variational.likelihoods import BagLikelihood, Labels
-from bagwise.models.variational.predict import (
-    LeftOutScores,
-    block_scores,
-    calibrate,
-    loo_scores,
-    recalibrate,
-)
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.calibration import calibrated, fit_calibration
+from bagwise.models.variational.densities import Density
+from bagwise.models.variational.estimators import VariationalClassifier
+from bagwise.models.variational.likelihoods import BagLikelihood
+from bagwise.models.variational.parts import Part, Sites
+from bagwise.models.variational.projection import Projector
+from bagwise.models.variational.score import BagRule, LeftOutScores, loo_scores, read_block
+from bagwise.models.variational.search import Voice, pooled_scores
 from bagwise.models.variational.updates import (
-    Block,
+    FitState,
+    InducingPosterior,
     Iteration,
-    Part,
-    Posterior,
-    Sites,
-    State,
     fit_parts,
     make_blocks,
     moments,
@@ -58,6 +54,8 @@ _LOCAL_ROUNDS = 4
 _CONDITION_ROUNDS = 10
 # Projected instances are kept in single precision, as AutoVGPMIL keeps them.
 _DTYPE = "float32"
+# Instances that are projected at a time.
+_CHUNK = 8192
 
 
 class Scores(NamedTuple):
@@ -97,14 +95,14 @@ class _Member:
     r: Any  # [N]
     likelihood: BagLikelihood
     density: Density
-    q: Posterior
+    q: InducingPosterior
     pi: Any  # [N] q(y = 1)
-    rule: str
+    rule: BagRule
     weight: float = 1.0
     platt: Platt | None = None
     omega: Any = None  # [N] sites that made q
     rho: Any = None
-    start: Posterior | None = None  # q(v) of the model, the prior where bags have no labels
+    start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
 
     def condition(self, known: NDArray[np.int8]) -> None:
         """q(v) of the model given the known instances alone: bags without labels say nothing."""
@@ -134,7 +132,7 @@ class _Member:
         return mean, 1 / precision + self.r[rows]
 
     def sweep(
-        self, labels: Labels, max_iter: int, tol: float, tell: Callable[[Iteration], bool] | None
+        self, labels: BagLabels, max_iter: int, tol: float, tell: Callable[[Iteration], bool] | None
     ) -> None:
         """Full sweeps over all bags from the present q(v)."""
         blocks = make_blocks(self.A, self.r, labels)
@@ -148,7 +146,7 @@ class _Member:
             len(self.q.m),
             self.likelihood,
             self.density,
-            state=State(1, self.q, [], np.inf, False),
+            state=FitState(1, self.q, [], np.inf, False),
             max_iter=1 + max_iter,
             tol=tol,
             driver=Serial(),
@@ -156,7 +154,7 @@ class _Member:
         )
         self.q, self.pi, self.omega, self.rho = fit.posterior, fit.pi, fit.omega, fit.rho
 
-    def update_bag(self, rows: slice, labels: Labels) -> None:
+    def update_bag(self, rows: slice, labels: BagLabels) -> None:
         """Coordinate ascent on the sites of one bag and q(v); the other bags' sites stay."""
         A, r = [self.A[:, rows]], self.r[rows]
         a = np.asarray(A[0], dtype=np.float64)
@@ -174,13 +172,12 @@ class _Member:
             self.q = update_posterior(precision - np.eye(len(linear)), linear)
         self.pi[rows] = beliefs.pi
 
-    def left_out(self, labels: Labels) -> LeftOutScores:
+    def left_out(self, labels: BagLabels) -> LeftOutScores:
         """Log-odds of every bag and its instances from the posterior without the bag's sites."""
         blocks = make_blocks(self.A, self.r, labels)
         omegas, rhos = _per_block(self.omega, blocks), _per_block(self.rho, blocks)
-        rule: Any = self.rule
         found = [
-            loo_scores(block, self.q, Sites(omega, rho), rule)
+            loo_scores(block, self.q, Sites(omega, rho), self.rule)
             for block, omega, rho in zip(blocks, omegas, rhos, strict=True)
         ]
         return LeftOutScores(*(np.concatenate(column) for column in zip(*found, strict=True)))
@@ -267,17 +264,17 @@ class Learner:
         return np.array(encode_instance_labels(flat, self.bags, self.classes, y))
 
     @property
-    def labels(self) -> Labels:
+    def labels(self) -> BagLabels:
         """Labels of bags and instances as the engine takes them."""
         y = np.zeros(len(self.bags), dtype=np.int64) if self.y is None else self.y
-        return Labels(self.bags.offsets, y, self.known)
+        return BagLabels(self.bags.offsets, y, self.known)
 
     def set_known(self, rows: Sequence[int], values: Sequence[int]) -> NDArray[np.int64]:
         """Set labels (0, 1, or -1 for unknown) without learning; returns the bags they are in."""
         index, codes = np.asarray(rows, dtype=np.int64), np.asarray(values)
         if index.shape != codes.shape or not np.isin(codes, (-1, 0, 1)).all():
             raise ValueError("an answer is 0, 1, or -1 for unknown, one for every row.")
-        if len(index) and not (0 <= index.min() and index.max() < self.bags.n_instances):
+        if len(index) and not (index.min() >= 0 and index.max() < self.bags.n_instances):
             raise ValueError(f"rows are numbers from 0 to {self.bags.n_instances - 1}.")
         owners = np.asarray(self.bags.bag_index)[index]
         if self.y is None:
@@ -310,7 +307,7 @@ class Learner:
             return
         for i in touched:
             a, b = int(self.bags.offsets[i]), int(self.bags.offsets[i + 1])
-            part = Labels(np.array([0, b - a]), self.y[i : i + 1], self.known[a:b])
+            part = BagLabels(np.array([0, b - a]), self.y[i : i + 1], self.known[a:b])
             for member in self._members:
                 member.update_bag(slice(a, b), part)
 
@@ -344,10 +341,9 @@ class Learner:
         """A single model's map, fitted as its ``fit`` does; an ensemble keeps its own maps."""
         (member,) = self._members
         if member.platt is not None:
-            rule: Any = member.rule
+            left, offsets = self._left_out[0], self.bags.offsets
             held_out = self.bags.held_out
-            offsets = self.bags.offsets
-            member.platt = calibrate(self._left_out[0], offsets, self.y, rule, held_out)
+            member.platt = fit_calibration(left, offsets, self.y, member.rule, held_out)
 
     def _calibrate_ensemble(self) -> None:
         """The ensemble's map, carried over from the scale of its scores before any answer.
@@ -361,7 +357,7 @@ class Learner:
         self._first_map = self._first_map or now
         slope = now.slope / self._first_map.slope
         shift = (now.intercept - self._first_map.intercept) / self._first_map.slope
-        self._platt = _joined(Platt(slope, shift), self._model_platt)
+        self._platt = self._model_platt.after(Platt(slope, shift))
 
     def _left_out_total(self) -> Floats:
         """The members' left-out log-odds of the bags, weighed, [B]."""
@@ -394,8 +390,6 @@ class Learner:
         if self._platt is None:
             member, left = self._members[0], self._left_out[0]
             if member.rule == "noisy-or" and member.platt is not None:
-                from bagwise.core.rules import bag_log_odds
-
                 z = member.platt.log_odds(left.instances)
                 return bag_log_odds(z, self.bags.offsets, "noisy-or")
             return left.bags if member.platt is None else member.platt.log_odds(left.bags)
@@ -413,24 +407,21 @@ class Learner:
 
     def scores(self) -> Scores:
         """Probability and standard deviation of every bag and instance, from the cache."""
-        if self._platt is None:
-            return _single_scores(self._members[0], self.labels)
-        return _ensemble_scores(self._members, self._platt, self.bags.offsets)
+        return _scores(self._members, self._platt, self.labels)
 
     def instance_scores(self, rows: Integers) -> tuple[Floats, Floats]:
         """Probability and standard deviation of some instances: a fraction of `scores`."""
         members = [replace(m, A=m.A[:, rows], r=m.r[rows]) for m in self._members]
-        alone = Labels(np.arange(len(rows) + 1), np.zeros(len(rows), dtype=int), self.known[rows])
-        if self._platt is None:
-            found = _single_scores(members[0], alone)
-        else:
-            found = _ensemble_scores(members, self._platt, alone.offsets)
+        alone = BagLabels(
+            np.arange(len(rows) + 1), np.zeros(len(rows), dtype=int), self.known[rows]
+        )
+        found = _scores(members, self._platt, alone)
         return found.instance, found.instance_std
 
     def views(self) -> list[View]:
         """The members as the strategies see them."""
         return [
-            View(m.A, m.r, m.q.m, m.q.W, m.weight, *_joined(m.platt, self._platt))
+            View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.platt, self._platt))
             for m in self._members
         ]
 
@@ -443,10 +434,10 @@ class Learner:
         new = copy.deepcopy(self.model)
         model = last_step(new)
         if isinstance(model, AutoVGPMIL):
-            for stored, member in zip(_grouped(model), self._members, strict=True):
-                stored["posterior_mean"], stored["posterior_factor"] = member.q
+            for stored, member in zip(model.members_, self._members, strict=True):
+                stored.posterior_mean_, stored.posterior_factor_ = member.q
             assert self._platt is not None
-            model.slope_, model.intercept_ = self._platt
+            model.platt_ = self._platt
         else:
             (member,) = self._members
             model.posterior_mean_, model.posterior_factor_ = member.q
@@ -457,88 +448,75 @@ class Learner:
 
 
 def project(model: Any, bags: Bags) -> list[View]:
-    """The members of a fitted model on any bags, without labels."""
-    steps, inside = last_step(model), _inside(model, bags)
-    if isinstance(steps, AutoVGPMIL):
-        found = []
-        for stored, (A, r) in zip(_grouped(steps), _ensemble_projections(steps, inside), strict=True):
-            q = stored["posterior_mean"], stored["posterior_factor"]
-            platt = Platt(stored["slope"], stored["intercept"])
-            found.append(View(A, r, *q, stored["weight"], *_joined(platt, _outer_platt(steps))))
-        return found
-    _check_family(steps)
-    A, r = search._project(steps._fitted_projector(_DTYPE), inside)
-    q = steps.posterior_mean_, steps.posterior_factor_
-    return [View(A, r, *q, 1.0, *_joined(steps.platt_, None))]
+    """The members of a fitted model on any bags, without labels.
 
-
-def _check_family(model: Any) -> None:
-    if not isinstance(model, VGPMIL):
-        raise ValueError(
-            "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
-            f"got {type(model).__name__}."
-        )
-
-
-def _inside(model: Any, bags: Bags) -> Bags:
-    """The bags as the last step of a pipeline sees them."""
-    return model._before_last(bags) if hasattr(model, "steps") else bags
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.label import project
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> (view,) = project(VGPMIL(n_inducing=10, random_state=0).fit(bags, y), bags)
+    >>> view.A.shape == (10, bags.n_instances)
+    True
+    """
+    outer = _outer_platt(last_step(model))
+    return [
+        View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.platt, outer))
+        for m in _members(model, bags, None)
+    ]
 
 
 def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
-    last, inside = last_step(model), _inside(model, bags)
+    """The Gaussian processes of a model, on the projected bags; equal projections are shared."""
+    last = last_step(model)
+    inside = model._before_last(bags) if hasattr(model, "steps") else bags
+    if isinstance(last, AutoVGPMIL):
+        models, weights, maps = last.members_, last.weights_, last.maps_
+    elif isinstance(last, VariationalClassifier):
+        models, weights, maps = [last], [1.0], [last.platt_]
+    else:
+        raise ValueError(
+            "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
+            f"got {type(last).__name__}."
+        )
     of_bag = 1.0 if y is None else np.repeat(y, bags.sizes)
-    if not isinstance(last, AutoVGPMIL):
-        _check_family(last)
-        A, r = search._project(last._fitted_projector(_DTYPE), inside)
-        q = Posterior(last.posterior_mean_, last.posterior_factor_)
-        pi = expit(A.T @ q.m) * of_bag
-        parts = (last._likelihood(), last._density(), q, pi, last.bag_rule, 1.0, last.platt_)
-        return [_Member(A, r, *parts, start=q)]
+    shared: dict[tuple[Any, str], tuple[Any, Any]] = {}
     members = []
-    for stored, (A, r) in zip(_grouped(last), _ensemble_projections(last, inside), strict=True):
-        q = Posterior(stored["posterior_mean"], stored["posterior_factor"])
+    for one, weight, platt in zip(models, weights, maps, strict=True):
+        key = one.scale, repr(one.kernel_)
+        if len(models) == 1 or key not in shared:
+            shared[key] = _project(one._fitted_projector(_DTYPE), inside)
+        A, r = shared[key]
+        q = InducingPosterior(one.posterior_mean_, one.posterior_factor_)
         pi = expit(A.T @ q.m) * of_bag
-        platt = Platt(stored["slope"], stored["intercept"])
-        likelihood = search.LIKELIHOODS[stored["likelihood"]]
-        parts = (likelihood, Sech(), q, pi, stored["bag_rule"], stored["weight"], platt)
+        parts = (one._bag_likelihood(), one._density(), q, pi, one.bag_rule, float(weight), platt)
         members.append(_Member(A, r, *parts, start=q))
     return members
 
 
-def _grouped(model: AutoVGPMIL) -> list[dict[str, Any]]:
-    """Members in an order in which those that share a projection follow each other."""
-    return sorted(model.members_, key=lambda member: (member["scale"], member["kernel"]))
-
-
-def _ensemble_projections(model: AutoVGPMIL, bags: Bags) -> list[tuple[Any, Any]]:
-    """Projected instances for every member of `_grouped`; a projection is shared, not copied."""
-    shared: dict[tuple[str, str], tuple[Any, Any]] = {}
-    found = []
-    for member in _grouped(model):
-        key = member["scale"], member["kernel"]
-        if key not in shared:
-            scaling = training.Scaling(*model.scalings_[key[0]])
-            Z = scaling(model.inducing_points_[key[0]])
-            kernel = model.kernels_[key[0]][key[1]]
-            projector = training.make_projector(kernel, Z, scaling, _DTYPE)
-            shared[key] = search._project(projector, bags)
-        found.append(shared[key])
-    return found
+def _project(projector: Projector, bags: Bags) -> tuple[Any, Any]:
+    """All instances in whitened coordinates, read once, in chunks."""
+    A = np.empty((len(projector.Z), bags.n_instances), dtype=_DTYPE, order="F")
+    r = np.empty(bags.n_instances)
+    for begin in range(0, bags.n_instances, _CHUNK):
+        rows = slice(begin, min(begin + _CHUNK, bags.n_instances))
+        A[:, rows], r[rows] = projector(bags.instances[rows])
+    return A, r
 
 
 def _outer_platt(model: Any) -> Platt | None:
     """The map of an ensemble's joint log-odds; None for a single model."""
-    return Platt(model.slope_, model.intercept_) if isinstance(model, AutoVGPMIL) else None
+    return model.platt_ if isinstance(model, AutoVGPMIL) else None
 
 
-def _joined(inner: Platt | None, outer: Platt | None) -> Platt:
+def _map(inner: Platt | None, outer: Platt | None) -> Platt:
     """Two maps of log-odds, one after the other; None changes nothing."""
-    first, second = inner or Platt(1.0, 0.0), outer or Platt(1.0, 0.0)
-    return Platt(second.slope * first.slope, second.slope * first.intercept + second.intercept)
+    first = inner or Platt(1.0, 0.0)
+    return first if outer is None else outer.after(first)
 
 
-def _precision(q: Posterior) -> Floats:
+def _precision(q: InducingPosterior) -> Floats:
     """Inverse of S = W^T W, from its factor."""
     inverse = linalg.solve_lower(q.W, np.eye(len(q.m)))
     return inverse @ inverse.T
@@ -549,31 +527,19 @@ def _per_block(values: Any, blocks: Sequence[Block]) -> tuple[Any, ...]:
     return tuple(np.split(values, ends[:-1]))
 
 
-def _single_scores(member: _Member, labels: Labels) -> Scores:
-    found = []
-    rule: Any = member.rule
-    for block in make_blocks(member.A, member.r, labels):
-        f = moments(block.A, block.r, member.q)
-        p = recalibrate(sigmoid_moments(f.mean, f.var), member.platt)
-        bag = block_scores(block.A, block.r, block.labels.offsets, member.q, rule, member.platt)
-        found.append((expit(bag.log_odds), bag.std, expit(p.log_odds), p.std))
-    return Scores(*(np.concatenate(column) for column in zip(*found, strict=True)))
-
-
-def _ensemble_scores(members: Sequence[_Member], outer: Platt, offsets: Any) -> Scores:
-    """Mixture moments, as AutoVGPMIL forms them."""
-    sizes = (len(offsets) - 1, int(offsets[-1]))
-    first, second = [np.zeros(n) for n in sizes], [np.zeros(n) for n in sizes]
-    for member in members:
-        assert member.platt is not None
-        (found,) = search.read([member.A], member.r, offsets, member.q, [member.rule])
-        slope = outer.slope * member.platt.slope
-        for k, (score, std) in enumerate(
-            [(found.bag, found.bag_std), (found.instance, found.instance_std)]
-        ):
-            z = outer.log_odds(member.platt.log_odds(score))
-            first[k] += member.weight * z
-            second[k] += member.weight * (z * z + (slope * std) ** 2)
-    stds = [np.sqrt(np.maximum(b - a * a, 0.0)) for a, b in zip(first, second, strict=True)]
-    spread = [sigmoid_moments(z, s * s).std for z, s in zip(first, stds, strict=True)]
-    return Scores(expit(first[0]), spread[0], expit(first[1]), spread[1])
+def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) -> Scores:
+    """Scores from the cache, read as the model itself reads them."""
+    voices = [Voice(member.weight, _map(member.platt, outer)) for member in members]
+    spans = []
+    for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
+        offsets = np.asarray(blocks[0].labels.offsets)
+        read = [
+            read_block(block, member.q, member.rule)
+            for block, member in zip(blocks, members, strict=True)
+        ]
+        if outer is None:
+            spans.append(calibrated(read[0], offsets, members[0].rule, members[0].platt))
+        else:
+            spans.append(pooled_scores(read, offsets, voices))
+    bag, bag_std, instance, instance_std = (np.concatenate(c) for c in zip(*spans, strict=True))
+    return Scores(expit(bag), bag_std, expit(instance), instance_std)

@@ -125,7 +125,9 @@ def _png(pixels: Any) -> bytes:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     factor = -(-_LEAST_SIDE // max(1, min(image.size)))
     if factor > 1:
-        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+        image = image.resize(
+            (image.width * factor, image.height * factor), Image.Resampling.NEAREST
+        )
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()

@@ -72,9 +72,9 @@ def suggest(
     strategy : {"information", "uncertainty", "disagreement", "random"}
         ``information``: how far the answer is expected to move the latent function over all
         instances, in closed form under q(v), on the scale that `instance_scale` finds; every
-        tenth question is drawn at random from the bags that were asked least. ``uncertainty``: entropy of the label at the
-        model's own probability. ``disagreement``: how much the members of AutoVGPMIL differ.
-        ``random``.
+        tenth question is drawn at random from the bags that were asked least. ``uncertainty``:
+        entropy of the label at the model's own probability. ``disagreement``: how much the
+        members of AutoVGPMIL differ. ``random``.
     y : array of shape (n_bags,), optional
         Labels of the bags. Instances of negative bags are negative and are not asked about.
     instance_labels : array of shape (n_instances,), optional

@@ -26,9 +26,7 @@ class Fraction(NamedTuple):
     high: NDArray[np.float64]  # [B]
 
 
-def positive_fraction(
-    probability: Any, std: Any, offsets: Any, level: float = 0.9
-) -> Fraction:
+def positive_fraction(probability: Any, std: Any, offsets: Any, level: float = 0.9) -> Fraction:
     """Estimated share of positive instances of each bag (in pathology: tumour purity).
 
     The mean is that of the instances' probabilities. Its variance has two parts: the labels are
@@ -90,7 +88,9 @@ def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
         return predictions
     found = positive_fraction(table["probability"], table["std"], bags.offsets)
     names = ("fraction", "fraction_low", "fraction_high")
-    return predictions._replace(bags=predictions.bags.assign(**dict(zip(names, found, strict=True))))
+    return predictions._replace(
+        bags=predictions.bags.assign(**dict(zip(names, found, strict=True)))
+    )
 
 
 def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:
@@ -114,7 +114,7 @@ def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Pat
     """
     table = predictions.instances
     if table is None or table["probability"].isna().any():
-        raise ValueError("GeoJSON needs probabilities of instances, which this model does not give.")
+        raise ValueError("GeoJSON needs probabilities of instances; this model gives none.")
     write_geojson(
         folder,
         bags,
@@ -147,7 +147,7 @@ def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
     if images is None:
         raise ValueError("a sheet needs pictures; name their dataset with --images.")
     if table is None or table["probability"].isna().any():
-        raise ValueError("a sheet needs probabilities of instances, which this model does not give.")
+        raise ValueError("a sheet needs probabilities of instances; this model gives none.")
     p, std = table["probability"].to_numpy(), table["std"].to_numpy()
     chosen = np.argsort(-predictions.bags["probability"].to_numpy(), kind="stable")[:_MAX_BAGS]
     figure = Figure(figsize=(1.15 * _PER_BAG + 1.6, 1.35 * len(chosen)), layout="constrained")
