@@ -79,7 +79,8 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
     assert sorted(p.name for p in out.iterdir()) == names
     table = pd.read_csv(out / "bags.csv", dtype={"id": str})
-    assert table.columns.tolist() == ["id", "probability", "std", "label"]
+    columns = ["id", "probability", "std", "label", "fraction", "fraction_low", "fraction_high"]
+    assert table.columns.tolist() == columns
     truth = pd.read_csv(labels, dtype=str).set_index("slide_id")["label"]
     assert (table["label"].astype(str) == truth[table["id"]].to_numpy()).mean() > 0.9
     instances = pd.read_parquet(out / "instances.parquet")
