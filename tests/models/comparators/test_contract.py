@@ -1,0 +1,74 @@
+"""Every comparator passes the estimator contract, scikit-learn's checks, and is saved whole."""
+
+import numpy as np
+import pytest
+
+import bagwise
+from bagwise import comparators
+from tests.checks import CHECKS, make_problem, sklearn_checks
+
+# What makes a fit quick; everything else is the class's default.
+QUICK = {
+    "n_starts": 3,
+    "max_iter": 10,
+    "random_state": 0,
+    "cv": 2,
+}
+# Parameters whose default says something about the method, so that it is kept.
+KEPT: dict[str, set[str]] = {}
+
+
+def make(name, **params):
+    cls = getattr(comparators, name)
+    known = set(cls._get_param_names()) - KEPT.get(name, set())
+    return cls(**{k: v for k, v in QUICK.items() if k in known} | params)
+
+
+@pytest.mark.parametrize("name", comparators.__all__)
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check, name):
+    check(lambda: make(name))
+
+
+@sklearn_checks(*(make(name, probability=False) for name in comparators.__all__))
+def test_sklearn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("name", comparators.__all__)
+def test_scaling_is_inside_the_model(name):
+    """With scale="standard" the units of the features do not matter."""
+    bags, y, _ = make_problem()
+    units = np.array([1e-3, 1.0, 1e3])
+    plain = make(name, scale="standard").fit(bags, y)
+    other = make(name, scale="standard").fit(bags.map(lambda X: X * units + 5), y)
+    np.testing.assert_allclose(
+        plain.decision_function(bags),
+        other.decision_function(bags.map(lambda X: X * units + 5)),
+        rtol=1e-3,
+        atol=1e-3,
+    )
+
+
+@pytest.mark.parametrize("name", comparators.__all__)
+def test_saved_and_loaded(name, tmp_path):
+    bags, y, _ = make_problem()
+    model = make(name).fit(bags, y)
+    again = bagwise.load(bagwise.save(model, tmp_path / "m.bagwise"))
+    np.testing.assert_allclose(model.decision_function(bags), again.decision_function(bags))
+
+
+@pytest.mark.parametrize("name", comparators.__all__)
+@pytest.mark.parametrize(("parameter", "value"), [("scale", "log"), ("cv", 0), ("probability", 2)])
+def test_bad_parameters(name, parameter, value):
+    bags, y, _ = make_problem()
+    with pytest.raises(ValueError, match=f"'{parameter}' parameter|k-fold"):
+        make(name).set_params(**{parameter: value}).fit(bags, y)
+
+
+@pytest.mark.parametrize("name", comparators.__all__)
+def test_constant_features_and_bags_of_one(name):
+    """Nothing to learn is no reason to fail: scores are finite."""
+    bags = bagwise.Bags(np.ones((12, 2)), np.arange(13))
+    model = make(name, probability=False).fit(bags, np.arange(12) % 2)
+    assert np.isfinite(model.decision_function(bags)).all()
