@@ -10,10 +10,9 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -21,25 +20,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.squared import median_sq_distance
 from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
-
-_JITTER = 1e-8
-
-
-class Features:
-    """A Gaussian process at inducing points as a linear model with standard normal weights."""
-
-    def __init__(self, points: Floats, gamma: float, variance: float) -> None:
-        self.points = points
-        self.gamma = gamma
-        self.variance = variance
-        K = variance * rbf_kernel(points, gamma=gamma)
-        self.root = np.linalg.cholesky(K + _JITTER * variance * np.eye(len(points)))
-
-    def __call__(self, X: Floats) -> Floats:
-        """Features phi(x) with phi(x) @ phi(x') the kernel, and a constant for the bias, [N, M]."""
-        cross = self.variance * rbf_kernel(self.points, X, gamma=self.gamma)
-        phi = solve_triangular(self.root, cross, lower=True).T
-        return np.column_stack([phi, np.full(len(X), np.sqrt(self.variance))])
+from bagwise.models.comparators.features import Features
 
 
 def softmax_loss(
@@ -159,7 +140,7 @@ class GPMIL(InstanceComparator):
         )
         in_positive = segments.spread(y, offsets) == 1
         self.inducing_ = inducing.choose(X, in_positive, self.n_inducing, "kmeans", rng)
-        phi = self._features()(X)
+        phi = self._features().with_bias(X)
         end = minimize(
             softmax_loss,
             np.zeros(phi.shape[1]),
@@ -182,11 +163,11 @@ class GPMIL(InstanceComparator):
         return mean / np.sqrt(1 + np.pi / 8 * variance)
 
     def _instance_scores(self, X: Floats) -> Floats:
-        phi = self._features()(X)
+        phi = self._features().with_bias(X)
         return self._shrunk(phi @ self.weights_, phi)
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        phi = self._features()(self._scaled(bags).instances)
+        phi = self._features().with_bias(self._scaled(bags).instances)
         f = self.sharpness * (phi @ self.weights_)
         top = segments.logsumexp(f, bags.offsets) / self.sharpness
         share = segments.softmax(f, bags.offsets)

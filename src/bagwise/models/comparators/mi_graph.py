@@ -19,11 +19,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_kernel
-from bagwise.core.squared import median_sq_distance
 from bagwise.models.comparators.common import Comparator, Floats, Ints, PairwiseComparator
-
-# The kernel of "median" falls to exp(-5) at the median distance.
-_NARROWER = 5.0
+from bagwise.models.comparators.features import resolve_gamma
 
 
 def clique_weights(x: Floats) -> Floats:
@@ -64,11 +61,7 @@ class _GraphMachine(PairwiseComparator):
     }
 
     def _remember(self, bags: Bags) -> None:
-        self.gamma_ = (
-            _NARROWER / median_sq_distance(bags.instances, random_state=0)
-            if self.gamma == "median"
-            else float(self.gamma)
-        )
+        self.gamma_ = resolve_gamma(self.gamma, bags.instances)
         self.instances_, self.offsets_ = bags.instances, bags.offsets
 
     def _kernel(self, X: Floats, Z: Floats) -> Floats:

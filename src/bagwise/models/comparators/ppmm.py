@@ -93,10 +93,10 @@ class PPMM(Comparator):
 
     def __init__(
         self,
-        n_components: int = 60,
+        n_components: int = 100,
         powers: Sequence[float] = (1.0, 2.0, 4.0, np.inf),
         *,
-        softness: float = 0.5,
+        softness: float = 2.0,
         C: float = 3.0,
         scale: str | None = "standard",
         probability: bool = True,
