@@ -7,7 +7,6 @@ temperature that falls; every positive bag keeps a positive instance.
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -52,7 +51,7 @@ class MIForest(InstanceComparator):
     first_temperature, last_temperature : float
         The temperature falls geometrically from one to the other.
     min_samples_leaf : int
-        Instances that a leaf needs.
+        Instances that a leaf needs; with one, a tree only repeats the labels it was grown on.
     scale : {"standard", "range"} or None
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
@@ -92,7 +91,7 @@ class MIForest(InstanceComparator):
         self,
         n_estimators: int = 50,
         n_steps: int = 5,
-        first_temperature: float = 2.0,
+        first_temperature: float = 1.0,
         last_temperature: float = 0.2,
         min_samples_leaf: int = 2,
         *,
@@ -122,32 +121,16 @@ class MIForest(InstanceComparator):
         self.forest_ = self._grow(X, self.labels_, weights, rng)
         steps = np.geomspace(self.first_temperature, self.last_temperature, self.n_steps)
         for temperature in steps:
-            scores = self._held_out_odds()
+            scores = self._instance_scores(X)
             self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
             self.forest_ = self._grow(X, self.labels_, weights, rng)
-        # What only the training needs is not kept.
-        del self.forest_.oob_decision_function_
 
     def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: Any) -> ExtraTreesClassifier:
         seed = int(rng.randint(2**31 - 1))
         forest = ExtraTreesClassifier(
-            self.n_estimators,
-            min_samples_leaf=self.min_samples_leaf,
-            bootstrap=True,
-            oob_score=True,
-            random_state=seed,
+            self.n_estimators, min_samples_leaf=self.min_samples_leaf, random_state=seed
         )
-        with warnings.catch_warnings():
-            # With few trees some instances are in all of them; they count as undecided.
-            warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
-            warnings.filterwarnings("ignore", message="invalid value encountered")
-            return forest.fit(X, labels, sample_weight=weights)
-
-    def _held_out_odds(self) -> Floats:
-        """Log-odds by the trees that did not see the instance: the others would repeat its label."""
-        p = np.nan_to_num(self.forest_.oob_decision_function_[:, 1], nan=0.5)
-        odds: Floats = rules.log_odds(np.clip(p, _SURE, 1 - _SURE))
-        return odds
+        return forest.fit(X, labels, sample_weight=weights)
 
     def _instance_scores(self, X: Floats) -> Floats:
         p = self.forest_.predict_proba(X)[:, 1]
