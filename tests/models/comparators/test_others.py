@@ -25,6 +25,7 @@ from bagwise.comparators import (
 )
 from bagwise.models.comparators import apr, blrt, gicf, ki_svm, mi_forest, mica, milboost, voting
 from bagwise.models.comparators.ppmm import p_posterior
+from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 from tests.checks import make_problem
 
 # --- APR
@@ -327,3 +328,36 @@ def test_unknown_statistics_are_named():
     bags, y, _ = make_problem()
     with pytest.raises(ValueError, match="statistics must be among"):
         StatisticsForest(statistics=("mode",)).fit(bags, y)
+
+
+@pytest.mark.parametrize("kind", ["forest", "extra", "boosting"])
+def test_kept_trees_equal_those_of_scikit_learn(kind):
+    from sklearn.ensemble import (
+        ExtraTreesClassifier,
+        GradientBoostingClassifier,
+        RandomForestClassifier,
+    )
+
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(60, 4)), rng.normal(size=(40, 4))
+    y = (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+    if kind == "boosting":
+        model = GradientBoostingClassifier(n_estimators=10, random_state=0).fit(X, y)
+        total = keep(model.estimators_[:, 0]).leaves(new).sum(axis=1)
+        share = y.mean()
+        np.testing.assert_allclose(
+            np.log(share / (1 - share)) + 0.1 * total, model.decision_function(new)
+        )
+    else:
+        cls = RandomForestClassifier if kind == "forest" else ExtraTreesClassifier
+        model = cls(10, random_state=0, min_samples_leaf=3).fit(X, y)
+        p = keep(model.estimators_).leaves(new).mean(axis=1)
+        np.testing.assert_allclose(p, model.predict_proba(new)[:, 1])
+        odds = forest_log_odds(keep(model.estimators_), new)
+        np.testing.assert_allclose(odds, np.log(p / (1 - p)), atol=1e-9)
+
+
+def test_a_unanimous_forest_stays_finite():
+    one, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
+    leaf = Trees(one, one, one, one, zero, np.ones(1), 0)
+    assert forest_log_odds(leaf, np.zeros((1, 1)))[0] == pytest.approx(np.log(999))

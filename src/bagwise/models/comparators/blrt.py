@@ -14,8 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core import rules, segments
+from bagwise.core import segments
 from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.models.comparators.trees import forest_log_odds, keep
 
 
 def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
@@ -45,7 +46,7 @@ class BLRT(Comparator):
     Attributes
     ----------
     thresholds_ : array of shape (n_thresholds, n_features)
-    forest_ : ExtraTreesClassifier
+    trees_ : the extremely randomised trees, as arrays
     classes_ : the two bag classes
 
     Examples
@@ -89,14 +90,11 @@ class BLRT(Comparator):
         draws = rng.uniform(size=(self.n_thresholds, bags.n_features))
         self.thresholds_ = low + draws * (high - low)
         seed = int(rng.randint(2**31 - 1))
-        self.forest_ = ExtraTreesClassifier(self.n_estimators, random_state=seed)
-        self.forest_.fit(self._embed(bags), y)
+        forest = ExtraTreesClassifier(self.n_estimators, random_state=seed)
+        self.trees_ = keep(forest.fit(self._embed(bags), y).estimators_)
 
     def _embed(self, bags: Bags) -> Floats:
         return shares_above(bags.instances, bags.offsets, self.thresholds_)
 
     def _bag_scores(self, bags: Bags) -> Floats:
-        p = self.forest_.predict_proba(self._embed(bags))[:, 1]
-        # A forest may be unanimous; its log-odds would then dwarf all others.
-        odds: Floats = rules.log_odds(np.clip(p, 1e-3, 1 - 1e-3))
-        return odds
+        return forest_log_odds(self.trees_, self._embed(bags))

@@ -17,11 +17,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core import rules, segments
+from bagwise.core import segments
 from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
-
-# Confidence of a unanimous forest.
-_SURE = 1e-3
+from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 
 
 def draw_labels(scores: Floats, offsets: Ints, y: Ints, temperature: float, rng: Any) -> Ints:
@@ -60,7 +58,7 @@ class MIForest(InstanceComparator):
 
     Attributes
     ----------
-    forest_ : ExtraTreesClassifier, the last forest
+    trees_ : the last forest, as arrays
     labels_ : array, the labels it was grown on
     classes_ : the two bag classes
 
@@ -118,21 +116,19 @@ class MIForest(InstanceComparator):
         # Bags weigh the same, so that a large one does not outvote the others.
         weights = 1 / segments.spread(bags.sizes.astype(np.float64), offsets)
         self.labels_ = segments.spread(y, offsets)
-        self.forest_ = self._grow(X, self.labels_, weights, rng)
+        self.trees_ = self._grow(X, self.labels_, weights, rng)
         steps = np.geomspace(self.first_temperature, self.last_temperature, self.n_steps)
         for temperature in steps:
             scores = self._instance_scores(X)
             self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
-            self.forest_ = self._grow(X, self.labels_, weights, rng)
+            self.trees_ = self._grow(X, self.labels_, weights, rng)
 
-    def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: Any) -> ExtraTreesClassifier:
+    def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: Any) -> Trees:
         seed = int(rng.randint(2**31 - 1))
         forest = ExtraTreesClassifier(
             self.n_estimators, min_samples_leaf=self.min_samples_leaf, random_state=seed
         )
-        return forest.fit(X, labels, sample_weight=weights)
+        return keep(forest.fit(X, labels, sample_weight=weights).estimators_)
 
     def _instance_scores(self, X: Floats) -> Floats:
-        p = self.forest_.predict_proba(X)[:, 1]
-        odds: Floats = rules.log_odds(np.clip(p, _SURE, 1 - _SURE))
-        return odds
+        return forest_log_odds(self.trees_, X)

@@ -138,10 +138,10 @@ class MILBoost(InstanceComparator):
             scores = scores + step * votes
             self.losses_.append(bag_loss(scores, offsets, y))
             stumps.append((stump.feature, stump.threshold, step * stump.side))
-        table = np.array(stumps).reshape(-1, 3)
-        self.features_ = table[:, 0].astype(np.int64)
-        self.thresholds_, self.coefs_ = table[:, 1], table[:, 2]
-        self.n_iter_ = max(1, len(table))
+        self.features_ = np.array([s[0] for s in stumps], dtype=np.int64)
+        self.thresholds_ = np.array([s[1] for s in stumps], dtype=np.float64)
+        self.coefs_ = np.array([s[2] for s in stumps], dtype=np.float64)
+        self.n_iter_ = max(1, len(stumps))
 
     def _line_search(self, scores: Floats, votes: Floats, offsets: Ints, y: Ints) -> float:
         end = minimize_scalar(

@@ -12,30 +12,32 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core import rules
 from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.pipeline import BagStatistics
 
 
 class _OnStatistics(Comparator):
-    """A classifier of rows on the statistics of bags."""
+    """Trees on the statistics of bags."""
 
     statistics: Sequence[Any]
     random_state: Any
 
-    def _new_classifier(self, seed: int) -> Any:
-        raise AttributeError(f"{type(self).__name__} has no classifier")
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        """Grow the trees on rows of statistics."""
+        raise AttributeError(f"{type(self).__name__} grows no trees")
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        """Log-odds of each row of statistics."""
+        raise AttributeError(f"{type(self).__name__} has no scores")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         self.statistics_ = BagStatistics(tuple(self.statistics)).fit(bags)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.classifier_ = self._new_classifier(seed).fit(self.statistics_.transform(bags), y)
+        self._grow(self.statistics_.transform(bags), y, seed)
 
     def _bag_scores(self, bags: Bags) -> Floats:
-        p = self.classifier_.predict_proba(self.statistics_.transform(bags))[:, 1]
-        # A forest may be unanimous; its log-odds would then dwarf all others.
-        odds: Floats = rules.log_odds(np.clip(p, 1e-3, 1 - 1e-3))
-        return odds
+        return self._score_rows(self.statistics_.transform(bags))
 
 
 class StatisticsForest(_OnStatistics):
@@ -58,7 +60,7 @@ class StatisticsForest(_OnStatistics):
 
     Attributes
     ----------
-    classifier_ : RandomForestClassifier
+    trees_ : the trees, as arrays
     statistics_ : BagStatistics
     classes_ : the two bag classes
 
@@ -97,8 +99,12 @@ class StatisticsForest(_OnStatistics):
         self.cv = cv
         self.random_state = random_state
 
-    def _new_classifier(self, seed: int) -> RandomForestClassifier:
-        return RandomForestClassifier(self.n_estimators, random_state=seed)
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        forest = RandomForestClassifier(self.n_estimators, random_state=seed).fit(Z, y)
+        self.trees_ = keep(forest.estimators_)
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        return forest_log_odds(self.trees_, Z)
 
 
 class StatisticsBoosting(_OnStatistics):
@@ -122,7 +128,8 @@ class StatisticsBoosting(_OnStatistics):
 
     Attributes
     ----------
-    classifier_ : GradientBoostingClassifier
+    trees_ : the trees, as arrays
+    intercept_ : float, log-odds of the classes
     statistics_ : BagStatistics
     classes_ : the two bag classes
 
@@ -167,12 +174,19 @@ class StatisticsBoosting(_OnStatistics):
         self.cv = cv
         self.random_state = random_state
 
-    def _new_classifier(self, seed: int) -> GradientBoostingClassifier:
-        return GradientBoostingClassifier(
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        boosting = GradientBoostingClassifier(
             n_estimators=self.n_estimators,
             learning_rate=self.learning_rate,
             max_depth=self.max_depth,
             subsample=0.7,
             max_features="sqrt",
             random_state=seed,
-        )
+        ).fit(Z, y)
+        self.trees_ = keep(boosting.estimators_[:, 0])
+        share = float(y.mean())
+        self.intercept_ = float(np.log(share / (1 - share)))
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        total: Floats = self.trees_.leaves(Z).sum(axis=1)
+        return self.intercept_ + self.learning_rate * total
