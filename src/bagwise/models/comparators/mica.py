@@ -18,6 +18,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, l1_svm, segments
 from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
 from bagwise.models.comparators.features import resolve_gamma
+from bagwise.models.comparators.ki_svm import MOST_PER_BAG, hardest
 
 
 def project_to_simplex(v: Floats) -> Floats:
@@ -86,7 +87,8 @@ class MICA(InstanceComparator):
     Notes
     -----
     The machine has squared hinge losses (liblinear), where the paper solves linear programmes;
-    each instance of a negative bag of n counts 1 / n. Given the machine any weights that pass
+    each instance of a negative bag of n counts 1 / n, and of large bags the 20 that come nearest
+    to the margin of a first machine are kept. Given the machine any weights that pass
     the margin are optimal; the most even ones are taken.
 
     Examples
@@ -112,9 +114,9 @@ class MICA(InstanceComparator):
         self,
         alpha: float = 0.3,
         kernel: str = "rbf",
-        n_anchors: int = 200,
+        n_anchors: int = 100,
         gamma: Any = "median",
-        max_iter: int = 10,
+        max_iter: int = 5,
         *,
         scale: str | None = "standard",
         probability: bool = True,
@@ -137,24 +139,33 @@ class MICA(InstanceComparator):
         self._place_anchors(bags, y)
         Z = self._embed(bags.instances)
         in_positive = segments.spread(y, bags.offsets) == 1
+        P = Z[in_positive]
         _, offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
-        P, negatives = Z[in_positive], Z[~in_positive]
-        signs = np.concatenate([np.ones(len(offsets) - 1), -np.ones(len(negatives))])
-        sizes = segments.spread(bags.sizes.astype(np.float64), bags.offsets)[~in_positive]
-        costs = np.concatenate([np.ones(len(offsets) - 1), 1 / sizes])
+        _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
+        # A first machine on the means of bags says which negatives come near the margin.
+        means = segments.mean(P, offsets)
+        machine = self._machine(means, segments.mean(Z[~in_positive], n_offsets), None)
+        rows = hardest(Z[~in_positive] @ machine.w, n_offsets, MOST_PER_BAG)
+        kept = np.bincount(segments.index(n_offsets)[rows], minlength=len(n_offsets) - 1)
+        negatives, costs = Z[~in_positive][rows], np.repeat(1 / kept, kept)
         weights = 1 / segments.spread(np.diff(offsets).astype(np.float64), offsets)
         for turn in range(self.max_iter):
             points = segments.sum(weights[:, None] * P, offsets)
-            machine = l1_svm.solve_liblinear(
-                np.concatenate([points, negatives]), signs, self.alpha, costs, tol=1e-3
-            )
-            scores = P @ machine.w + machine.b
-            previous, weights = weights, _all_hull_weights(scores, offsets)
+            machine = self._machine(points, negatives, costs)
+            previous, weights = weights, _all_hull_weights(P @ machine.w + machine.b, offsets)
             self.n_iter_ = turn + 1
             if np.abs(weights - previous).max() < 1e-3:
                 break
         self.coef_, self.intercept_ = machine.w, machine.b
         self.hull_weights_ = weights
+
+    def _machine(self, points: Floats, negatives: Floats, costs: Floats | None) -> l1_svm.Weights:
+        signs = np.concatenate([np.ones(len(points)), -np.ones(len(negatives))])
+        costs = np.ones(len(negatives)) if costs is None else costs
+        costs = np.concatenate([np.ones(len(points)), costs])
+        return l1_svm.solve_liblinear(
+            np.concatenate([points, negatives]), signs, self.alpha, costs, tol=1e-2
+        )
 
     def _place_anchors(self, bags: Bags, y: Ints) -> None:
         self.anchors_ = None
