@@ -24,6 +24,7 @@ from bagwise.comparators import (
     VotingWalk,
 )
 from bagwise.models.comparators import apr, blrt, gicf, ki_svm, mi_forest, mica, milboost, voting
+from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ppmm import p_posterior
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 from tests.checks import make_problem
@@ -361,3 +362,59 @@ def test_a_unanimous_forest_stays_finite():
     one, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
     leaf = Trees(one, one, one, one, zero, np.ones(1), 0)
     assert forest_log_odds(leaf, np.zeros((1, 1)))[0] == pytest.approx(np.log(999))
+
+
+# --- rules of our own
+
+
+def test_boosting_starts_undecided():
+    bags, y, _ = make_problem()
+    model = MILBoost(1, probability=False).fit(bags, y)
+    p = expit(model.intercept_)
+    assert 1 - (1 - p) ** bags.sizes.mean() == pytest.approx(0.5)
+
+
+def test_the_voting_threshold_is_midway_between_the_classes():
+    bags, y, _ = make_problem()
+    model = VotingFramework(3, probability=False).fit(bags, y)
+    X = model._scaled(bags).instances
+    d = ((X[:, None] - X) ** 2).sum(-1)
+    np.fill_diagonal(d, np.inf)
+    standing = voting.citers(d, model.reach_ * (1 + 1e-6), 3) @ model.votes_
+    best = np.array([s.max() for s in bags.split(standing)])
+    expected = (best[y == 1].mean() + best[y == 0].mean()) / 2
+    assert model.threshold_ == pytest.approx(expected)
+
+
+def test_the_bias_of_key_instances_has_the_least_loss():
+    rng = np.random.default_rng(0)
+    scores, offsets = rng.normal(size=12), np.array([0, 3, 7, 12])
+    negatives, costs = rng.normal(size=8), rng.random(8)
+    bias = BagKISVM()._bias(scores, offsets, negatives, costs)
+    best = np.array([scores[a:b].max() for a, b in ((0, 3), (3, 7), (7, 12))])
+
+    def loss(b):
+        return np.maximum(0, 1 - best - b).sum() + costs @ np.maximum(0, 1 + negatives + b)
+
+    assert loss(bias) <= min(loss(b) for b in np.linspace(-4, 4, 4001)) + 1e-9
+
+
+def test_median_gamma_is_five_over_the_median_squared_distance():
+    X = np.array([[0.0], [1.0], [3.0]])  # squared distances 1, 4 and 9
+    assert resolve_gamma("median", X) == pytest.approx(5 / 4)
+    assert resolve_gamma(0.7, X) == 0.7
+
+
+def test_box_is_widened_by_the_tail_of_a_gaussian():
+    values = np.array([[0.0], [2.0]])  # spread 1
+    low, high = apr.widen(values, 0.01, 0.5)
+    np.testing.assert_allclose([low[0], high[0]], [-2.5758 / 2, 2 + 2.5758 / 2], atol=1e-4)
+
+
+def test_softness_is_in_units_of_the_distance_to_the_nearest_component():
+    bags, y, _ = make_problem()
+    model = PPMM(5, softness=3.0, scale=None, probability=False, random_state=0).fit(bags, y)
+    d = ((bags.instances[:, None] - model.centres_) ** 2).sum(-1)
+    assert model.variance_ == pytest.approx(3.0 * d.min(axis=1).mean())
+    counts = np.bincount(d.argmin(axis=1), minlength=5)
+    np.testing.assert_allclose(np.exp(model.log_weights_), (counts + 1) / (bags.n_instances + 5))

@@ -84,8 +84,8 @@ def discriminating(negatives: Floats, low: Floats, high: Floats, margin: Floats)
 def widen(values: Floats, miss: float, width: float) -> tuple[Floats, Floats]:
     """Bounds that a new positive passes below or above with probability ``miss / 2`` each.
 
-    The density of each feature is the mean of Gaussians around the chosen instances, whose
-    width is ``width`` times the spread of the values; at least one bound never cuts the values.
+    The outermost chosen instances carry Gaussians whose width is ``width`` times the spread of
+    the values, and the bounds lie where these have fallen to that probability.
     """
     spread = values.std(axis=0)
     reach = norm.ppf(1 - miss / 2) * width * np.where(spread > 0, spread, 1.0)

@@ -65,7 +65,7 @@ class _Voting(InstanceComparator):
             [self._links(d, own=rows.start) for rows, d in self._distances(bags.instances)]
         ).tocsr()
         self.votes_ = self._opinions(y, bags.offsets, links)
-        # Half of the training bags' best instances lie above the threshold of each class.
+        # Votes are mostly negative, so zero is no threshold; midway between the classes is.
         scores = segments.max(links @ self.votes_, bags.offsets)
         self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
 
