@@ -22,12 +22,14 @@ from sklearn.utils.parallel import Parallel, delayed
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL
 from bagwise.evaluate import BagFolds, bag_metrics, instance_metrics
 from bagwise.evaluate.run import load_dataset
+from bagwise.models.presets import preset
+from bagwise.models.variational import NoisyMax
 
 TITLE = "Learning curves: bound and score per iteration"
 MODELS = {
-    "VGPMIL, authors' settings": VGPMIL(schedule="paper", H=1e12, init="half"),
-    "VGPMIL, paper's schedule": VGPMIL(schedule="paper"),
-    "VGPMIL, damped": VGPMIL(schedule="damped"),
+    "VGPMIL, authors' settings": preset("vgpmil-authors"),
+    "VGPMIL, paper's schedule": VGPMIL(likelihood=NoisyMax(schedule="paper")),
+    "VGPMIL, damped": VGPMIL(likelihood=NoisyMax(schedule="damped")),
     "VGPMIL, witness": VGPMIL(likelihood="witness"),
     "LM-VGPMIL": LMVGPMIL(),
     "G-VGPMIL": GVGPMIL(),

@@ -40,7 +40,7 @@ def _single() -> Any:
 
 
 def _with_misvm() -> Any:
-    return MICRF(C="cv", cv=3, extra_unaries=[MISVM(C=10)])
+    return MICRF(C="cv", cv=3, extra_unaries=[MISVM(C=10, scale=None, probability=False)])
 
 
 MODELS: dict[str, Callable[[], Any]] = dict(

@@ -35,10 +35,10 @@ LOADERS = {
 }
 # All with the RBF kernel, gamma = 1 / (features x variance), C = 10.
 MODELS = {
-    "MI-SVM": MISVM("MI", C=10),
-    "MI-SVM, slack per instance": MISVM("MI", C=10, slack="instance"),
-    "mi-SVM": MISVM("mi", C=10),
-    "set kernel": SetKernelSVM(C=10),
+    "MI-SVM": MISVM("MI", C=10, probability=False),
+    "MI-SVM, slack per instance": MISVM("MI", C=10, slack="instance", probability=False),
+    "mi-SVM": MISVM("mi", C=10, probability=False),
+    "set kernel": SetKernelSVM(C=10, probability=False),
     "single instance SVM": SingleInstance(SVC(C=10)),
 }
 PUBLISHED = {

@@ -73,7 +73,7 @@ def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, tmp_path):  #
     here = fit(on_disk, driver="serial", **again, callback=lambda told: seen.append(told.n_iter))
     assert seen[0] == 4
     assert_same_fit(here, serial, bags)
-    on_workers = VGPMIL(**OPTIONS, driver="dask").fit(*on_disk)
+    on_workers = fit(on_disk, driver="dask")
     np.testing.assert_allclose(
         on_workers.predict_proba_instances(on_disk[0]),
         serial.predict_proba_instances(bags),

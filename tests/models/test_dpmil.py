@@ -8,7 +8,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import log_loss
 from sklearn.mixture import BayesianGaussianMixture
 
-from bagwise import DPMIL, Bags, InstanceTransformer, load, make_pipeline, save
+from bagwise import Bags, InstanceTransformer, load, make_pipeline, save
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
 from bagwise.models import dpmil as module
@@ -16,6 +16,7 @@ from bagwise.models import dpmil_start
 from bagwise.models.base import TrainingData
 from bagwise.models.drivers import Serial
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import DPMIL
 from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
 
 

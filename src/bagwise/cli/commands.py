@@ -310,17 +310,11 @@ def info(arguments: Namespace) -> int:
 
 # What several commands share.
 
-# Who reads a report wants probabilities to believe, also of bags with thousands of instances,
-# where independent instances would make every bag positive.
-_DEFAULTS = {"calibrate": True, "bag_rule": "max"}
-
 
 def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
-    from bagwise.models.registry import find, load_class, make_model
+    from bagwise.models.registry import make_model
 
-    known = load_class(find(name))._get_param_names()
-    defaults = {key: value for key, value in _DEFAULTS.items() if key in known}
-    return make_model(name, random_state=seed, **{**defaults, **given})
+    return make_model(name, **{"random_state": seed, **given})
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def demo(arguments: Namespace) -> int:
     commands = [
         (
             "2. Train",
-            f"fit --bags {place}/train --labels {place}/train.csv --positive nine --model vgpmil "
+            f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
             f"--set n_inducing=100 --set scale=global --cv 5 --out {place}/model.bagwise",
         ),
         (

@@ -186,7 +186,7 @@ def _fit(commands: Any) -> None:
     )
     model = command.add_argument_group("model")
     model.add_argument(
-        "--model", default="vgpmil", metavar="NAME", help="which model (default: vgpmil)"
+        "--model", default="auto", metavar="NAME", help="which model (default: auto)"
     )
     model.add_argument(
         "--set",
@@ -261,7 +261,7 @@ def _compare(commands: Any) -> None:
     )
     command.add_argument(
         "--models",
-        default="vgpmil,misvm,statistics",
+        default="auto,misvm,statistics",
         metavar="A,B,...",
         help="which models (default: vgpmil,misvm,statistics)",
     )

@@ -230,7 +230,7 @@ def _as_models(models: Any) -> dict[str, Any]:
         names = [models] if isinstance(models, str) else list(models)
         names = list(MODELS) if names == ["all"] else names
         # No seed yet: the repetition's seed is filled in.
-        named = {name: make_model(name, random_state=None) for name in names}
+        named = {name: make_model(name) for name in names}
     if not named:
         raise ValueError("at least one model is needed; got none.")
     return named

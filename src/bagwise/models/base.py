@@ -8,14 +8,22 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
+from bagwise.core.arrays import Array
+
+# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
+BagsLike = Bags | Sequence[Array] | Array
+InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
+RandomState = int | np.random.RandomState | None
 
 
 class TrainingData(NamedTuple):

@@ -66,13 +66,11 @@ def test_sklearn(estimator, check):
 
 @pytest.mark.parametrize("name", comparators.__all__)
 def test_scaling_is_inside_the_model(name):
-    """With scale="standard" the units of the features do not matter."""
+    """With scale="feature" the units of the features do not matter."""
     bags, y, _ = make_problem()
     units = np.array([1e-3, 1.0, 1e3])
-    plain = make(name, scale="standard", probability=False).fit(bags, y)
-    other = make(name, scale="standard", probability=False).fit(
-        bags.map(lambda X: X * units + 5), y
-    )
+    plain = make(name, scale="feature", probability=False).fit(bags, y)
+    other = make(name, scale="feature", probability=False).fit(bags.map(lambda X: X * units + 5), y)
     np.testing.assert_allclose(
         plain.decision_function(bags),
         other.decision_function(bags.map(lambda X: X * units + 5)),

@@ -16,8 +16,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.distances import bag_distances
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
 
 
 def box_size(X: Floats) -> float:
@@ -110,7 +112,7 @@ class APR(InstanceComparator):
         Width of the Gaussians with which the box is widened, in spreads of the chosen instances.
     max_iter : int
         Most rounds of growing and choosing features.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -150,7 +152,7 @@ class APR(InstanceComparator):
         width: float = 0.3,
         max_iter: int = 10,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

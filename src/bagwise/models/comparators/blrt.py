@@ -15,8 +15,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
+from bagwise.models.scaling import Scale
 
 
 def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
@@ -37,7 +39,7 @@ class BLRT(Comparator):
         Trees.
     n_thresholds : int
         Values drawn per feature.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
     probability, calibration, cv
@@ -70,7 +72,7 @@ class BLRT(Comparator):
         n_estimators: int = 200,
         n_thresholds: int = 16,
         *,
-        scale: str | None = None,
+        scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -96,5 +98,5 @@ class BLRT(Comparator):
     def _embed(self, bags: Bags) -> Floats:
         return shares_above(bags.instances, bags.offsets, self.thresholds_)
 
-    def _bag_scores(self, bags: Bags) -> Floats:
+    def _raw_scores(self, bags: Bags) -> Floats:
         return forest_log_odds(self.trees_, self._embed(bags))

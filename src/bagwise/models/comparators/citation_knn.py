@@ -13,8 +13,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.distances import bag_distances
-from bagwise.models.comparators.common import Floats, Ints, PairwiseComparator
+from bagwise.models.comparators.common import PairwiseComparator
+from bagwise.models.scaling import Scale
 
 # Distances are told apart down to this share of the mean squared length of an instance.
 _UNIT = 1e-9
@@ -57,7 +59,7 @@ class CitationKNN(PairwiseComparator):
         R: nearest bags that vote.
     n_citers : int
         C: a training bag votes too when the new bag ranks among its C nearest.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         How features are scaled before distances are taken. The musk sets are all of one unit,
         and the paper leaves them as they are.
     probability : bool
@@ -94,7 +96,7 @@ class CitationKNN(PairwiseComparator):
         n_references: int = 2,
         n_citers: int = 4,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,

@@ -12,9 +12,9 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats
 from bagwise.models.calibrated import BestInstanceClassifier
 from bagwise.models.comparators.citation_knn import CitationKNN
-from bagwise.models.comparators.common import Floats
 
 # Votes come first; among equal votes the nearer side decides.
 _TIE_BREAK = 1e-3
@@ -51,15 +51,14 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     _parameter_constraints: ClassVar[dict[str, Any]] = CitationKNN._parameter_constraints
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        return self._bag_scores(self._scaled(bags))
+        return CitationKNN._raw_scores(self, bags)
 
     def _raw_instance_scores(self, bags: Bags) -> Floats:
-        scaled = self._scaled(bags)
-        alone = Bags(scaled.instances, np.arange(scaled.n_instances + 1))
+        alone = Bags(bags.instances, np.arange(bags.n_instances + 1))
         distances = self._compare(alone)  # [N, B]
         standing = self._score(self.rule_, distances) + _TIE_BREAK * self._nearer(distances)
-        best = segments.max(standing, scaled.offsets)
-        return standing + segments.spread(self._bag_scores(scaled) - best, scaled.offsets)
+        best = segments.max(standing, bags.offsets)
+        return standing + segments.spread(self._raw_scores(bags) - best, bags.offsets)
 
     def _nearer(self, distances: Floats) -> Floats:
         """From -1, at a negative bag, to +1, at a positive one, [N]."""

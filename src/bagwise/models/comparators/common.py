@@ -9,33 +9,28 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
-from sklearn.utils._param_validation import StrOptions
+from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import to_numpy
-from bagwise.models.base import TrainingData
+from bagwise.core.arrays import Floats, Ints, to_numpy
+from bagwise.models.base import BagsLike, InstanceLabels, TrainingData
 from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.embedded import make_examples
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from bagwise.models.scaled import ScalesFeatures
 
 
-class Comparator(CalibratedClassifier):
+class Comparator(ScalesFeatures, CalibratedClassifier):
     """A bag classifier with ``scale``, ``probability``, ``calibration`` and ``cv``.
 
-    A subclass implements ``_learn(bags, y)`` and ``_bag_scores(bags)``, both on scaled bags.
+    A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
     """
 
     _common_constraints: ClassVar[dict[str, Any]] = {
-        "scale": [StrOptions({"standard", "range"}), None],
+        **ScalesFeatures._scale_constraints,
         **CalibratedClassifier._calibration_constraints,
     }
-    scale: str | None
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> Self:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
         """Fit on labelled bags.
 
         Parameters
@@ -47,7 +42,6 @@ class Comparator(CalibratedClassifier):
             from a bag of one; the others check the labels and do not use them.
         """
         data = self._validate_fit(bags, y, instance_labels)
-        self._set_scaler(data.bags)
         self._learn(*self._training_bags(data))
         self._calibrate(data)
         return self
@@ -56,26 +50,13 @@ class Comparator(CalibratedClassifier):
         """Learn from scaled bags and their codes 0 and 1."""
         raise AttributeError(f"{type(self).__name__} does not learn")
 
-    def _bag_scores(self, bags: Bags) -> Floats:
-        """Score of each scaled bag; > 0 means positive."""
-        raise AttributeError(f"{type(self).__name__} has no scores of bags")
-
-    def _raw_scores(self, bags: Bags) -> Floats:
-        return self._bag_scores(self._scaled(bags))
-
     def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
-        return self._scaled(data.bags), data.y
-
-    def _set_scaler(self, bags: Bags) -> None:
-        if self.scale is None:
-            self.scaler_ = None
-        else:
-            scaler = StandardScaler() if self.scale == "standard" else MinMaxScaler()
-            self.scaler_ = scaler.fit(to_numpy(bags.instances[:]))
+        return data.bags, data.y
 
     def _scaled(self, bags: Bags) -> Bags:
-        X = to_numpy(bags.instances[:])
-        return Bags(X if self.scaler_ is None else self.scaler_.transform(X), bags.offsets)
+        """Scaled instances as one array in memory, in float64."""
+        scaled = super()._scaled(bags)
+        return Bags(to_numpy(scaled.instances[:]), scaled.offsets)
 
 
 class InstanceComparator(BestInstanceClassifier, Comparator):
@@ -89,15 +70,14 @@ class InstanceComparator(BestInstanceClassifier, Comparator):
         raise AttributeError(f"{type(self).__name__} has no scores of instances")
 
     def _raw_instance_scores(self, bags: Bags) -> Floats:
-        return self._instance_scores(self._scaled(bags).instances)
+        return self._instance_scores(bags.instances)
 
     def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
         examples = make_examples(data)
-        scaled = self._scaled(data.bags)
-        if len(examples) == len(scaled):
-            return scaled, data.y
+        if len(examples) == len(data.bags):
+            return data.bags, data.y
         codes = (examples.signs > 0).astype(np.int64)
-        return Bags(scaled.instances[examples.rows], examples.offsets), codes
+        return Bags(data.bags.instances[examples.rows], examples.offsets), codes
 
 
 class PairwiseComparator(Comparator):
@@ -141,5 +121,5 @@ class PairwiseComparator(Comparator):
             scores[test] = self._score(rule, self._training_matrix[np.ix_(test, train)])
         return self._complete(scores)
 
-    def _bag_scores(self, bags: Bags) -> Floats:
+    def _raw_scores(self, bags: Bags) -> Floats:
         return self._score(self.rule_, self._compare(bags))

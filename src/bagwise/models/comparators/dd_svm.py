@@ -16,7 +16,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
     draw_starts,
@@ -24,6 +25,7 @@ from bagwise.models.comparators.diverse_density import (
     scaled_distances,
 )
 from bagwise.models.comparators.em_dd import em
+from bagwise.models.scaling import Scale
 
 
 def select_prototypes(concepts: list[Concept]) -> list[Concept]:
@@ -59,7 +61,7 @@ class DDSVM(Comparator):
         Most turns of a search.
     C, gamma
         Of the RBF machine on standardised distances; see scikit-learn's SVC.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
     probability, calibration, cv
@@ -97,7 +99,7 @@ class DDSVM(Comparator):
         *,
         C: float = 1.0,
         gamma: Any = "scale",
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -136,5 +138,5 @@ class DDSVM(Comparator):
             ]
         )
 
-    def _bag_scores(self, bags: Bags) -> Floats:
+    def _raw_scores(self, bags: Bags) -> Floats:
         return self.svc_.decision_function(self.distance_scaler_.transform(self._distances(bags)))

@@ -17,8 +17,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
 
 # Least q: an instance at the concept itself is positive with a little less than certainty.
 _LEAST = 1e-9
@@ -111,7 +113,7 @@ class DiverseDensity(InstanceComparator):
         first scales. The paper starts from all.
     max_iter : int
         Most steps of L-BFGS per start.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -145,7 +147,7 @@ class DiverseDensity(InstanceComparator):
         n_starts: int = 5,
         max_iter: int = 50,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

@@ -15,7 +15,8 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
     draw_starts,
@@ -24,6 +25,7 @@ from bagwise.models.comparators.diverse_density import (
     nearest_loss,
     scaled_distances,
 )
+from bagwise.models.scaling import Scale
 
 
 def most_likely(bags: Bags, point: Floats, scales: Floats) -> Ints:
@@ -70,7 +72,7 @@ class EMDD(InstanceComparator):
         Instances of positive bags to start from, spread over the bags.
     max_iter : int
         Most turns of each start.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
     probability, calibration, cv
@@ -108,7 +110,7 @@ class EMDD(InstanceComparator):
         n_starts: int = 10,
         max_iter: int = 20,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

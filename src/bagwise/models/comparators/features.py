@@ -8,8 +8,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.metrics.pairwise import rbf_kernel
 
+from bagwise.core.arrays import Floats
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Floats
 
 # The kernel of a "median" gamma falls to exp(-5) at the median distance.
 _NARROWER = 5.0

@@ -19,7 +19,9 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
 
 
 def similarity_graph(X: Floats, k: int) -> sp.csr_array:
@@ -70,7 +72,7 @@ class GICF(InstanceComparator):
         Neighbours of each instance in the graph of similarities; the paper takes all pairs.
     max_iter : int
         Most steps of L-BFGS.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -105,7 +107,7 @@ class GICF(InstanceComparator):
         n_neighbors: int = 10,
         max_iter: int = 200,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

@@ -18,9 +18,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features
+from bagwise.models.scaling import Scale
 
 
 def softmax_loss(
@@ -70,7 +72,7 @@ class GPMIL(InstanceComparator):
     n_inducing : int
     max_iter : int
         Most steps of L-BFGS.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places inducing points.
     probability, calibration, cv
@@ -113,7 +115,7 @@ class GPMIL(InstanceComparator):
         n_inducing: int = 200,
         max_iter: int = 200,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -167,7 +169,7 @@ class GPMIL(InstanceComparator):
         return self._shrunk(phi @ self.weights_, phi)
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        phi = self._features().with_bias(self._scaled(bags).instances)
+        phi = self._features().with_bias(bags.instances)
         f = self.sharpness * (phi @ self.weights_)
         top = segments.logsumexp(f, bags.offsets) / self.sharpness
         share = segments.softmax(f, bags.offsets)

@@ -18,8 +18,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features, resolve_gamma
+from bagwise.models.scaling import Scale
 
 # Instances kept of each negative bag, so that machines stay small.
 MOST_PER_BAG = 20
@@ -84,7 +86,7 @@ class _KISVM(InstanceComparator):
         n_components: int = 200,
         max_iter: int = 8,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -180,7 +182,7 @@ class BagKISVM(_KISVM):
         Landmarks of the Nyström features in which the kernel is computed.
     max_iter : int
         Most cutting planes.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the landmarks.
     probability, calibration, cv
@@ -226,7 +228,7 @@ class InstanceKISVM(_KISVM):
         Landmarks of the Nyström features in which the kernel is computed.
     max_iter : int
         Most cutting planes.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the landmarks.
     probability, calibration, cv

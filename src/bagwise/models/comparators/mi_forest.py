@@ -18,8 +18,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
+from bagwise.models.scaling import Scale
 
 
 def draw_labels(scores: Floats, offsets: Ints, y: Ints, temperature: float, rng: Any) -> Ints:
@@ -50,7 +52,7 @@ class MIForest(InstanceComparator):
         The temperature falls geometrically from one to the other.
     min_samples_leaf : int
         Instances that a leaf needs; with one, a tree only repeats the labels it was grown on.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
     probability, calibration, cv
@@ -93,7 +95,7 @@ class MIForest(InstanceComparator):
         last_temperature: float = 0.2,
         min_samples_leaf: int = 2,
         *,
-        scale: str | None = None,
+        scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

@@ -18,9 +18,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_kernel
-from bagwise.models.comparators.common import Comparator, Floats, Ints, PairwiseComparator
+from bagwise.models.comparators.common import Comparator, PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
+from bagwise.models.scaling import Scale
 
 
 def clique_weights(x: Floats) -> Floats:
@@ -89,7 +91,7 @@ class MiGraph(_GraphMachine):
     gamma : float or "median"
         Of the kernel ``exp(-gamma d²)`` between instances; "median" is five over the median
         squared distance.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -115,7 +117,7 @@ class MiGraph(_GraphMachine):
         C: float = 10.0,
         gamma: Any = "median",
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,
@@ -166,7 +168,7 @@ class MIGraph(_GraphMachine):
     n_edge_features : int
         Most landmarks of the Nyström features with which edges are summed; a bag of a thousand
         instances has up to a million edges, whose pairs nobody can afford.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the landmarks.
     probability, calibration, cv
@@ -204,7 +206,7 @@ class MIGraph(_GraphMachine):
         *,
         edge_gamma: float = 1.0,
         n_edge_features: int = 50,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,

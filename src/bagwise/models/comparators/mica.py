@@ -16,9 +16,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, l1_svm, segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ki_svm import MOST_PER_BAG, hardest
+from bagwise.models.scaling import Scale
 
 
 def project_to_simplex(v: Floats) -> Floats:
@@ -69,7 +71,7 @@ class MICA(InstanceComparator):
         Of the RBF kernel; "median" is five over the median squared distance.
     max_iter : int
         Most turns.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the anchors.
     probability, calibration, cv
@@ -118,7 +120,7 @@ class MICA(InstanceComparator):
         gamma: Any = "median",
         max_iter: int = 5,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

@@ -15,7 +15,9 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
 
 
 class Stump(NamedTuple):
@@ -72,7 +74,7 @@ class MILBoost(InstanceComparator):
         Rounds of boosting.
     learning_rate : float
         Share of each coefficient that is added.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         Stumps do not care about monotone scaling; it only keeps numbers tame.
     probability, calibration, cv
         As in `CitationKNN`.
@@ -108,7 +110,7 @@ class MILBoost(InstanceComparator):
         n_estimators: int = 100,
         learning_rate: float = 0.5,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

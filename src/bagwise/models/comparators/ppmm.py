@@ -20,8 +20,10 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import sq_distances
-from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.models.comparators.common import Comparator
+from bagwise.models.scaling import Scale
 
 
 def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
@@ -51,7 +53,7 @@ class PPMM(Comparator):
         many dimensions posteriors are otherwise 0 or 1.
     C : float
         Penalty of the machine with an RBF kernel on standard-scaled posteriors.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the components.
     probability, calibration, cv
@@ -98,7 +100,7 @@ class PPMM(Comparator):
         *,
         softness: float = 2.0,
         C: float = 3.0,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -152,6 +154,6 @@ class PPMM(Comparator):
         joint = self.log_weights_ - sq_distances(X, self.centres_) / (2 * self.variance_)
         return joint - logsumexp(joint, axis=1, keepdims=True)
 
-    def _bag_scores(self, bags: Bags) -> Floats:
+    def _raw_scores(self, bags: Bags) -> Floats:
         Z = p_posterior(self._log_posterior(bags.instances), bags.offsets, self.power_)
         return self.svc_.decision_function(Z / self.feature_scale_)

@@ -19,9 +19,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, rules, segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features
+from bagwise.models.scaling import Scale
 
 
 def first_positive(log_q: Floats, offsets: Ints, rng: Any) -> Ints:
@@ -72,7 +74,7 @@ class ProbitGP(InstanceComparator):
     n_inducing : int
     n_samples, n_burn_in : int
         Sweeps that are kept, and sweeps before them.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the sampler and of the inducing points.
     probability, calibration, cv
@@ -115,7 +117,7 @@ class ProbitGP(InstanceComparator):
         n_samples: int = 100,
         n_burn_in: int = 50,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -158,7 +160,7 @@ class ProbitGP(InstanceComparator):
         return odds
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        f = self._latent(self._scaled(bags).instances)
+        f = self._latent(bags.instances)
         none = np.exp(segments.sum(log_ndtr(-f), bags.offsets))  # [B, S]
         # 1 - p and p apart, so that neither end of the scale is rounded away.
         some = -np.expm1(segments.sum(log_ndtr(-f), bags.offsets))

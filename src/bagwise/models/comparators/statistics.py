@@ -12,9 +12,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.models.comparators.common import Comparator, Floats, Ints
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.pipeline import BagStatistics
+from bagwise.models.scaling import Scale
 
 
 class _OnStatistics(Comparator):
@@ -36,7 +38,7 @@ class _OnStatistics(Comparator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._grow(self.statistics_.transform(bags), y, seed)
 
-    def _bag_scores(self, bags: Bags) -> Floats:
+    def _raw_scores(self, bags: Bags) -> Floats:
         return self._score_rows(self.statistics_.transform(bags))
 
 
@@ -52,7 +54,7 @@ class StatisticsForest(_OnStatistics):
         Trees.
     statistics : sequence
         As in `BagStatistics`.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
     probability, calibration, cv
@@ -85,7 +87,7 @@ class StatisticsForest(_OnStatistics):
         n_estimators: int = 200,
         statistics: Sequence[Any] = ("mean", "max", "min", "std"),
         *,
-        scale: str | None = None,
+        scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -119,7 +121,7 @@ class StatisticsBoosting(_OnStatistics):
         Of each tree.
     statistics : sequence
         As in `BagStatistics`.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
         Of the features that each split may choose from, and of the bags each tree sees.
@@ -158,7 +160,7 @@ class StatisticsBoosting(_OnStatistics):
         max_depth: int = 3,
         statistics: Sequence[Any] = ("mean", "max", "min", "std"),
         *,
-        scale: str | None = None,
+        scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bagwise.models.comparators.common import Floats, Ints
+from bagwise.core.arrays import Floats, Ints
 
 
 class Trees(NamedTuple):

@@ -16,9 +16,11 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.squared import sq_distances
-from bagwise.models.comparators.common import Comparator, Floats, InstanceComparator, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
 
 # Distances are told apart down to this share of the mean squared length of an instance.
 _UNIT = 1e-9
@@ -99,7 +101,7 @@ class VotingFramework(_Voting):
     ----------
     n_neighbors : int
         k: how many instances each one cites.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -126,7 +128,7 @@ class VotingFramework(_Voting):
         self,
         n_neighbors: int = 5,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
@@ -155,7 +157,7 @@ class VotingWalk(_Voting):
         k: how many instances each one cites.
     restart : float
         Probability of returning to the bag's label.
-    scale : {"standard", "range"} or None
+    scale : {"feature", "global", None}
     probability, calibration, cv
         As in `CitationKNN`.
 
@@ -183,7 +185,7 @@ class VotingWalk(_Voting):
         n_neighbors: int = 5,
         restart: float = 0.3,
         *,
-        scale: str | None = "standard",
+        scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
         cv: Any = 3,
