@@ -13,6 +13,7 @@ from scipy.special import expit
 
 from bagwise.deep.attention import _CONSTRAINTS, _AttentionBase
 from bagwise.models.base import BagClassifier, InstanceClassifier, two_columns
+from bagwise.models.execution import Execution
 
 
 class _PoolingBase(_AttentionBase, BagClassifier):
@@ -61,7 +62,7 @@ class _FeaturePooling(_PoolingBase):
         max_epochs: int = 40,
         validation_fraction: float = 0.15,
         patience: int = 6,
-        device: str = "cpu",
+        execution: Execution | str | None = None,
         mixed_precision: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -75,7 +76,7 @@ class _FeaturePooling(_PoolingBase):
         self.max_epochs = max_epochs
         self.validation_fraction = validation_fraction
         self.patience = patience
-        self.device = device
+        self.execution = execution
         self.mixed_precision = mixed_precision
         self.random_state = random_state
         self.verbose = verbose
@@ -96,7 +97,7 @@ class MeanPoolingMIL(_FeaturePooling):
     Parameters
     ----------
     backbone, n_features, image_shape, learning_rate, weight_decay, batch_size, max_epochs,
-    validation_fraction, patience, device, mixed_precision, random_state, verbose
+    validation_fraction, patience, execution, mixed_precision, random_state, verbose
         As in `AttentionFeatures`.
 
     Attributes
@@ -128,7 +129,7 @@ class MaxPoolingMIL(_FeaturePooling):
     Parameters
     ----------
     backbone, n_features, image_shape, learning_rate, weight_decay, batch_size, max_epochs,
-    validation_fraction, patience, device, mixed_precision, random_state, verbose
+    validation_fraction, patience, execution, mixed_precision, random_state, verbose
         As in `AttentionFeatures`.
 
     Attributes
@@ -160,7 +161,7 @@ class DSMIL(_PoolingBase, InstanceClassifier):
     Parameters
     ----------
     backbone, n_features, attention_size, image_shape, learning_rate, weight_decay, batch_size,
-    max_epochs, validation_fraction, patience, device, mixed_precision, random_state, verbose
+    max_epochs, validation_fraction, patience, execution, mixed_precision, random_state, verbose
         As in `AttentionFeatures`.
 
     Attributes

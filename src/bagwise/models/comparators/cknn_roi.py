@@ -28,7 +28,8 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     and carries the score of the bag, the others less by what they lack in votes. Equal votes are
     told apart by the nearest positive and the nearest negative bag.
 
-    Parameters are those of `CitationKNN`.
+    Parameters are those of `CitationKNN`. Known instance labels are checked and not used: it is
+    bags that vote.
 
     Attributes
     ----------
