@@ -18,6 +18,8 @@ from bagwise.evaluate.metrics import expected_calibration_error
 from bagwise.models.registry import make_model
 
 TITLE = "DPMIL's bag probabilities, as published and calibrated: 5-fold, held out"
+PAPER = "DPMIL (bag probabilities)"
+NEEDS = ("bundled",)
 
 SETS = {"MUSK1": load_musk1, "Elephant": load_elephant, "Fox": load_fox}
 METRICS = ("log loss", "expected calibration error", "bag accuracy", "seconds to fit")

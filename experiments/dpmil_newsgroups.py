@@ -22,6 +22,8 @@ from bagwise import DPMIL, Bags, InstanceTransformer, make_pipeline
 from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
 
 TITLE = "DPMIL on 20 Newsgroups: instance AUC-PR, 10-fold by bag"
+PAPER = "DPMIL, Table 1"
+NEEDS = ("newsgroups",)
 
 PUBLISHED = {
     "alt_atheism": 0.67,

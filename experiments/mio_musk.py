@@ -23,6 +23,8 @@ from bagwise import MILES, MIO, datasets
 from bagwise.models.embedded import sweep
 
 TITLE = "MIO and MILES on the musk sets"
+PAPER = "MIO, Table 1 and Figure 3"
+NEEDS = ("bundled",)
 LOADERS = {"musk1": datasets.load_musk1, "musk2": datasets.load_musk2}
 PUBLISHED = {
     ("MIO", "musk1"): 0.883,

@@ -21,6 +21,8 @@ from bagwise.core import distances, l1_svm
 from bagwise.datasets import make_two_concept_bags
 
 TITLE = "Regret of MIO on a stream"
+PAPER = "MIO, Figure 2"
+NEEDS = ("synthetic",)
 LENGTHS = [250, 500, 1000, 2000, 4000, 8000]
 SIGMA, ALPHA, BETA, BIAS = 3.0, 0.1, 10.0, 10.0
 # Bags whose instances are the features of the comparator: about 130 over a 2-d space.

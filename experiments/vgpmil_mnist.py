@@ -21,6 +21,8 @@ from bagwise.models.variational import NoisyMax
 from experiments._held_out import main, measure, rows
 
 TITLE = "VGPMIL on MNIST bags (psi-VGPMIL paper, Tables 4 and 5)"
+PAPER = "psi-VGPMIL, Tables 4 and 5"
+NEEDS = ("mnist",)
 
 NAMES = (
     "instance accuracy",

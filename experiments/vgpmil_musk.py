@@ -19,6 +19,8 @@ from bagwise.models.presets import preset
 from experiments._held_out import cross_validate, main, rows
 
 TITLE = "VGPMIL on MUSK, held out (psi-VGPMIL paper, Tables 6 and 7)"
+PAPER = "psi-VGPMIL, Tables 6 and 7"
+NEEDS = ("bundled",)
 
 PUBLISHED = {
     ("VGPMIL", "MUSK1"): {"bag accuracy": 0.889, "bag AUC": 0.968},

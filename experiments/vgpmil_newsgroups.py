@@ -23,6 +23,8 @@ from bagwise.models.presets import preset
 from experiments._held_out import folds, main, measure
 
 TITLE = "VGPMIL and LM-VGPMIL on 20 Newsgroups (VGPMIL paper, Table 1 and supplement Table 5)"
+PAPER = "VGPMIL, Table 1"
+NEEDS = ("newsgroups",)
 
 PUBLISHED = {"VGPMIL": 0.652, "LM-VGPMIL": 0.728}
 

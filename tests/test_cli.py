@@ -76,7 +76,8 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     said = capsys.readouterr()
     assert "3-fold cross-validation" in said.out
     assert not said.err
-    assert sorted(p.name for p in out.iterdir()) == ["bags.csv", "instances.parquet", "report.html"]
+    names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
+    assert sorted(p.name for p in out.iterdir()) == names
     table = pd.read_csv(out / "bags.csv", dtype={"id": str})
     assert table.columns.tolist() == ["id", "probability", "std", "label"]
     truth = pd.read_csv(labels, dtype=str).set_index("slide_id")["label"]
@@ -373,7 +374,8 @@ def test_existing_outputs_are_kept_without_force(tmp_path, capsys, trained):
         refused(capsys, tmp_path, *words, names=path, says="exists already; pass --force")
         assert run(*words, "--force") == 0
     capsys.readouterr()
-    assert tree(tmp_path) == ["m", "o", "o/bags.csv", "o/instances.parquet", "o/report.html"]
+    names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
+    assert tree(tmp_path) == ["m", "o", *(f"o/{name}" for name in names)]
     (tmp_path / "o" / "mine.txt").write_text("precious")
     says = r"holds other files \(mine.txt\) and is not replaced"
     refused(capsys, tmp_path, *predict, "--force", names=tmp_path / "o", says=says)

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from bagwise import Bags
+from bagwise.evaluate import BagFolds, cross_validate
 from bagwise.files import Problem
 from bagwise.models.registry import make_model
 from bagwise.report import html
 from bagwise.report.data import data_warnings
-from bagwise.report.evaluation import Evaluation, cross_validate
+from bagwise.report.evaluation import Evaluation
 from bagwise.report.html import Report, render_report, write_report
 from bagwise.report.predictions import Predictions, predict_tables, write_predictions
 from tests.filing import arrays
@@ -30,7 +32,8 @@ def make_report(**change):
     bags = Bags(bags.instances, bags.offsets, bags.ids, columns={"coords": coords})
     y = np.array(["normal", "tumor"])[[t for *_, t in made]]
     model = make_model("vgpmil", n_inducing=20, calibrate=True, bag_rule="max").fit(bags, y)
-    evaluation = cross_validate(model, bags, y, n_splits=3)
+    folds = cross_validate(clone(model), bags, y, BagFolds(3, (0,)))
+    evaluation = Evaluation.from_folds(folds, "3-fold cross-validation")
     about = {"extra": {"name": "vgpmil", "remarks": ["a remark"]}, "steps": ["VGPMIL"]}
     made = predict_tables(model, bags)
     return Report(made, bags, about, y, evaluation, model.bound_history_)._replace(**change)
