@@ -229,6 +229,15 @@ def _functions(block: Block, q: Posterior, n_functions: int) -> tuple[Any, Any]:
     return concatenate(values), shrink
 
 
+def draw_functions(block: Block, q: Posterior, n_functions: int = N_FUNCTIONS) -> Any:
+    """Latent values of quasi-random functions from q at the instances of a block, [n, C].
+
+    The noise of the sparse approximation is integrated out: sigmoid of these values is the
+    expected sigmoid given the function.
+    """
+    return _functions(block, q, n_functions)[0]
+
+
 def _double(x: Any) -> Any:
     return x.double() if is_torch_array(x) else x.astype(np.float64, copy=False)
 
