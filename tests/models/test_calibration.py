@@ -12,6 +12,7 @@ from bagwise.models.variational.calibration import (
     LatentMap,
     bag_folds,
     beta_interval,
+    fit_instance_map,
     fit_map,
     held_out_values,
     instance_interval,
@@ -29,11 +30,21 @@ def test_moments_are_those_of_the_mapped_function():
     mean, var = np.array([-2.0, 0.5, 3.0]), np.array([0.1, 4.0, 9.0])
     latent_map = LatentMap(0.4, -0.7)
     p = latent_map.probabilities(mean, var)
-    draws = expit(0.4 * (mean + np.sqrt(var) * rng.normal(size=(200_000, 3))) - 0.7)
+    log_odds = 0.4 * mean / np.sqrt(1 + np.pi * var / 8) - 0.7
+    centre = log_odds * np.sqrt(1 + np.pi * 0.16 * var / 8)
+    draws = expit(centre + 0.4 * np.sqrt(var) * rng.normal(size=(200_000, 3)))
     np.testing.assert_allclose(np.exp(p.log_positive), draws.mean(0), atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+    np.testing.assert_allclose(np.exp(p.log_positive), expit(log_odds), atol=0.02)
     low, high = instance_interval(*latent_map.moments(mean, var), 0.9)
     np.testing.assert_allclose(((draws > low) & (draws < high)).mean(0), 0.9, atol=5e-3)
+
+
+def test_the_identity_changes_nothing_and_a_steep_map_widens_nothing():
+    mean, var = np.array([-2.0, 0.5]), np.array([0.1, 4.0])
+    for found, expected in zip(LatentMap().moments(mean, var), (mean, var), strict=True):
+        np.testing.assert_allclose(found, expected)
+    np.testing.assert_array_equal(LatentMap(3.0, 0.0).moments(mean, var)[1], var)
 
 
 def test_beta_interval_has_the_moments_and_the_level():
@@ -69,7 +80,7 @@ def simulated(rng, rule, n_bags, slope, intercept):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     functions = 2 * rng.normal(size=(offsets[-1], 1)) + 0.5 * rng.normal(size=(offsets[-1], 16))
     mean = functions.mean(1) if rule == "joint" else functions[:, 0]
-    held_out = HeldOut(mean, np.full(offsets[-1], 0.25), offsets, functions)
+    held_out = HeldOut(mean, np.full(offsets[-1], 0.25), offsets, functions, np.ones(len(mean)))
     z = rule_log_odds(held_out, rule, LatentMap(slope, intercept))
     return held_out, (rng.random(n_bags) < expit(z)).astype(int)
 
@@ -85,7 +96,7 @@ def test_a_known_map_is_found(rule):
 def test_rules_agree_for_bags_of_one_sure_instance():
     rng = np.random.default_rng(0)
     f = rng.normal(size=(20, 1))
-    held_out = HeldOut(f[:, 0], np.zeros(20), np.arange(21), np.repeat(f, 4, axis=1))
+    held_out = HeldOut(f[:, 0], np.zeros(20), np.arange(21), np.repeat(f, 4, axis=1), np.ones(20))
     scores = [
         rule_log_odds(held_out, rule, LatentMap(0.5, 1.0)) for rule in ("max", "noisy-or", "joint")
     ]
@@ -235,3 +246,54 @@ def test_held_out_values_of_the_prior(problem):
     assert values.functions is None
     with pytest.raises(ValueError, match="joint rule needs functions"):
         rule_log_odds(values, "joint", LatentMap())
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.5])
+def test_contrast_finds_the_level_of_the_instances(rate, together):
+    """Bags of 20; the positives are spread evenly, or each bag has its own rate."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 100)
+    own = rng.choice([0.2, 1.8], size=200) * rate if together else np.full(200, rate)
+    truth = np.repeat(y * own, 20) > rng.random(4000)
+    f = np.where(truth, 1.5, -1.5) + rng.normal(size=4000)
+    held_out = HeldOut(f, np.zeros(4000), np.arange(0, 4001, 20))
+    # Log-odds of the truth have slope 3; the map is told a little less.
+    found = fit_instance_map(held_out, y, LatentMap(2.8, 0.0))
+    assert found.positive_rate == pytest.approx(truth[2000:].mean(), abs=0.04)
+    bag = np.repeat(y.astype(float), 20)
+    p = found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).mean
+    assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
+    assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
+
+
+def test_known_instances_join_the_contrast():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 10)
+    truth = np.repeat(y, 10) * (np.arange(200) % 5 == 0)
+    f = 2.0 * truth - 1 + rng.normal(size=200)
+    held_out = HeldOut(f, np.zeros(200), np.arange(0, 201, 10))
+    free = fit_instance_map(held_out, y, LatentMap(2.0, 0.0))
+    told = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.where(truth == 1, 1, 0))
+    sure, hidden = (m.own.intercept for m in (told, free))
+    assert sure != hidden
+    negatives = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.zeros(200))
+    assert negatives.own.intercept < min(sure, hidden) - 2
+
+
+def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
+    rng = np.random.default_rng(0)
+    found = fit_instance_map(
+        HeldOut(rng.normal(size=40), np.ones(40), np.arange(0, 41, 4)),
+        np.arange(10) % 2,
+        LatentMap(0.7, 0.1),
+    )
+    mean, var = rng.normal(size=5), rng.uniform(1, 2, size=5)
+    bag, bag_std = np.full(5, 0.6), np.full(5, 0.2)
+    p = found.probabilities(mean, var, bag, bag_std)
+    assert np.all(p.mean < bag)
+    centre, spread = found.own.moments(mean, var)
+    own = expit(centre + np.sqrt(spread) * rng.normal(size=(100_000, 5)))
+    draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
+    np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)

@@ -4,7 +4,7 @@ Leaving a bag out at fixed sites is not enough: its label still sits in the site
 Here the model is fitted again without each fold of bags, from the start, on the projection that
 all fits share. The left-out bags' latent values f ~ N(mean, var) are then mapped to
 
-``f' = slope * f + intercept``,  slope >= 0,
+f' whose log-odds are ``slope * log-odds of f + intercept``, slope > 0,
 
 so that the bags they make under the model's own rule have the likelihood of their labels as
 large as possible. Everything that is reported follows from the one distribution of f':
@@ -39,21 +39,66 @@ _NODES = 20
 _MOST_INSTANCES = 100_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
 _LEAST_SPREAD = 1e-3
+# Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
+_WIDEST = 20.0
+_STEEPEST = 4.0
+
+
+class HeldOut(NamedTuple):
+    """Latent values of bags under models that were fitted without them."""
+
+    mean: Any  # [n]
+    var: Any  # [n]
+    offsets: Any  # [b + 1]
+    functions: Any = None  # [n, C] drawn from q, for the joint rule
+    shrink: Any = None  # [n] by which the noise r shrinks their values
+
+    def take(self, bags: Any) -> HeldOut:
+        """Only some bags, in the order given."""
+        rows, offsets = segments.take(self.offsets, bags)
+        functions, shrink = (x if x is None else x[rows] for x in (self.functions, self.shrink))
+        return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink)
 
 
 class LatentMap(NamedTuple):
-    """``f' = slope f + intercept``; the identity by default."""
+    """From f ~ N(mean, var) to f', whose log-odds are ``slope * log-odds + intercept``.
+
+    The log-odds of E sigmoid(f) are ``mean / sqrt(1 + pi var / 8)``, nearly (MacKay, 1992). They
+    are what is calibrated, so that the order of the probabilities stays. Where the slope is
+    below 1, the deviations of f from its mean shrink with it; a slope above 1 says that the
+    means are too timid and leaves them as they are. The default is the identity.
+    """
 
     slope: float = 1.0
     intercept: float = 0.0
 
+    @property
+    def spread(self) -> float:
+        """By how much the standard deviation of f shrinks."""
+        return min(self.slope, 1.0)
+
     def moments(self, mean: Any, var: Any) -> tuple[Any, Any]:
         """Mean and variance of f' from those of f."""
-        return self.slope * mean + self.intercept, self.slope**2 * var
+        new_var = self.spread**2 * var
+        log_odds = self.slope * (mean / _widening(var)) + self.intercept
+        return log_odds * _widening(new_var), new_var
+
+    def functions(self, held_out: HeldOut) -> Any:
+        """Functions drawn from q, mapped, [n, C]."""
+        drawn = held_out.functions
+        if drawn is None or held_out.shrink is None:
+            raise ValueError("the joint rule needs functions drawn from q(f); got None.")
+        mean, _ = self.moments(held_out.mean, held_out.var)
+        deviation = drawn - drawn.mean(1, keepdims=True)
+        return (held_out.shrink * mean)[:, None] + self.spread * deviation
 
     def probabilities(self, mean: Any, var: Any) -> SigmoidMoments:
         """Moments of sigmoid(f') for every instance."""
         return sigmoid_moments(*self.moments(mean, var))
+
+
+def _widening(var: Any) -> Any:
+    return (1 + np.pi / 8 * var) ** 0.5
 
 
 class Interval(NamedTuple):
@@ -138,21 +183,6 @@ def positive_fraction(mean: Any, var: Any, functions: Any, offsets: Any) -> Frac
     return Fraction(centre, np.sqrt(between + within))
 
 
-class HeldOut(NamedTuple):
-    """Latent values of bags under models that were fitted without them."""
-
-    mean: Any  # [n]
-    var: Any  # [n]
-    offsets: Any  # [b + 1]
-    functions: Any = None  # [n, C] drawn from q, for the joint rule
-
-    def take(self, bags: Any) -> HeldOut:
-        """Only some bags, in the order given."""
-        rows, offsets = segments.take(self.offsets, bags)
-        functions = None if self.functions is None else self.functions[rows]
-        return HeldOut(self.mean[rows], self.var[rows], offsets, functions)
-
-
 def bag_folds(y: Any, n_folds: int = 5, random_state: Any = 0) -> Any:
     """Fold of every bag, stratified by label; as many as the rarer class has bags, at least 2.
 
@@ -235,9 +265,7 @@ def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> An
     if rule != "joint":
         p = sigmoid_moments(*latent_map.moments(held_out.mean, held_out.var), n_nodes=_NODES)
         return bag_log_odds(p.log_odds, held_out.offsets, rule)
-    if held_out.functions is None:
-        raise ValueError("the joint rule needs functions drawn from q(f); got None.")
-    f = latent_map.slope * held_out.functions + latent_map.intercept  # [n, C]
+    f = latent_map.functions(held_out)
     log_none = -segments.sum(np.logaddexp(0.0, f), held_out.offsets)
     none, some = np.exp(log_none).mean(1), -np.expm1(log_none).mean(1)
     tiny = np.finfo(np.float64).tiny
@@ -277,10 +305,15 @@ def fit_map(
     target = _smoothed(y)
     rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
     given = None if known is None else np.asarray(known, dtype=np.float64)[rows]
-    spread = float(np.std(held_out.mean)) or 1.0
+    # Bags are decided near their largest values: about these slope and intercept hardly interact.
+    top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
+    centre, spread = float(np.mean(top)), float(np.std(top)) or 1.0
 
-    def loss(slope: float, intercept: float) -> float:
-        latent_map = LatentMap(slope, intercept)
+    def about_centre(slope: float, level: float) -> LatentMap:
+        return LatentMap(slope / spread, level - slope / spread * centre)
+
+    def loss(slope: float, level: float) -> float:
+        latent_map = about_centre(slope, level)
         z = rule_log_odds(held_out, rule, latent_map)
         value = float(np.sum(np.logaddexp(0.0, z) - target * z))
         if given is not None and len(rows):
@@ -289,24 +322,24 @@ def fit_map(
             value += float(np.sum(np.logaddexp(0.0, log_odds) - given * log_odds))
         return value
 
-    def best_intercept(slope: float) -> tuple[float, float]:
-        centre = slope * float(np.mean(held_out.mean))
-        found = minimize_scalar(
-            lambda b: loss(slope, b - centre), bounds=(-30.0, 30.0), method="bounded"
+    def best_level(slope: float) -> Any:
+        return minimize_scalar(
+            lambda level: loss(slope, level), bounds=(-_WIDEST, _WIDEST), method="bounded"
         )
-        return float(found.x) - centre, float(found.fun)
 
-    flat = best_intercept(0.0)[1]
-    found = minimize(
-        lambda x: loss(x[0] / spread, x[1]),
-        np.array([min(spread, 1.0), 0.0]),
-        method="L-BFGS-B",
-        bounds=[(0.0, None), (None, None)],
+    flat, start = best_level(0.0), best_level(1.0)
+    # Two numbers, and a loss that is flat far away: a simplex from a sensible start is safe.
+    best = minimize(
+        lambda x: loss(float(np.exp(x[0])), float(x[1])),
+        np.array([0.0, float(start.x)]),
+        method="Nelder-Mead",
+        bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
+        options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
     )
-    gain = flat - float(found.fun)
+    gain = float(flat.fun - best.fun)
     factor = max(0.0, 1 - 1 / (2 * gain)) if gain > 0 else 0.0
-    slope = max(factor * float(found.x[0]), _LEAST_SPREAD) / spread
-    return LatentMap(slope, best_intercept(slope)[0])
+    slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
+    return about_centre(slope, float(best_level(slope).x))
 
 
 def _smoothed(y: Any) -> Any:
@@ -327,21 +360,107 @@ def _thinned(held_out: HeldOut, y: Any, known: Any, random_state: Any) -> tuple[
     return held_out.take(chosen), y[chosen], None if known is None else np.asarray(known)[rows]
 
 
+class ProbabilityMoments(NamedTuple):
+    """Mean and standard deviation of a probability."""
+
+    mean: Any
+    std: Any
+
+
+class InstanceMap(NamedTuple):
+    """What bag labels say about instances, by contrast between positive and negative bags.
+
+    ``own`` maps f to the chance that an instance of a *positive* bag is positive.
+    """
+
+    own: LatentMap
+    positive_rate: float  # of the instances in positive bags, as the contrast has it
+
+    def probabilities(self, mean: Any, var: Any, bag: Any, bag_std: Any) -> ProbabilityMoments:
+        """Mean and standard deviation of p(y = 1), given those of the bag of each instance, [n].
+
+        An instance is positive if its bag is and if it is one of its positives: the product of
+        two probabilities, taken to vary independently. It never exceeds that of the bag.
+        """
+        p = self.own.probabilities(mean, var)
+        own, std = np.exp(p.log_positive), p.std
+        product = bag * own
+        square = (bag**2 + bag_std**2) * (own**2 + std**2)
+        return ProbabilityMoments(product, np.sqrt(np.maximum(square - product**2, 0.0)))
+
+
+def fit_instance_map(
+    held_out: HeldOut, y: Any, bag_map: LatentMap, known: Any = None
+) -> InstanceMap:
+    """Level of the instances' probabilities, from the labels of the bags they lie in.
+
+    With p(z) the chance that an instance with log-odds z is positive and q the chance that a
+    negative one lies in a positive bag, an instance of a negative bag has likelihood
+    ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(slope z +
+    d) and q are identified as soon as some values of z belong to negatives alone; how many
+    positives a bag holds, and whether they come together, does not matter. The slope is the bag
+    map's: bags know it better than the few positives among many instances do. Known instance
+    labels (0 or 1; -1 where unknown) enter as they are. Values must be held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.calibration import HeldOut, LatentMap, fit_instance_map
+    >>> rng = np.random.default_rng(1)
+    >>> y = np.repeat([0, 1], 50)
+    >>> truth = np.repeat(y, 20) * (rng.random(2000) < 0.3)  # 30 % in positive bags
+    >>> f = 3 * truth - 1.5 + rng.normal(size=2000)
+    >>> held_out = HeldOut(f, np.zeros(2000), np.arange(0, 2001, 20))
+    >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
+    0.3
+    """
+    z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
+    label = segments.spread(np.asarray(y) == 1, held_out.offsets)
+    share = float(label.mean())
+    known = np.full(len(z), -1) if known is None else np.asarray(known)
+
+    def loss(x: Any) -> float:
+        level, q = x[0], share * expit(x[1])
+        log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
+        in_positive = np.where(known < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
+        in_negative = np.where(known < 0, log_n + np.log1p(-q), 0.0)
+        given = np.where(known == 1, log_p, np.where(known == 0, log_n, 0.0))
+        return -float(np.sum(np.where(label, in_positive, in_negative) + given))
+
+    # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
+    centre = -float(np.quantile(z, 0.9))
+    starts = [np.array([centre, a]) for a in (0.0, 3.0)]
+    search = {
+        "method": "Nelder-Mead",
+        "bounds": [(centre - _WIDEST, centre + _WIDEST), (-8.0, 8.0)],
+        "options": {"xatol": 1e-3, "fatol": 1e-3},
+    }
+    ends = [minimize(loss, start, **search) for start in starts]
+    level, logit = min(ends, key=lambda end: float(end.fun)).x
+    q = share * expit(logit)
+    # Of the instances in positive bags a share q / (1 - q) * (1 - share) / share is negative.
+    rate = 1 - q / (1 - q) * (1 - share) / share
+    own = LatentMap(bag_map.slope, float(level - np.log(q)))
+    return InstanceMap(own, float(np.clip(rate, 0.0, 1.0)))
+
+
 def held_out_values(
     blocks: Sequence[Block], q: Posterior, joint: bool = False, n_functions: int = 64
 ) -> HeldOut:
     """Latent moments of the bags of some blocks under q, and functions where a rule needs them."""
-    means, variances, sizes, functions = [], [], [], []
+    columns: list[list[Any]] = [[], [], [], []]
+    sizes = []
     for block in blocks:
         f = moments(block.A, block.r, q)
-        means.append(to_numpy(f.mean))
-        variances.append(to_numpy(f.var))
-        sizes.append(to_numpy(segments.lengths(block.labels.offsets)).astype(np.int64))
+        own = [f.mean, f.var]
         if joint:
-            functions.append(to_numpy(draw_functions(block, q, n_functions)))
+            own += draw_functions(block, q, n_functions)
+        for column, values in zip(columns, own, strict=False):
+            column.append(to_numpy(values))
+        sizes.append(to_numpy(segments.lengths(block.labels.offsets)).astype(np.int64))
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
-    drawn = np.concatenate(functions) if joint else None
-    return HeldOut(np.concatenate(means), np.concatenate(variances), offsets, drawn)
+    mean, var, functions, shrink = (np.concatenate(c) if c else None for c in columns)
+    return HeldOut(mean, var, offsets, functions, shrink)
 
 
 def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
@@ -349,16 +468,11 @@ def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
     order = np.argsort(np.concatenate([np.flatnonzero(folds == k) for k in range(len(parts))]))
     sizes = np.concatenate([segments.lengths(part.offsets) for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    drawn = (
-        None if parts[0].functions is None else np.concatenate([part.functions for part in parts])
+    mean, var, functions, shrink = (
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*(part[:2] + part[3:] for part in parts), strict=True)
     )
-    whole = HeldOut(
-        np.concatenate([part.mean for part in parts]),
-        np.concatenate([part.var for part in parts]),
-        offsets,
-        drawn,
-    )
-    return whole.take(order)
+    return HeldOut(mean, var, offsets, functions, shrink).take(order)
 
 
 def refit_folds(

@@ -206,10 +206,12 @@ def _normal_points(M: int, n: int) -> Any:
     return np.concatenate([z, -z], axis=1)
 
 
-def _functions(block: Block, q: Posterior, n_functions: int) -> tuple[Any, Any]:
-    """Latent values of functions drawn from q [n, C], and what the columns of A are shrunk by [n].
+def draw_functions(block: Block, q: Posterior, n_functions: int) -> tuple[Any, Any]:
+    """Latent values of functions drawn from q [n, C], and by what they are shrunk [n].
 
-    The spread of every instance is made exact, so that the draws only stand for correlations.
+    The noise r of the sparse approximation is integrated out by that factor: sigmoid of the
+    value is the expected sigmoid given the function. The spread of every instance is made
+    exact, so that the draws only stand for correlations.
     """
     shrink = 1 / (1 + math.pi / 8 * block.r) ** 0.5
     z = _normal_points(block.A[0].shape[0], n_functions)
@@ -227,15 +229,6 @@ def _functions(block: Block, q: Posterior, n_functions: int) -> tuple[Any, Any]:
         scale = (exact / at_least(drawn, 1e-300)) ** 0.5
         values.append(k[:, None] * (_double(chunk.T @ m)[:, None] + scale[:, None] * deviation))
     return concatenate(values), shrink
-
-
-def draw_functions(block: Block, q: Posterior, n_functions: int = N_FUNCTIONS) -> Any:
-    """Latent values of quasi-random functions from q at the instances of a block, [n, C].
-
-    The noise of the sparse approximation is integrated out: sigmoid of these values is the
-    expected sigmoid given the function.
-    """
-    return _functions(block, q, n_functions)[0]
 
 
 def _double(x: Any) -> Any:
@@ -259,7 +252,7 @@ def marginal_statistics(
     >>> marginal_statistics(block, prior(2), ExactOr()).linear.round(2).tolist()
     [0.15, 0.15]
     """
-    f, shrink = _functions(block, q, n_functions)
+    f, shrink = draw_functions(block, q, n_functions)
     curvature = bag_curvature(f, block.labels, likelihood)
     gradient, diagonal = shrink * curvature.gradient, shrink**2 * curvature.diagonal
     weighted = shrink * curvature.direction
@@ -299,7 +292,7 @@ def label_posterior(
 
     The gradient of log p(T | f) is the difference that the label makes to an instance.
     """
-    curvature = bag_curvature(_functions(block, q, n_functions)[0], block.labels, likelihood)
+    curvature = bag_curvature(draw_functions(block, q, n_functions)[0], block.labels, likelihood)
     return to_numpy(curvature.probability + curvature.gradient).clip(0.0, 1.0)
 
 
