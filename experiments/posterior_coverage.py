@@ -22,7 +22,7 @@ import pandas as pd
 from bagwise.models.drivers import total
 from bagwise.models.variational import ExactOr
 from bagwise.models.variational.marginal import label_posterior, marginal_statistics, refine
-from bagwise.models.variational.updates import Posterior, fit_whitened, make_blocks
+from bagwise.models.variational.updates import InducingPosterior, fit_whitened, make_blocks
 from experiments._held_out import main
 
 TITLE = "Posterior against an exact sampler"
@@ -59,7 +59,7 @@ def one_set(variance: float, seed: int, n_draws: int) -> list[dict[str, Any]]:
     ]
 
 
-def compare(q: Posterior, pi: Any, problem: Any, draws: Any) -> dict[str, float]:
+def compare(q: InducingPosterior, pi: Any, problem: Any, draws: Any) -> dict[str, float]:
     """Distances of one posterior from the draws."""
     mean = problem.A.T @ q.m
     sd = np.sqrt(((q.W @ problem.A) ** 2).sum(0) + problem.r)

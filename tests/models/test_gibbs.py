@@ -7,10 +7,10 @@ import pytest
 from scipy.special import expit
 from scipy.stats import chisquare, norm
 
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.likelihoods import (
     ExactOr,
     Inherited,
-    Labels,
     NoisyMax,
     SoftWitness,
 )
@@ -47,7 +47,7 @@ def bag_evidence(likelihood, p, y, known):
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=repr)
 def test_label_draws_equal_enumeration(likelihood):
     rng = np.random.default_rng(0)
-    labels = Labels(
+    labels = BagLabels(
         np.array([0, 3, 5, 8, 10]), np.array([1, 0, 1, 1]), np.array([-1] * 5 + [-1, 1, -1, 0, -1])
     )
     f = rng.normal(size=10)
@@ -99,7 +99,7 @@ def quadrature(A, r, labels, likelihood):
 def test_posterior_equals_quadrature(likelihood, slices):
     rng = np.random.default_rng(1)
     A, r = 1.5 * rng.normal(size=(1, 6)), rng.uniform(0, 1, 6)
-    labels = Labels(np.array([0, 2, 4, 6]), np.array([1, 0, 1]), np.array([-1] * 5 + [0]))
+    labels = BagLabels(np.array([0, 2, 4, 6]), np.array([1, 0, 1]), np.array([-1] * 5 + [0]))
     draws = gibbs.sample(A, r, labels, likelihood, rng, 2500, 50, slices)
     mean, sd, y = quadrature(A, r, labels, likelihood)
     assert draws.v.mean() == pytest.approx(mean, abs=0.08)
@@ -110,7 +110,7 @@ def test_posterior_equals_quadrature(likelihood, slices):
 def test_slice_steps_alone_equal_quadrature():
     rng = np.random.default_rng(2)
     A, r = 1.5 * rng.normal(size=(1, 4)), rng.uniform(0, 1, 4)
-    labels = Labels(np.array([0, 2, 4]), np.array([1, 0]), np.full(4, -1))
+    labels = BagLabels(np.array([0, 2, 4]), np.array([1, 0]), np.full(4, -1))
     v, f, kept = np.zeros(1), np.zeros(4), []
     for _ in range(3000):
         v, f = gibbs.elliptical_slice(v, f, A, r, labels, ExactOr(20.0), rng)
@@ -133,6 +133,6 @@ def test_ranks_of_the_truth_are_uniform():
 
 
 def test_a_likelihood_without_a_model_is_refused():
-    labels = Labels(np.array([0, 1]), np.array([1]), np.array([-1]))
+    labels = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1]))
     with pytest.raises(ValueError, match="generative"):
         gibbs.draw_labels(np.zeros(1), labels, SoftWitness(0.5), np.random.default_rng(0))

@@ -5,6 +5,7 @@ from bagwise.core import gaussians
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF, Constant, Linear, Matern32, Matern52, MultiScale
 from bagwise.core.linalg import cholesky
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Gamma, Sech
 from bagwise.models.variational.hyper import (
     KernelFit,
@@ -13,9 +14,9 @@ from bagwise.models.variational.hyper import (
     learn_kernel,
     log_normaliser,
 )
-from bagwise.models.variational.likelihoods import ExactOr, Labels, SoftWitness
+from bagwise.models.variational.likelihoods import ExactOr, SoftWitness
+from bagwise.models.variational.parts import Sites
 from bagwise.models.variational.updates import (
-    Sites,
     expect,
     fit_blocks,
     make_blocks,
@@ -146,7 +147,7 @@ def alternation(seed, kernel, likelihood, density, **options):
     X = rng.normal(size=(offsets[-1], 2))
     Z = X[rng.choice(len(X), 8, replace=False)]
     y = (np.maximum.reduceat(X[:, 0] + 0.5 * rng.normal(size=len(X)), offsets[:-1]) > 0.8) * 1
-    labels = Labels(offsets, y, np.full(len(X), -1))
+    labels = BagLabels(offsets, y, np.full(len(X), -1))
 
     def advance(kernel, before):
         A, r = project(kernel, X, Z, cholesky(kernel(Z, Z)))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bagwise.models.drivers import total
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.likelihoods import (
     ExactOr,
     Inherited,
-    Labels,
     NoisyMax,
     SoftWitness,
 )
@@ -18,10 +18,9 @@ from bagwise.models.variational.marginal import (
     marginal_statistics,
     refine,
 )
+from bagwise.models.variational.parts import Part
 from bagwise.models.variational.updates import (
-    Block,
-    Part,
-    Posterior,
+    InducingPosterior,
     fit_whitened,
     make_blocks,
     prior,
@@ -30,7 +29,7 @@ from bagwise.models.variational.updates import (
 gibbs = pytest.importorskip("tests.reference.gibbs", reason="needs the polyagamma package")
 
 LIKELIHOODS = [ExactOr(20.0), NoisyMax(1e12), SoftWitness(), Inherited()]
-LABELS = Labels(
+LABELS = BagLabels(
     np.array([0, 3, 5, 8, 10]), np.array([1, 0, 1, 1]), np.array([-1] * 5 + [-1, 1, -1, 0, -1])
 )
 
@@ -92,7 +91,9 @@ def drawn():
 
 def some_posterior(M):
     rng = np.random.default_rng(0)
-    return Posterior(rng.normal(size=M), np.tril(0.1 * rng.normal(size=(M, M))) + 0.5 * np.eye(M))
+    return InducingPosterior(
+        rng.normal(size=M), np.tril(0.1 * rng.normal(size=(M, M))) + 0.5 * np.eye(M)
+    )
 
 
 def test_statistics_are_additive(drawn):
@@ -110,7 +111,7 @@ def test_torch_equals_numpy(drawn):
     torch = pytest.importorskip("torch", reason="needs torch")
     q = some_posterior(12)
     (block,) = make_blocks(drawn.A, drawn.r, drawn.labels, chunk_size=10_000)
-    labels = Labels(*(torch.as_tensor(np.array(x)) for x in block.labels))
+    labels = BagLabels(*(torch.as_tensor(np.array(x)) for x in block.labels))
     tensors = Block((torch.as_tensor(np.array(block.A[0])),), torch.as_tensor(block.r), labels)
     for likelihood in (ExactOr(), SoftWitness(), Inherited()):
         expected = marginal_statistics(block, q, likelihood)
@@ -172,9 +173,9 @@ def test_mean_stays_where_asked(drawn):
 
 def test_no_direction_is_wider_than_four_times_its_prior():
     """A bag sure to be negative but labelled positive would widen q without end."""
-    labels = Labels(np.array([0, 2]), np.array([1]), np.full(2, -1))
+    labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
     (block,) = make_blocks(6.0 * np.eye(2), np.zeros(2), labels)
-    q = Posterior(np.array([-0.5, 0.5]), 0.05 * np.eye(2))
+    q = InducingPosterior(np.array([-0.5, 0.5]), 0.05 * np.eye(2))
     steps = refine(lambda q: marginal_statistics(block, q, ExactOr()), q, max_passes=40, tol=0.0)
     assert np.linalg.eigvalsh(steps.posterior.S).max() <= 4 + 1e-9
 
@@ -188,7 +189,7 @@ def test_a_step_too_far_is_taken_back():
         worse = -1000.0 * float(np.abs(at.m).sum())
         return marginal_statistics(block, q, ExactOr())._replace(bound=worse)
 
-    labels = Labels(np.array([0, 2]), np.array([1]), np.full(2, -1))
+    labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
     (block,) = make_blocks(np.eye(2), np.zeros(2), labels)
     outcome = refine(statistics, q, max_passes=5)
     np.testing.assert_array_equal(outcome.posterior.m, q.m)

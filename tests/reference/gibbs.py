@@ -18,10 +18,10 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import expit
 
 from bagwise.core import segments
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.likelihoods import (
     ExactOr,
     Inherited,
-    Labels,
     NoisyMax,
     SoftWitness,
 )
@@ -141,9 +141,10 @@ def sample(A, r, labels, likelihood, rng, n_draws=1000, burn_in=200, slices=5):
     """A chain of ``n_draws`` after ``burn_in`` sweeps, ``slices`` slice steps after each sweep.
 
     >>> import numpy as np
-    >>> from bagwise.models.variational.likelihoods import ExactOr, Labels
+    >>> from bagwise.models.variational.blocks import BagLabels
+    >>> from bagwise.models.variational.likelihoods import ExactOr
     >>> from tests.reference.gibbs import sample
-    >>> labels = Labels(np.array([0, 2]), np.array([1]), np.full(2, -1))
+    >>> labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
     >>> draws = sample(np.eye(2), np.zeros(2), labels, ExactOr(), np.random.default_rng(0), 50)
     >>> draws.f.shape
     (50, 2)
@@ -168,7 +169,7 @@ class Drawn(NamedTuple):
 
     A: np.ndarray  # [M, N]
     r: np.ndarray  # [N]
-    labels: Labels
+    labels: BagLabels
     f: np.ndarray  # [N]
     y: np.ndarray  # [N]
 
@@ -192,5 +193,5 @@ def draw_problem(rng, variance, sizes, *, n_inducing=30, n_features=2, H=100.0, 
     y = rng.random(len(f)) < expit(f)
     errs = rng.random(len(sizes)) < 1 / (H + 1)
     top = segments.max(y.astype(float), offsets) > 0
-    labels = Labels(offsets, (top ^ errs).astype(int), np.full(len(f), -1, dtype=np.int8))
+    labels = BagLabels(offsets, (top ^ errs).astype(int), np.full(len(f), -1, dtype=np.int8))
     return Drawn(A, r, labels, f, y)

@@ -42,15 +42,16 @@ from bagwise.core.arrays import (
     to_numpy,
 )
 from bagwise.models.drivers import total
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
     Inherited,
-    Labels,
     NoisyMax,
     SoftWitness,
 )
-from bagwise.models.variational.updates import Block, Part, Posterior, Statistics
+from bagwise.models.variational.parts import Part
+from bagwise.models.variational.updates import InducingPosterior, Statistics
 
 # Functions drawn from q: 64 leave an error of 0.01 in instance probabilities at variance 16.
 N_FUNCTIONS = 64
@@ -97,16 +98,16 @@ def has_marginal(likelihood: BagLikelihood) -> bool:
     return isinstance(likelihood, ExactOr | NoisyMax | SoftWitness | Inherited)
 
 
-def bag_curvature(f: Any, labels: Labels, likelihood: BagLikelihood) -> BagCurvature:
+def bag_curvature(f: Any, labels: BagLabels, likelihood: BagLikelihood) -> BagCurvature:
     """Evidence and derivatives at latent values ``f`` [n, C], averaged over the C functions.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bagwise.models.variational import ExactOr
-    >>> from bagwise.models.variational.likelihoods import Labels
+    >>> from bagwise.models.variational.blocks import BagLabels
     >>> from bagwise.models.variational.marginal import bag_curvature
-    >>> labels = Labels(np.array([0, 2]), np.array([1]), np.full(2, -1))
+    >>> labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
     >>> curvature = bag_curvature(np.zeros((2, 1)), labels, ExactOr(1e12))
     >>> np.exp(curvature.evidence).round(3).tolist()  # 1 - 1/2 * 1/2
     [0.75]
@@ -140,7 +141,7 @@ def bag_curvature(f: Any, labels: Labels, likelihood: BagLikelihood) -> BagCurva
     )
 
 
-def _certain_terms(f: Any, labels: Labels, inherited: Any, weight: Any) -> _Terms:
+def _certain_terms(f: Any, labels: BagLabels, inherited: Any, weight: Any) -> _Terms:
     """Instances that each have a label: their own where known, else ``inherited`` [n].
 
     ``weight`` [n] says how much an instance counts, 0 where its label is not certain.
@@ -157,7 +158,7 @@ def _added(a: _Terms, b: _Terms) -> _Terms:
     return _Terms(*(x + y for x, y in zip(a, b, strict=True)))
 
 
-def _or_terms(f: Any, labels: Labels, H: float) -> _Terms:
+def _or_terms(f: Any, labels: BagLabels, H: float) -> _Terms:
     """Z = 1 - P0 + P0/H for positive bags and P0 + (1 - P0)/H for negative ones."""
     xp, offsets = namespace(f), labels.offsets
     unknown = (labels.known < 0)[:, None]
@@ -175,7 +176,7 @@ def _or_terms(f: Any, labels: Labels, H: float) -> _Terms:
     return _added(hidden, _certain_terms(f, labels, 0.0, as_float(labels.known >= 0)))
 
 
-def _witness_terms(f: Any, labels: Labels, likelihood: SoftWitness) -> _Terms:
+def _witness_terms(f: Any, labels: BagLabels, likelihood: SoftWitness) -> _Terms:
     """The mean p of a positive bag to the power n^g; s is the share of each candidate."""
     xp, offsets = namespace(f), labels.offsets
     searching = (labels.y == 1) & ~labels.has_positive
@@ -206,7 +207,7 @@ def _normal_points(M: int, n: int) -> Any:
     return np.concatenate([z, -z], axis=1)
 
 
-def draw_functions(block: Block, q: Posterior, n_functions: int) -> tuple[Any, Any]:
+def draw_functions(block: Block, q: InducingPosterior, n_functions: int) -> tuple[Any, Any]:
     """Latent values of functions drawn from q [n, C], and by what they are shrunk [n].
 
     The noise r of the sparse approximation is integrated out by that factor: sigmoid of the
@@ -236,7 +237,7 @@ def _double(x: Any) -> Any:
 
 
 def marginal_statistics(
-    block: Block, q: Posterior, likelihood: BagLikelihood, n_functions: int = N_FUNCTIONS
+    block: Block, q: InducingPosterior, likelihood: BagLikelihood, n_functions: int = N_FUNCTIONS
 ) -> Statistics:
     """One pass over a block, additive: ``-A E[Hessian] A^T``, ``A E[gradient]``, E log p(T | f).
 
@@ -244,10 +245,10 @@ def marginal_statistics(
     --------
     >>> import numpy as np
     >>> from bagwise.models.variational import ExactOr
-    >>> from bagwise.models.variational.likelihoods import Labels
+    >>> from bagwise.models.variational.blocks import BagLabels
     >>> from bagwise.models.variational.marginal import marginal_statistics
     >>> from bagwise.models.variational.updates import make_blocks, prior
-    >>> labels = Labels(np.array([0, 2]), np.array([1]), np.full(2, -1))
+    >>> labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
     >>> (block,) = make_blocks(np.eye(2), np.zeros(2), labels)
     >>> marginal_statistics(block, prior(2), ExactOr()).linear.round(2).tolist()
     [0.15, 0.15]
@@ -277,7 +278,7 @@ def _as(x: Any, A: Any) -> Any:
     return linalg.like(x, A) if is_torch_array(A) else x.astype(A.dtype, copy=False)
 
 
-def _clipped(labels: Labels, rows: slice) -> Any:
+def _clipped(labels: BagLabels, rows: slice) -> Any:
     """Offsets of the bags within some rows of their block."""
     offsets = labels.offsets - rows.start
     if is_torch_array(offsets):
@@ -286,7 +287,7 @@ def _clipped(labels: Labels, rows: slice) -> Any:
 
 
 def label_posterior(
-    block: Block, q: Posterior, likelihood: BagLikelihood, n_functions: int = N_FUNCTIONS
+    block: Block, q: InducingPosterior, likelihood: BagLikelihood, n_functions: int = N_FUNCTIONS
 ) -> Any:
     """``E_q[p(y = 1 | f, T)]`` of every instance of a training block, [n].
 
@@ -301,7 +302,7 @@ class MarginalStep:
     """`marginal_statistics` over the blocks of a part; picklable, for any driver."""
 
     likelihood: Any
-    q: Posterior
+    q: InducingPosterior
     n_functions: int = N_FUNCTIONS
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
@@ -317,14 +318,14 @@ class MarginalStep:
 class Refined(NamedTuple):
     """The posterior after refinement."""
 
-    posterior: Posterior
+    posterior: InducingPosterior
     bound_history: Any  # [n_passes] E_q log p(T | f) - KL, at the start of each pass
     converged: bool
 
 
 def refine(
-    statistics: Callable[[Posterior], Statistics],
-    q: Posterior,
+    statistics: Callable[[InducingPosterior], Statistics],
+    q: InducingPosterior,
     *,
     max_passes: int = 12,
     tol: float = 1e-2,
@@ -334,9 +335,9 @@ def refine(
 
     Parameters
     ----------
-    statistics : function of a Posterior
+    statistics : function of a InducingPosterior
         The sum of `marginal_statistics` over all blocks, however they are kept.
-    q : Posterior
+    q : InducingPosterior
         Where to start: the q(v) of a fit.
     max_passes : int
         Passes over the blocks; about six suffice.
@@ -350,10 +351,10 @@ def refine(
     --------
     >>> import numpy as np
     >>> from bagwise.models.variational import ExactOr
-    >>> from bagwise.models.variational.likelihoods import Labels
+    >>> from bagwise.models.variational.blocks import BagLabels
     >>> from bagwise.models.variational.marginal import marginal_statistics, refine
     >>> from bagwise.models.variational.updates import make_blocks, prior
-    >>> labels = Labels(np.array([0, 1]), np.array([1]), np.full(1, -1))
+    >>> labels = BagLabels(np.array([0, 1]), np.array([1]), np.full(1, -1))
     >>> (block,) = make_blocks(np.eye(1), np.zeros(1), labels)
     >>> refined = refine(lambda q: marginal_statistics(block, q, ExactOr()), prior(1))
     >>> round(float(refined.posterior.m[0]), 1), round(float(refined.posterior.S[0, 0]), 1)
@@ -378,7 +379,7 @@ def refine(
 class _Standing(NamedTuple):
     """A posterior, its precision, and what a pass over the blocks said about it."""
 
-    q: Posterior
+    q: InducingPosterior
     precision: Any  # [M, M]
     sums: Statistics
 
@@ -387,7 +388,7 @@ class _Standing(NamedTuple):
         return float(self.sums.bound) - gaussians.kl_to_standard(self.q.m, self.q.W)
 
 
-def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[Posterior, Any]:
+def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[InducingPosterior, Any]:
     """``Lambda <- (1 - s) Lambda + s (I + P)`` and ``m <- m + s S (b - m)``.
 
     Eigenvalues of I + P that would make a direction wider than admitted are raised.
@@ -399,7 +400,7 @@ def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[Posterior, Any]
     precision = (1 - step) * at.precision + step * target
     W = linalg.inverse_factor(np.asfortranarray(precision))
     pull = to_numpy(sums.linear) - q.m
-    return Posterior(q.m + step * (W.T @ (W @ pull)) if move_mean else q.m, W), precision
+    return InducingPosterior(q.m + step * (W.T @ (W @ pull)) if move_mean else q.m, W), precision
 
 
 def _inverse(W: Any) -> Any:
