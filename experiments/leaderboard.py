@@ -440,7 +440,9 @@ def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
                 n_failed = failed.get(model, 0)
                 note += f"; {n_failed} fits failed and count as constant" if n_failed else ""
             table.append(_row(model, where, metric, np.nan, wide[model].mean(), note))
-    for model, (figures, protocol) in PUBLISHED.items():
+    spelled = {model.replace("-", "").replace("_", ""): model for model in per_set["model"]}
+    for key, (figures, protocol) in PUBLISHED.items():
+        model = spelled.get(key.replace("-", ""))
         for name, figure in zip(CLASSICAL, figures, strict=True):
             cell = per_set[(per_set["model"] == model) & (per_set["data"] == name)]
             if len(cell) and figure is not None:
