@@ -79,7 +79,8 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
     assert sorted(p.name for p in out.iterdir()) == names
     table = pd.read_csv(out / "bags.csv", dtype={"id": str})
-    assert table.columns.tolist() == ["id", "probability", "std", "label"]
+    columns = ["id", "probability", "std", "label", "fraction", "fraction_low", "fraction_high"]
+    assert table.columns.tolist() == columns
     truth = pd.read_csv(labels, dtype=str).set_index("slide_id")["label"]
     assert (table["label"].astype(str) == truth[table["id"]].to_numpy()).mean() > 0.9
     instances = pd.read_parquet(out / "instances.parquet")
@@ -98,7 +99,7 @@ def test_predictions_equal_the_model_in_memory(tmp_path):
     assert run("predict", model, "--bags", folder, "--out", out) == 0
     bags = read_bags(folder)
     y = pd.read_csv(labels)["label"].to_numpy()
-    in_memory = make_model("vgpmil", n_inducing=15, calibrate=True, bag_rule="max", random_state=0)
+    in_memory = make_model("auto", n_inducing=15, random_state=0)
     p, std = in_memory.fit(bags, y).predict_proba(bags, return_std=True)
     table = pd.read_csv(out / "bags.csv", dtype=str)
     np.testing.assert_array_equal([float(v) for v in table["probability"]], p[:, 1])
@@ -565,7 +566,8 @@ def test_settings_are_literals_or_text():
 
 def test_warnings_are_one_line(tmp_path, capsys, trained):
     folder, labels, _ = trained
-    words = ["fit", "--bags", folder, "--labels", labels, "--set", "max_iter=1"]
+    words = ["fit", "--model", "vgpmil", "--bags", folder, "--labels", labels]
+    words += ["--set", "max_iter=1"]
     assert run(*words, "--set", "n_inducing=10", "--out", tmp_path / "m") == 0
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("bagwise: warning: VGPMIL did not converge")

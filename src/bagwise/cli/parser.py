@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
+from bagwise.cli.label_arguments import add_label
 from bagwise.cli.vision_arguments import add_vision
 
 
@@ -73,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for add in (_fit, _predict, _evaluate, _compare, _audit, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_label(commands, _command, _bag_options)
     add_vision(commands, _command)
     return parser
 
@@ -215,6 +217,14 @@ def _predict(commands: Any) -> None:
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="optional")
     command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
+    command.add_argument(
+        "--geojson", action="store_true", help="also write geojson/, one file per bag for QuPath"
+    )
+    command.add_argument(
+        "--sheet",
+        action="store_true",
+        help="also write top_instances.png, the most probable pictures of each bag (--images)",
+    )
     command.add_argument(
         "--patients",
         type=Path,
