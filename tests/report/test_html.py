@@ -467,7 +467,7 @@ def test_the_printed_page(browser, full_file, scheme, tmp_path):
     ).stdout
     sheets = text.split("\f")
     # The title of a card and its last words are on one sheet.
-    ends = {"Precision and recall": "share of positive bags", "Training": "iterations"}
+    ends = {"Precision and recall": "Guessing", "Training": "iterations"}
     for first, last in ends.items():
         assert any(first in sheet and last in sheet for sheet in sheets)
     assert "Show more" not in text
