@@ -461,7 +461,6 @@ def test_the_printed_page(browser, full_file, scheme, tmp_path):
     assert white == "rgb(255, 255, 255)"
     adjust = "getComputedStyle(document.querySelector('.key.pos')).printColorAdjust"
     assert page.evaluate(adjust) == "exact"
-    page.emulate_media(color_scheme=scheme, media="screen")
     page.pdf(path=tmp_path / "r.pdf", format="A4")
     text = subprocess.run(
         ["pdftotext", "-layout", tmp_path / "r.pdf", "-"],
