@@ -5,9 +5,9 @@ labels, and ``read_training`` both, checked against each other. Whatever is wron
 and raised once, as `BadFilesError`, naming every file.
 """
 
-from bagwise.files.concat import concat_bags
+from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
-from bagwise.files.mapped import MappedRows, map_rows_of, read_plainly
+from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
 from bagwise.files.rows import LazyRows
@@ -24,7 +24,6 @@ __all__ = [
     "Problem",
     "Training",
     "check_output",
-    "concat_bags",
     "map_rows_of",
     "new_file",
     "new_folder",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bagwise.files.virtual import VirtualRows
+from bagwise.bags.virtual import VirtualRows
 
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
