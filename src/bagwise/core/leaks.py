@@ -65,8 +65,8 @@ def determining_features(X: Any, offsets: Any, y: Any) -> Indices:
     of two classes (a copy of the label, a site that sent one class only). And a feature whose
     values in the rows of one class all lie apart from those of the others: in real bags most
     instances of a positive bag look like those of a negative one, so no single feature does that.
-    Bags of one instance are judged by the first rule only, because a good feature may separate
-    them honestly.
+    In bags of one instance a good feature may do either honestly; there, only a feature with one
+    value per class is named, which is the label under another name.
 
     Rows are read bag by bag, from all classes in turn, and only as long as a feature is under
     suspicion: ordinary data are settled by the first few bags.
@@ -178,9 +178,9 @@ class _Suspects:
         named = []
         for k, j in enumerate(self.features):
             chance = sorted_by_chance if apart[k] and several else 0.0
-            if pure[k]:
-                repeats = len(codes) - len(np.unique(values[:, k]))
-                chance = min(chance, repeats * np.log(share))
+            distinct = len(np.unique(values[:, k]))
+            if pure[k] and (several or distinct == len(counts)):
+                chance = min(chance, (len(codes) - distinct) * np.log(share))
             candidates = int(self.constant.sum()) if self.constant[k] else self.n_started
             if chance + np.log(candidates) < np.log(_CHANCE):
                 named.append(int(j))

@@ -10,8 +10,9 @@ from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
-from bagwise.core import rules
+from bagwise.core import rules, segments
 from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.feature_checks import check_bag_weights
 
 
 def _estimator_has(name: str) -> Any:
@@ -56,8 +57,13 @@ class SingleInstance(InstanceClassifier):
         self.estimator = estimator
         self.bag_rule = bag_rule
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SingleInstance:
-        """Fit the classifier on instances; known instance labels replace inherited ones."""
+    def fit(
+        self, bags: Any, y: Any, instance_labels: Any = None, sample_weight: Any = None
+    ) -> SingleInstance:
+        """Fit the classifier on instances; known instance labels replace inherited ones.
+
+        ``sample_weight`` weighs bags; each instance counts with the weight of its bag.
+        """
         bags, y, known = self._validate_fit(bags, y, instance_labels)
         if self.bag_rule == "noisy-or" and not hasattr(self.estimator, "predict_proba"):
             raise ValueError(
@@ -65,7 +71,14 @@ class SingleInstance(InstanceClassifier):
                 f"{type(self.estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
         self.estimator_ = clone(self.estimator)
-        self.estimator_.fit(bags.instances, rules.inherited_labels(y, known, bags.offsets))
+        labels = rules.inherited_labels(y, known, bags.offsets)
+        if sample_weight is None:
+            self.estimator_.fit(bags.instances, labels)
+        else:
+            weights = check_bag_weights(sample_weight, bags, self.estimator)
+            self.estimator_.fit(
+                bags.instances, labels, sample_weight=segments.spread(weights, bags.offsets)
+            )
         return self
 
     def decision_function_instances(self, bags: Any) -> Any:
