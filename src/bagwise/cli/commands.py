@@ -23,6 +23,7 @@ from bagwise.files import (
     read_training,
     scan_bags,
 )
+from bagwise.files.problems import list_problems
 
 
 def fit(arguments: Namespace) -> int:
@@ -156,7 +157,7 @@ def predict(arguments: Namespace) -> int:
             written.append(write_report(report, draft / "report.html"))
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
-    printer.say(f"{positive} of {len(bags)} bags are {made.classes[-1]!s}")
+    printer.say(f"{positive} of {len(bags)} bags are {escape(str(made.classes[-1]))}")
     if truth is not None and evaluation is not None and len(np.unique(truth)) == 2:
         printer.show(metrics_table(evaluation.metrics(), evaluation.source))
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
@@ -216,6 +217,13 @@ def compare(arguments: Namespace) -> int:
         check_output(arguments.out, arguments.force)
     if (arguments.bags is None) == (arguments.datasets is None):
         raise ValueError("compare needs either --bags with --labels, or --datasets.")
+    for option, least in {"cv": 2, "seeds": 1}.items():
+        if getattr(arguments, option) < least:
+            raise ValueError(
+                f"--{option} must be at least {least}; got {getattr(arguments, option)}."
+            )
+    if arguments.jobs < 1 and arguments.jobs != -1:
+        raise ValueError(f"--jobs must be at least 1, or -1 for all cores; got {arguments.jobs}.")
     folds: Any = BagFolds
     datasets: Any = arguments.datasets.split(",") if arguments.datasets else None
     if arguments.bags is not None:
@@ -320,7 +328,7 @@ def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
 
     known = load_class(find(name))._get_param_names()
     defaults = {key: value for key, value in _DEFAULTS.items() if key in known}
-    return make_model(name, random_state=seed, **{**defaults, **given})
+    return make_model(name, **{**defaults, "random_state": seed, **given})
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:
@@ -332,7 +340,7 @@ def settings(pairs: list[str]) -> dict[str, Any]:
             raise ValueError(f"--set needs NAME=VALUE; got {pair!r}.")
         try:
             found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             found[name] = text
     return found
 
@@ -379,8 +387,8 @@ def _read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[
 def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
     if skipped:
         printer.warn(f"skipped {len(skipped)}:")
-        for problem in skipped:
-            printer.say(f"  {escape(str(problem))}")
+        for line in list_problems(skipped):
+            printer.say(f"  {escape(line)}")
 
 
 def _known_labels(arguments: Namespace, data: Training) -> Any:

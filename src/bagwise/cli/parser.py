@@ -1,13 +1,12 @@
-"""Arguments of the commands, and how a command ends.
+"""Arguments of the commands, and the way from them to the command that runs.
 
-Exit codes: 0 done; 2 the input or the arguments cannot be used, nothing was written; 130
-interrupted, nothing was written.
+Exit codes are in `ending`; whatever the code, nothing is left half-written.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,12 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
 from bagwise.cli.vision_arguments import add_vision
-
-EXIT_CODES = """exit codes:
-  0    done
-  2    the arguments, files or labels cannot be used; nothing was written
-  130  interrupted with Ctrl-C; nothing was written"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,33 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help()
         return 0
     module, _, function = arguments.run.partition(":")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", UserWarning)
-            warnings.showwarning = _show_warning
-            return int(getattr(import_module(module), function)(arguments) or 0)
-    except KeyboardInterrupt:
-        print("bagwise: interrupted; nothing was written", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError, ImportError) as error:
-        if arguments.traceback:
-            raise
-        print(f"bagwise: error: {_message(error)}", file=sys.stderr)
-        return 2
+    with Ending(arguments.traceback) as ending, unwinding_on_signals(), warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = _show_warning
+        from bagwise.files.limits import allow_unpacked
+
+        with allow_unpacked(arguments.max_unpacked):
+            ending.code = int(getattr(import_module(module), function)(arguments) or 0)
+    return ending.code
 
 
 def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning as one line; where in the code it arose is no use to who types commands."""
     print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error).strip() or type(error).__name__
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,7 +92,23 @@ def _command(commands: Any, name: str, run: str, about: str, *examples: str) -> 
     command.set_defaults(run=f"bagwise.cli.{run}")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
     command.add_argument("--traceback", action="store_true", help="show where an error arose")
+    command.add_argument(
+        "--max-unpacked",
+        type=_gigabytes,
+        metavar="GB",
+        help="let one file unpack to this much (default: 20 times its size, at least 0.27 GB)",
+    )
     return command
+
+
+def _gigabytes(text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"a number of gigabytes is needed; got {text!r}")
+    return int(value * 1e9)
 
 
 def _bag_options(command: Any, *, labels: str) -> None:

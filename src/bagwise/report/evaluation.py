@@ -80,7 +80,7 @@ def cross_validate(
         rarest = classes[int(np.argmin(np.bincount(codes)))]
         raise ValueError(
             f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of "
-            f"each class; class {rarest!r} has {fewest}."
+            f"each class; class {rarest.item()!r} has {fewest}."
         )
     protocol = (BagFolds if patients is None else GroupFolds)(n_splits=n_splits, seeds=(seed,))
     splits = list(protocol.splits(bags, y, groups=patients))
