@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import time
 from argparse import Namespace
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from bagwise.cli.console import Printer
-from bagwise.files import (
-    BadFilesError,
-    Names,
-    Problem,
-    Training,
-    check_output,
-    new_file,
-    new_folder,
-    read_training,
-    scan_bags,
+from bagwise.cli.inputs import (
+    fingerprints,
+    mixed_patients,
+    positive_last,
+    read_labelled,
+    read_truth,
+    read_unlabelled,
+    warn_of_training_bags,
 )
-from bagwise.files.problems import list_problems
+from bagwise.files import Training, check_output, new_file, new_folder
 
 
 def fit(arguments: Namespace) -> int:
@@ -43,11 +42,11 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
-    data, names = _positive_last(data, arguments.positive, printer)
+    data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
     with printer.working("looking at the data"):
-        remarks = data_warnings(data.bags, data.y)
+        remarks = data_warnings(data.bags, data.y) + mixed_patients(data)
     for remark in remarks:
         printer.warn(remark)
     evaluation = _cross_validated(model, data, known, arguments, printer)
@@ -62,6 +61,7 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         model.fit(data.bags, data.y, **given)
     seconds = time.perf_counter() - start
     extra: dict[str, Any] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    extra["training_bags"] = fingerprints(data.bags)
     if evaluation is not None:
         extra["evaluation"] = evaluation.as_json()
     persist.save(
@@ -69,7 +69,7 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         out,
         bags=data.bags,
         y=_named(data.y, names),
-        feature_names=data.feature_names,
+        feature_names=data.bags.feature_names,
         extra=extra,
     )
     printer.say(
@@ -138,27 +138,29 @@ def predict(arguments: Namespace) -> int:
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     evaluation = Evaluation.from_json(stored) if stored else None
-    truth = None
-    if arguments.labels is None:
-        bags, skipped = _read_unlabelled(arguments, printer)
-    else:
-        data = read_labelled(arguments, printer, two_classes=False)
-        bags, skipped, truth = data.bags, data.skipped, data.y
+    bags, skipped = read_unlabelled(arguments, printer)
+    truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
     _check_features(bags, about, arguments)
+    if truth is not None:
+        warn_of_training_bags(bags[truth.known], about, printer)
     with printer.working(f"predicting {len(bags)} bags"):
         made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
         if truth is not None:
-            source = f"{len(bags)} labelled bags"
-            p = made.bags["probability"] if hasattr(model, "predict_proba") else None
-            evaluation = evaluate_held_out(model, bags, truth, source, made.classes, p)
-        report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
+            source = f"{len(truth.y)} labelled bags"
+            p = made.bags["probability"].to_numpy() if hasattr(model, "predict_proba") else None
+            p = None if p is None else p[truth.known]
+            evaluation = evaluate_held_out(
+                model, bags[truth.known], truth.y, source, made.classes, p
+            )
+        labels = None if truth is None else truth.for_all(len(bags))
+        report = Report(made, bags, about, labels, evaluation, _history(model), skipped)
         with new_folder(out) as draft:
             written = write_predictions(made, draft)
             written.append(write_report(report, draft / "report.html"))
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
     printer.say(f"{positive} of {len(bags)} bags are {escape(str(made.classes[-1]))}")
-    if truth is not None and evaluation is not None and len(np.unique(truth)) == 2:
+    if truth is not None and evaluation is not None and len(np.unique(truth.y)) == 2:
         printer.show(metrics_table(evaluation.metrics(), evaluation.source))
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
     printer.result(
@@ -183,6 +185,7 @@ def evaluate(arguments: Namespace) -> int:
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     data = read_labelled(arguments, printer)
     _check_features(data.bags, about, arguments)
+    warn_of_training_bags(data.bags, about, printer)
     with printer.working(f"predicting {len(data.bags)} bags"):
         names = about["extra"].get("class_names")
         found = evaluate_held_out(model, data.bags, data.y, "held-out bags", names)
@@ -229,11 +232,13 @@ def compare(arguments: Namespace) -> int:
     if arguments.bags is not None:
         if arguments.labels is None:
             raise ValueError("compare --bags needs --labels.")
-        data = read_labelled(arguments, printer)
+        data, _ = positive_last(read_labelled(arguments, printer), arguments.positive, printer)
+        for remark in mixed_patients(data):
+            printer.warn(remark)
         found = Bunch(bags=data.bags, y=data.y)
         if data.patients is not None:
             found.groups, folds = data.patients, GroupFolds
-        datasets = {arguments.bags.name: found}
+        datasets = {PurePosixPath(str(arguments.bags)).name: found}
     made = run_comparison(
         arguments.models.split(","),
         datasets,
@@ -345,74 +350,12 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def file_names(arguments: Namespace) -> Names:
-    """What the options say things are called."""
-    columns = arguments.feature_columns
-    return Names(
-        features=arguments.features,
-        coords=arguments.coords,
-        images=getattr(arguments, "images", None),
-        bag=arguments.id_column,
-        label=arguments.label_column,
-        patient=arguments.patient_column,
-        feature_columns=tuple(columns.split(",")) if columns else None,
-        encoder=arguments.encoder,
-    )
-
-
-def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = True) -> Training:
-    """Bags with labels, or one report of all that is wrong."""
-    data = read_training(
-        arguments.bags,
-        arguments.labels,
-        file_names(arguments),
-        instance_labels=getattr(arguments, "instance_labels", None),
-        skip_bad=arguments.skip_bad,
-        two_classes=two_classes,
-        progress=printer.bar("reading bags"),
-    )
-    _say_skipped(data.skipped, printer)
-    printer.say(f"read {data.bags!r} from {escape(str(arguments.bags))}")
-    return data
-
-
-def _read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
-    found = scan_bags(arguments.bags, file_names(arguments), progress=printer.bar("reading bags"))
-    if found.bags is None or (found.problems and not arguments.skip_bad):
-        raise BadFilesError(found.problems)
-    _say_skipped(found.problems, printer)
-    return found.bags, found.problems
-
-
-def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
-    if skipped:
-        printer.warn(f"skipped {len(skipped)}:")
-        for line in list_problems(skipped):
-            printer.say(f"  {escape(line)}")
-
-
 def _known_labels(arguments: Namespace, data: Training) -> Any:
     if data.instance_labels is not None or not arguments.use_instance_labels:
         return data.instance_labels
     if data.bags.instance_labels is None:
         raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
     return data.bags.instance_labels
-
-
-def _positive_last(data: Training, positive: str | None, printer: Printer) -> tuple[Training, Any]:
-    """Labels in which the positive class comes last, and the names if they had to be coded."""
-    classes = np.unique(data.y).tolist()
-    texts = [str(c) for c in classes]
-    if positive is None:
-        if isinstance(classes[1], str):
-            printer.say(f"positive class: {escape(texts[1])} (choose with --positive)")
-        return data, None
-    if positive not in texts:
-        raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
-    if positive == texts[1]:
-        return data, None
-    # Estimators sort their classes, so the other order is stored as 0 and 1 with names.
-    return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
 
 
 def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> None:

@@ -6,7 +6,7 @@ and raised once, as `BadFilesError`, naming every file.
 """
 
 from bagwise.bags.mapped import MappedRows, map_rows_of
-from bagwise.files.labels import Labels, read_instance_labels, read_labels
+from bagwise.files.labels import Labels, positive_class, read_instance_labels, read_labels
 from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
@@ -27,6 +27,7 @@ __all__ = [
     "map_rows_of",
     "new_file",
     "new_folder",
+    "positive_class",
     "read_bags",
     "read_instance_labels",
     "read_labels",

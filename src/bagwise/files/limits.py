@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,18 +97,21 @@ def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
         )
 
 
-def check_table(path: Path) -> None:
+def check_table(path: Any) -> None:
     """Refuse a table whose header already says that it is far too large."""
     size = path.stat().st_size
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with path.open("rb") as raw, pyarrow.parquet.ParquetFile(raw) as file:
             about = file.metadata
             # Counted at eight bytes a value: repeated values take no room on disk.
             check_unpacked(8 * about.num_rows * about.num_columns, size)
         return
     with path.open("rb") as file:
+        if path.suffix.lower() in (".xlsx", ".xlsm"):
+            check_zip(file, size)
+            return
         head = file.readline(64 * _MAX_COLUMNS)
     columns = max(head.count(separator) for separator in (b",", b";", b"\t")) + 1
     if columns > _MAX_COLUMNS:

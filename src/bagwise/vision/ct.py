@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 # Centre and width in Hounsfield units, as radiologists set them for the head.
 WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
@@ -291,9 +291,7 @@ def read_cq500_labels(path: Any) -> dict[str, int]:
 
 
 def _read_csv(path: Any, needed: tuple[str, ...]) -> Any:
-    frame = read_frame(path, text=())
-    require_columns(frame, str(path), needed)
-    return frame
+    return named_columns(read_frame(path, text=()), str(path), needed)
 
 
 def label_slices(bags: Bags, labels: Mapping[str, int]) -> tuple[Any, Any]:
