@@ -135,26 +135,26 @@ def test_list_columns_that_do_not_fit(tmp_path):
 # Zarr.
 
 
-def write_zarr(folder, lazy_format=3):
+def write_zarr(folder, version=3, n_bags=8):
     zarr = pytest.importorskip("zarr", reason="reads .zarr folders")
     folder.mkdir()
-    for name, x, coords, _ in arrays():
-        group = zarr.open_group(folder / f"{name}.zarr", mode="w", zarr_format=lazy_format)
+    for name, x, coords, _ in arrays(n_bags=n_bags):
+        group = zarr.open_group(folder / f"{name}.zarr", mode="w", zarr_format=version)
         group.create_array("features", data=x)
         group.create_array("coords", data=coords).attrs["patch_size_level0"] = 512
     return folder
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("version", "lazy"), [(2, True), (3, False)])
 def test_zarr_folders(tmp_path, version, lazy):
     folder = write_zarr(tmp_path / "slides", version)
     bags = read_bags(folder, lazy=lazy)
-    assert_same_bags(bags)
+    for i, (_, x, coords, _) in enumerate(arrays(n_bags=8)):
+        np.testing.assert_array_equal(bags[i], x)
+        np.testing.assert_array_equal(bags.split(bags.coords)[i], coords)
     assert bags.columns["patch_size"].tolist() == [512.0] * bags.n_instances
-    assert_same_bags(read_bags(tmp_path / "slides", recursive=True))
+    assert read_bags(tmp_path, recursive=True).ids.tolist() == bags.ids.tolist()
     shutil.rmtree(folder / "003.zarr" / "features")
-    (folder / "004.zarr" / "coords" / "nonsense").write_text("?")
     shutil.rmtree(folder / "005.zarr")
     (folder / "005.zarr").write_text("a file")
     with pytest.raises(BadFilesError) as caught:
@@ -202,28 +202,23 @@ def upload(client, folder, prefix):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore", "ignore::ResourceWarning")
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("kind", ["h5", "npy", "npz", "pt", "zarr"])
+@pytest.mark.parametrize(
+    ("kind", "lazy"), [("h5", False), ("h5", True), ("npz", True), ("zarr", True)]
+)
 def test_folders_in_a_bucket(bucket, tmp_path, kind, lazy):
-    folder = tmp_path / "bags"
+    folder, three = tmp_path / "bags", arrays(n_bags=3)
     if kind == "h5":
-        make_folder(tmp_path)
+        make_folder(tmp_path, n_bags=3)
     elif kind == "zarr":
-        write_zarr(folder)
+        write_zarr(folder, n_bags=3)
     else:
         folder.mkdir()
-        for name, x, _, _ in arrays():
-            if kind == "npy":
-                np.save(folder / f"{name}.npy", x)
-            elif kind == "npz":
-                np.savez(folder / f"{name}.npz", features=x)
-            else:
-                pytest.importorskip("torch").save(
-                    pytest.importorskip("torch").from_numpy(x), folder / f"{name}.pt"
-                )
-    upload(bucket, folder, kind)
-    bags = read_bags(f"s3://slides/{kind}", lazy=lazy)
-    for i, (name, x, coords, _) in enumerate(arrays()):
+        for name, x, _, _ in three:
+            np.savez(folder / f"{name}.npz", features=x)
+    upload(bucket, folder, f"{kind}_{lazy}")
+    bags = read_bags(f"s3://slides/{kind}_{lazy}", lazy=lazy)
+    assert len(bags) == 3
+    for i, (name, x, coords, _) in enumerate(three):
         assert bags.ids[i] == name
         np.testing.assert_array_equal(bags[i], x)
         if kind in ("h5", "zarr"):
@@ -232,13 +227,13 @@ def test_folders_in_a_bucket(bucket, tmp_path, kind, lazy):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore", "ignore::ResourceWarning")
 def test_the_command_reads_a_bucket(bucket, tmp_path, capsys):
-    folder, labels = make_folder(tmp_path)
+    folder, labels = make_folder(tmp_path, n_bags=6)
     upload(bucket, folder, "train")
     bucket.upload_file(str(labels), "slides", "labels.csv")
     words = ["fit", "--bags", "s3://slides/train", "--labels", "s3://slides/labels.csv"]
     words += ["--model", "single-instance", "--out", tmp_path / "m.bagwise", "--json"]
     assert run(*words) == 0
-    assert json.loads(capsys.readouterr().out)["training"]["n_bags"] == 24
+    assert json.loads(capsys.readouterr().out)["training"]["n_bags"] == 6
     pd.DataFrame({"slide_id": ["a", "b"], "f": [1.0, 2.0]}).to_parquet(tmp_path / "t.parquet")
     bucket.upload_file(str(tmp_path / "t.parquet"), "slides", "t.parquet")
     assert len(read_bags("s3://slides/t.parquet")) == 2

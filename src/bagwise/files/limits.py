@@ -112,7 +112,7 @@ def check_table(path: Any) -> None:
         if path.suffix.lower() in (".xlsx", ".xlsm"):
             check_zip(file, size)
             return
-        head = file.readline(64 * _MAX_COLUMNS)
+        head = file.read(64 * _MAX_COLUMNS).partition(b"\n")[0]
     columns = max(head.count(separator) for separator in (b",", b";", b"\t")) + 1
     if columns > _MAX_COLUMNS:
         raise ValueError(f"has {columns} columns; at most {_MAX_COLUMNS} are read")

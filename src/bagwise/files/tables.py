@@ -63,7 +63,7 @@ def read_frame(path: Any, text: Sequence[str] | None = None) -> Any:
             raise bad_file(path, f"cannot be read: {one_line(error)}") from error
     frame.index = np.arange(len(frame)) + first_line
     frame.columns = [str(c).strip() for c in frame.columns]
-    return _without_blanks(frame)
+    return frame if path.suffix.lower() == ".parquet" else _without_blanks(frame)
 
 
 def _without_blanks(frame: Any) -> Any:
@@ -102,9 +102,9 @@ def _read_excel(path: Any, text: Sequence[str] | None) -> Any:
                 stacklevel=4,
             )
         if text is None:
-            return book.parse(dtype=str, keep_default_na=False, na_filter=False)
-        header = book.parse(nrows=0).columns
-        return book.parse(converters=dict.fromkeys(_matching(header, text), str))
+            return pd.read_excel(book, dtype=str, keep_default_na=False, na_filter=False)
+        header = pd.read_excel(book, nrows=0).columns
+        return pd.read_excel(book, converters=dict.fromkeys(_matching(header, text), str))
 
 
 def _read_text(path: Any, text: Sequence[str] | None) -> tuple[Any, int]:
