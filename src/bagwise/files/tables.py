@@ -163,7 +163,7 @@ def _bare(name: str) -> str:
 def _matching(columns: Any, names: Sequence[str]) -> list[str]:
     """The columns meant by names: as written, else whatever the case, blanks and underscores."""
     columns = [str(c) for c in columns]
-    meant = []
+    meant: list[str] = []
     for name in names:
         alike = [c for c in columns if _bare(c) == _bare(name)]
         meant += [name] if name in columns else alike if len(alike) == 1 else []

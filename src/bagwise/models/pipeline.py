@@ -30,7 +30,9 @@ from bagwise.models.feature_checks import check_bag_weights, remember_feature_na
 _CHUNK = 65_536
 
 
-class InstanceTransformer(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
+class InstanceTransformer(  # type: ignore[call-arg]
+    TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
+):
     """Any scikit-learn transformer, applied to the instances of bags.
 
     Parameters
