@@ -6,19 +6,19 @@ step that does not give what the user wants ends the script with an error.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pandas as pd
 
+from bagwise.cli import main as command
+
 N_PATIENTS, WIDTH = 30, 16
-# The command of this very interpreter, whatever else is on the path.
-COMMAND = "import sys; from bagwise.cli import main; sys.exit(main())"
 
 
 def make_slides(folder: Path, first: int, seed: int) -> pd.DataFrame:
@@ -43,15 +43,12 @@ def make_slides(folder: Path, first: int, seed: int) -> pd.DataFrame:
 
 def bagwise(line: str, expect: int = 0) -> tuple[dict, str]:
     """Run the command as it is typed; returns its JSON and what it said."""
-    ran = subprocess.run(
-        [sys.executable, "-c", COMMAND, *shlex.split(line), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(f"$ bagwise {line}\n{ran.stderr}")
-    assert ran.returncode == expect, f"exit code {ran.returncode}"
-    return (json.loads(ran.stdout) if expect == 0 else {}), " ".join(ran.stderr.split())
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = command([*shlex.split(line), "--json"])
+    print(f"$ bagwise {line}\n{err.getvalue()}")
+    assert code == expect, f"exit code {code}: {err.getvalue()}"
+    return (json.loads(out.getvalue()) if expect == 0 else {}), " ".join(err.getvalue().split())
 
 
 def main() -> dict[str, float]:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.journeys import data_scientist, pathologist
-
-SOURCE = Path(__file__).parent.parent.parent / "src"
 
 
 def test_data_scientist(tmp_path, monkeypatch):
@@ -25,7 +19,6 @@ def test_data_scientist(tmp_path, monkeypatch):
 def test_pathologist(tmp_path, monkeypatch):
     pytest.importorskip("openpyxl", reason="reads .xlsx files")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *sys.path[:1]]))
     figures = pathologist.main()
     assert figures["cross_validated_auc"] > 0.8
     assert figures["new_slides_accuracy"] > 0.8

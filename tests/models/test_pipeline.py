@@ -227,8 +227,17 @@ def test_missing_values_reach_an_imputer_and_nothing_else():
     )
     filled = model.fit(holes, y)[0].transform(holes)
     assert filled.instances[7, 1] == pytest.approx(np.nanmean(X[:, 1]))
-    with pytest.raises(ValueError, match="bag 1 contains NaN in instance 2, feature 1"):
-        InstanceTransformer(PCA(2)).fit(holes)
+    inner = (
+        sk_make_pipeline(SimpleImputer(), StandardScaler()),
+        ColumnTransformer(
+            [("fill", SimpleImputer(), ["charge"]), ("keep", "passthrough", ["mass"])]
+        ),
+    )
+    for transformer in inner:
+        assert np.isfinite(InstanceTransformer(transformer).fit_transform(holes).instances).all()
+    for transformer in (PCA(2), sk_make_pipeline(PCA(2), StandardScaler())):
+        with pytest.raises(ValueError, match="bag 1 contains NaN in instance 2, feature 1"):
+            InstanceTransformer(transformer).fit(holes)
     X[7, 1] = np.inf
     with pytest.raises(ValueError, match="bag 1 contains infinity in instance 2, feature 1"):
         InstanceTransformer(SimpleImputer()).fit(bags.with_instances(X))

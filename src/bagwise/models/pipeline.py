@@ -108,7 +108,7 @@ class InstanceTransformer(  # type: ignore[call-arg]
             n_features=n_features,
             accept_sparse=True,
             estimator="InstanceTransformer",
-            finite="allow-nan" if get_tags(transformer).input_tags.allow_nan else True,
+            finite="allow-nan" if _takes_missing(transformer) else True,
         )
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
@@ -130,6 +130,16 @@ class InstanceTransformer(  # type: ignore[call-arg]
                 f"transform must be 'default', 'pandas' or 'polars'; got {transform!r}."
             )
         return self
+
+
+def _takes_missing(transformer: Any) -> bool:
+    """Whether missing values may reach a transformer; of a composite one, its first steps."""
+    if isinstance(transformer, Pipeline):
+        return _takes_missing(transformer.steps[0][1])
+    parts = getattr(transformer, "transformers", getattr(transformer, "transformer_list", None))
+    if parts is not None:
+        return any(_takes_missing(part[1]) for part in parts)
+    return hasattr(transformer, "fit") and bool(get_tags(transformer).input_tags.allow_nan)
 
 
 class _RowStep:
