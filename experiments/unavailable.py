@@ -19,6 +19,8 @@ from bagwise.datasets import data_home
 from bagwise.evaluate import BagFolds, compare
 
 TITLE = "Published figures on data that cannot be had"
+PAPER = "VGPMIL, psi-VGPMIL"
+NEEDS = ()
 BARRETT = "barrett.npz"
 PLUG_IN = {
     "Barrett's cancer": (

@@ -319,7 +319,7 @@ def test_predict_covers_bags_without_a_label(trained, tmp_path, capsys):
 def test_measuring_on_training_bags_is_said(trained, tmp_path, capsys):
     folder, labels, model = trained
     assert run("evaluate", model, "--bags", folder, "--labels", labels) == 0
-    assert "24 of 24 bags were in the training data (first: '000')" in said(capsys)
+    assert "trained on 24 of these 24 bags" in said(capsys)
     renamed = tmp_path / "renamed"
     renamed.mkdir()
     for path in folder.iterdir():
@@ -328,10 +328,10 @@ def test_measuring_on_training_bags_is_said(trained, tmp_path, capsys):
     write_labels(tmp_path / "x.csv", rows)
     words = ["predict", model, "--bags", renamed, "--labels", tmp_path / "x.csv"]
     assert run(*words, "--out", tmp_path / "o") == 0
-    assert "24 of 24 bags were in the training data" in said(capsys)
+    assert "trained on 24 of these 24 bags" in said(capsys)
     other, fresh = make_folder(tmp_path / "new", seed=5)
     assert run("evaluate", model, "--bags", other, "--labels", fresh) == 0
-    assert "training data" not in said(capsys)
+    assert "trained on" not in said(capsys)
 
 
 def test_patients_with_both_labels_and_too_many_folds_are_said(tmp_path, capsys):

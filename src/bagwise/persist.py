@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from bagwise import __version__
 from bagwise.bags import Bags
 from bagwise.files import new_file
 from bagwise.files.limits import check_zip
@@ -108,6 +109,7 @@ def save(
         "feature_names": None if feature_names is None else list(feature_names),
         "training": None if bags is None else summarise(bags, y),
         "extra": dict(extra or {}),
+        "fingerprints": None if bags is None else fingerprints(bags),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
     about = json.loads(json.dumps(about, default=plain_json))
@@ -206,6 +208,35 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
     return summary
 
 
+def fingerprints(bags: Bags) -> list[str]:
+    """A short hash of every bag, from its size and its first and last instance.
+
+    They tell whether bags were among those a model was trained on, and nothing else about them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.persist import fingerprints
+    >>> a, b, c = fingerprints(Bags.from_list([np.ones((2, 3)), np.zeros((2, 3)), np.ones((2, 3))]))
+    >>> a == c, a == b
+    (True, False)
+    """
+    filled = bags.sizes > 0
+    ends = np.stack([bags.offsets[:-1][filled], bags.offsets[1:][filled] - 1], axis=1).ravel()
+    rows = bags.instances[ends]
+    rows = rows.toarray() if hasattr(rows, "toarray") else rows
+    rows = rows.detach().cpu() if hasattr(rows, "detach") else rows
+    # Half of the digits: the same numbers stored as float32 and float64 must agree.
+    values = np.ascontiguousarray(np.asarray(rows), dtype=np.float32)
+    values = values.reshape(int(filled.sum()), -1)
+    content = iter(values)
+    return [
+        hashlib.sha256(b"%d:" % n + (next(content).tobytes() if n else b"")).hexdigest()[:16]
+        for n in bags.sizes.tolist()
+    ]
+
+
 def _describe(model: Any) -> dict[str, Any]:
     steps = [step for _, step in getattr(model, "steps", [("", model)])]
     classes = getattr(model, "classes_", None)
@@ -213,7 +244,7 @@ def _describe(model: Any) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "bagwise": version("bagwise"),
+        "bagwise": __version__,
         "versions": _versions(),
         "model": type(steps[-1]).__name__,
         "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},
@@ -298,6 +329,7 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
         "feature_names": about.get("feature_names") is None
         or _is_list(about["feature_names"], str),
         "training": training is None or _is_training(training),
+        "fingerprints": about.get("fingerprints") is None or _is_list(about["fingerprints"], str),
         "name": isinstance(extra.get("name", ""), str),
         "remarks": _is_list(extra.get("remarks", []), str),
         "class_names": extra.get("class_names") is None
@@ -332,11 +364,13 @@ def _is_evaluation(value: Any) -> bool:
     """Whether a stored evaluation has codes 0 and 1 and as many probabilities."""
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
         return False
-    y, p = value.get("y"), value.get("p")
+    y, p, groups = value.get("y"), value.get("p"), value.get("groups", value.get("y"))
     return (
         isinstance(y, list)
         and isinstance(p, list)
-        and 0 < len(y) == len(p)
+        and isinstance(groups, list)
+        and 0 < len(y) == len(p) == len(groups)
+        and all(_is_count(code) and code < len(y) for code in groups)
         and all(_is_count(code) and code < 2 for code in y)
         and all(isinstance(v, (int, float)) and 0 <= v <= 1 for v in p)
     )

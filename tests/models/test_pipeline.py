@@ -246,8 +246,10 @@ def test_missing_values_reach_an_imputer_and_nothing_else():
 def test_bag_weights_are_used_or_refused():
     bags, y = named_bags()
     weights = np.where(np.arange(30) < 10, 0.0, 1.0)
-    weighed = SingleInstance(LogisticRegression(tol=1e-10)).fit(bags, y, sample_weight=weights)
-    without = SingleInstance(LogisticRegression(tol=1e-10)).fit(bags[10:], y[10:])
+    weighed = SingleInstance(LogisticRegression(tol=1e-10), scale=None).fit(
+        bags, y, sample_weight=weights
+    )
+    without = SingleInstance(LogisticRegression(tol=1e-10), scale=None).fit(bags[10:], y[10:])
     np.testing.assert_allclose(
         weighed.decision_function(bags), without.decision_function(bags), rtol=1e-5
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from argparse import Namespace
 from typing import Any, NamedTuple
 
@@ -57,8 +56,11 @@ def read_labelled(arguments: Namespace, printer: Printer) -> Training:
 
 def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
     """Bags, with or without labels, and the files that were left out."""
-    if arguments.patient_column is not None and arguments.labels is None:
-        raise ValueError("--patient-column is a column of the labels; pass --labels, too.")
+    tables = (arguments.labels, getattr(arguments, "patients", None))
+    if arguments.patient_column is not None and tables == (None, None):
+        raise ValueError(
+            "--patient-column is a column of the labels or of --patients; pass one of them, too."
+        )
     found = scan_bags(
         arguments.bags,
         file_names(arguments),
@@ -83,6 +85,7 @@ class Truth(NamedTuple):
 
     known: Any  # [K] numbers of the bags
     y: Any  # [K]
+    patients: Any  # [K], or None where no column names them
 
     def for_all(self, n_bags: int) -> Any:
         """A label for every bag, None where there is none."""
@@ -110,7 +113,20 @@ def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
             f"{len(bags) - len(known)} of {len(bags)} bags have no label in {labels.path}; they "
             "are predicted, and the figures are of the others."
         )
-    return Truth(known, labels.y[[row_of[bags.ids[i]] for i in known]])
+    rows = [row_of[bags.ids[i]] for i in known]
+    patients = None if labels.patients is None else labels.patients[rows]
+    return Truth(known, labels.y[rows], patients)
+
+
+def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Any:
+    """The patient of every bag, or None where the labels do not name all of them."""
+    if truth.patients is None or len(truth.known) == len(bags):
+        return truth.patients
+    printer.warn(
+        f"the patients of {len(bags) - len(truth.known)} bags are not known, so no table of "
+        "patients is written; name all of them with --patients."
+    )
+    return None
 
 
 def positive_last(
@@ -156,30 +172,3 @@ def mixed_patients(data: Training) -> list[str]:
         f"{len(mixed)} of {len(set(patients))} patients have bags of both labels (first: "
         f"{mixed[0]}). Make sure that labels are those of the bags, not of the patients."
     ]
-
-
-def fingerprints(bags: Bags) -> list[str]:
-    """A short mark of each bag's size, first and last row, to know it again under any name."""
-    marks = []
-    for rows in bags:
-        ends = np.concatenate([_dense(rows[:1]), _dense(rows[-1:])]).astype(np.float32)
-        content = str(rows.shape[0]).encode() + ends.tobytes()
-        marks.append(hashlib.blake2b(content, digest_size=8).hexdigest())
-    return marks
-
-
-def _dense(rows: Any) -> Any:
-    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
-
-
-def warn_of_training_bags(bags: Bags, about: dict[str, Any], printer: Printer) -> None:
-    """Say where a model is measured on bags it was trained on."""
-    trained = set(about["extra"].get("training_bags") or [])
-    seen = [
-        name for name, mark in zip(bags.ids, fingerprints(bags), strict=True) if mark in trained
-    ]
-    if seen:
-        printer.warn(
-            f"{len(seen)} of {len(bags)} bags were in the training data (first: {seen[0]!r}); "
-            "figures on them say nothing about new bags. Use --cv with fit instead."
-        )

@@ -192,7 +192,7 @@ def _fit(commands: Any) -> None:
     _positive(command)
     model = command.add_argument_group("model")
     model.add_argument(
-        "--model", default="vgpmil", metavar="NAME", help="which model (default: vgpmil)"
+        "--model", default="auto", metavar="NAME", help="which model (default: auto)"
     )
     model.add_argument(
         "--set",
@@ -225,25 +225,58 @@ def _predict(commands: Any) -> None:
         commands,
         "predict",
         "commands:predict",
-        "apply a saved model: bags.csv, instances.parquet and report.html",
+        "apply a saved model: tables of bags, instances and patients, and report.html",
         "bagwise predict model.bagwise --bags new/ --out results/",
         "bagwise predict model.bagwise --bags held_out/ --labels labels.csv --out results/",
+        "bagwise predict model.bagwise --bags new/ --min-sensitivity 0.95 --out results/",
     )
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="optional")
     command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
-    _threshold(command)
+    command.add_argument(
+        "--patients",
+        type=Path,
+        metavar="CSV",
+        help="patients of the bags: columns slide_id and patient_id (or --patient-column)",
+    )
+    command.add_argument(
+        "--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv"
+    )
+    group = command.add_argument_group("when a bag is called positive")
+    group.add_argument(
+        "--threshold", type=float, metavar="P", help="above this probability (default: 0.5)"
+    )
+    _goal_options(group, "of the cross-validated training bags")
+    command.add_argument(
+        "--spreadsheet-safe",
+        action="store_true",
+        help="put an apostrophe before names that a spreadsheet would run as a formula",
+    )
     _output_options(command, "folder to write")
 
 
-def _threshold(command: Any) -> None:
-    command.add_argument(
-        "--threshold",
-        type=float,
-        default=0.5,
-        metavar="P",
-        help="a bag is positive above this probability (default: 0.5)",
+def _goal_options(group: Any, where: str) -> None:
+    """What a threshold is chosen for; none of them asks for Youden's index."""
+    group.add_argument(
+        "--min-sensitivity", type=float, metavar="S", help=f"find at least this share {where}"
     )
+    group.add_argument(
+        "--min-specificity", type=float, metavar="S", help=f"spare at least this share {where}"
+    )
+    group.add_argument(
+        "--cost",
+        type=_costs,
+        metavar="MISS,ALARM",
+        help="make the sum of these costs smallest, such as 10,1",
+    )
+
+
+def _costs(text: str) -> tuple[float, float]:
+    try:
+        miss, alarm = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"costs are MISS,ALARM; got {text!r}") from error
+    return miss, alarm
 
 
 def _evaluate(commands: Any) -> None:
@@ -256,6 +289,8 @@ def _evaluate(commands: Any) -> None:
     )
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="required")
+    group = command.add_argument_group("what the recommended threshold is for")
+    _goal_options(group, "of these bags")
 
 
 def _compare(commands: Any) -> None:
@@ -276,7 +311,7 @@ def _compare(commands: Any) -> None:
     )
     command.add_argument(
         "--models",
-        default="vgpmil,misvm,statistics",
+        default="auto,misvm,statistics",
         metavar="A,B,...",
         help="which models (default: vgpmil,misvm,statistics)",
     )
@@ -297,7 +332,7 @@ def _reproduce(commands: Any) -> None:
         "bagwise reproduce musk --quick",
     )
     command.add_argument("names", nargs="*", help="experiments, or words of their names")
-    command.add_argument("--list", action="store_true", help="only list them")
+    command.add_argument("--list", action="store_true", help="only list them: paper, data, time")
     command.add_argument("--quick", action="store_true", help="fewer seeds and sets")
     command.add_argument("--fresh", action="store_true", help="run again what is complete")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

@@ -15,6 +15,7 @@ from bagwise.evaluate.boxes import (
     tracking_success,
 )
 from bagwise.evaluate.comparison import Comparison, corrected_resampled_t, wilcoxon_p
+from bagwise.evaluate.cross_validation import Fold, HeldOut, cross_validate
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
     average_precision,
@@ -33,15 +34,31 @@ from bagwise.evaluate.protocols import (
     Split,
     check_model,
 )
+from bagwise.evaluate.ranking import Ranking, rank_models
 from bagwise.evaluate.run import compare
+from bagwise.evaluate.thresholds import (
+    Goal,
+    Proportion,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    proportion,
+    rates_at,
+)
 
 __all__ = [
     "METRIC_NAMES",
     "BagFolds",
     "Comparison",
+    "Fold",
+    "Goal",
     "GroupFolds",
+    "HeldOut",
     "Nested",
+    "Proportion",
     "PublishedFolds",
+    "Ranking",
+    "Rates",
     "Split",
     "average_precision",
     "bag_metrics",
@@ -49,9 +66,12 @@ __all__ = [
     "centre_error",
     "check_mil",
     "check_model",
+    "choose_threshold",
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_fitted_rates",
+    "cross_validate",
     "detection_ap",
     "detection_curve",
     "expected_calibration_error",
@@ -60,6 +80,9 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "proportion",
+    "rank_models",
+    "rates_at",
     "reliability_curve",
     "score_predictions",
     "tracking_success",

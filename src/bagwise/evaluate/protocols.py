@@ -302,11 +302,12 @@ def check_split(split: Split, n_bags: int, y: Any, groups: Any = None) -> None:
 
 
 def _check_folds(y: Any, n_splits: int) -> None:
-    smallest = int(np.unique(y, return_counts=True)[1].min())
-    if smallest < n_splits:
+    classes, counts = np.unique(y, return_counts=True)
+    if not 2 <= n_splits <= counts.min():
+        rarest = classes[int(np.argmin(counts))]
         raise ValueError(
-            f"{n_splits} folds need at least {n_splits} bags of each class; "
-            f"the smaller class has {smallest}."
+            f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of each "
+            f"class; class {rarest!s} has {counts.min()}."
         )
 
 

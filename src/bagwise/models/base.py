@@ -7,16 +7,23 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
+from bagwise.core.arrays import Array
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
+
+# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
+BagsLike = Bags | Sequence[Array] | Array
+InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
+RandomState = int | np.random.RandomState | None
 
 
 class TrainingData(NamedTuple):
@@ -127,15 +134,6 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         """Label of each bag, shape (n_bags,)."""
         scores = self.decision_function(bags)
         return self.classes_[np.asarray(scores > 0, dtype=int)]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a stored model; parameters that came later take their defaults."""
-        super().__setstate__(state)
-        for kind in type(self).__mro__:
-            if "__init__" in vars(kind) and kind is not object:
-                for name, parameter in inspect.signature(vars(kind)["__init__"]).parameters.items():
-                    if parameter.default is not parameter.empty and name not in vars(self):
-                        setattr(self, name, parameter.default)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

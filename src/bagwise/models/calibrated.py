@@ -62,7 +62,9 @@ class CalibratedClassifier(BagClassifier):
         labels = bags.split(self._label_names(known))
         scores = np.full(len(bags), np.nan)
         for train, test in self._inner_splits(y):
-            model = clone(self).set_params(probability=False)
+            # The bags of ``data`` are scaled already, where the model scales.
+            scaled = {"scale": None} if "scale" in self.get_params() else {}
+            model = clone(self).set_params(probability=False, **scaled)
             given = [labels[i] for i in train] if (known >= 0).any() else None
             model.fit(bags[train], self.classes_[y[train]], instance_labels=given)
             scores[test] = model.decision_function(bags[test])

@@ -15,11 +15,11 @@ _HOME = {
     "ProbabilityHistogramDisplay": "plots",
     "ReliabilityDisplay": "plots",
     "Report": "html",
-    "cross_validate": "evaluation",
     "data_warnings": "data",
     "predict_tables": "predictions",
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",
+    "plot_ranks": "ranks",
     "write_predictions": "predictions",
     "write_report": "html",
 }

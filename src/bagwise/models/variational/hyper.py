@@ -26,7 +26,7 @@ from sklearn.utils import check_random_state
 
 from bagwise.core import linalg
 from bagwise.core.kernels import RBF, Kernel
-from bagwise.models.drivers import CHUNK_SIZE
+from bagwise.models.execution import CHUNK_SIZE
 
 # One call may change a parameter by this factor, and never take it outside this range: the sites
 # were made by the old kernel and are trusted near it only.

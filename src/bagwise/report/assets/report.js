@@ -38,15 +38,18 @@
     const xy = packed.xy ? new Float32Array(bytes(packed.xy).buffer) : null;
     const pixels = packed.images ? bytes(packed.images.pixels) : null;
     const per = packed.images ? packed.images.width * packed.images.height * packed.images.channels : 0;
+    const numbers = packed.numbers ? new Uint32Array(bytes(packed.numbers).buffer) : null;
     let start = 0;
     packed.bags.forEach((bag, k) => {
-      const stop = start + packed.sizes[k];
+      const stop = start + packed.sizes[k], from = start;
       instances.set(bag, {
         p: p.subarray(start, stop),
         std: std && std.subarray(start, stop),
         xy: xy && xy.subarray(2 * start, 2 * stop),
         patch: packed.patch ? packed.patch[k] : null,
         pixels: pixels && pixels.subarray(per * start, per * stop),
+        number: (j) => (numbers ? numbers[from + j] : j),
+        above: packed.above[k],
       });
       start = stop;
     });
@@ -133,8 +136,6 @@
   };
 
   // One bag.
-  const positiveCount = (inst) => inst.p.reduce((n, p) => n + (p > 0.5), 0);
-
   const open = (i, move) => {
     state.open = i;
     for (const row of $("table").tBodies[0].rows) {
@@ -143,7 +144,7 @@
     }
     const inst = instances.get(i);
     const back = el("button", { type: "button", id: "back" }, "↑ All bags");
-    back.addEventListener("click", () => $("bags").scrollIntoView());
+    back.addEventListener("click", returnToRow);
     const value = data.score ? data.score[i] : data.p[i];
     const parts = [
       el("div", { class: "head" }, el("h3", {}, data.ids[i]), back),
@@ -155,7 +156,8 @@
     if (!inst) {
       parts.push(el("p", { class: "sub" }, data.instances ? "The instances of this bag are in instances.parquet." : "This model says nothing about single instances."));
     } else {
-      parts.push(el("p", { class: "sub" }, `${positiveCount(inst).toLocaleString("en")} of ${inst.p.length.toLocaleString("en")} instances have a probability above one half.`));
+      const shown = inst.p.length < data.n[i] ? ` ${inst.p.length.toLocaleString("en")} of them are shown: the most probable, and an even spread of the others.` : "";
+      parts.push(el("p", { class: "sub" }, `${inst.above.toLocaleString("en")} of ${data.n[i].toLocaleString("en")} instances have a probability above one half.${shown}`));
       if (inst.xy) parts.push(...map(inst));
       if (inst.pixels) parts.push(gallery(inst));
       else parts.push(...bars(inst));
@@ -163,11 +165,19 @@
     $("detail").replaceChildren(...parts);
     $("detail").scrollTop = 0;
     if (inst && inst.xy) paint(inst);
-    if (move && matchMedia("(max-width:979px)").matches) {
-      $("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion:reduce)").matches ? "auto" : "smooth" });
-      $("detail").focus({ preventScroll: true });
-    }
+    if (!move) return;
+    const narrow = matchMedia("(max-width:979px)").matches;
+    if (narrow) $("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion:reduce)").matches ? "auto" : "smooth" });
+    ($("map") ?? $("detail")).focus({ preventScroll: true });
   };
+
+  // Escape, and the button on a phone, lead back to the row of the open bag.
+  const returnToRow = () => {
+    const row = document.querySelector(`#table tr[data-bag="${state.open}"] button`);
+    (row ?? $("find")).focus({ preventScroll: true });
+    (row ?? $("bags")).scrollIntoView({ block: "center" });
+  };
+  $("detail").addEventListener("keydown", (event) => { if (event.key === "Escape") returnToRow(); });
 
   const ranked = (inst) => Array.from(inst.p.keys()).sort((a, b) => inst.p[b] - inst.p[a]);
   const heat = (p) => mix(HEAT, p);
@@ -183,7 +193,7 @@
         const low = Math.max(0, p - s), high = Math.min(1, p + s);
         track.append(el("u", { "--a": `${100 * low}%`, "--b": `${100 * (high - low)}%` }));
       }
-      return el("li", {}, el("em", {}, `#${k}`), track, el("span", {}, plusMinus(p, s)));
+      return el("li", {}, el("em", {}, `#${inst.number(k)}`), track, el("span", {}, plusMinus(p, s)));
     }));
     const first = inst.xy ? 10 : 40;
     add(0, first);
@@ -198,7 +208,7 @@
   const gallery = (inst) => {
     const { width, height, channels } = data.instances.images;
     return el("ol", { class: "gallery", "aria-label": "Instances, the most probable first" }, ...ranked(inst).slice(0, 300).map((k) => {
-      const canvas = el("canvas", { width, height, role: "img", "aria-label": `instance ${k}, probability ${plusMinus(inst.p[k], inst.std && inst.std[k])}` });
+      const canvas = el("canvas", { width, height, role: "img", "aria-label": `instance ${inst.number(k)}, probability ${plusMinus(inst.p[k], inst.std && inst.std[k])}` });
       const context = canvas.getContext("2d");
       const image = context.createImageData(width, height);
       for (let i = 0; i < width * height; i++) {
@@ -215,7 +225,7 @@
   const view = { what: "p", pick: -1 };
   const map = (inst) => {
     view.pick = -1;
-    const canvas = el("canvas", { id: "map", tabindex: 0, role: "img", "aria-label": "Map of the instances by their coordinates. Arrow keys go through them, the most probable first." });
+    const canvas = el("canvas", { id: "map", tabindex: 0, role: "img", "aria-label": "Map of the instances by their coordinates. Arrow keys go through them, the most probable first; Escape goes back to the table." });
     const choose = (what, name) => {
       const button = el("button", { type: "button", "aria-pressed": String(view.what === what) }, name);
       button.addEventListener("click", () => {
@@ -317,7 +327,7 @@
   const pick = (inst, k) => {
     if (k === view.pick || k < 0) return;
     view.pick = k;
-    $("tip").textContent = `instance ${k} at (${inst.xy[2 * k]}, ${inst.xy[2 * k + 1]}): ${plusMinus(inst.p[k], inst.std && inst.std[k])}`;
+    $("tip").textContent = `instance ${inst.number(k)} at (${inst.xy[2 * k]}, ${inst.xy[2 * k + 1]}): ${plusMinus(inst.p[k], inst.std && inst.std[k])}`;
     paint(inst);
   };
 
@@ -329,7 +339,15 @@
     data.evaluation.y.forEach((y, i) => { n[(data.evaluation.p[i] > at ? (y ? "tp" : "fp") : (y ? "fn" : "tn"))] += 1; });
     for (const [name, value] of Object.entries(n)) $(name).textContent = value.toLocaleString("en");
     $("at").textContent = at.toFixed(2);
-    const share = (a, b) => (a + b ? `${Math.round((100 * a) / (a + b))} %` : "–");
+    const share = (a, b) => {
+      const total = a + b;
+      if (!total) return "–";
+      // Wilson's interval, as in the tables.
+      const z2 = 1.959963984540054 ** 2, p = a / total;
+      const middle = (p + z2 / (2 * total)) / (1 + z2 / total);
+      const half = Math.sqrt(z2 * ((p * (1 - p)) / total + z2 / (4 * total * total))) / (1 + z2 / total);
+      return `${Math.round(100 * p)} % (${Math.round(100 * (middle - half))}–${Math.round(100 * (middle + half))})`;
+    };
     $("rates").textContent = `Finds ${share(n.tp, n.fn)} of the ${POS} bags; ${share(n.tn, n.fp)} of the ${NEG} bags are left alone.`;
   };
 

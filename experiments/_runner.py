@@ -1,6 +1,7 @@
-"""`reproduce`: run the experiments of a checkout and set ours beside what was published.
+"""Run experiments and set ours beside what was published.
 
-An experiment is a module in the ``experiments/`` folder with a ``TITLE`` and a function
+An experiment is a module of this folder with a ``TITLE``, the ``PAPER`` it repeats, what it
+``NEEDS`` (names of `bagwise.datasets.registry.ADDRESSES`, or "bundled", "synthetic") and a function
 ``run(quick, out, n_jobs) -> DataFrame``. Each gets a folder of its own under the output folder;
 the folder is complete when its ``run.json`` exists, and a restarted run skips complete ones.
 """
@@ -15,15 +16,22 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+from rich.console import Console
+
+import bagwise
+from bagwise.datasets import data_home
+from bagwise.datasets.registry import ADDRESSES
 from bagwise.files.writing import new_file
 from bagwise.report.tables import published_table, to_markdown, to_rich, write_table
+
+HERE = Path(__file__).parent
 
 
 class Experiment(NamedTuple):
@@ -31,55 +39,86 @@ class Experiment(NamedTuple):
 
     name: str
     title: str
+    paper: str
+    needs: tuple[str, ...]
     about: str  # module docstring
     path: Path
 
+    @property
+    def time(self) -> str:
+        """How long the stored run took, and where."""
+        about = read_about(self.path.parent / "results" / self.name)
+        if about is None:
+            return "no stored run"
+        minutes = about["seconds"] / 60
+        cores = about["machine"].rpartition(",")[2].strip()
+        return f"{about['seconds']:.0f} s" if minutes < 2 else f"{minutes:.0f} min, {cores}"
 
-def find_experiments(folder: Any = None) -> dict[str, Experiment]:
-    """The experiments of a folder by name, without importing them.
+    @property
+    def data(self) -> str:
+        """What it needs, and which of that is not in the data home."""
+        names = (
+            f"{name} (absent)" if name in ADDRESSES and not _is_present(name) else name
+            for name in self.needs
+        )
+        return ", ".join(names) or "none"
 
-    Parameters
-    ----------
-    folder : path, optional
-        Defaults to ``experiments/`` in the working directory, then in the checkout that the
-        package was installed from.
 
-    Examples
-    --------
-    >>> from bagwise.report.reproduce import find_experiments
-    >>> find_experiments("no/such/folder")
-    Traceback (most recent call last):
-    FileNotFoundError: there is no folder of experiments at no/such/folder; ...
-    """
-    folder = _experiments_folder(folder)
-    found = {}
+def _is_present(name: str) -> bool:
+    home = data_home()
+    return (home / name).is_dir() or (home / f"{name}.npz").is_file()
+
+
+def find_experiments(folder: Path = HERE) -> dict[str, Experiment]:
+    """The experiments of a folder by name, without importing them."""
+    experiments = {}
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         title = _constant(tree, "TITLE")
         has_run = any(isinstance(n, ast.FunctionDef) and n.name == "run" for n in tree.body)
         if title is not None and has_run:
-            found[path.stem] = Experiment(
-                path.stem, title, ast.get_docstring(tree) or "", path.absolute()
+            paper, needs = _constant(tree, "PAPER") or "", _constant(tree, "NEEDS") or ()
+            about = ast.get_docstring(tree) or ""
+            experiments[path.stem] = Experiment(
+                path.stem, title, paper, tuple(needs), about, path.absolute()
             )
-    return found
+    return experiments
 
 
-def choose(tables: str | Sequence[str], found: dict[str, Experiment]) -> list[Experiment]:
+def list_experiments(folder: Path = HERE) -> pd.DataFrame:
+    """Every experiment with its paper, the data it needs and the time of its stored run."""
+    return pd.DataFrame(
+        {"experiment": e.name, "what": e.title, "paper": e.paper, "data": e.data, "time": e.time}
+        for e in find_experiments(folder).values()
+    )
+
+
+def absent_data(folder: Path = HERE) -> list[str]:
+    """One line for each set that some experiment needs and the data home lacks."""
+    needed = {name for e in find_experiments(folder).values() for name in e.needs}
+    return [
+        f"{name} is not in the data home {data_home()}; it is public at {address}."
+        for name, address in ADDRESSES.items()
+        if name in needed and not _is_present(name)
+    ]
+
+
+def choose(tables: str | Sequence[str], known: dict[str, Experiment]) -> list[Experiment]:
     """Experiments by name, by a word of their name ("musk"), or all of them."""
     chosen: dict[str, Experiment] = {}
     for table in [tables] if isinstance(tables, str) else tables:
         if table == "all":
-            names = list(found)
-        elif table in found:
+            names = list(known)
+        elif table in known:
             names = [table]
         else:
-            names = [name for name in found if table in name.split("_")]
+            names = [name for name in known if table in name.split("_")]
         if not names:
             raise ValueError(
-                f"there is no table {table!r}; choose 'all', one of {list(found)}, or a word of "
+                f"there is no table {table!r}; choose 'all', one of {list(known)}, or a word of "
                 "their names."
             )
-        chosen.update({name: found[name] for name in names})
+        chosen.update({name: known[name] for name in names})
     return list(chosen.values())
 
 
@@ -87,12 +126,12 @@ def reproduce(
     tables: str | Sequence[str] = "all",
     *,
     quick: bool = False,
-    out: Any = "reproduction",
+    out: str | Path = "reproduction",
     n_jobs: int = 1,
     fresh: bool = False,
-    folder: Any = None,
-    console: Any = None,
-) -> Any:
+    folder: Path = HERE,
+    console: Console | None = None,
+) -> pd.DataFrame:
     """Run experiments, print *published | ours | note*, write tables and figures.
 
     Parameters
@@ -108,7 +147,7 @@ def reproduce(
     n_jobs : int
     fresh : bool
         Run again what is already complete.
-    folder : path, optional
+    folder : path
         Where the experiments are.
     console : rich.console.Console, optional
 
@@ -117,9 +156,6 @@ def reproduce(
     pandas.DataFrame
         All rows, with an ``experiment`` column.
     """
-    import pandas as pd
-    from rich.console import Console
-
     console = console or Console()
     out = Path(out)
     parts = []
@@ -140,8 +176,8 @@ def reproduce(
 
 
 def _measure(
-    experiment: Experiment, out: Path, quick: bool, n_jobs: int, console: Any
-) -> Any | None:
+    experiment: Experiment, out: Path, quick: bool, n_jobs: int, console: Console
+) -> pd.DataFrame | None:
     """Run one experiment; None where its data cannot be had."""
     place = out / experiment.name
     place.mkdir(parents=True, exist_ok=True)
@@ -152,9 +188,21 @@ def _measure(
     except FileNotFoundError as error:
         console.print(f"not run, its data is missing: {error}", style="yellow", markup=False)
         return None
-    seconds = time.perf_counter() - start
     write_table(frame, place, "table")
-    about = {
+    about = _describe(experiment, quick, time.perf_counter() - start)
+    with new_file(place / "run.json") as draft:
+        draft.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    # Read back, so that a first and a resumed run print and return the same numbers.
+    return read_table(place)
+
+
+def describe_run(name: str, quick: bool, seconds: float) -> dict[str, Any]:
+    """What ``run.json`` says of a run of an experiment of this folder."""
+    return _describe(find_experiments()[name], quick, seconds)
+
+
+def _describe(experiment: Experiment, quick: bool, seconds: float) -> dict[str, Any]:
+    return {
         "experiment": experiment.name,
         "title": experiment.title,
         "about": experiment.about,
@@ -164,15 +212,13 @@ def _measure(
         "seconds": round(seconds, 1),
         **environment(),
     }
-    with new_file(place / "run.json") as draft:
-        draft.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    # Read back, so that a first and a resumed run print and return the same numbers.
-    return _read_table(place)
 
 
-def _finished(experiment: Experiment, out: Path, quick: bool, console: Any) -> Any | None:
+def _finished(
+    experiment: Experiment, out: Path, quick: bool, console: Console
+) -> pd.DataFrame | None:
     """The rows of a complete earlier run of the same experiment, else None."""
-    about = _about(out / experiment.name)
+    about = read_about(out / experiment.name)
     if about is None:
         return None
     if about["quick"] != quick or about["source"] != _digest([experiment.path]):
@@ -182,102 +228,33 @@ def _finished(experiment: Experiment, out: Path, quick: bool, console: Any) -> A
         console.print(
             "bagwise has changed since; pass --fresh to measure again", style="yellow", markup=False
         )
-    return _read_table(out / experiment.name)
+    return read_table(out / experiment.name)
 
 
-def _read_table(place: Path) -> Any:
-    import pandas as pd
-
+def read_table(place: Path) -> pd.DataFrame:
+    """The rows of a finished experiment."""
     return pd.read_csv(place / "table.csv")
 
 
-def _about(place: Path) -> Any | None:
+def read_about(place: Path) -> dict[str, Any] | None:
+    """What ``run.json`` says of a finished experiment."""
     path = place / "run.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def _write_all(results: Any, out: Path) -> None:
+def _write_all(results: pd.DataFrame, out: Path) -> None:
     with new_file(out / "results.csv") as draft:
         results.to_csv(draft, index=False)
     parts = []
     for name, frame in results.groupby("experiment", sort=False):
-        about = _about(out / str(name)) or {"title": name}
+        about = read_about(out / str(name)) or {"title": name}
         parts.append(f"## {about['title']}\n\n{to_markdown(published_table(frame))}\n")
     with new_file(out / "results.md") as draft:
         draft.write_text("\n".join(parts), encoding="utf-8")
 
 
-def write_page(run: Any, page: Any) -> None:
-    """Make a documentation page from the output folder of `reproduce`.
-
-    Figures are copied into a folder beside the page. The page names date, machine and versions
-    of each experiment, and the command that repeats it.
-
-    Parameters
-    ----------
-    run : path
-        Output folder of `reproduce`.
-    page : path
-        Markdown file to write.
-    """
-    run, page = Path(run), Path(page)
-    folders = sorted(p.parent for p in run.glob("*/run.json"))
-    if not folders:
-        raise FileNotFoundError(f"{run} holds no finished experiment; run reproduce first.")
-    figures = page.with_suffix("")
-    sections = [_section(place, figures) for place in folders]
-    with new_file(page) as draft:
-        draft.write_text("\n".join([_page_head(folders), *sections]), encoding="utf-8")
-
-
-def _page_head(folders: list[Path]) -> str:
-    runs = [_about(place) for place in folders]
-    about = max((r for r in runs if r is not None and r["versions"]), key=lambda r: r["date"])
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    quick = [r["experiment"] for r in runs if r is not None and r["quick"]]
-    warning = f"\nMeasured in quick mode (fewer seeds): {', '.join(quick)}.\n" if quick else ""
-    return f"""# Results
-
-What stands under *ours* was measured on held-out bags by a script of this repository, with
-preprocessing inside the fold unless the note says otherwise; `bagwise reproduce all` repeats it.
-It is mean ± standard deviation over the number of seeds in brackets. *Published* is what the
-paper prints. Where the two differ the note says what is known about the reason.
-
-Under each table stands when and where it was measured. Where versions were recorded, the newest
-run used {versions}.
-{warning}"""
-
-
-def _section(place: Path, figures: Path) -> str:
-    about = _about(place)
-    assert about is not None
-    lines = [f"## {about['title']}", "", about["about"].strip(), ""]
-    lines += [to_markdown(published_table(_read_table(place))), ""]
-    for figure in sorted(place.glob("*.png")):
-        target = figures / f"{place.name}_{figure.name}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(figure, target)
-        words = figure.stem.replace("_", " ")
-        lines += [f"![{about['title']}: {words}]({figures.name}/{target.name})", ""]
-    mode = " --quick" if about["quick"] else ""
-    repeat = f"`bagwise reproduce {about['experiment']}{mode}`"
-    if about.get("assembled"):  # not the output of one run of the experiment
-        lines += [f"*{about['assembled']} {repeat} measures it in one run.*", ""]
-    else:
-        where = f"{about['date']} in {about['seconds']:.0f} s on {about['machine']}"
-        lines += [f"*Measured {where}: {repeat}.*", ""]
-    return "\n".join(lines)
-
-
 def environment() -> dict[str, Any]:
-    """Date, machine and versions, for the record.
-
-    Examples
-    --------
-    >>> from bagwise.report.reproduce import environment
-    >>> sorted(environment())
-    ['date', 'machine', 'versions']
-    """
+    """Date, machine and versions, for the record."""
     packages = ("bagwise", "numpy", "scipy", "scikit-learn", "numba")
     versions = {"Python": platform.python_version()}
     versions |= {name: importlib.metadata.version(name) for name in packages}
@@ -298,21 +275,6 @@ def _processor() -> str:
     return platform.processor() or "unknown processor"
 
 
-def _experiments_folder(folder: Any) -> Path:
-    if folder is not None:
-        places = [Path(folder)]
-    else:
-        # src/bagwise/report/reproduce.py -> the checkout
-        places = [Path("experiments"), Path(__file__).parents[3] / "experiments"]
-    for place in places:
-        if place.is_dir():
-            return place
-    raise FileNotFoundError(
-        f"there is no folder of experiments at {places[0]}; they are not part of the installed "
-        "package: clone the repository and run this in it."
-    )
-
-
 def _load(experiment: Experiment) -> Any:
     """Import an experiment as a module of its folder, so that it can import its neighbours."""
     folder = experiment.path.parent
@@ -322,14 +284,14 @@ def _load(experiment: Experiment) -> Any:
     return importlib.import_module(f"{folder.name}.{experiment.name}")
 
 
-def _constant(tree: ast.Module, name: str) -> str | None:
+def _constant(tree: ast.Module, name: str) -> Any:
+    """The value of a module constant that is written as a literal."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
         named = any(isinstance(t, ast.Name) and t.id == name for t in targets)
-        value = getattr(node, "value", None)
-        if named and isinstance(value, ast.Constant):
-            return str(value.value)
+        if named:
+            return ast.literal_eval(getattr(node, "value", None))  # type: ignore[arg-type]
     return None
 
 
@@ -341,4 +303,4 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def _package_digest() -> str:
-    return _digest(list(Path(__file__).parents[1].rglob("*.py")))
+    return _digest(list(Path(bagwise.__file__).parent.rglob("*.py")))

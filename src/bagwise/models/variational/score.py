@@ -1,11 +1,16 @@
-"""From q(v) to probabilities: instances, bags, and bags left out. P(30-36)."""
+"""From q(v) to scores: instances, bags by a rule, and bags left out. P(30-36).
+
+`read_block` is the one way from a block to numbers: latent moments of the instances, and the
+log-odds of their bags under a rule. Everything a model predicts is a view of it.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -13,12 +18,15 @@ from scipy.linalg import eigh
 from scipy.special import logsumexp, ndtri
 
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, Rows, to_numpy
+from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool, fit_noisy_or_platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.updates import Block, Posterior, Sites, moments
+from bagwise.models.drivers import Span
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.parts import Part, Sites, rows_of, share_out
+from bagwise.models.variational.projection import Projector, project_span
+from bagwise.models.variational.updates import InducingPosterior, moments
 
 BagRule = Literal["noisy-or", "max", "joint"]
 
@@ -34,11 +42,11 @@ _ROWS = 1024
 class BagScores(NamedTuple):
     """Log-odds and standard deviation of the probability of every bag."""
 
-    log_odds: Any  # [b]
-    std: Any  # [b]
+    log_odds: Floats  # [b]
+    std: Floats  # [b]
 
 
-def bag_scores(p: SigmoidMoments, offsets: Any, rule: Literal["noisy-or", "max"]) -> BagScores:
+def bag_scores(p: SigmoidMoments, offsets: Ints, rule: Literal["noisy-or", "max"]) -> BagScores:
     """Bags from the moments of their instances, independent given q. P(34-36).
 
     The standard deviation of ``1 - prod sigmoid(-f)`` is closed form for independent f:
@@ -52,24 +60,24 @@ def bag_scores(p: SigmoidMoments, offsets: Any, rule: Literal["noisy-or", "max"]
     return BagScores(log_odds, _std_from_logs(none, square))
 
 
-def _std_from_logs(log_mean: Any, log_square: Any) -> Any:
+def _std_from_logs(log_mean: Array, log_square: Array) -> Array:
     return np.sqrt(np.maximum(np.exp(log_square) - np.exp(2 * log_mean), 0.0))
 
 
 def joint_bag_scores(
-    A: Sequence[Any], r: Any, offsets: Any, q: Posterior, n_samples: int = N_SAMPLES
+    A: Sequence[Array], r: Array, offsets: Ints, q: InducingPosterior, n_samples: int = N_SAMPLES
 ) -> BagScores:
     """Bags whose instances are correlated through u: ``E_v [1 - prod_n E sigmoid(-f_n | v)]``."""
     mean = np.concatenate([chunk.T @ q.m.astype(chunk.dtype, copy=False) for chunk in A])
     V = np.concatenate([linalg.lower_times(q.W.astype(a.dtype, copy=False), a) for a in A], axis=1)
-    found = []
+    bags = []
     for a, b in itertools.pairwise(offsets):
         rows = slice(int(a), int(b))
-        found.append(_joint(mean[rows], _principal(V[:, rows]), r[rows], n_samples))
-    return BagScores(*np.array(found).T)
+        bags.append(_joint(mean[rows], _principal(V[:, rows]), r[rows], n_samples))
+    return BagScores(*np.array(bags).T)
 
 
-def _principal(V: Any) -> Any:
+def _principal(V: Array) -> Array:
     """``F`` [n, d] with ``F F^T = V^T V``, columns by falling variance, signs fixed."""
     V = np.asarray(V, dtype=np.float64)
     if V.shape[1] <= V.shape[0]:
@@ -85,7 +93,7 @@ def _principal(V: Any) -> Any:
 
 
 @lru_cache(maxsize=32)
-def _normal_points(n: int, d: int) -> Any:
+def _normal_points(n: int, d: int) -> Array:
     """Standard normal points [d, n]: a Sobol sequence, shifted off the origin by a fixed amount."""
     from scipy.stats import qmc
 
@@ -94,7 +102,7 @@ def _normal_points(n: int, d: int) -> Any:
     return ndtri(np.clip((points + shift) % 1.0, 1e-12, 1 - 1e-12)).T
 
 
-def _joint(mean: Any, F: Any, r: Any, n_samples: int) -> tuple[float, float]:
+def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, float]:
     """Log-odds and std of ``1 - prod sigmoid(-f)``, f = mean + F z + noise of variance r."""
     z = _normal_points(n_samples, F.shape[1])
     log_none, log_square = np.zeros(n_samples), np.zeros(n_samples)
@@ -113,64 +121,137 @@ def _joint(mean: Any, F: Any, r: Any, n_samples: int) -> tuple[float, float]:
     return log_some - log_mean, float(_std_from_logs(log_mean, log_mean_square))
 
 
-def block_scores(
-    A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rule: BagRule, platt: Platt | None = None
+class Readout(NamedTuple):
+    """What q(v) says about the bags of a block, before any calibration."""
+
+    bag: Floats  # [b] log-odds by a rule
+    bag_std: Floats  # [b] standard deviation of the bag's probability
+    instance: Floats  # [n] log-odds of the expected probability
+    instance_std: Floats  # [n] standard deviation of the instance's probability
+    latent_mean: Floats  # [n] E f
+    latent_var: Floats  # [n]
+
+
+def read_block(block: Block, q: InducingPosterior, rule: BagRule) -> Readout:
+    """Bags and instances of one block under a rule, on the host."""
+    return read_rules(block, q, (rule,))[0]
+
+
+def read_rules(block: Block, q: InducingPosterior, rules: Sequence[BagRule]) -> list[Readout]:
+    """`read_block` for several rules at once, which share the moments of the instances."""
+    offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
+    f = moments(block.A, block.r, q)
+    p = sigmoid_moments(f.mean, f.var)
+    instances = p.log_odds, p.std, to_numpy(f.mean), to_numpy(f.var)
+    return [Readout(*_read_bags(block, p, offsets, q, rule), *instances) for rule in rules]
+
+
+def _read_bags(
+    block: Block, p: SigmoidMoments, offsets: Ints, q: InducingPosterior, rule: BagRule
 ) -> BagScores:
-    """Scores of the bags of one block under any rule, calibrated if a map is given."""
-    offsets = to_numpy(offsets).astype(np.int64)
-    if rule == "joint":
-        raw = joint_bag_scores([_host(a) for a in A], to_numpy(r), offsets, q)
-        return raw if platt is None else BagScores(*_mapped(raw.log_odds, raw.std, platt))
-    f = moments(A, r, q)
-    p = recalibrate(sigmoid_moments(f.mean, f.var), platt)
-    return bag_scores(p, offsets, rule)
+    if rule != "joint":
+        return bag_scores(p, offsets, rule)
+    bags = joint_bag_scores([_host(a) for a in block.A], to_numpy(block.r), offsets, q)
+    # A bag is at least as positive as each of its instances, also with few samples.
+    return bags._replace(log_odds=np.maximum(bags.log_odds, segments.max(p.log_odds, offsets)))
 
 
-def recalibrate(p: SigmoidMoments, platt: Platt | None) -> SigmoidMoments:
-    """Moments of the instances after Platt's map; the spread is carried through its slope."""
-    if platt is None:
-        return p
-    log_odds, std = _mapped(p.log_odds, p.std, platt)
-    log_negative = -np.logaddexp(0.0, log_odds)
-    with np.errstate(divide="ignore"):
-        square = np.logaddexp(2 * log_negative, 2 * np.log(std))
-    return SigmoidMoments(log_negative + log_odds, log_negative, square)
+class Scores(NamedTuple):
+    """All that a model says about bags: log-odds, and the probabilities' standard deviations."""
+
+    bag: Floats  # [B]
+    bag_std: Floats  # [B]
+    instance: Floats  # [N]
+    instance_std: Floats  # [N]
 
 
-def _mapped(log_odds: Any, std: Any, platt: Platt) -> tuple[Any, Any]:
-    """Mapped log-odds, and std times d p' / d p = slope p'(1 - p') / (p (1 - p)), in logs."""
-    mapped = platt.log_odds(log_odds)
-    gain = np.minimum(_log_variance(mapped) - _log_variance(log_odds), 50.0)
-    # A probability spreads by at most sqrt(p (1 - p)).
-    return mapped, np.minimum(std * platt.slope * np.exp(gain), np.exp(_log_variance(mapped) / 2))
+class Reader(NamedTuple):
+    """A posterior on the projections of one projector, and the rule that reads bags off it."""
+
+    projector: int  # position in the list of projectors
+    q: InducingPosterior
+    rule: BagRule
 
 
-def _log_variance(log_odds: Any) -> Any:
-    """``log(p (1 - p))``."""
-    return -np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -np.asarray(log_odds))
+class RowPart(NamedTuple):
+    """Neighbouring bags to predict: their rows, read on demand."""
+
+    X: Rows
+    spans: tuple[Span, ...]
+    offsets: Ints  # of all bags
+
+    @property
+    def start(self) -> int:
+        """Number of the first row in the whole."""
+        return self.spans[0].start
+
+
+def make_row_parts(X: Rows, offsets: Ints, spans: list[Span], n_parts: int) -> list[RowPart]:
+    """Bags to predict, cut into at most ``n_parts`` parts of about as many rows."""
+    return [RowPart(rows_of(X, g), g, offsets) for g in share_out(spans, n_parts)]
+
+
+class NotFiniteError(ValueError):
+    """Rows that were read for the first time hold NaN or infinity."""
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Columns made of the readouts of every bag of a part; picklable, for any driver.
+
+    Rows are read once, whatever the number of projectors and readers.
+    """
+
+    projectors: tuple[Projector, ...]
+    readers: tuple[Reader, ...]
+    finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]  # and the bags' offsets
+    check: bool  # whether the rows have not been looked at for NaN and infinity
+
+    def __call__(self, part: RowPart) -> tuple[Floats, ...]:
+        """One array per column, on the host."""
+        spans = [self._columns(part, span) for span in part.spans]
+        return tuple(np.concatenate(column) for column in zip(*spans, strict=True))
+
+    def _columns(self, part: RowPart, span: Span) -> tuple[Floats, ...]:
+        rows = part.X[span.start - part.start : span.stop - part.start]
+        if self.check and not all_finite(rows):
+            raise NotFiniteError
+        offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
+        n_bags = span.last_bag - span.first_bag
+        unknown = np.full(span.stop - span.start, -1, dtype=np.int8)
+        labels = BagLabels(offsets, np.zeros(n_bags, dtype=int), unknown)
+        readouts: dict[int, Readout] = {}
+        for number, projector in enumerate(self.projectors):
+            block = project_span(rows, labels, span, projector, span.first_bag, span.start)
+            for i, reader in enumerate(self.readers):
+                if reader.projector == number:
+                    readouts[i] = read_block(block, reader.q, reader.rule)
+        return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
 def on_host(block: Block) -> Block:
     """The block as NumPy arrays in float64, wherever it lives."""
     if not is_torch_array(block.A[0]):
         return block
-    labels = Labels(*(x.cpu().numpy() for x in block.labels))
+    labels = BagLabels(*(x.cpu().numpy() for x in block.labels))
     return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
 
 
-def _host(A: Any) -> Any:
+def _host(A: Array) -> Array:
     return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
 
 
 class LeftOut(NamedTuple):
     """Latent moments of every instance when its bag is left out."""
 
-    mean: Any  # [n]
-    var: Any  # [n]
-    factors: dict[int, Any]  # bag -> V [d, n_b], V^T V its covariance without r; joint rule only
+    mean: Array  # [n]
+    var: Array  # [n]
+    factors: dict[int, Array]  # bag -> V [d, n_b], V^T V its covariance without r; joint rule only
 
 
-def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False) -> LeftOut:
+def leave_bags_out(
+    block: Block, q: InducingPosterior, sites: Sites, joint: bool = False
+) -> LeftOut:
     """Latent moments of each bag from the q(v) fitted without it, at fixed weights and theta.
 
     With ``C = A_b^T S A_b``, ``Theta = diag(omega)``: ``m = (I - C Theta)^{-1} (E f - C rho)``,
@@ -203,7 +284,7 @@ def leave_bags_out(block: Block, q: Posterior, sites: Sites, joint: bool = False
     return LeftOut(mean, np.maximum(var, 0.0) + block.r, factors)
 
 
-def _left_out_small(V: Any, mean: Any, sites: Sites, rows: Any) -> tuple[Any, Any]:
+def _left_out_small(V: Array, mean: Array, sites: Sites, rows: Array) -> tuple[Array, Array]:
     Vb = V.T[rows]  # [g, size, M]
     C = (Vb @ Vb.transpose(0, 2, 1)).astype(np.float64, copy=False)
     D = np.sqrt(sites.omega[rows])[:, :, None]  # [g, size, 1]
@@ -215,7 +296,9 @@ def _left_out_small(V: Any, mean: Any, sites: Sites, rows: Any) -> tuple[Any, An
     return left[:, :, 0], left[:, :, 1:]
 
 
-def _left_out_large(V: Any, q: Posterior, sites: Sites, rows: slice) -> tuple[Any, Any]:
+def _left_out_large(
+    V: Array, q: InducingPosterior, sites: Sites, rows: slice
+) -> tuple[Array, Array]:
     """In coordinates where S = I: precision ``I - V Theta V^T``, linear part less ``V rho``."""
     V = np.asfortranarray(V, dtype=np.float64)
     gram = linalg.weighted_gram(V, sites.omega[rows])
@@ -225,7 +308,7 @@ def _left_out_large(V: Any, q: Posterior, sites: Sites, rows: slice) -> tuple[An
     return factor.T @ (inverse @ (whole - V @ sites.rho[rows])), factor
 
 
-def _square_root(C: Any) -> Any:
+def _square_root(C: Array) -> Array:
     values, U = eigh((C + C.T) / 2, check_finite=False)
     return (U * np.sqrt(np.maximum(values, 0.0))).T
 
@@ -233,11 +316,11 @@ def _square_root(C: Any) -> Any:
 class LeftOutScores(NamedTuple):
     """Log-odds of bags, and of their instances, predicted without the bag."""
 
-    bags: Any  # [b]
-    instances: Any  # [n]
+    bags: Array  # [b]
+    instances: Array  # [n]
 
 
-def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftOutScores:
+def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) -> LeftOutScores:
     """Log-odds predicted without the bag, at fixed weights and theta."""
     block = on_host(block)
     left = leave_bags_out(block, q, sites, joint=rule == "joint")
@@ -249,24 +332,22 @@ def loo_scores(block: Block, q: Posterior, sites: Sites, rule: BagRule) -> LeftO
         _joint(left.mean[a:b], _principal(left.factors[i]), block.r[a:b], N_SAMPLES)[0]
         for i, (a, b) in enumerate(itertools.pairwise(offsets))
     ]
-    return LeftOutScores(np.array(joint), p.log_odds)
+    # As in `read_rules`: a bag is at least as positive as each of its instances.
+    return LeftOutScores(np.maximum(joint, segments.max(p.log_odds, offsets)), p.log_odds)
 
 
-def calibrate(
-    left_out: LeftOutScores, offsets: Any, y: Any, rule: BagRule, held_out: Any = ()
-) -> Platt:
-    """Platt's map for instance scores, such that calibrated instances still make their bag.
+@dataclass(frozen=True)
+class LeaveOut:
+    """Left-out scores of the bags of a part, read by a sweep."""
 
-    Under ``max`` it is the map of the bag score. Under ``noisy-or`` it is fitted through the
-    product. Under ``joint`` it is that of the bag score, an instance counting as a bag of one.
-    Where the left-out scores say nothing the best slope is 0; a hint of one keeps the ranking.
-    Features that were learned from the labels make left-out scores optimistic; bags whose labels
-    they did not see (``held_out``, indices) say how much.
-    """
-    if rule == "noisy-or":
-        scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)
-    else:
-        scores, platt = left_out.bags, fit_platt(left_out.bags, y)
-    platt = keep_ranking(platt, scores)
-    units = offsets if rule == "noisy-or" else np.arange(len(y) + 1)
-    return cool(platt, scores, units, y, held_out)
+    q: InducingPosterior
+    rule: BagRule
+
+    def __call__(self, part: Part) -> tuple[Part, LeftOutScores]:
+        """The part as it was, and the scores."""
+        assert part.sites is not None  # set by the first pass of every fit
+        scores = [
+            loo_scores(block, self.q, sites, self.rule)
+            for block, sites in zip(part.blocks, part.sites, strict=True)
+        ]
+        return part, LeftOutScores(*(np.concatenate(c) for c in zip(*scores, strict=True)))

@@ -12,10 +12,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from experiments import _runner as module
+from experiments._held_out import present
+from experiments._page import write_page
+from experiments._runner import (
+    absent_data,
+    choose,
+    find_experiments,
+    list_experiments,
+    reproduce,
+)
 from rich.console import Console
 
-from bagwise.report import reproduce as module
-from bagwise.report.reproduce import choose, find_experiments, reproduce, write_page
+from bagwise.cli.checkout import load_runner
+from bagwise.datasets.registry import ADDRESSES
 from bagwise.report.tables import (
     RESULT_COLUMNS,
     print_comparison,
@@ -24,6 +34,7 @@ from bagwise.report.tables import (
     write_table,
 )
 
+ROOT = Path(__file__).parents[1]
 EXPERIMENT = '''
 """What {name} measures.
 
@@ -34,6 +45,8 @@ from pathlib import Path
 import pandas as pd
 
 TITLE = "Title of {name}"
+PAPER = "Paper of {name}"
+NEEDS = ("bundled", "tracking/girl")
 
 def run(quick, out, n_jobs=1):
     with (Path(__file__).parent / "calls.txt").open("a") as log:
@@ -80,8 +93,92 @@ def test_experiments_are_found_without_importing(tmp_path):
 
 
 def test_repository_experiments_are_declared():
-    found = find_experiments(Path(__file__).parents[2] / "experiments")
+    found = find_experiments()
     assert {"published_arithmetic", "learning_curves", "unavailable"} <= set(found)
+    known = {"bundled", "synthetic", *ADDRESSES}
+    for experiment in found.values():
+        assert experiment.paper, experiment.name
+        assert set(experiment.needs) <= known, experiment.name
+
+
+def test_list_says_paper_data_and_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("BAGWISE_DATA", str(tmp_path / "home"))
+    folder = make_folder(tmp_path, alpha="", beta="")
+    stored = folder / "results" / "beta"
+    stored.mkdir(parents=True)
+    (stored / "run.json").write_text('{"seconds": 300.0, "machine": "Linux, some chip, 2 cores"}')
+    listing = list_experiments(folder).set_index("experiment")
+    assert listing.loc["alpha"].tolist() == [
+        *("Title of alpha", "Paper of alpha", "bundled, tracking/girl (absent)", "no stored run")
+    ]
+    assert listing.loc["beta", "time"] == "5 min, 2 cores"
+    (line,) = absent_data(folder)
+    assert line.startswith("tracking/girl is not in the data home")
+    assert ADDRESSES["tracking/girl"] in line
+    (tmp_path / "home" / "tracking" / "girl").mkdir(parents=True)
+    assert list_experiments(folder)["data"].tolist() == ["bundled, tracking/girl"] * 2
+    assert absent_data(folder) == []
+
+
+def test_sets_that_are_absent_become_rows(tmp_path):
+    def load(name):
+        if name != "here":
+            raise FileNotFoundError(f"{name} is nowhere")
+
+    usable, absent = present(["here", "there"], load)
+    assert usable == ["here"]
+    table = published_table(pd.DataFrame(absent))
+    assert table.iloc[0].tolist()[0] == "there"
+    assert table.iloc[0].tolist()[4:] == ["not measured", "its data is missing: there is nowhere"]
+    with pytest.raises(FileNotFoundError, match="there is nowhere"):
+        present(["there"], load)
+
+
+def test_bundled_parts_run_without_the_data_home(tmp_path, monkeypatch):
+    """Experiments with a part that needs no data run it; the others say what is missing."""
+    from experiments import auto, learning_curves
+
+    def offline(*args, **kwargs):
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("BAGWISE_DATA", str(tmp_path / "home"))
+    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", offline)
+    made = pd.DataFrame({"y": [0, 1], "score": [0.1, 0.9], "p": [0.1, 0.9], "fold": 0})
+    drawn = [made.assign(model=m, data="musk1", seed=0) for m in ("AutoVGPMIL", "MI-SVM, Platt")]
+    drawn += [made.assign(model=m, data="musk1", seed=0) for m in auto.FIXED]
+    monkeypatch.setattr(auto, "one_seed", lambda name, seed, out: pd.concat(drawn))
+    table = auto.run(True, tmp_path, data=("musk1", "sci_med"))
+    assert table["data"].tolist()[-1] == "sci_med"
+    assert "could not be downloaded" in table["note"].iloc[-1]
+    usable, absent = present(learning_curves.DATA, learning_curves.load_dataset)
+    assert usable == ["musk1", "digits"]
+    assert absent[0]["data"] == "newsgroups/rec_sport_hockey"
+
+
+def test_digit_canvases_need_no_mnist(tmp_path, monkeypatch):
+    pytest.importorskip("cv2")
+    from experiments.detection_digits import canvases
+
+    monkeypatch.setenv("BAGWISE_DATA", str(tmp_path))
+    assert len(canvases(4, "train", 0).images) == len(canvases(4, "test", 0).images) == 4
+
+
+def test_clips_are_tracked_without_the_data_home(tmp_path, monkeypatch):
+    pytest.importorskip("cv2")
+    from experiments import tracking
+
+    monkeypatch.setenv("BAGWISE_DATA", str(tmp_path))
+    monkeypatch.setattr(tracking, "_follow", lambda *_: (1.0, 2.0, np.zeros(3)))
+    monkeypatch.setattr(tracking, "_warm_up", lambda *_: None)
+    table = tracking.run(True, tmp_path)
+    assert set(tracking.KINDS) <= set(table["data"])
+    assert table.loc[table["data"] == "david", "note"].item().startswith("its data is missing")
+
+
+def test_runner_is_found_in_a_checkout_only(tmp_path):
+    assert load_runner(tmp_path, ROOT).reproduce is reproduce
+    with pytest.raises(FileNotFoundError, match="clone the repository"):
+        load_runner(tmp_path)
 
 
 def test_writes_and_prints_tables(tmp_path, console):
@@ -135,11 +232,13 @@ def test_killed_run_continues_to_the_same_table(tmp_path, console):
     folder = make_folder(tmp_path, alpha="", beta=wait)
     out = tmp_path / "out"
     script = (
-        "import sys; from bagwise.report.reproduce import reproduce; "
-        "reproduce('all', out=sys.argv[1], folder=sys.argv[2])"
+        "import sys; from pathlib import Path; from experiments._runner import reproduce; "
+        "reproduce('all', out=sys.argv[1], folder=Path(sys.argv[2]))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(out), str(folder)], stdout=subprocess.DEVNULL
+        [sys.executable, "-c", script, str(out), str(folder)],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     deadline = time.monotonic() + 60
     while calls(folder) != ["alpha", "beta"] and time.monotonic() < deadline:
