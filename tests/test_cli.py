@@ -79,7 +79,8 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
     assert sorted(p.name for p in out.iterdir()) == names
     table = pd.read_csv(out / "bags.csv", dtype={"id": str})
-    assert table.columns.tolist() == ["id", "probability", "std", "label"]
+    columns = ["id", "probability", "std", "label", "fraction", "fraction_low", "fraction_high"]
+    assert table.columns.tolist() == columns
     truth = pd.read_csv(labels, dtype=str).set_index("slide_id")["label"]
     assert (table["label"].astype(str) == truth[table["id"]].to_numpy()).mean() > 0.9
     instances = pd.read_parquet(out / "instances.parquet")
@@ -512,7 +513,26 @@ def test_datasets(capsys):
 
 def test_reproduce_lists(capsys):
     assert run("reproduce", "--list", "--json") == 0
-    assert json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)
+    assert {"paper", "data", "time"} <= set(listed["margin"])
+
+
+def test_audit_finds_a_label_among_the_features(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows, labels = ["slide_id,mass,outcome"], ["slide_id,label"]
+    for i in range(40):
+        labels.append(f"s{i},{'tumor' if i % 2 else 'normal'}")
+        rows += [f"s{i},{rng.normal():.5f},{i % 2}" for _ in range(3)]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "labels.csv").write_text("\n".join(labels) + "\n")
+    words = ["audit", "--bags", tmp_path / "rows.csv", "--labels", tmp_path / "labels.csv"]
+    words += ["--feature-columns", "mass,outcome"]
+    assert run(*words, "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    (finding,) = made["findings"]
+    assert finding["where"] == "feature 1 ('outcome'), one value per bag"
+    assert run(*words) == 0
+    assert "determines the bag label" in " ".join(capsys.readouterr().out.split())
 
 
 def test_version_and_help(capsys):
@@ -524,7 +544,7 @@ def test_version_and_help(capsys):
     assert "bagwise demo" in capsys.readouterr().out
     chosen = build_parser()._subparsers._group_actions[0].choices
     names = {"fit", "predict", "evaluate", "compare", "reproduce", "demo", "datasets", "info"}
-    names |= {"track"}
+    names |= {"track", "audit"}
     assert set(chosen) == names | {"detect"}  # which has commands of its own
     for name in names:
         with pytest.raises(SystemExit):

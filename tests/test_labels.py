@@ -137,7 +137,7 @@ def test_zeros_that_excel_took_are_hinted_at(tmp_path):
     folder, path = make_folder(tmp_path)
     rows = [line.lstrip("0") if line[0] == "0" else line for line in path.read_text().splitlines()]
     path.write_text("\n".join([rows[0], "0,0", *rows[2:]]))
-    with pytest.raises(BadFilesError, match="there is '001': store ids as text to keep zeros"):
+    with pytest.raises(BadFilesError, match="there is '000': store ids as text to keep zeros"):
         read_training(folder, path)
 
 

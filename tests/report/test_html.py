@@ -308,7 +308,7 @@ def test_nothing_overflows_and_nothing_fails(browser, page_file, kind, size):
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert page.locator("#detail h3").count() == 1
     assert (
-        page.locator("#detail canvas").count() == {"map": 1, "bars": 0}.get(kind)
+        page.locator("#detail canvas").count() == {"map": 2, "bars": 0}.get(kind)
         or kind == "images"
     )
     assert page.screenshot(full_page=True)
@@ -349,10 +349,14 @@ def test_opening_a_bag_by_mouse_and_keyboard(browser, page_file):
     assert first.startswith("instance ")
     page.keyboard.press("ArrowRight")
     assert page.locator("#tip").inner_text() != first
-    page.keyboard.press("Escape")
+    page.locator("#map-std").press("ArrowRight")  # both maps move together
+    assert page.locator("#tip").inner_text() not in ("", first)
+    legends = page.locator(".map .scale").all_inner_texts()
+    assert "probability" in legends[0] and "standard deviation" in legends[1]
+    one, two = (page.locator(name).bounding_box() for name in ("#map", "#map-std"))
+    assert abs(one["y"] - two["y"]) < 2 and two["x"] > one["x"] + one["width"] - 1
+    page.locator("#map").press("Escape")
     assert page.evaluate("document.activeElement.textContent") == "slide_004"
-    page.get_by_role("button", name="uncertainty").click()
-    assert "standard deviation" in page.locator("#scale").inner_text()
     assert page.faults == []
     page.close()
 

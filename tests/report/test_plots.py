@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 from sklearn.svm import SVC
 
 from bagwise import Bags, SingleInstance
+from bagwise.files.geojson import common_gap
 from bagwise.models.registry import make_model
 from bagwise.report import (
     BagImagesDisplay,
@@ -21,7 +22,6 @@ from bagwise.report import (
     ProbabilityHistogramDisplay,
     ReliabilityDisplay,
 )
-from bagwise.report.plots import common_gap
 from tests.filing import arrays
 
 

@@ -6,6 +6,12 @@ and raised once, as `BadFilesError`, naming every file.
 """
 
 from bagwise.bags.mapped import MappedRows, map_rows_of
+from bagwise.files.geojson import patch_sizes, read_geojson, write_geojson
+from bagwise.files.label_studio import (
+    label_studio_config,
+    read_label_studio,
+    write_label_studio,
+)
 from bagwise.files.labels import Labels, positive_class, read_instance_labels, read_labels
 from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, Problem
@@ -24,14 +30,20 @@ __all__ = [
     "Problem",
     "Training",
     "check_output",
+    "label_studio_config",
     "map_rows_of",
     "new_file",
     "new_folder",
+    "patch_sizes",
     "positive_class",
     "read_bags",
+    "read_geojson",
     "read_instance_labels",
+    "read_label_studio",
     "read_labels",
     "read_plainly",
     "read_training",
     "scan_bags",
+    "write_geojson",
+    "write_label_studio",
 ]

@@ -20,6 +20,8 @@ from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
 EXCEL = (".xlsx", ".xlsm")
 _DELIMITERS = (",", ";", "\t", "|")
 _HEAD_BYTES = 65_536
+# How a missing number may be written; in a column of names these are names.
+_NO_NUMBER = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-"]
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -117,7 +119,13 @@ def _read_text(path: Any, text: Sequence[str] | None) -> tuple[Any, int]:
     else:
         columns = _matching([name.strip() for name in dialect.header], text)
         raw = {name.strip(): name for name in dialect.header}
-        options.update(converters={raw[c]: str for c in columns}, decimal=dialect.decimal)
+        kept = {raw[c] for c in columns}
+        options.update(
+            dtype=dict.fromkeys(kept, str),
+            decimal=dialect.decimal,
+            keep_default_na=False,
+            na_values={name: _NO_NUMBER for name in dialect.header if name not in kept},
+        )
     with path.open("rb") as file:
         frame = pd.read_csv(file, encoding=dialect.encoding, **options)
     if text is not None and isinstance(frame.index, pd.MultiIndex):
