@@ -166,7 +166,9 @@ def _instance_table(model: Any, bags: Bags) -> Any:
     }
     coords = bags.columns.get("coords")
     if coords is not None:
-        for name, values in zip("xyz", coords.T, strict=False):
+        places = coords.reshape(len(coords), -1)
+        axes = ["order"] if places.shape[1] == 1 else ["x", "y", "z"]
+        for name, values in zip(axes, places.T, strict=False):
             columns[name] = values
     if p is None:
         columns["score"] = model.decision_function_instances(bags)
