@@ -17,6 +17,10 @@ from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_tra
 from bagwise.files.problems import bad_file
 
 
+# Few bags leave something to learn from labels of instances.
+_DEMO_BAGS = 40
+
+
 class _Setting(NamedTuple):
     """Everything a session needs."""
 
@@ -124,24 +128,25 @@ def _coded(y: Any, names: Sequence[Any], classes: Any, path: Path) -> Any:
 
 
 def _demo(arguments: Namespace, printer: Printer) -> _Setting:
-    """Digit bags: two thirds to label, one third held out for the curve."""
+    """Digit bags: forty to label instances in, sixty held out for the curve."""
     from bagwise import VGPMIL
     from bagwise.datasets import load_digit_bags
     from bagwise.label import Test
 
-    data = load_digit_bags(n_bags=150, random_state=0)
+    data = load_digit_bags(n_bags=_DEMO_BAGS + 60, random_state=0)
+    cut = _DEMO_BAGS
     bags = data.bags.with_columns(images=(data.images * 255).astype(np.uint8))
     printer.say("Bags of handwritten digits; a bag is positive when it holds a 9.")
     with printer.working("training on bag labels alone"):
-        model = VGPMIL(random_state=arguments.seed).fit(bags[:100], data.y[:100])
-    pool = bags[:100]
+        model = VGPMIL(random_state=arguments.seed).fit(bags[:cut], data.y[:cut])
+    pool = bags[:cut]
     columns = {k: v for k, v in pool.columns.items() if k != "instance_labels"}
     from bagwise import Bags
 
-    pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(100)], columns=columns)
+    pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(cut)], columns=columns)
     arguments.images = "images"
     names = ["other digit", "nine"]
-    return _Setting(model, pool, data.y[:100], names, Test(bags[100:], data.y[100:]), None)
+    return _Setting(model, pool, data.y[:cut], names, Test(bags[cut:], data.y[cut:]), None)
 
 
 def _session(arguments: Namespace, setting: _Setting, journal: Any) -> Any:
