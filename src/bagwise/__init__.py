@@ -34,13 +34,14 @@ _HOME = {
     "save": "bagwise.persist",
     "load": "bagwise.persist",
 }
-_MODULES = ("datasets", "evaluate", "kernels", "vision", "deep", "report", "label")
+_MODULES = ("comparators", "datasets", "evaluate", "kernels", "vision", "deep", "report", "label")
 
 __all__ = ["__version__"]
 __all__ += list(_HOME)
 __all__ += list(_MODULES)
 
 if TYPE_CHECKING:
+    from bagwise import comparators as comparators
     from bagwise import datasets as datasets
     from bagwise import deep as deep
     from bagwise import evaluate as evaluate

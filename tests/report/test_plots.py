@@ -108,7 +108,7 @@ def test_bound(fitted):
     model, bags, y = fitted
     display = BoundDisplay.from_estimator(model)
     np.testing.assert_array_equal(display.line_.get_ydata(), model.bound_history_)
-    with pytest.raises(ValueError, match="LogisticRegression has no bound_history_"):
+    with pytest.raises(ValueError, match="StatisticsClassifier has no bound_history_"):
         BoundDisplay.from_estimator(make_model("statistics").fit(bags, y))
 
 

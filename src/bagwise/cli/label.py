@@ -16,7 +16,6 @@ from bagwise.cli.console import Printer
 from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
 from bagwise.files.problems import bad_file
 
-
 # Few bags leave something to learn from labels of instances.
 _DEMO_BAGS = 40
 
@@ -75,7 +74,7 @@ def _check_arguments(arguments: Namespace) -> None:
 
 def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
     from bagwise import persist
-    from bagwise.label import Test
+    from bagwise.label import CurveBags
 
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     names = about["extra"].get("class_names") or list(model.classes_)
@@ -107,7 +106,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         if missing:
             raise bad_file(arguments.test_labels, f"has no label for bag {missing[0]!r}")
         raw = np.array([by_id[str(name)] for name in test_bags.ids])
-        test = Test(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
+        test = CurveBags(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
     printer.say(f"read {bags!r} from {escape(str(arguments.bags))}")
     return _Setting(model, bags, y, [str(c) for c in names], test, feature_names)
 
@@ -131,7 +130,7 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
     """Digit bags: forty to label instances in, sixty held out for the curve."""
     from bagwise import VGPMIL
     from bagwise.datasets import load_digit_bags
-    from bagwise.label import Test
+    from bagwise.label import CurveBags
 
     data = load_digit_bags(n_bags=_DEMO_BAGS + 60, random_state=0)
     cut = _DEMO_BAGS
@@ -146,7 +145,7 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
     pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(cut)], columns=columns)
     arguments.images = "images"
     names = ["other digit", "nine"]
-    return _Setting(model, pool, data.y[:cut], names, Test(bags[cut:], data.y[cut:]), None)
+    return _Setting(model, pool, data.y[:cut], names, CurveBags(bags[cut:], data.y[cut:]), None)
 
 
 def _session(arguments: Namespace, setting: _Setting, journal: Any) -> Any:

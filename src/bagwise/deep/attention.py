@@ -96,9 +96,7 @@ class _AttentionBase(BaseEstimator):
         # The caller's random stream is left as it was.
         with torch.random.fork_rng(devices=[]), _Progress(self) as report:
             torch.manual_seed(seed)
-            network = net.build(
-                X, self.backbone, self.n_features, self.attention_size, net.input_stats(X)
-            )
+            network = self._build(X, net.input_stats(X))
             network, history = net.train(
                 network, X, data.bags.offsets, data.y, held_out, self._options(net, seed, report)
             )
@@ -151,18 +149,22 @@ class _AttentionBase(BaseEstimator):
             X = X.reshape(len(X), -1)
         return X
 
+    def _build(self, X: Any, stats: Any = None) -> Any:
+        """An untrained network for instances like ``X``, which standardises by ``stats``."""
+        from bagwise.deep.network import build
+
+        return build(X, self.backbone, self.n_features, self.attention_size, stats)
+
     def _network(self, X: Any) -> Any:
         """The trained network, rebuilt from its weights."""
         from safetensors.torch import load
-
-        from bagwise.deep.network import build
 
         if X.shape[1:] != tuple(self.instance_shape_):
             raise ValueError(
                 f"instances have shape {X.shape[1:]}; the network was trained on "
                 f"{tuple(self.instance_shape_)}."
             )
-        network = build(X[:1], self.backbone, self.n_features, self.attention_size)
+        network = self._build(X[:1])
         network.load_state_dict(load(self.weights_))
         return network.eval()
 

@@ -68,10 +68,14 @@ class CalibratedClassifier(BagClassifier):
             given = [labels[i] for i in train] if (known >= 0).any() else None
             model.fit(bags[train], self.classes_[y[train]], instance_labels=given)
             scores[test] = model.decision_function(bags[test])
+        return self._complete(scores)
+
+    def _complete(self, scores: Any) -> Any:
+        """The held-out scores, or an error where a bag has none."""
         if np.isnan(scores).any():
             raise ValueError(
                 "cv must put every bag into one test fold, so that each has a held-out score; "
-                f"{int(np.isnan(scores).sum())} of {len(bags)} bags were in none."
+                f"{int(np.isnan(scores).sum())} of {len(scores)} bags were in none."
             )
         return scores
 

@@ -102,6 +102,35 @@ _ENTRIES = [
         "embedding",
     ),
 ]
+# The rivals of the papers' tables; they scale and calibrate themselves.
+_COMPARATORS: list[tuple[str, str, str, Literal["standard", "embedding"]]] = [
+    ("apr", "APR", "axis-parallel box by iterated discrimination", "standard"),
+    ("diverse-density", "DiverseDensity", "point of highest diverse density", "standard"),
+    ("em-dd", "EMDD", "diverse density with one responsible instance per bag", "standard"),
+    ("mica", "MICA", "sparse machine on points of the convex hulls", "standard"),
+    ("bag-ki-svm", "BagKISVM", "key-instance machine, margin per negative bag", "standard"),
+    ("ki-svm", "InstanceKISVM", "key-instance machine, margin per negative instance", "standard"),
+    ("milboost", "MILBoost", "boosted stumps under noisy-or", "standard"),
+    ("gpmil", "GPMIL", "Gaussian process with a softened maximum, Laplace", "standard"),
+    ("probit-gp", "ProbitGP", "probit Gaussian process, sampled", "standard"),
+    ("mi-forest", "MIForest", "random forest with annealed instance labels", "standard"),
+    ("vf", "VotingFramework", "votes of the instances that cite an instance", "standard"),
+    ("vfr", "VotingWalk", "the same by a random walk", "standard"),
+    ("gicf", "GICF", "similar instances alike, averages of bags as labelled", "embedding"),
+    ("citation-knn", "CitationKNN", "nearest bags and bags that are near to", "embedding"),
+    ("cknn-roi", "CitationKNNROI", "Citation-kNN that names the key instance", "embedding"),
+    ("dd-svm", "DDSVM", "SVM on distances to points of high diverse density", "embedding"),
+    ("ppmm", "PPMM", "SVM on pooled posteriors of a mixture", "embedding"),
+    ("mi-graph", "MiGraph", "SVM on bags whose near copies share a vote", "embedding"),
+    ("mi-graph-edges", "MIGraph", "SVM on nodes and edges of the bags' graphs", "embedding"),
+    ("blrt", "BLRT", "trees that ask which share of a bag exceeds a value", "embedding"),
+    ("forest", "StatisticsForest", "random forest on statistics of the bag", "embedding"),
+    ("boosting", "StatisticsBoosting", "gradient boosting on statistics of the bag", "embedding"),
+]
+_ENTRIES += [
+    Entry(name, f"bagwise.models.comparators:{class_name}", summary, assumption)
+    for name, class_name, summary, assumption in _COMPARATORS
+]
 # The one place where a model gets a name.
 MODELS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
