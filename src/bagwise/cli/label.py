@@ -16,8 +16,8 @@ from bagwise.cli.console import Printer
 from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
 from bagwise.files.problems import bad_file
 
-# Few bags leave something to learn from labels of instances.
-_DEMO_BAGS = 40
+# Bags of the demo that instances are labelled in.
+_DEMO_BAGS = 100
 
 
 class _Setting(NamedTuple):
@@ -127,15 +127,15 @@ def _coded(y: Any, names: Sequence[Any], classes: Any, path: Path) -> Any:
 
 
 def _demo(arguments: Namespace, printer: Printer) -> _Setting:
-    """Digit bags: forty to label instances in, sixty held out for the curve."""
+    """Digit bags: a hundred to label instances in, fifty held out for the curve."""
     from bagwise import VGPMIL
     from bagwise.datasets import load_digit_bags
     from bagwise.label import CurveBags
 
-    data = load_digit_bags(n_bags=_DEMO_BAGS + 60, random_state=0)
+    data = load_digit_bags(positive=(1,), n_bags=_DEMO_BAGS + 50, random_state=0)
     cut = _DEMO_BAGS
     bags = data.bags.with_columns(images=(data.images * 255).astype(np.uint8))
-    printer.say("Bags of handwritten digits; a bag is positive when it holds a 9.")
+    printer.say("Bags of handwritten digits; a bag is positive when it holds a 1.")
     with printer.working("training on bag labels alone"):
         model = VGPMIL(random_state=arguments.seed).fit(bags[:cut], data.y[:cut])
     pool = bags[:cut]
@@ -144,7 +144,7 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
 
     pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(cut)], columns=columns)
     arguments.images = "images"
-    names = ["other digit", "nine"]
+    names = ["other digit", "one"]
     return _Setting(model, pool, data.y[:cut], names, CurveBags(bags[cut:], data.y[cut:]), None)
 
 
