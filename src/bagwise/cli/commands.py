@@ -6,7 +6,7 @@ import ast
 import time
 from argparse import Namespace
 from collections import Counter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,7 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
-    from bagwise.report.exports import with_fractions
+    from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables, top_instances, write_predictions
 
@@ -141,16 +141,7 @@ def predict(arguments: Namespace) -> int:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
     if arguments.top < 0:
         raise ValueError(f"--top must be at least 0; got {arguments.top}.")
-    ours = (
-        "bags.csv",
-        "patients.csv",
-        "top_instances.csv",
-        "instances.parquet",
-        "report.html",
-        "geojson",
-        "top_instances.png",
-    )
-    out = check_output(arguments.out, arguments.force, ours)
+    out = check_output(arguments.out, arguments.force, WRITTEN)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     before = Evaluation.from_json(stored) if stored else None
@@ -200,7 +191,7 @@ def predict(arguments: Namespace) -> int:
                 spreadsheet_safe=arguments.spreadsheet_safe,
             )
             written.append(write_report(report, draft / "report.html"))
-            written += _extras(made, bags, draft, arguments)
+            written += write_extras(made, bags, draft, arguments.geojson, arguments.sheet)
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
     name = escape(str(made.classes[-1]))
@@ -231,18 +222,6 @@ def predict(arguments: Namespace) -> int:
         }
     )
     return 0
-
-
-def _extras(made: Any, bags: Any, folder: Path, arguments: Namespace) -> list[Path]:
-    """What ``predict`` writes on request: GeoJSON for QuPath, and a sheet of top instances."""
-    from bagwise.report.exports import write_geojson_folder, write_sheet
-
-    written = []
-    if arguments.geojson:
-        written.append(write_geojson_folder(made, bags, folder / "geojson"))
-    if arguments.sheet:
-        written.append(write_sheet(made, bags, folder / "top_instances.png"))
-    return written
 
 
 def _goal(arguments: Namespace) -> Any:
