@@ -92,6 +92,14 @@ def test_an_array_in_a_zip_cannot_claim_more_than_its_bytes(tmp_path):
         check_zip(tmp_path / "a.npz", 1000)
 
 
+def test_text_of_characters_that_do_not_exist(tmp_path):
+    names = np.array(["cell"])
+    names.view("u4")[2] = 0x113_7BC
+    np.savez(tmp_path / "a.npz", features=names)
+    with pytest.raises(BadFilesError, match="characters that do not exist"):
+        read_bags(tmp_path)
+
+
 def test_hdf5_that_claims_two_hundred_gigabytes(tmp_path, capsys, trained):
     folder, labels = make_folder(tmp_path)
     with h5py.File(folder / "000.h5", "w") as file:

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from bagwise import __version__
 from bagwise.bags import Bags
 from bagwise.files import new_file
 from bagwise.files.limits import check_zip
@@ -243,7 +244,7 @@ def _describe(model: Any) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "bagwise": version("bagwise"),
+        "bagwise": __version__,
         "versions": _versions(),
         "model": type(steps[-1]).__name__,
         "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},

@@ -6,6 +6,7 @@ import ast
 import time
 from argparse import Namespace
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,7 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
+    from bagwise.report.exports import with_fractions
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables, top_instances, write_predictions
 
@@ -142,7 +144,15 @@ def predict(arguments: Namespace) -> int:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
     if arguments.top < 0:
         raise ValueError(f"--top must be at least 0; got {arguments.top}.")
-    ours = ("bags.csv", "patients.csv", "top_instances.csv", "instances.parquet", "report.html")
+    ours = (
+        "bags.csv",
+        "patients.csv",
+        "top_instances.csv",
+        "instances.parquet",
+        "report.html",
+        "geojson",
+        "top_instances.png",
+    )
     out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
@@ -161,6 +171,7 @@ def predict(arguments: Namespace) -> int:
     with printer.working(f"predicting {len(bags)} bags"):
         class_names = about["extra"].get("class_names")
         made = predict_tables(model, bags, threshold, class_names, patients)
+        made = with_fractions(made, bags)
         if truth is not None:
             source = f"{len(bags)} labelled bags"
             p = made.bags["probability"] if hasattr(model, "predict_proba") else None
@@ -185,6 +196,7 @@ def predict(arguments: Namespace) -> int:
                 spreadsheet_safe=arguments.spreadsheet_safe,
             )
             written.append(write_report(report, draft / "report.html"))
+            written += _extras(made, bags, draft, arguments)
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
     name = escape(str(made.classes[-1]))
@@ -215,6 +227,18 @@ def predict(arguments: Namespace) -> int:
         }
     )
     return 0
+
+
+def _extras(made: Any, bags: Any, folder: Path, arguments: Namespace) -> list[Path]:
+    """What ``predict`` writes on request: GeoJSON for QuPath, and a sheet of top instances."""
+    from bagwise.report.exports import write_geojson_folder, write_sheet
+
+    written = []
+    if arguments.geojson:
+        written.append(write_geojson_folder(made, bags, folder / "geojson"))
+    if arguments.sheet:
+        written.append(write_sheet(made, bags, folder / "top_instances.png"))
+    return written
 
 
 def _goal(arguments: Namespace) -> Any:

@@ -42,7 +42,7 @@ def demo(arguments: Namespace) -> int:
         (
             "2. Train",
             f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
-            f"--set n_inducing=100 --set scale=global --cv 5 --out {place}/model.bagwise",
+            f"--set n_inducing=100 --cv 5 --out {place}/model.bagwise",
         ),
         (
             "3. Predict bags it has never seen",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
+from bagwise.cli.label_arguments import add_label
 from bagwise.cli.vision_arguments import add_vision
 
 
@@ -71,8 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bagwise {__version__}")
     parser.set_defaults(traceback=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
+    for add in (_fit, _predict, _evaluate, _compare, _audit, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_label(commands, _command, _bag_options)
     add_vision(commands, _command)
     return parser
 
@@ -216,6 +218,14 @@ def _predict(commands: Any) -> None:
     _bag_options(command, labels="optional")
     command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
     command.add_argument(
+        "--geojson", action="store_true", help="also write geojson/, one file per bag for QuPath"
+    )
+    command.add_argument(
+        "--sheet",
+        action="store_true",
+        help="also write top_instances.png, the most probable pictures of each bag (--images)",
+    )
+    command.add_argument(
         "--patients",
         type=Path,
         metavar="CSV",
@@ -301,6 +311,25 @@ def _compare(commands: Any) -> None:
     command.add_argument("--seeds", type=int, default=1, help="repetitions (default: 1)")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     _output_options(command, "CSV with every fold's result", required=False)
+
+
+def _audit(commands: Any) -> None:
+    command = _command(
+        commands,
+        "audit",
+        "audit:audit",
+        "look for leaks: features that know the label, copies across folds, too good a score",
+        "bagwise audit --bags features/ --labels labels.csv",
+        "bagwise audit --bags features/ --labels labels.csv --patient-column patient --model misvm",
+    )
+    _bag_options(command, labels="required")
+    command.add_argument(
+        "--model", metavar="NAME", help="also shuffle labels and replace test bags for this model"
+    )
+    command.add_argument("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")
+    command.add_argument(
+        "--permutations", type=int, default=10, metavar="N", help="shufflings (default: 10)"
+    )
 
 
 def _reproduce(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""The commands on images and videos: detect fit, detect predict, track."""
+"""The commands on images: detect fit, detect predict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rich.markup import escape
 
 from bagwise.cli.console import Printer
-from bagwise.files import check_output, new_file, new_folder
+from bagwise.files import check_output, new_folder
 from bagwise.files.tables import read_frame, require_columns
 
 
@@ -80,46 +80,6 @@ def run_detect_predict(arguments: Namespace) -> int:
     n = sum(int(np.sum(d.probabilities >= arguments.min_probability)) for d in found)
     printer.say(f"{n} objects in {len(paths)} images; see {escape(str(out / 'gallery.html'))}")
     printer.result({"out": str(out), "images": len(paths), "objects": n})
-    return 0
-
-
-def run_track(arguments: Namespace) -> int:
-    """Follow a target through a video."""
-    from bagwise.vision.tracking import MIOTracker, track
-    from bagwise.vision.video import VideoWriter, frame_rate, read_frames
-
-    printer = Printer(arguments.json)
-    out = None if arguments.out is None else check_output(arguments.out, arguments.force)
-    table = None if arguments.csv is None else check_output(arguments.csv, arguments.force)
-    with printer.working("tracking"):
-        result = track(
-            read_frames(arguments.video), arguments.box, MIOTracker(random_state=arguments.seed)
-        )
-    if out is not None:
-        with new_file(out) as draft:
-            temporary = draft.with_suffix(out.suffix)
-            writer = VideoWriter(temporary, frame_rate(arguments.video))
-            try:
-                for frame, row in zip(
-                    read_frames(arguments.video), zip(*result, strict=True), strict=True
-                ):
-                    writer.write(frame, *row)
-                writer.close()
-                temporary.replace(draft)
-            finally:
-                writer.close()
-                temporary.unlink(missing_ok=True)
-        printer.say(f"wrote {escape(str(out))}")
-    if table is not None:
-        with new_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["frame", "x", "y", "w", "h", "found", "score"])
-            for i, (box, found, score) in enumerate(zip(*result, strict=True)):
-                rows.writerow([i, *(f"{v:g}" for v in box), int(found), f"{score:.4g}"])
-        printer.say(f"wrote {escape(str(table))}")
-    lost = int(np.sum(~result.found))
-    printer.say(f"{len(result.found)} frames; the target was lost in {lost} of them")
-    printer.result({"frames": len(result.found), "lost": lost, "boxes": result.boxes})
     return 0
 
 

@@ -6,6 +6,7 @@ from bagwise.evaluate.assumptions import (
     make_multi_concept_bags,
     make_single_concept_bags,
 )
+from bagwise.evaluate.audit import Audit, Finding, audit, best_epoch_gain
 from bagwise.evaluate.boxes import (
     box_iou,
     centre_error,
@@ -28,6 +29,7 @@ from bagwise.evaluate.metrics import (
 )
 from bagwise.evaluate.protocols import (
     BagFolds,
+    FixedSplits,
     GroupFolds,
     Nested,
     PublishedFolds,
@@ -48,8 +50,11 @@ from bagwise.evaluate.thresholds import (
 
 __all__ = [
     "METRIC_NAMES",
+    "Audit",
     "BagFolds",
     "Comparison",
+    "Finding",
+    "FixedSplits",
     "Fold",
     "Goal",
     "GroupFolds",
@@ -60,8 +65,10 @@ __all__ = [
     "Ranking",
     "Rates",
     "Split",
+    "audit",
     "average_precision",
     "bag_metrics",
+    "best_epoch_gain",
     "box_iou",
     "centre_error",
     "check_mil",

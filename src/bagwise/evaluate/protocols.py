@@ -178,6 +178,33 @@ class PublishedFolds(_Plain):
 
 
 @dataclass(frozen=True)
+class FixedSplits(_Plain):
+    """Splits made elsewhere, as they are.
+
+    Parameters
+    ----------
+    made : tuple of Split
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import FixedSplits, Split
+    >>> bags, y = make_gaussian_bags(n_bags=4, random_state=0, return_X_y=True)
+    >>> protocol = FixedSplits((Split(0, 0, train=[0, 1, 2], test=[3]),))
+    >>> next(protocol.splits(bags, y)).test
+    [3]
+    """
+
+    made: tuple[Split, ...]
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """The splits."""
+        return iter(self.made)
+
+
+@dataclass(frozen=True)
 class Nested:
     """Choose hyperparameters by cross-validation inside every training fold.
 

@@ -36,7 +36,15 @@ class Proportion(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Sensitivity and specificity at a threshold."""
+    """Sensitivity and specificity at a threshold.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rates_at
+    >>> rates = rates_at([0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9], 0.5)
+    >>> rates.sensitivity.value, rates.specificity.value
+    (0.5, 0.5)
+    """
 
     threshold: float
     sensitivity: Proportion

@@ -86,7 +86,10 @@ def check_zip(source: Any, size_on_disk: int, depth: int = _DEPTH) -> None:
 
 
 def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
-    """An array must not claim more numbers than its member of the zip has bytes for."""
+    """An array must not claim more than its member has bytes for, nor characters there are not.
+
+    NumPy makes strings of any 32-bit number, and writes them to files that nobody can read.
+    """
     version = np.lib.format.read_magic(file)
     if version not in _NPY_HEADERS:
         raise ValueError(f"holds an array {member.filename!r} of unknown format {version}")
@@ -96,6 +99,10 @@ def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
             f"holds an array {member.filename!r} that claims the shape {shape} but has only "
             f"{member.file_size} bytes"
         )
+    if dtype.kind == "U":
+        codes = np.frombuffer(file.read(), dtype=np.dtype("u4").newbyteorder(dtype.byteorder))
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():
+            raise ValueError(f"holds text {member.filename!r} with characters that do not exist")
 
 
 def check_table(path: Path) -> None:

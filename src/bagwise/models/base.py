@@ -7,7 +7,6 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -130,15 +129,6 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         """Label of each bag, shape (n_bags,)."""
         scores = self.decision_function(bags)
         return self.classes_[np.asarray(scores > 0, dtype=int)]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a stored model; parameters that came later take their defaults."""
-        super().__setstate__(state)
-        for kind in type(self).__mro__:
-            if "__init__" in vars(kind) and kind is not object:
-                for name, parameter in inspect.signature(vars(kind)["__init__"]).parameters.items():
-                    if parameter.default is not parameter.empty and name not in vars(self):
-                        setattr(self, name, parameter.default)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

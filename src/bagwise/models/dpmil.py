@@ -136,7 +136,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     """
 
     _multi_class = True
-    platt_: tuple[Platt, ...] | None = None  # also of models stored before there was one
+    platt_: tuple[Platt, ...] | None
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "concentration": [Interval(Real, 0, None, closed="neither")],

@@ -20,8 +20,12 @@ _HOME = {
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",
     "plot_ranks": "ranks",
+    "positive_fraction": "exports",
+    "with_fractions": "exports",
+    "write_geojson_folder": "exports",
     "write_predictions": "predictions",
     "write_report": "html",
+    "write_sheet": "exports",
 }
 __all__ = list(_HOME)
 

@@ -95,9 +95,7 @@ class Evaluation(NamedTuple):
         )
 
     @classmethod
-    def from_folds(
-        cls, folds: Sequence[Fold], source: str, patients: Any = None
-    ) -> Evaluation:
+    def from_folds(cls, folds: Sequence[Fold], source: str, patients: Any = None) -> Evaluation:
         """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order.
 
         Examples

@@ -222,36 +222,30 @@
   };
 
   // Instances on their coordinates.
-  const view = { what: "p", pick: -1 };
+  const view = { pick: -1 };
   const map = (inst) => {
     view.pick = -1;
-    const canvas = el("canvas", { id: "map", tabindex: 0, role: "img", "aria-label": "Map of the instances by their coordinates. Arrow keys go through them, the most probable first; Escape goes back to the table." });
-    const choose = (what, name) => {
-      const button = el("button", { type: "button", "aria-pressed": String(view.what === what) }, name);
-      button.addEventListener("click", () => {
-        view.what = what;
-        for (const other of button.parentNode.children) other.setAttribute("aria-pressed", String(other === button));
-        paint(inst);
+    const draw = (what, name) => {
+      const label = `Map of the ${name} of the instances by their coordinates. Arrow keys go through them, the most probable first; Escape goes back to the table.`;
+      const canvas = el("canvas", { id: what === "p" ? "map" : "map-std", tabindex: 0, role: "img", "aria-label": label });
+      for (const type of ["pointermove", "pointerdown"]) canvas.addEventListener(type, (event) => pick(inst, nearest(inst, event)));
+      canvas.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        const rows = ranked(inst);
+        const at = rows.indexOf(view.pick);
+        pick(inst, rows[at < 0 ? 0 : (at + step + rows.length) % rows.length]);
       });
-      return button;
+      const stops = what === "p" ? HEAT : COLD;
+      // Both legends are in probability, and the same for every bag: a standard deviation of a probability is at most one half.
+      const scale = el("div", { class: "scale" }, "0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), what === "p" ? "1" : "0.5", el("span", {}, what === "p" ? `probability of ${POS}` : "its standard deviation"));
+      return el("div", { class: "map" }, canvas, scale);
     };
-    if (!inst.std) view.what = "p";
-    canvas.addEventListener("pointermove", (event) => pick(inst, nearest(inst, event)));
-    canvas.addEventListener("pointerdown", (event) => pick(inst, nearest(inst, event)));
-    canvas.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      const rows = ranked(inst);
-      const at = rows.indexOf(view.pick);
-      pick(inst, rows[at < 0 ? 0 : (at + step + rows.length) % rows.length]);
-    });
     return [
-      inst.std ? el("div", { class: "switch", role: "group", "aria-label": "What the colours mean" }, choose("p", "probability"), choose("std", "uncertainty")) : null,
-      el("div", { class: "map" }, canvas),
-      el("div", { class: "scale", id: "scale" }),
+      el("div", { class: "maps" }, draw("p", "probability"), inst.std ? draw("std", "uncertainty") : ""),
       el("p", { class: "tip", id: "tip", "aria-live": "polite" }, "Point at an instance, or use the arrow keys."),
-    ].filter(Boolean);
+    ];
   };
 
   // The side of a square: given, or the commonest gap between neighbours.
@@ -283,8 +277,9 @@
   };
 
   const paint = (inst) => {
-    const canvas = $("map");
-    if (!canvas) return;
+    for (const [id, values, stops, top] of [["map", inst.p, HEAT, 1], ["map-std", inst.std, COLD, 0.5]]) if ($(id)) paintOne(inst, $(id), values, stops, top);
+  };
+  const paintOne = (inst, canvas, values, stops, top) => {
     const { x0, y0, size, width, height } = layout(inst);
     const scale = scaleOf(inst, canvas), ratio = devicePixelRatio || 1;
     const left = (canvas.clientWidth - width * scale) / 2;
@@ -293,9 +288,6 @@
     canvas.height = Math.max(40, height * scale) * ratio;
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
-    const values = view.what === "std" ? inst.std : inst.p;
-    const top = view.what === "std" ? Math.max(0.01, ...Array.from(inst.std.slice(0, 60000))) : 1;
-    const stops = view.what === "std" ? COLD : HEAT;
     const cell = Math.max(1.5, size * scale);
     const gap = cell > 6 ? 1 : 0;
     const box = (k) => [left + (inst.xy[2 * k] - x0) * scale, (inst.xy[2 * k + 1] - y0) * scale, cell - gap, cell - gap];
@@ -309,11 +301,10 @@
       const [x, y, w, h] = box(view.pick);
       context.strokeRect(x - 1, y - 1, w + 2, h + 2);
     }
-    $("scale").replaceChildren("0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), fixed(top, top === 1 ? 0 : 2), el("span", {}, view.what === "std" ? "standard deviation" : `probability of ${POS}`));
   };
 
   const nearest = (inst, event) => {
-    const canvas = $("map"), { x0, y0, size, width } = layout(inst), scale = scaleOf(inst, canvas);
+    const canvas = event.target, { x0, y0, size, width } = layout(inst), scale = scaleOf(inst, canvas);
     const x = (event.offsetX - (canvas.clientWidth - width * scale) / 2) / scale + x0 - size / 2;
     const y = event.offsetY / scale + y0 - size / 2;
     let best = -1, distance = size * size * 2;
