@@ -28,6 +28,8 @@ from bagwise.label import Learner, project, suggest_for
 from experiments._held_out import main
 
 TITLE = "Questions that the labelling page asks, against random ones"
+PAPER = "none: this library's own questions"
+NEEDS = ("bundled", "newsgroups")
 
 # A single Gaussian process has no members that could disagree.
 STRATEGIES = ("information", "uncertainty", "random")

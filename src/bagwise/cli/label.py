@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.markup import escape
 
-from bagwise.cli.commands import file_names
 from bagwise.cli.console import Printer
+from bagwise.cli.inputs import file_names
 from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
 from bagwise.files.problems import bad_file
 
@@ -83,7 +83,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         found = scan_bags(arguments.bags, data_names, progress=printer.bar("reading bags"))
         if found.bags is None or (found.problems and not arguments.skip_bad):
             raise BadFilesError(found.problems)
-        bags, feature_names = found.bags, found.feature_names
+        bags, feature_names = found.bags, found.bags.feature_names
     else:
         data = read_training(
             arguments.bags,
@@ -92,7 +92,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
             skip_bad=arguments.skip_bad,
             progress=printer.bar("reading bags"),
         )
-        bags, feature_names = data.bags, data.feature_names
+        bags, feature_names = data.bags, data.bags.feature_names
         y = _coded(data.y, names, model.classes_, arguments.labels)
     test = None
     if arguments.test_bags is not None:

@@ -87,6 +87,15 @@ def to_numpy(x: Array) -> Floats:
     return np.asarray(x, dtype=np.float64)
 
 
+def as_array(X: Rows) -> Array:
+    """Rows of any dense kind as one NumPy array of their own precision."""
+    if is_torch_array(X):
+        return X.detach().cpu().numpy()
+    if type(X) is np.ndarray:
+        return X
+    return np.array(X[0 : X.shape[0]])
+
+
 def concatenate(parts: Iterable[Array]) -> Array:
     """Join along the first axis."""
     parts = list(parts)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bagwise.files import new_file
 from bagwise.files.problems import bad_file
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 FORMAT = "bagwise-labels"
 ANSWERS = ("yes", "no", "skip", "clear")
@@ -151,7 +151,7 @@ class Journal:
         if not self.path.exists() or self.path.stat().st_size == 0:
             return
         frame = read_frame(self.path)
-        require_columns(frame, str(self.path), list(_COLUMNS))
+        frame = named_columns(frame, str(self.path), list(_COLUMNS))
         ever = {(a.bag, a.index, a.answer) for a in self.history}
         for line, (bag, index, label) in enumerate(
             zip(*(frame[name] for name in _COLUMNS), strict=True), start=2

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from bagwise.bags import Bags, check_bags, encode_instance_labels
-from bagwise.core.arrays import Array
+from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
+from bagwise.core.arrays import Array, as_array
+from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 # What users may pass: `check_bags` and `encode_instance_labels` are the gates.
 BagsLike = Bags | Sequence[Array] | Array
@@ -42,6 +44,9 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     _accept_sparse: ClassVar[bool] = False
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
+    # Whether the model works on rows where they are: on disk in chunks, tensors on their device.
+    # For all others the rows become one NumPy array, so that every kind gives the same numbers.
+    _keeps_rows: ClassVar[bool] = False
 
     def _validate_fit(self, bags: Any, y: Any, instance_labels: Any = None) -> TrainingData:
         """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
@@ -62,8 +67,10 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
                 "sklearn.multiclass.OneVsRestClassifier. Unknown label type: multiclass."
             )
         known = encode_instance_labels(instance_labels, bags, classes, codes)
+        warn_of_leaks(bags, codes)
         self.classes_ = classes
         self.n_features_in_ = bags.n_features
+        remember_feature_names(self, bags)
         return TrainingData(bags, codes, known)
 
     def _validate_stream(
@@ -88,16 +95,22 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     def _validate_predict(self, bags: Any) -> Bags:
         """Check that the model is fitted and the bags fit it."""
         check_is_fitted(self)
-        return self._check_bags(bags, n_features=self.n_features_in_)
+        bags = self._check_bags(bags, n_features=self.n_features_in_)
+        check_feature_names(getattr(self, "feature_names_in_", None), bags, type(self).__name__)
+        return bags
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
-        return check_bags(
+        checked = check_bags(
             bags,
             n_features=n_features,
             accept_sparse=self._accept_sparse,
             allow_nd=self._allow_nd,
             estimator=type(self).__name__,
         )
+        if self._keeps_rows or sp.issparse(checked.instances):
+            return checked
+        rows = as_array(checked.instances)
+        return checked if rows is checked.instances else checked.with_instances(rows)
 
     def _check_labels(self, bags: Bags, y: Any) -> Any:
         if y is None:

@@ -136,6 +136,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     """
 
     _multi_class = True
+    _keeps_rows = True
     platt_: tuple[Platt, ...] | None
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],

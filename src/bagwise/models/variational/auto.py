@@ -124,6 +124,7 @@ class AutoVGPMIL(InstanceClassifier):
 
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
+    _keeps_rows = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "cv": [Interval(Integral, 2, None, closed="left")],

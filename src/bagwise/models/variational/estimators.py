@@ -105,6 +105,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
+    _keeps_rows = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         # `make_kernel`, `make_likelihood` and `resolve` say what is wrong with an object.
         "kernel": "no_validation",
