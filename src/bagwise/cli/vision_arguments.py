@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 _PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
-_BACKBONES = ("hog", "mobilenetv2", "efficientnet-lite0")
+_BACKBONES = (
+    "hog",
+    "mobilenetv2",
+    "efficientnet-lite0",
+    "efficientnet-lite1",
+    "efficientnet-lite2",
+)
 
 
 def add_detect_fit(command: Any) -> None:
