@@ -9,6 +9,7 @@ judged by how well they hold one whole object (`bagwise.vision.photographs`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -101,6 +102,9 @@ class WeakDetector(BaseEstimator):
         Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
     n_detections : int
         At most so many boxes per class and image.
+    check : bool
+        With wholeness, whether `fit` trains three times more on parts of the images to choose
+        ``thresholds_`` and to compare its boxes with simple ones on the images left out.
     random_state : int, RandomState or None
         Of the principal components and, where it has none, the classifier.
     verbose : bool
@@ -112,6 +116,8 @@ class WeakDetector(BaseEstimator):
     classifiers_ : list, one fitted classifier per class; without wholeness
     refinements_ : list, for each class what true boxes taught, or None; without wholeness
     models_ : list of ClassModel, one per class; with wholeness
+    thresholds_ : dict by class: the least probability of a box to be counted. With wholeness it
+        is chosen on held-out images: there it tells images with and without the class apart best
     agreement_ : dict by class, with wholeness: how well held-out boxes explain the image label,
         of the detector and of simple boxes (see `bagwise.vision.photographs.held_out_agreement`)
 
@@ -141,6 +147,7 @@ class WeakDetector(BaseEstimator):
         "contrast": [Interval(Real, 1, None, closed="neither"), None],
         "overlap": [Interval(Real, 0, 1, closed="right")],
         "n_detections": [Interval(Integral, 1, None, closed="left")],
+        "check": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -157,6 +164,7 @@ class WeakDetector(BaseEstimator):
         contrast: float | None = None,
         overlap: float = 0.5,
         n_detections: int = 100,
+        check: bool = True,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -169,6 +177,7 @@ class WeakDetector(BaseEstimator):
         self.contrast = contrast
         self.overlap = overlap
         self.n_detections = n_detections
+        self.check = check
         self.random_state = random_state
         self.verbose = verbose
 
@@ -233,8 +242,7 @@ class WeakDetector(BaseEstimator):
             )
         if features is None:
             if not hasattr(self, "_features"):  # keeps the network between images
-                backbone = _BACKBONE if have_backbone(_BACKBONE) else "hog"
-                self._features = RegionFeatures(backbone)
+                self._features = RegionFeatures(best_backbone())
             features = self._features
         height, width = image.shape[:2]
         salient = saliency.saliency_map(image, str(self.wholeness))
@@ -266,7 +274,7 @@ class WeakDetector(BaseEstimator):
         return track(items, description="images")
 
     def _described(self, images: Any) -> Any:
-        if isinstance(images, (Bags, Photographs)) is False:
+        if not isinstance(images, (Bags, Photographs)):
             images = self.describe(images)
         if self.photographic != isinstance(images, Photographs) or (
             isinstance(images, Bags) and not {"boxes", "image_size"} <= set(images.columns)
@@ -315,17 +323,22 @@ class WeakDetector(BaseEstimator):
     def _fit_photographs(self, photos: Photographs, Y: Any, boxes: Any, rng: Any) -> Any:
         seed = int(rng.randint(2**31 - 1))
         self.n_features_in_ = photos.cells.n_features
-        self.models_, self.agreement_ = [], {}
+        self.models_, self.agreement_, self.thresholds_ = [], {}, {}
         for c, name in enumerate(self.classes_):
             given = true_boxes(photos.cells, Y[:, c], name, boxes)
             model = photographs.learn_class(
                 photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
             )
             self.models_.append(model)
+            self.thresholds_[str(name)] = 0.5
+            if not self.check:
+                continue
             agreement = photographs.held_out_agreement(
                 photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
             )
             self.agreement_[str(name)] = agreement
+            if agreement is not None:
+                self.thresholds_[str(name)] = agreement.threshold
             for message in photographs.doubts(agreement):
                 warnings.warn(f"class {str(name)!r}: {message}", stacklevel=3)
         return self
@@ -336,6 +349,7 @@ class WeakDetector(BaseEstimator):
         reduced = bags.map(self.reducer_.transform)
         seed = int(rng.randint(2**31 - 1))
         self.classifiers_, self.refinements_ = [], []
+        self.thresholds_ = {str(name): 0.5 for name in self.classes_}
         for c, name in enumerate(self.classes_):
             iou = _overlap_with_given(bags, Y[:, c], name, boxes)
             met = iou >= self.overlap
@@ -430,6 +444,11 @@ class WeakDetector(BaseEstimator):
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
+
+
+def best_backbone() -> str:
+    """What describes photographs best of what is installed."""
+    return _BACKBONE if have_backbone(_BACKBONE) else "hog"
 
 
 def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
@@ -588,8 +607,19 @@ def box_contrast(bags: Bags, scores: Any, rings: Any) -> Any:
     return out
 
 
-def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) -> Any:
+def shown(detections: Detections, min_probability: Any) -> Any:
+    """Which boxes are probable enough, [k] bool; a mapping gives each class its own limit."""
+    p = np.asarray(detections.probabilities, dtype=np.float64)
+    if not isinstance(min_probability, Mapping):
+        return p >= min_probability
+    return p >= [min_probability[str(name)] for name in detections.classes]
+
+
+def draw(image: Any, detections: Detections, *, min_probability: Any = 0.5) -> Any:
     """The image with boxes, classes and probabilities drawn on it, RGB uint8.
+
+    Boxes below ``min_probability`` (a number, or one by class name) are left out, except that
+    where none is above it the best box is drawn thinly in grey.
 
     Examples
     --------
@@ -604,15 +634,18 @@ def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) ->
     out = read_image(image).copy()
     names = sorted({str(name) for name in detections.classes})
     width = max(1, round(max(out.shape[:2]) / 300))
-    for box, name, _, p, std in zip(*detections, strict=True):
-        if p < min_probability:
-            continue
+    certain = shown(detections, min_probability)
+    drawn = np.flatnonzero(certain) if certain.any() else range(min(1, len(certain)))
+    for k in reversed(drawn):  # the best on top
+        box, name, _, p, std = (part[k] for part in detections)
         hue = 179 * names.index(str(name)) // max(len(names), 1)
         colour = cv2.cvtColor(np.array([[[hue, 255, 230]]], dtype=np.uint8), cv2.COLOR_HSV2RGB)[
             0, 0
         ].tolist()
+        if not certain[k]:
+            colour = [150, 150, 150]
         x, y, w, h = (round(float(v)) for v in box)
-        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width)
+        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width if certain[k] else 1)
         text = f"{name} {p:.2f}" + ("" if np.isnan(std) else f" +- {std:.2f}")
         cv2.putText(out, text, (x, max(y - 3, 8)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour, 1)
     return out

@@ -49,6 +49,8 @@ _MAP_SIDE = 160
 _LEAST = 1e-3
 # Overlaps as near as this to the limit meet a true box in part.
 _BLUR = 0.1
+# Examples that the proposals of a boxed image count as, at most.
+_EXAMPLES = 10
 
 
 class Photographs:
@@ -166,8 +168,7 @@ class ClassModel(NamedTuple):
 
 def mean_cells(cells: Bags) -> NDArray[np.float64]:
     """Mean features of each image's cells, [B, D]."""
-    total = segments.sum(np.asarray(cells.instances, dtype=np.float64), cells.offsets)
-    return np.asarray(total / cells.sizes[:, None], dtype=np.float64)
+    return np.stack([cell.mean(axis=0, dtype=np.float64) for cell in cells])
 
 
 def weigh(photos: Photographs, values: Any) -> Iterator[tuple[Evidence, tuple[Any, Any, float]]]:
@@ -293,17 +294,19 @@ def _learn_boxes(
     if not boxed:
         return None
     some = photos[boxed]
-    clues, targets = [], []
+    clues, targets, weights = [], [], []
     blur = min(_BLUR, overlap, 1 - overlap)
     for k, (evidence, maps) in enumerate(weigh(some, model.class_map(some))):
         clues.append(clues_of(some, k, evidence, *maps))
         iou = box_iou(some.boxes[k], given[boxed[k]]).max(axis=1)
         targets.append(np.interp(iou, [overlap - blur, overlap + blur], [0.0, 1.0]))
+        # The proposals of an image overlap, so they count as a few examples, however many.
+        weights.append(np.full(len(iou), min(1.0, _EXAMPLES / len(iou))))
     merged = Clues(*(np.concatenate(part) for part in zip(*clues, strict=True)))
     target = np.concatenate(targets)
     if target.max() <= 0:
         return None
-    return learn_refinement(merged, target, np.ones(len(target)), len(boxed))
+    return learn_refinement(merged, target, np.concatenate(weights), len(boxed))
 
 
 def score_boxes(model: ClassModel, photos: Photographs) -> tuple[Any, Any, Any]:
@@ -334,6 +337,7 @@ class Agreement(NamedTuple):
     detector: float
     simple: dict[str, float]  # by name of a simple box
     margin: dict[str, float]  # how far the detector may fall below it by chance
+    threshold: float  # image probability that tells held-out images apart best
 
 
 def held_out_agreement(
@@ -362,7 +366,28 @@ def held_out_agreement(
         float(explained[:, 0].mean()),
         dict(zip(names, explained[:, 1:].mean(axis=0).tolist(), strict=True)),
         dict(zip(names, (2 * error).tolist(), strict=True)),
+        best_threshold(p, y),
     )
+
+
+def best_threshold(p: NDArray[np.float64], y: NDArray[np.int64]) -> float:
+    """The probability, in the middle of a gap, with the highest balanced accuracy.
+
+    Of equally good gaps the one nearest to 1/2 is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.photographs import best_threshold
+    >>> round(best_threshold(np.array([0.1, 0.2, 0.3, 0.7]), np.array([0, 0, 1, 1])), 3)
+    0.25
+    """
+    values = np.unique(np.concatenate([[0.0], p, [1.0]]))
+    limits = (values[1:] + values[:-1]) / 2
+    above = p[None] >= limits[:, None]  # [limits, B]
+    accuracy = above[:, y == 1].mean(axis=1) - above[:, y == 0].mean(axis=1)
+    best = np.flatnonzero(accuracy >= accuracy.max() - 1e-12)
+    return float(limits[best[np.abs(limits[best] - 0.5).argmin()]])
 
 
 def _explained(model: ClassModel, photos: Photographs) -> NDArray[np.float64]:
