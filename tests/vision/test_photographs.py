@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-cv2 = pytest.importorskip("cv2")
-
-from bagwise import Bags, load, save  # noqa: E402
-from bagwise.evaluate import box_iou, corloc  # noqa: E402
-from bagwise.vision import Proposals, RegionFeatures, WeakDetector  # noqa: E402
-from bagwise.vision import photographs, saliency  # noqa: E402
-from bagwise.vision.networks import have_backbone, load_network  # noqa: E402
-from bagwise.vision.photographs import Agreement, Photographs  # noqa: E402
-from bagwise.vision.wholeness import (  # noqa: E402
+from bagwise import Bags, load, save
+from bagwise.evaluate import box_iou, corloc
+from bagwise.vision import Proposals, RegionFeatures, WeakDetector, photographs, saliency
+from bagwise.vision.networks import have_backbone, load_network
+from bagwise.vision.photographs import Agreement, Photographs
+from bagwise.vision.wholeness import (
     LEVELS,
     Components,
     find_components,
     soft_overlap,
     weigh_boxes,
 )
+
+cv2 = pytest.importorskip("cv2")
 
 
 def make_photos(n=24, seed=0, side=80):
@@ -187,7 +186,7 @@ def test_described_photographs(photos):
     assert some.ids.tolist() == ["3", "5"]
     np.testing.assert_array_equal(some.boxes[1], described.boxes[5])
     np.testing.assert_array_equal(described.boxes[0][:3], photographs.frames(80, 100))
-    assert np.all((described.cells.columns["salient"] >= 0))
+    assert np.all(described.cells.columns["salient"] >= 0)
     with pytest.raises(ValueError, match="same settings"):
         WeakDetector(Proposals("blobs")).fit(described, photos[1][:, None])
 
@@ -278,7 +277,7 @@ def test_doubts_are_said():
 
 
 def test_labels_that_nothing_explains_are_doubted(photos):
-    described, labels, _ = photos
+    described = photos[0]
     mixed_up = np.tile([0, 0, 1, 1], 6)[:, None]
     with pytest.warns(UserWarning, match="AUC of"):
         plain_detector().fit(described, mixed_up, class_names=["chance"])

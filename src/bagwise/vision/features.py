@@ -33,8 +33,9 @@ class RegionFeatures(BaseEstimator):
         "hog": oriented gradients, Lab and HSV histograms and the box's size and shape; needs no
         network. "mobilenetv2", "efficientnet-lite0", "-lite1" or "-lite2": one pass of the
         network over the image, then each box is pooled from several layers, which is both
-        quicker and better than running the network on crops. A module: its children are applied in turn. "faster-rcnn":
-        the pooled features of torchvision's detector (with ``Proposals("faster-rcnn")``).
+        quicker and better than running the network on crops. A module: its children are applied
+        in turn. "faster-rcnn": the pooled features of torchvision's detector (with
+        ``Proposals("faster-rcnn")``).
     weights : path, optional
         A file of weights instead of those of the backbone's package.
     layers : tuple of int, optional

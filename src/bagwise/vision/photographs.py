@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
@@ -98,6 +97,8 @@ class Photographs:
 
     def map_of(self, i: int, values: Any) -> tuple[NDArray[np.float32], float]:
         """Values of image ``i``'s cells as a map of pixels, and its cells per image pixel."""
+        import cv2
+
         height, width = self.sizes[i]
         factor = min(1.0, _MAP_SIDE / max(height, width))
         shape = (max(round(width * factor), 1), max(round(height * factor), 1))
@@ -123,6 +124,8 @@ def frames(height: int, width: int) -> NDArray[np.float64]:
 
 def cell_means(saliency: NDArray[np.float32], grid: tuple[int, int]) -> NDArray[np.float64]:
     """Mean saliency of each cell of a grid, row by row."""
+    import cv2
+
     rows, columns = grid
     small = cv2.resize(saliency, (columns, rows), interpolation=cv2.INTER_AREA)
     return np.asarray(small, dtype=np.float64).ravel()
@@ -392,6 +395,8 @@ def best_threshold(p: NDArray[np.float64], y: NDArray[np.int64]) -> float:
 
 def _explained(model: ClassModel, photos: Photographs) -> NDArray[np.float64]:
     """Share of the evidence minus share of the area, of the best box and of simple boxes."""
+    import cv2
+
     scores = model.box_scores(photos)
     evidence = np.maximum(model.image.score(photos.cells.instances), 0)
     rows = []

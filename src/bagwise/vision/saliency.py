@@ -12,7 +12,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,22 +68,29 @@ def saliency_map(image: Any, method: str = "auto") -> NDArray[np.float32]:
     >>> bool(found[30, 40] > 0.8), bool(found[2, 2] < 0.05)
     (True, True)
     """
+    import cv2
+
     small, _ = fit_within(image, MAP_SIDE)
     height, width = small.shape[:2]
     if choose(method) == "u2netp":
-        found = _u2netp(small)
+        values = _u2netp(small)
     else:
         tiny, _ = fit_within(small, _CLASSICAL_SIDE)
-        found = centre_prior(*tiny.shape[:2]) * (0.5 + 0.5 * border_contrast(tiny))
-    return np.clip(cv2.resize(found.astype(np.float32), (width, height)), 0, 1)
+        contrast = 0.5 + 0.5 * border_contrast(tiny)
+        values = (centre_prior(*tiny.shape[:2]) * contrast).astype(np.float32)
+    return np.clip(cv2.resize(values, (width, height)), 0, 1)
 
 
 @functools.lru_cache(maxsize=1)
 def _network(path: Path) -> Any:
+    import cv2
+
     return cv2.dnn.readNetFromONNX(str(path))
 
 
 def _u2netp(image: Any) -> NDArray[np.float32]:
+    import cv2
+
     path = _packaged()
     assert path is not None  # choose() has checked
     size = (_U2NETP_SIDE, _U2NETP_SIDE)
@@ -111,6 +117,8 @@ def border_contrast(image: Any) -> NDArray[np.float64]:
     Each of the four sides is a normal distribution of Lab colours. A pixel's distance is the mean
     of its three smallest Mahalanobis distances, because an object may touch one side.
     """
+    import cv2
+
     lab = cv2.cvtColor(cv2.GaussianBlur(image, (0, 0), 1.5), cv2.COLOR_RGB2Lab).astype(np.float64)
     width = max(1, round(_BORDER * min(lab.shape[:2])))
     distances = []

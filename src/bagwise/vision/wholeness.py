@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,6 +50,8 @@ def find_components(saliency: NDArray[np.float32], height: int, width: int) -> C
     >>> found.boxes.tolist(), found.level.tolist()
     ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
     """
+    import cv2
+
     scale = np.tile([width / saliency.shape[1], height / saliency.shape[0]], 2)
     boxes, levels = [np.empty((0, 4))], [np.empty(0, dtype=np.int64)]
     for level, threshold in enumerate(LEVELS):
@@ -101,6 +102,8 @@ def weigh_boxes(
     factor: float,
 ) -> Evidence:
     """Evidence of an image's boxes; ``factor`` is map cells per pixel, both maps alike in shape."""
+    import cv2
+
     relative = class_map / max(float(np.percentile(class_map, _TOP)), 1e-12)
     relative = np.clip(relative, 0, 1)
     integral = cv2.integral(relative, sdepth=cv2.CV_64F)
@@ -120,6 +123,8 @@ def _component_agreement(
 
     How a component looks is the mean of the class map in its box, weighted by saliency.
     """
+    import cv2
+
     salient = cv2.integral(saliency, sdepth=cv2.CV_64F)
     alike = cv2.integral(saliency * relative, sdepth=cv2.CV_64F)
     weight = box_sums(salient, components.boxes * factor)[0]
@@ -139,6 +144,8 @@ def box_clues(
     factor: float,
 ) -> NDArray[np.float64]:
     """What true boxes may teach about proposals of photographs, [n, F]."""
+    import cv2
+
     columns = [evidence.component]
     scaled = boxes * factor
     for layer in (class_map, saliency):
