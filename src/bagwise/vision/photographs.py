@@ -34,7 +34,7 @@ from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_s
 from bagwise.vision.wholeness import Components, Evidence, box_clues, weigh_boxes
 
 # Cells of an image that the class map is learned from, at most.
-_CELLS = 80
+_CELLS = 160
 # Inverse prior precision of a weight of the class map, where every image counts as one example.
 _STRENGTH = 0.08
 # Times that the class map is learned; from the second on its own maps are half of the targets.
@@ -234,7 +234,7 @@ def _logistic(X: Any, target: Any, weight: Any, strength: float) -> Linear:
     """Logistic regression on standardised features with targets from 0 to 1."""
     centre, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 1e-9 * (1 + np.abs(centre)), scale, 1.0)
-    Z = (X - centre) / scale
+    Z = ((X - centre) / scale).astype(np.float32)
     rows = np.concatenate([Z, Z])
     label = np.repeat([1, 0], len(Z))
     weights = np.concatenate([weight * target, weight * (1 - target)])
@@ -253,7 +253,7 @@ def learn_cells(
     allowed = segments.spread(y == 1, cells.offsets) * _inside(photos, given)
     salient = cells.columns["salient"]
     rows = _sample(cells, rng)
-    X = np.asarray(cells.instances[rows], dtype=np.float64)
+    X = np.asarray(cells.instances[rows])
     # The cells of an image are no independent witnesses: together they count as one example.
     weight = 1.0 / np.bincount(cells.bag_index[rows], minlength=len(cells))[cells.bag_index[rows]]
     target = (salient * allowed)[rows]
