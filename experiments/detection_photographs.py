@@ -137,7 +137,7 @@ def have_networks() -> bool:
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Animals: trained on training, measured on test images. Scenes: cross-validated."""
-    step, seeds = (8, 1) if quick else (1, 3)
+    step, seeds = (16, 1) if quick else (1, 3)
     rows = []
     for networks in [True, False] if have_networks() else [False]:
         animals, scenes = fetch_detection("animals"), fetch_detection("scenes")

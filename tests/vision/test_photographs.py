@@ -297,3 +297,29 @@ def test_one_bad_image_does_not_end_the_run(tmp_path):
         pytest.warns(UserWarning, match="left out"),
     ):
         plain_detector().describe([bad], skip_bad=True)
+
+
+def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
+    """A detector of one class against every simple box, on images it was not trained on."""
+    from experiments import detection_photographs as experiment
+
+    described, labels, boxes = photos
+    monkeypatch.setattr(
+        experiment, "detector", lambda networks, seed=0: plain_detector(check=False)
+    )
+    task = experiment.Task.__new__(experiment.Task)
+    task.photos, task.y = described, labels
+    task.truth = [b if y else b[:0] for b, y in zip(boxes, labels, strict=True)]
+    folds = [(np.arange(16), np.arange(16, 24))]
+    whole = np.array([photographs.frames(80, 100)[0]] * 24)
+    values = experiment.run_task(task, lambda seed: folds, True, whole, 1)
+    assert list(values) == [
+        *("WeakDetector", "whole image", "centre 80 %", "centre 60 %"),
+        *("objectness alone", "saliency alone"),
+    ]
+    positive = [i for i in range(16, 24) if labels[i]]
+    expected = np.mean([box_iou(whole[[i]], boxes[i])[0, 0] >= 0.5 for i in positive])
+    assert values["whole image"][0][0] == values["objectness alone"][0][0] == expected
+    assert values["WeakDetector"][0][0] > expected
+    rows = experiment.as_rows(values, "made")
+    assert [row["metric"] for row in rows[:2]] == ["CorLoc", "AP"]
