@@ -26,7 +26,7 @@ $(BIN)/python:
 .venv/.dev: pyproject.toml $(CONSTRAINTS) $(BIN)/python
 	@echo "== installing bagwise with every extra into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) "torch"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[torch,dask,vision,docs,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[torch,dask,vision,label,docs,dev]"
 	@touch $@ .venv/.core
 
 demo: .venv/.core

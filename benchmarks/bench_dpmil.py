@@ -30,9 +30,30 @@ def make_data(n_instances: int, n_features: int) -> tuple[Bags, Any, Any]:
     return Bags(X, np.arange(n_bags + 1) * 50), y, truth
 
 
+def bare_dpmil(n_iter: int) -> DPMIL:
+    """Inference alone, on the features as they are."""
+    return DPMIL(
+        N_COMPONENTS,
+        calibrate=False,
+        scale=None,
+        n_dimensions=None,
+        max_iter=n_iter,
+        tol=0,
+        random_state=0,
+    )
+
+
 def fit_ours(bags: Bags, y: Any, truth: Any, n_iter: int) -> int:
     # The same work on both sides: theirs has no bags to calibrate on.
-    model = DPMIL(N_COMPONENTS, calibrate=False, max_iter=n_iter, tol=0, random_state=0)
+    model = DPMIL(
+        N_COMPONENTS,
+        calibrate=False,
+        scale=None,
+        n_dimensions=None,
+        max_iter=n_iter,
+        tol=0,
+        random_state=0,
+    )
     return model.fit(bags, y, instance_labels=truth).n_iter_
 
 
@@ -81,7 +102,15 @@ def growth(quick: bool) -> dict[str, Any]:
     for n in (small, 4 * small):
         bags, y, _ = make_data(n, 40)
         # Labels to infer; calibration is the same again, once per fold.
-        model = DPMIL(N_COMPONENTS, calibrate=False, max_iter=n_iter, tol=0, random_state=0)
+        model = DPMIL(
+            N_COMPONENTS,
+            calibrate=False,
+            scale=None,
+            n_dimensions=None,
+            max_iter=n_iter,
+            tol=0,
+            random_state=0,
+        )
         jobs.append(lambda bags=bags, y=y, model=model: model.fit(bags, y).n_iter_)
     rounds = [job() for job in jobs]
     times = best_of(jobs, 2 if quick else 3, time.process_time)

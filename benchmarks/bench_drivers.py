@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bagwise import VGPMIL, Bags
+from bagwise import VGPMIL, Bags, Execution
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF
 from bagwise.core.linalg import cholesky
 from bagwise.models.drivers import Threads
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
-from bagwise.models.variational.likelihoods import Labels, NoisyMax
+from bagwise.models.variational.likelihoods import NoisyMax
 from bagwise.models.variational.updates import (
     Part,
     expect,
@@ -72,9 +73,13 @@ class Problem(NamedTuple):
         # Given points: k-means is no part of what the workers share.
         Z = np.asarray(self.bags()[0].instances[:: self.n // self.M][: self.M], dtype=np.float64)
         return VGPMIL(
-            inducing=Z, max_iter=self.n_iter, tol=0.0, calibrate=False, bag_rule="max",
-            driver=driver,
-        )  # fmt: skip
+            inducing=Z,
+            max_iter=self.n_iter,
+            tol=0.0,
+            calibrate=False,
+            bag_rule="max",
+            execution=Execution(driver=driver),
+        )
 
     def fit(self, driver: Any, share: int = 0, of: int = 1) -> None:
         """The whole fit, or that of one of ``of`` equal shares of the bags."""
@@ -86,7 +91,9 @@ class Problem(NamedTuple):
     def warm_up(self, driver: Any) -> None:
         """Imports are no part of a fit."""
         bags, y = self.bags()
-        VGPMIL(n_inducing=5, max_iter=1, tol=0.0, driver=driver).fit(bags[:40], y[:40])
+        VGPMIL(n_inducing=5, max_iter=1, tol=0.0, execution=Execution(driver=driver)).fit(
+            bags[:40], y[:40]
+        )
 
 
 def make_problem(quick: bool, folder: Path) -> Problem:
@@ -163,7 +170,7 @@ def overhead(quick: bool) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 8))
     offsets = np.arange(n // BAG + 1) * BAG
-    labels = Labels(offsets, np.arange(n // BAG) % 2, np.full(n, -1, dtype=np.int8))
+    labels = BagLabels(offsets, np.arange(n // BAG) % 2, np.full(n, -1, dtype=np.int8))
     kernel, Z = RBF(np.sqrt(8.0), 1.0), X[:M]
     A, r = project(kernel, X, Z, cholesky(kernel(Z, Z)), np.dtype(np.float64))
     blocks, pi = make_blocks(A, r, labels), np.full(n, 0.5)
@@ -206,14 +213,12 @@ def fit_from_disk(path: Path, n: int) -> None:
     bags, y = open_rows(path, n, WIDE)
     VGPMIL(
         n_inducing=100,
-        dtype="float32",
-        cache="disk",
         max_iter=3,
         tol=0.0,
         calibrate=False,
         bag_rule="max",
         random_state=0,
-        driver="serial",
+        execution=Execution(dtype="float32", cache="disk", driver="serial"),
     ).fit(bags, y)
     status = Path("/proc/self/status").read_text().splitlines()
     print(1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM")))

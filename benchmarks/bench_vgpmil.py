@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import blas
 from threadpoolctl import threadpool_limits
 
-from bagwise import VGPMIL, Bags
+from bagwise import VGPMIL, Bags, Execution
 
 CHUNK = 1024
 
@@ -34,7 +34,9 @@ def problem(n: int, d: int, dtype: str, seed: int = 0) -> tuple[Bags, Any, Any]:
 
 def model(Z: Any, dtype: str, n_iter: int) -> VGPMIL:
     """A fit of exactly ``n_iter`` iterations with given inducing points."""
-    return VGPMIL(inducing=Z, dtype=dtype, max_iter=n_iter, tol=0.0, random_state=0)
+    return VGPMIL(
+        inducing=Z, max_iter=n_iter, tol=0.0, random_state=0, execution=Execution(dtype=dtype)
+    )
 
 
 def seconds(function: Any) -> float:

@@ -33,30 +33,33 @@ def make_data(n: int, d: int, m: int) -> Any:
     """Bags of ten on the device, half of them positive, labels, a start, and inducing points."""
     import torch
 
-    from bagwise.models.variational.likelihoods import Labels
+    from bagwise.models.variational.blocks import BagLabels
 
     torch.manual_seed(0)
     X = torch.randn(n, d, device="cuda")
     y = np.arange(n // 10) % 2
     X[::10][torch.as_tensor(y == 1)] += 1.0
     Z = X[torch.randperm(n, device="cuda")[:m]].double().cpu().numpy()
-    labels = Labels(np.arange(0, n + 1, 10), y, np.full(n, -1, dtype=np.int8))
+    labels = BagLabels(np.arange(0, n + 1, 10), y, np.full(n, -1, dtype=np.int8))
     return X, labels, np.full(n, 0.5, dtype=np.float32), Z
 
 
 def engine(X: Any, labels: Any, pi: Any, Z: Any, n_iter: int, precision: str | None) -> Any:
     """Kernel, projection and ``n_iter`` iterations, to the final q(u)."""
     from bagwise.core.kernels import RBF
-    from bagwise.models.drivers import DEVICE_CHUNK_SIZE, Serial
-    from bagwise.models.variational import NoisyMax, Sech, training
+    from bagwise.models.drivers import Serial
+    from bagwise.models.execution import DEVICE_CHUNK_SIZE, device_settings
+    from bagwise.models.scaling import FeatureScaling
+    from bagwise.models.variational import NoisyMax, Sech
     from bagwise.models.variational.parts import make_parts, materialised
+    from bagwise.models.variational.projection import make_projector
     from bagwise.models.variational.updates import iterate
 
     d = X.shape[1]
-    scaling = training.Scaling(np.zeros(d), np.ones(d))
+    scaling = FeatureScaling(np.zeros(d), np.ones(d))
     kernel = RBF(float(np.sqrt(d)), 1.0)
-    projector = training.make_projector(kernel, Z, scaling, "float32").to("cuda")
-    with training.device_settings(precision):
+    projector = make_projector(kernel, Z, scaling, "float32").to("cuda")
+    with device_settings(precision):
         parts = make_parts(X, labels, projector, pi, DEVICE_CHUNK_SIZE, 1)
         parts = materialised(parts, "memory", Serial())
         return iterate(parts, len(Z), NoisyMax(), Sech(), max_iter=n_iter, tol=0.0, driver=Serial())
@@ -120,13 +123,13 @@ def svgp_epoch(X: Any, y: Any, Z: Any, batch: int = 8192) -> float:
 
 def agreement() -> float:
     """Largest difference in probability between float64 on the CPU and float32 on the GPU."""
-    from bagwise import VGPMIL
+    from bagwise import VGPMIL, Execution
     from bagwise.datasets import load_musk2
 
     bags, y = load_musk2(return_X_y=True)
     options: dict[str, Any] = {"n_inducing": 50, "random_state": 0, "max_iter": 20, "tol": 0.0}
     cpu = VGPMIL(**options).fit(bags, y)
-    gpu = VGPMIL(**options, device="cuda", dtype="float32").fit(bags, y)
+    gpu = VGPMIL(**options, execution=Execution(device="cuda", dtype="float32")).fit(bags, y)
     gaps = [
         np.abs(getattr(cpu, name)(bags) - getattr(gpu, name)(bags)).max()
         for name in ("predict_proba", "predict_proba_instances")
@@ -144,9 +147,9 @@ def attention_ratio(n_bags: int) -> dict[str, float]:
     bags, y = Bags(images, np.arange(n_bags + 1) * 10), np.arange(n_bags) % 2
     seconds = {}
     for name, options in {
-        "cpu": {"device": "cpu"},
-        "gpu": {"device": "cuda"},
-        "gpu-bf16": {"device": "cuda", "mixed_precision": True},
+        "cpu": {"execution": "cpu"},
+        "gpu": {"execution": "cuda"},
+        "gpu-bf16": {"execution": "cuda", "mixed_precision": True},
     }.items():
         model = AttentionMIL(max_epochs=2, batch_size=64, random_state=0, **options)
         model.fit(bags[:64], y[:64])

@@ -37,7 +37,7 @@ bags, y, truth = Bags.from_list(arrays), y.astype(int), np.concatenate(truth)
 # %%
 # Up to ten clusters per class are allowed. ``n_init`` starts from ten, three and one cluster and
 # keeps the fit with the highest bound.
-model = DPMIL(n_components=10, n_init=3, random_state=0).fit(bags, y)
+model = DPMIL(n_components=10, n_init=3, scale=None, n_dimensions=None, random_state=0).fit(bags, y)
 print(f"bound {model.bound_:.1f} after {model.n_iter_} iterations")
 print(f"training instances named correctly: {np.mean(model.instance_labels_ == truth):.3f}")
 

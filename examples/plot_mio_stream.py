@@ -38,7 +38,16 @@ def source(seed):
 # ``max_instances`` bounds memory: instances whose weight has been zero for longest are dropped.
 
 T = 2000
-model = MIO(sigma=3.0, alpha=0.1, beta=10.0, bias=10.0, horizon=T, max_instances=2000)
+model = MIO(
+    sigma=3.0,
+    alpha=0.1,
+    beta=10.0,
+    bias=10.0,
+    horizon=T,
+    max_instances=2000,
+    scale=None,
+    probability=False,
+)
 right, loss, kept = [], [], []
 for bag, label in itertools.islice(source(seed=0), T):
     if right:

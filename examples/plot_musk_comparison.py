@@ -18,7 +18,7 @@ from bagwise.evaluate import BagFolds, compare
 from bagwise.models.registry import make_model
 
 models = {
-    "vgpmil": make_model("vgpmil", random_state=None, n_inducing=40, max_iter=30),
+    "vgpmil": make_model("vgpmil", n_inducing=40, max_iter=30),
     "misvm": make_model("misvm"),
     "single-instance": make_model("single-instance"),
     "statistics": make_model("statistics"),

@@ -43,8 +43,8 @@ print(f"centre error before the cover: {centre_error(result.boxes[seen], truth[s
 print("frames in which the target counts as lost:", np.flatnonzero(~result.found).tolist())
 
 # %%
-# The score falls while the target is covered
-# -------------------------------------------
+# The probability falls while the target is covered
+# -------------------------------------------------
 figure, axes = plt.subplots(1, 4, figsize=(10, 2.6), layout="constrained")
 for axis, t in zip(axes[:3], (5, 30, 41), strict=True):
     axis.imshow(frames[t], cmap="gray", vmin=0, vmax=255)
@@ -53,7 +53,7 @@ for axis, t in zip(axes[:3], (5, 30, 41), strict=True):
     axis.add_patch(plt.Rectangle((x, y), w, h, fill=False, color=colour, lw=2))
     axis.set(title=f"frame {t}", xticks=[], yticks=[])
 axes[3].plot(result.scores)
-axes[3].axhline(0, color="grey", lw=0.8)
+axes[3].axhline(0.5, color="grey", lw=0.8)
 axes[3].axvspan(38, 43, color="red", alpha=0.15)
-axes[3].set(xlabel="frame", ylabel="score")
+axes[3].set(xlabel="frame", ylabel="probability that the box shows it")
 plt.show()

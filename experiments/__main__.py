@@ -7,12 +7,17 @@ documentation from the output folder.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from bagwise.report.reproduce import find_experiments, reproduce, write_page
+from rich.console import Console
+
+from bagwise.report.tables import to_rich
+from experiments._page import write_page
+from experiments._runner import absent_data, list_experiments, reproduce
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
     parser.add_argument("names", nargs="*", help="experiments, words of their names, or all")
     parser.add_argument("--quick", action="store_true", help="fewer seeds and sets")
@@ -21,11 +26,12 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="measure again what is complete")
     parser.add_argument("--list", action="store_true", help="only list the experiments")
     parser.add_argument("--page", type=Path, help="write this results page from --out")
-    arguments = parser.parse_args()
-    folder = Path(__file__).parent
+    arguments = parser.parse_args(argv)
+    console = Console()
     if arguments.list:
-        for experiment in find_experiments(folder).values():
-            print(f"{experiment.name:<28} {experiment.title}")
+        console.print(to_rich(list_experiments()))
+        for line in absent_data():
+            console.print(line, markup=False)
         return
     if arguments.names or not arguments.page:
         reproduce(
@@ -34,7 +40,7 @@ def main() -> None:
             out=arguments.out,
             n_jobs=arguments.jobs,
             fresh=arguments.fresh,
-            folder=folder,
+            console=console,
         )
     if arguments.page:
         write_page(arguments.out, arguments.page)

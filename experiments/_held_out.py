@@ -1,4 +1,4 @@
-"""Held-out measurement shared by the VGPMIL experiments: folds by bag, rows of the table."""
+"""What experiments share: held-out metrics by the names of the tables, and rows of the table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,29 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
-from sklearn.model_selection import StratifiedKFold
+
+from bagwise import evaluate
+from bagwise.evaluate import BagFolds, Fold, bag_metrics, instance_metrics
+
+# What the tables call the metrics of `evaluate`.
+BAG_METRICS = {"bag accuracy": "accuracy", "bag F1": "f1", "bag AUC": "auc"}
+INSTANCE_METRICS = {
+    "instance accuracy": "accuracy",
+    "instance F1": "f1",
+    "instance AUC": "auc",
+    "instance AP": "auc_pr",
+}
+
+
+def table_metrics(fold: Fold) -> dict[str, float]:
+    """Metrics of one fold under the names of the tables."""
+    made = fold.bags.metrics(list(BAG_METRICS.values()))
+    values = {name: made[metric] for name, metric in BAG_METRICS.items()}
+    if fold.instances is not None:
+        made = fold.instances.metrics(list(INSTANCE_METRICS.values()))
+        values |= {name: made[metric] for name, metric in INSTANCE_METRICS.items()}
+    return values
 
 
 def measure(model: Any, train: Any, y_train: Any, test: Any, y_test: Any) -> dict[str, float]:
@@ -22,41 +41,48 @@ def measure(model: Any, train: Any, y_train: Any, test: Any, y_test: Any) -> dic
         # A published number of iterations is meant to end before convergence.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(train, y_train)
-    score, guess = model.decision_function(test), model.predict(test)
-    found = {
-        "bag accuracy": accuracy_score(y_test, guess),
-        "bag F1": f1_score(y_test, guess),
-        "bag AUC": roc_auc_score(y_test, score),
-    }
-    truth = test.instance_labels
-    if truth is not None:
-        score, guess = model.decision_function_instances(test), model.predict_instances(test)
-        found["instance accuracy"] = accuracy_score(truth, guess)
-        found["instance F1"] = f1_score(truth, guess, zero_division=0)
-        found["instance AUC"] = roc_auc_score(truth, score)
-        found["instance AP"] = average_precision_score(truth, score)
-    return found
+    made = bag_metrics(model, test, y_test, list(BAG_METRICS.values()))
+    values = {name: made[metric] for name, metric in BAG_METRICS.items()}
+    if test.instance_labels is not None:
+        made = instance_metrics(model, test, metrics=list(INSTANCE_METRICS.values()))
+        values |= {name: made[metric] for name, metric in INSTANCE_METRICS.items()}
+    return values
 
 
 def folds(y: Any, seeds: Iterable[int], n_splits: int = 5) -> list[tuple[int, Any, Any]]:
     """Seed, training bags and test bags of repeated stratified folds."""
-    return [
-        (seed, train, test)
-        for seed in seeds
-        for train, test in StratifiedKFold(n_splits, shuffle=True, random_state=seed).split(y, y)
-    ]
+    protocol = BagFolds(n_splits, tuple(seeds))
+    return [(split.seed, split.train, split.test) for split in protocol.splits(y, y)]
 
 
 def cross_validate(
     make: Callable[[int], Any], bags: Any, y: Any, seeds: Iterable[int], n_jobs: int = 1
 ) -> pd.DataFrame:
     """Metrics of every seed, each the mean of its five folds; ``make(seed)`` builds the model."""
-    parts = folds(y, seeds)
-    found = Parallel(n_jobs)(
-        delayed(measure)(make(seed), bags[a], y[a], bags[b], y[b]) for seed, a, b in parts
-    )
-    frame = pd.DataFrame(found).assign(seed=[seed for seed, _, _ in parts])
-    return frame.groupby("seed").mean()
+    per_seed = {}
+    for seed in seeds:
+        made = evaluate.cross_validate(make(seed), bags, y, BagFolds(5, (seed,)), n_jobs=n_jobs)
+        per_seed[seed] = pd.DataFrame([table_metrics(fold) for fold in made]).mean()
+    return pd.DataFrame(per_seed).T.rename_axis("seed")
+
+
+def present(
+    names: Iterable[str], load: Callable[[str], Any]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The sets whose data can be had, and a row of the table that says why for each other one."""
+    usable, absent = [], []
+    for name in names:
+        try:
+            load(name)
+        except FileNotFoundError as error:
+            empty = dict.fromkeys(("published", "mean", "spread", "n_seeds"), np.nan)
+            note = f"its data is missing: {error}"
+            absent.append({"model": "all", "data": name, "metric": "all", **empty, "note": note})
+        else:
+            usable.append(name)
+    if not usable:
+        raise FileNotFoundError(absent[0]["note"])
+    return usable, absent
 
 
 def rows(

@@ -21,6 +21,8 @@ from bagwise.evaluate.assumptions import TESTS, Verdict, check_mil
 from bagwise.models.registry import MODELS
 
 TITLE = "Do the models obey the multiple-instance assumption?"
+PAPER = "Raff and Holt, NeurIPS 2023"
+NEEDS = ("synthetic",)
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:

@@ -32,6 +32,8 @@ from experiments._held_out import main, rows
 from experiments.deep_mnist import bag_metrics, instance_metrics
 
 TITLE = "Synthetic CT scans, from DICOM folder to slices with uncertainty (psi-VGPMIL paper, 6.3)"
+PAPER = "psi-VGPMIL, section 6.3"
+NEEDS = ("synthetic",)
 
 
 class Setting(NamedTuple):

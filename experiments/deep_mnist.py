@@ -27,6 +27,8 @@ from bagwise.evaluate.metrics import expected_calibration_error
 from experiments._held_out import main
 
 TITLE = "Attention CNN alone and with a Gaussian process, MNIST bags (psi-VGPMIL paper, 6.3)"
+PAPER = "psi-VGPMIL, section 6.3"
+NEEDS = ("mnist",)
 
 SIZES = (8, 32, 128)
 

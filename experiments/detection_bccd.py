@@ -17,6 +17,8 @@ from bagwise.vision import Proposals, RegionFeatures, WeakDetector
 from bagwise.vision.networks import have_backbone
 
 TITLE = "Weakly supervised detection on BCCD: CorLoc and average precision on the test images"
+PAPER = "VGPMIL, section 3.3 (other images)"
+NEEDS = ("detection/bccd",)
 # Chosen on the validation images among min_side 0.03 to 0.07, 25 to 100 components and rings of
 # 1.25 to 2; the detector is then trained on training and validation images together.
 SETTINGS: dict[str, dict[str, Any]] = {

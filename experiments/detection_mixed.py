@@ -17,6 +17,8 @@ from bagwise.vision import WeakDetector
 from experiments.detection_bccd import SETTINGS, describe, measure, row
 
 TITLE = "Mixed supervision on BCCD: test images, by the share of positive images with boxes"
+PAPER = "none: boxes for some images"
+NEEDS = ("detection/bccd",)
 METRICS = ("AP", "log loss of boxes", "Brier score of boxes, %")
 SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
 

@@ -18,6 +18,8 @@ from bagwise.evaluate.metrics import expected_calibration_error
 from bagwise.models.registry import make_model
 
 TITLE = "DPMIL's bag probabilities, as published and calibrated: 5-fold, held out"
+PAPER = "DPMIL (bag probabilities)"
+NEEDS = ("bundled",)
 
 SETS = {"MUSK1": load_musk1, "Elephant": load_elephant, "Fox": load_fox}
 METRICS = ("log loss", "expected calibration error", "bag accuracy", "seconds to fit")
@@ -29,7 +31,6 @@ def measure(data: str, rule: str, calibrate: bool, seed: int) -> dict[str, float
     y = np.unique(y, return_inverse=True)[1]
     p, seconds = np.empty(len(y)), 0.0
     for train, test in StratifiedKFold(5, shuffle=True, random_state=seed).split(y, y):
-        # The registry's pipeline: standardised, PCA to nine tenths of the variance.
         model = make_model("dpmil", random_state=seed, bag_rule=rule, calibrate=calibrate)
         began = time.process_time()
         model.fit(bags[train], y[train])

@@ -21,6 +21,8 @@ from bagwise.datasets import load_digit_bags
 from experiments._held_out import main
 
 TITLE = "The large margin on digit bags (VGPMIL paper, Figure 2)"
+PAPER = "VGPMIL, Figure 2"
+NEEDS = ("bundled",)
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:

@@ -21,6 +21,8 @@ from bagwise.core import distances, l1_svm
 from bagwise.datasets import make_two_concept_bags
 
 TITLE = "Regret of MIO on a stream"
+PAPER = "MIO, Figure 2"
+NEEDS = ("synthetic",)
 LENGTHS = [250, 500, 1000, 2000, 4000, 8000]
 SIGMA, ALPHA, BETA, BIAS = 3.0, 0.1, 10.0, 10.0
 # Bags whose instances are the features of the comparator: about 130 over a 2-d space.
@@ -39,7 +41,7 @@ def hindsight_loss(bags: Any, y: Any) -> float:
 def one_stream(T: int, seed: int) -> dict[str, float]:
     """Regret, losses and sparsity of one stream of T bags."""
     bags, y = make_two_concept_bags(T, random_state=seed, return_X_y=True)
-    model = MIO(SIGMA, alpha=ALPHA, beta=BETA, bias=BIAS, horizon=T)
+    model = MIO(SIGMA, alpha=ALPHA, beta=BETA, bias=BIAS, horizon=T, scale=None, probability=False)
     losses = []
     for i in range(T):
         model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])

@@ -23,6 +23,8 @@ from bagwise.datasets import load_digit_bags
 from experiments._held_out import folds, main
 
 TITLE = "Mixed supervision on digit bags (VGPMIL paper, Figure 4)"
+PAPER = "VGPMIL, Figure 4"
+NEEDS = ("bundled",)
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 

@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 
 TITLE = "Arithmetic of the published MUSK accuracies (psi-VGPMIL, Tables 6 and 7)"
+PAPER = "psi-VGPMIL, Tables 6 and 7"
+NEEDS = ()
 N_SPLITS = 5
 # Bag accuracy, mean and standard deviation, as printed.
 PUBLISHED = {

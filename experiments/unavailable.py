@@ -19,6 +19,8 @@ from bagwise.datasets import data_home
 from bagwise.evaluate import BagFolds, compare
 
 TITLE = "Published figures on data that cannot be had"
+PAPER = "VGPMIL, psi-VGPMIL"
+NEEDS = ()
 BARRETT = "barrett.npz"
 PLUG_IN = {
     "Barrett's cancer": (
@@ -31,12 +33,12 @@ PLUG_IN = {
     ),
     "PASCAL VOC 2012": "licensed images; test boxes are held by the challenge server. As VOC 2007",
     "RSNA 2019 CT": (
-        "behind a competition's terms. vision.read_scans(folder) and vision.read_rsna_labels, "
+        "behind a competition's terms. vision.read_scans(folder) and vision.read_ct_labels, "
         "then make_pipeline(AttentionFeatures(), GVGPMIL()) under evaluate.GroupFolds by patient"
     ),
     "CQ500 CT": (
         "behind a licence. Fit on RSNA as above, then predict on vision.read_scans(folder); "
-        "labels by vision.read_cq500_labels"
+        "labels by vision.read_ct_labels"
     ),
 }
 PUBLISHED = [

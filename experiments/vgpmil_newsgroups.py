@@ -17,35 +17,29 @@ from joblib import Parallel, delayed
 from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import normalize
 
-from bagwise import LMVGPMIL, VGPMIL
+from bagwise.core.kernels import RBF
 from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
+from bagwise.models.presets import preset
 from experiments._held_out import folds, main, measure
 
 TITLE = "VGPMIL and LM-VGPMIL on 20 Newsgroups (VGPMIL paper, Table 1 and supplement Table 5)"
+PAPER = "VGPMIL, Table 1"
+NEEDS = ("newsgroups",)
 
 PUBLISHED = {"VGPMIL": 0.652, "LM-VGPMIL": 0.728}
-SETTINGS = {
-    "n_inducing": 50,
-    "variance": 1.0,
-    "H": 100.0,
-    "scale": None,
-    "schedule": "paper",
-    "max_iter": 20,
-    "tol": 0.0,
-    "bag_rule": "max",
-    "calibrate": False,
-}
 
 
 def models() -> dict[str, Any]:
     """Model makers by name."""
     return {
-        "VGPMIL": lambda seed: VGPMIL(random_state=seed, **SETTINGS),
-        "LM-VGPMIL": lambda seed: LMVGPMIL(random_state=seed, **SETTINGS),
-        "VGPMIL, witness, l = 1": lambda seed: VGPMIL(
+        "VGPMIL": lambda seed: preset("vgpmil-newsgroups", random_state=seed),
+        "LM-VGPMIL": lambda seed: preset("lm-vgpmil-newsgroups", random_state=seed),
+        "VGPMIL, witness, l = 1": lambda seed: preset(
+            "vgpmil-newsgroups",
             random_state=seed,
             likelihood="witness",
-            **{**SETTINGS, "length_scale": 1.0, "max_iter": 50},
+            kernel=RBF(1.0),
+            max_iter=50,
         ),
     }
 

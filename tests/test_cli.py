@@ -76,9 +76,11 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     said = capsys.readouterr()
     assert "3-fold cross-validation" in said.out
     assert not said.err
-    assert sorted(p.name for p in out.iterdir()) == ["bags.csv", "instances.parquet", "report.html"]
+    names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
+    assert sorted(p.name for p in out.iterdir()) == names
     table = pd.read_csv(out / "bags.csv", dtype={"id": str})
-    assert table.columns.tolist() == ["id", "probability", "std", "label"]
+    columns = ["id", "probability", "std", "label", "fraction", "fraction_low", "fraction_high"]
+    assert table.columns.tolist() == columns
     truth = pd.read_csv(labels, dtype=str).set_index("slide_id")["label"]
     assert (table["label"].astype(str) == truth[table["id"]].to_numpy()).mean() > 0.9
     instances = pd.read_parquet(out / "instances.parquet")
@@ -97,7 +99,7 @@ def test_predictions_equal_the_model_in_memory(tmp_path):
     assert run("predict", model, "--bags", folder, "--out", out) == 0
     bags = read_bags(folder)
     y = pd.read_csv(labels)["label"].to_numpy()
-    in_memory = make_model("vgpmil", n_inducing=15, calibrate=True, bag_rule="max", random_state=0)
+    in_memory = make_model("auto", n_inducing=15, random_state=0)
     p, std = in_memory.fit(bags, y).predict_proba(bags, return_std=True)
     table = pd.read_csv(out / "bags.csv", dtype=str)
     np.testing.assert_array_equal([float(v) for v in table["probability"]], p[:, 1])
@@ -373,7 +375,8 @@ def test_existing_outputs_are_kept_without_force(tmp_path, capsys, trained):
         refused(capsys, tmp_path, *words, names=path, says="exists already; pass --force")
         assert run(*words, "--force") == 0
     capsys.readouterr()
-    assert tree(tmp_path) == ["m", "o", "o/bags.csv", "o/instances.parquet", "o/report.html"]
+    names = ["bags.csv", "instances.parquet", "report.html", "top_instances.csv"]
+    assert tree(tmp_path) == ["m", "o", *(f"o/{name}" for name in names)]
     (tmp_path / "o" / "mine.txt").write_text("precious")
     says = r"holds other files \(mine.txt\) and is not replaced"
     refused(capsys, tmp_path, *predict, "--force", names=tmp_path / "o", says=says)
@@ -510,7 +513,26 @@ def test_datasets(capsys):
 
 def test_reproduce_lists(capsys):
     assert run("reproduce", "--list", "--json") == 0
-    assert json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)
+    assert {"paper", "data", "time"} <= set(listed["margin"])
+
+
+def test_audit_finds_a_label_among_the_features(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows, labels = ["slide_id,mass,outcome"], ["slide_id,label"]
+    for i in range(40):
+        labels.append(f"s{i},{'tumor' if i % 2 else 'normal'}")
+        rows += [f"s{i},{rng.normal():.5f},{i % 2}" for _ in range(3)]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "labels.csv").write_text("\n".join(labels) + "\n")
+    words = ["audit", "--bags", tmp_path / "rows.csv", "--labels", tmp_path / "labels.csv"]
+    words += ["--feature-columns", "mass,outcome"]
+    assert run(*words, "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    (finding,) = made["findings"]
+    assert finding["where"] == "feature 1 ('outcome'), one value per bag"
+    assert run(*words) == 0
+    assert "determines the bag label" in " ".join(capsys.readouterr().out.split())
 
 
 def test_version_and_help(capsys):
@@ -522,7 +544,7 @@ def test_version_and_help(capsys):
     assert "bagwise demo" in capsys.readouterr().out
     chosen = build_parser()._subparsers._group_actions[0].choices
     names = {"fit", "predict", "evaluate", "compare", "reproduce", "demo", "datasets", "info"}
-    names |= {"track"}
+    names |= {"track", "audit"}
     assert set(chosen) == names | {"detect"}  # which has commands of its own
     for name in names:
         with pytest.raises(SystemExit):
@@ -544,7 +566,8 @@ def test_settings_are_literals_or_text():
 
 def test_warnings_are_one_line(tmp_path, capsys, trained):
     folder, labels, _ = trained
-    words = ["fit", "--bags", folder, "--labels", labels, "--set", "max_iter=1"]
+    words = ["fit", "--model", "vgpmil", "--bags", folder, "--labels", labels]
+    words += ["--set", "max_iter=1"]
     assert run(*words, "--set", "n_inducing=10", "--out", tmp_path / "m") == 0
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("bagwise: warning: VGPMIL did not converge")

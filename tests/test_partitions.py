@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bagwise import VGPMIL, Bags
+from bagwise import VGPMIL, Bags, Execution
 from bagwise.datasets import load_musk1
 from bagwise.files import MappedRows, concat_bags, map_rows_of, read_bags, read_plainly
 
@@ -130,8 +130,8 @@ def test_fit_on_partitions_of_every_kind(tmp_path):
     lazy = lazy[[lazy.ids.tolist().index(name.removesuffix(".npy")) for name in order]]
     on_disk = Bags(mapped(np.asarray(third.instances), tmp_path / "t.bin"), third.offsets)
     joined = concat_bags([first, lazy, on_disk])
-    options = {"n_inducing": 20, "random_state": 0, "max_iter": 5, "tol": 0.0, "driver": "serial"}
-    a = VGPMIL(**options, cache="none").fit(joined, y)
+    options = {"n_inducing": 20, "random_state": 0, "max_iter": 5, "tol": 0.0}
+    a = VGPMIL(**options, execution=Execution(cache="none", driver="serial")).fit(joined, y)
     b = VGPMIL(**options).fit(bags, y)
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-8)
     np.testing.assert_allclose(a.predict_proba(joined), b.predict_proba(bags), atol=1e-8)

@@ -197,6 +197,7 @@ def rewrite(path, change_about=None, payload=None):
         content = archive.read("model.skops") if payload is None else payload
     about["sha256"] = hashlib.sha256(content).hexdigest()
     (change_about or (lambda about: None))(about)
+    about["description_sha256"] = persist._description_checksum(about)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bagwise.json", json.dumps(about))
         archive.writestr("model.skops", content)
@@ -338,8 +339,8 @@ def test_flipped_bytes_never_pass(good, place):
 
 
 def test_newer_and_odd_versions(good):
-    rewrite(good, lambda about: about.update(format_version=2, bagwise="9.0"))
-    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 2.*Update bagwise"):
+    rewrite(good, lambda about: about.update(format_version=3, bagwise="9.0"))
+    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 3.*Update bagwise"):
         bagwise.load(good)
     rewrite(good, lambda about: about.update(format_version="x"))
     with pytest.raises(ValueError, match="format version is 'x'"):

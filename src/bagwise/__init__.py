@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -17,6 +17,7 @@ _HOME = {
     "BagPipeline": "bagwise.models.pipeline",
     "InstanceTransformer": "bagwise.models.pipeline",
     "BagStatistics": "bagwise.models.pipeline",
+    "Execution": "bagwise.models.execution",
     "SingleInstance": "bagwise.models.single_instance",
     "VGPMIL": "bagwise.models.variational",
     "LMVGPMIL": "bagwise.models.variational",
@@ -28,17 +29,19 @@ _HOME = {
     "MIO": "bagwise.models.mio",
     "MISVM": "bagwise.models.svm",
     "SetKernelSVM": "bagwise.models.svm",
+    "StatisticsClassifier": "bagwise.models.statistics",
     "MICRF": "bagwise.models.micrf",
     "save": "bagwise.persist",
     "load": "bagwise.persist",
 }
-_MODULES = ("datasets", "evaluate", "vision", "deep", "report")
+_MODULES = ("comparators", "datasets", "evaluate", "kernels", "vision", "deep", "report")
 
 __all__ = ["__version__"]
 __all__ += list(_HOME)
 __all__ += list(_MODULES)
 
 if TYPE_CHECKING:
+    from bagwise import comparators as comparators
     from bagwise import datasets as datasets
     from bagwise import deep as deep
     from bagwise import evaluate as evaluate
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from bagwise import vision as vision
     from bagwise.bags import Bags as Bags
     from bagwise.models.dpmil import DPMIL as DPMIL
+    from bagwise.models.execution import Execution as Execution
     from bagwise.models.micrf import MICRF as MICRF
     from bagwise.models.miles import MILES as MILES
     from bagwise.models.mio import MIO as MIO
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from bagwise.models.pipeline import InstanceTransformer as InstanceTransformer
     from bagwise.models.pipeline import make_pipeline as make_pipeline
     from bagwise.models.single_instance import SingleInstance as SingleInstance
+    from bagwise.models.statistics import StatisticsClassifier as StatisticsClassifier
     from bagwise.models.svm import MISVM as MISVM
     from bagwise.models.svm import SetKernelSVM as SetKernelSVM
     from bagwise.models.variational import GVGPMIL as GVGPMIL
@@ -69,7 +74,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"bagwise.{name}")
+        home = {"kernels": "bagwise.core.kernels"}.get(name, f"bagwise.{name}")
+        return importlib.import_module(home)
     raise AttributeError(f"module 'bagwise' has no attribute {name!r}")
 
 

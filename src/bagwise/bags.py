@@ -437,7 +437,8 @@ def encode_instance_labels(instance_labels: Any, bags: Bags, classes: Any, y: An
     if len(bad):
         raise ValueError(
             f"instance {bad[0]} of {bags.describe_bag(int(bags.bag_index[bad[0]]))} has label "
-            f"{flat[bad[0]]!r}; instance labels must be one of {list(classes)} or missing."
+            f"{np.asarray(flat[bad[0]]).item()!r}; instance labels must be one of "
+            f"{np.asarray(classes).tolist()} or missing."
         )
     if len(classes) == 2:
         _check_agreement(known, bags, y)

@@ -3,7 +3,8 @@
 A model file is a zip with two members: ``bagwise.json``, what the model is and what it was
 trained on, readable by anyone; and ``model.skops``, its parameters. Loading builds only objects
 of a closed list of types (bagwise's estimators and value types, NumPy, SciPy, scikit-learn), so
-nothing a file says is ever executed.
+nothing a file says is ever executed. Both members carry a checksum, what the description says is
+of the type it should be, and a file that would unpack to far more than its size is refused.
 
 A class whose attributes skops cannot store (torch modules, say) may define
 ``__bagwise_state__()``, returning a dict of arrays and plain values, and the class method
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
 import platform
+import textwrap
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -30,13 +32,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from bagwise import __version__
 from bagwise.bags import Bags
 from bagwise.files import new_file
-from bagwise.files.problems import check_file
+from bagwise.files.limits import check_zip
+from bagwise.files.problems import UNREADABLE, check_file, one_line
 from bagwise.files.writing import plain_json
 
 FORMAT = "bagwise-model"
-FORMAT_VERSION = 1
+# Since format 2 the description has a checksum of its own.
+FORMAT_VERSION = 2
 _ABOUT, _MODEL = "bagwise.json", "model.skops"
 # Parts of bagwise whose classes may be in a model; the rest has no business there.
 _OWN_ROOMS = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
@@ -104,10 +109,13 @@ def save(
         "feature_names": None if feature_names is None else list(feature_names),
         "training": None if bags is None else summarise(bags, y),
         "extra": dict(extra or {}),
+        "fingerprints": None if bags is None else fingerprints(bags),
         "sha256": hashlib.sha256(payload).hexdigest(),
     }
+    about = json.loads(json.dumps(about, default=plain_json))
+    about["description_sha256"] = _description_checksum(about)
     with new_file(path) as draft:
-        _write(draft, json.dumps(about, indent=1, default=plain_json), payload)
+        _write(draft, json.dumps(about, indent=1), payload)
     return Path(path)
 
 
@@ -146,6 +154,7 @@ def load(path: str | Path) -> Any:
     if hashlib.sha256(payload).hexdigest() != about.get("sha256"):
         raise ValueError(f"{path}: is damaged: its content does not match its checksum.")
     with _explained(path):
+        check_zip(io.BytesIO(payload), Path(path).stat().st_size)
         refused = _refused(payload)
     if refused:
         raise ValueError(
@@ -199,6 +208,35 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
     return summary
 
 
+def fingerprints(bags: Bags) -> list[str]:
+    """A short hash of every bag, from its size and its first and last instance.
+
+    They tell whether bags were among those a model was trained on, and nothing else about them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.persist import fingerprints
+    >>> a, b, c = fingerprints(Bags.from_list([np.ones((2, 3)), np.zeros((2, 3)), np.ones((2, 3))]))
+    >>> a == c, a == b
+    (True, False)
+    """
+    filled = bags.sizes > 0
+    ends = np.stack([bags.offsets[:-1][filled], bags.offsets[1:][filled] - 1], axis=1).ravel()
+    rows = bags.instances[ends]
+    rows = rows.toarray() if hasattr(rows, "toarray") else rows
+    rows = rows.detach().cpu() if hasattr(rows, "detach") else rows
+    # Half of the digits: the same numbers stored as float32 and float64 must agree.
+    values = np.ascontiguousarray(np.asarray(rows), dtype=np.float32)
+    values = values.reshape(int(filled.sum()), -1)
+    content = iter(values)
+    return [
+        hashlib.sha256(b"%d:" % n + (next(content).tobytes() if n else b"")).hexdigest()[:16]
+        for n in bags.sizes.tolist()
+    ]
+
+
 def _describe(model: Any) -> dict[str, Any]:
     steps = [step for _, step in getattr(model, "steps", [("", model)])]
     classes = getattr(model, "classes_", None)
@@ -206,7 +244,7 @@ def _describe(model: Any) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "bagwise": version("bagwise"),
+        "bagwise": __version__,
         "versions": _versions(),
         "model": type(steps[-1]).__name__,
         "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},
@@ -227,9 +265,15 @@ def _versions() -> dict[str, str]:
 def _opened(path: str | Path) -> zipfile.ZipFile:
     check_file(Path(path))
     try:
-        return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+        archive = zipfile.ZipFile(path)
+    except UNREADABLE as error:
         raise ValueError(f"{path}: is not a bagwise model, or is cut short ({error}).") from error
+    try:
+        check_zip(path, Path(path).stat().st_size, depth=0)
+    except UNREADABLE as error:
+        archive.close()
+        raise ValueError(f"{path}: {_one_line(error)}.") from error
+    return archive
 
 
 def _read_member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
@@ -237,14 +281,14 @@ def _read_member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes
         raise ValueError(f"{path}: is not a bagwise model: it has no {name}.")
     try:
         return archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
-        raise ValueError(f"{path}: is damaged: {error}.") from error
+    except UNREADABLE as error:
+        raise ValueError(f"{path}: is damaged: {_one_line(error)}.") from error
 
 
 def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     try:
         found = json.loads(_read_member(path, archive, _ABOUT).decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is damaged: its description is not JSON ({error}).") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f"{path}: is not a bagwise model.")
@@ -256,24 +300,80 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
             f"{path}: was saved by bagwise {found.get('bagwise')} in format {written}; this "
             f"bagwise {version('bagwise')} reads formats up to {FORMAT_VERSION}. Update bagwise."
         )
+    if written >= 2 and found.get("description_sha256") != _description_checksum(found):
+        raise ValueError(f"{path}: is damaged: its description does not match its checksum.")
+    if wrong := _first_wrong(found):
+        raise ValueError(f"{path}: is damaged: its description has a wrong {wrong}.")
     return found
 
 
-# What a crafted or foreign payload makes the libraries raise.
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ImportError,
-    AssertionError,
-    ArithmeticError,
-    EOFError,
-    OSError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+def _description_checksum(about: Mapping[str, Any]) -> str:
+    """Of everything the description says but the checksum itself."""
+    said = {key: value for key, value in about.items() if key != "description_sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _first_wrong(about: Mapping[str, Any]) -> str | None:
+    """The first part of a description that is missing or not of the type the commands rely on."""
+    extra, training = about.get("extra"), about.get("training")
+    if not isinstance(extra, dict):
+        return "'extra'"
+    checks = {
+        "bagwise": isinstance(about.get("bagwise"), str),
+        "model": isinstance(about.get("model"), str),
+        "steps": _is_list(about.get("steps"), str),
+        "parameters": isinstance(about.get("parameters"), dict)
+        and _is_list(list(about["parameters"].values()), str),
+        "classes": about.get("classes") is None or _is_list(about["classes"], _Plain),
+        "n_features": about.get("n_features") is None or _is_count(about["n_features"]),
+        "feature_names": about.get("feature_names") is None
+        or _is_list(about["feature_names"], str),
+        "training": training is None or _is_training(training),
+        "fingerprints": about.get("fingerprints") is None or _is_list(about["fingerprints"], str),
+        "name": isinstance(extra.get("name", ""), str),
+        "remarks": _is_list(extra.get("remarks", []), str),
+        "class_names": extra.get("class_names") is None
+        or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
+        "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
+    }
+    return next((f"{name!r}" for name, good in checks.items() if not good), None)
+
+
+_Plain = (str, int, float)  # what a class may be called
+
+
+def _is_list(value: Any, kind: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_training(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    counts = [value.get(name) for name in ("n_bags", "n_instances", "n_features")]
+    classes = value.get("classes", {})
+    return all(map(_is_count, counts)) and (
+        isinstance(classes, dict) and all(map(_is_count, classes.values()))
+    )
+
+
+def _is_evaluation(value: Any) -> bool:
+    """Whether a stored evaluation has codes 0 and 1 and as many probabilities."""
+    if not isinstance(value, dict) or not isinstance(value.get("source"), str):
+        return False
+    y, p, groups = value.get("y"), value.get("p"), value.get("groups", value.get("y"))
+    return (
+        isinstance(y, list)
+        and isinstance(p, list)
+        and isinstance(groups, list)
+        and 0 < len(y) == len(p) == len(groups)
+        and all(_is_count(code) and code < len(y) for code in groups)
+        and all(_is_count(code) and code < 2 for code in y)
+        and all(isinstance(v, (int, float)) and 0 <= v <= 1 for v in p)
+    )
 
 
 @contextmanager
@@ -281,9 +381,13 @@ def _explained(path: str | Path) -> Iterator[None]:
     """Whatever reading a payload raises, as a ValueError about the file."""
     try:
         yield
-    except _UNREADABLE as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path}: the model in it cannot be read ({said}).") from error
+    except UNREADABLE as error:
+        raise ValueError(f"{path}: the model in it cannot be read ({_one_line(error)}).") from error
+
+
+def _one_line(error: BaseException) -> str:
+    """A library's message, short: a crafted file can make it as long as it likes."""
+    return textwrap.shorten(one_line(error), 300, placeholder=" ...")
 
 
 # The closed list.

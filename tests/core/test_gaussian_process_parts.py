@@ -9,7 +9,7 @@ from scipy.special import expit
 from bagwise.core import gaussians, inducing, linalg, segments
 from bagwise.core.kernels import RBF
 from bagwise.core.platt import fit_noisy_or_platt
-from bagwise.models.variational.training import device_settings
+from bagwise.models.execution import device_settings
 
 
 def test_cholesky_raises_jitter_only_when_needed_and_says_so():

@@ -161,14 +161,14 @@ def test_hold_out_never_empties_a_class():
     [
         ({"image_shape": (7, 8)}, r"image_shape=\(7, 8\) needs 56 features"),
         ({"backbone": "small-cnn"}, "backbone='small-cnn' needs images"),
-        ({"device": "cuda"}, "sees no GPU"),
+        ({"execution": "cuda"}, "sees no GPU"),
         ({"n_features": 0}, "n_features"),
         ({"backbone": "resnet"}, "backbone"),
         ({"backbone": torch.nn.Unflatten(1, (8, 8))}, "must map instances to a matrix"),
     ],
 )
 def test_bad_parameters(digits, parameters, message):
-    if "device" in parameters and torch.cuda.is_available():
+    if "execution" in parameters and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match=message):
         AttentionMIL(max_epochs=1, **parameters).fit(digits.bags, digits.y)

@@ -119,7 +119,7 @@ def test_unfitted_models_pass_and_are_cloned():
     ("call", "message"),
     [
         (lambda d: BagFolds().splits(d.bags, d.y, groups=[0] * 40), "use GroupFolds"),
-        (lambda d: BagFolds(n_splits=30).splits(d.bags, d.y), "the smaller class has 20"),
+        (lambda d: BagFolds(n_splits=30).splits(d.bags, d.y), "class 0 has 20"),
         (lambda d: GroupFolds().splits(d.bags, d.y), "pass groups"),
         (lambda d: GroupFolds().splits(d.bags, d.y, [0, 1]), "got 2 for 40"),
         (lambda d: GroupFolds(5).splits(d.bags, d.y, np.arange(40) // 14), "got 3"),

@@ -353,8 +353,17 @@ def test_every_named_model_fits_and_gives_probabilities(name):
     assert set(bag_metrics(model, bags, y)) == set(METRIC_NAMES)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_name_means_the_class_with_its_own_defaults(name):
+    model = make_model(name)
+    assert model.get_params() == type(model)().get_params()
+
+
 def test_registry_takes_parameters_and_refuses_unknown_ones():
-    assert make_model("single-instance", bag_rule="noisy-or")[-1].bag_rule == "noisy-or"
+    assert make_model("single-instance", bag_rule="noisy-or").bag_rule == "noisy-or"
     with pytest.raises(ValueError, match="has no parameter 'colour'"):
         make_model("statistics", colour=1)
+    # A seed is for the models that draw; the others have nothing to do with it.
+    assert make_model("auto", random_state=3).random_state == 3
+    assert "random_state" not in make_model("statistics", random_state=3).get_params()
     assert {"auto", "vgpmil", "dpmil", "miles", "mio", "misvm", "micrf", "setkernel"} <= set(MODELS)

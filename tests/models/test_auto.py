@@ -1,19 +1,24 @@
 import numpy as np
 import pytest
+from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-from bagwise import AutoVGPMIL, Bags
+from bagwise import AutoVGPMIL, Bags, Execution
 from bagwise.core.gaussians import sigmoid_moments
+from bagwise.core.platt import Platt
+from bagwise.models.drivers import Serial
 from bagwise.models.variational import search
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.predict import joint_bag_scores
-from bagwise.models.variational.updates import Posterior
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.score import read_rules
+from bagwise.models.variational.search import Voice, pooled_latent
+from bagwise.models.variational.updates import InducingPosterior
 from tests.checks import CHECKS, make_problem
+from tests.checks.options import gathered
 
 
 def make(**changes):
     options = {"n_inducing": 15, "cv": 2, "n_finalists": 2, "max_iter": 6, "random_state": 0}
-    return AutoVGPMIL(**{**options, **changes})
+    return AutoVGPMIL(**gathered(**{**options, **changes}))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -74,16 +79,18 @@ def test_chunks_change_nothing(fitted):
     )
     whole = model.decision_function(bags)
     try:
-        model.chunk_size = 4
+        model.execution = Execution(chunk_size=4)
         np.testing.assert_allclose(model.decision_function(bags), whole, rtol=1e-9)
     finally:
-        model.chunk_size = 1024
+        model.execution = None
 
 
 def test_threads_change_nothing(fitted):
     model, bags, y, _ = fitted
     other = make(n_finalists=5, n_jobs=2).fit(bags, y)
-    np.testing.assert_array_equal(other.decision_function(bags), model.decision_function(bags))
+    np.testing.assert_allclose(
+        other.decision_function(bags), model.decision_function(bags), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_search_on_a_part_of_many_bags():
@@ -127,46 +134,72 @@ def posterior():
     M, n = 6, 11
     A = rng.normal(size=(M, n)) * 0.6
     W = np.asfortranarray(np.tril(rng.normal(size=(M, M))) * 0.3 + np.eye(M) * 0.5)
-    return np.asfortranarray(A), rng.uniform(0, 0.3, n), Posterior(rng.normal(size=M), W)
+    return np.asfortranarray(A), rng.uniform(0, 0.3, n), InducingPosterior(rng.normal(size=M), W)
+
+
+def block_of(A, r, offsets):
+    n = A.shape[1]
+    labels = BagLabels(offsets, np.zeros(len(offsets) - 1, dtype=int), np.full(n, -1))
+    return Block((A,), r, labels)
 
 
 def test_rules_agree_with_their_definition(posterior):
     A, r, q = posterior
     offsets = np.array([0, 1, 5, 11])
     mean, var = A.T @ q.m, np.einsum("mn,mk,kn->n", A, q.S, A) + r
-    top = search.read([A], r, offsets, q, search.RULES)[0]
-    np.testing.assert_allclose(top.bag, [mean[0], mean[1:5].max(), mean[5:].max()], rtol=1e-10)
-    np.testing.assert_allclose(top.instance_std, np.sqrt(var), rtol=1e-10)
+    top, noisy, joint = read_rules(block_of(A, r, offsets), q, search.RULES)
     p = np.exp(sigmoid_moments(mean, var).log_positive)
-    noisy = search.read([A], r, offsets, q, search.RULES)[1]
+    np.testing.assert_allclose(top.latent_mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(top.latent_var, var, rtol=1e-10)
+    np.testing.assert_allclose(expit(top.bag), [p[0], p[1:5].max(), p[5:].max()], rtol=1e-8)
     expected = [1 - np.prod(1 - p[a:b]) for a, b in ((0, 1), (1, 5), (5, 11))]
-    np.testing.assert_allclose(1 / (1 + np.exp(-noisy.bag)), expected, rtol=1e-8)
-    np.testing.assert_allclose(noisy.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(expit(noisy.bag), expected, rtol=1e-8)
+    draws = np.random.default_rng(0).normal(size=(len(q.m), 20_000))
+    f = A.T @ (q.m[:, None] + q.W.T @ draws)
+    f += np.sqrt(r)[:, None] * np.random.default_rng(1).normal(size=f.shape)
+    by_draws = [(1 - np.prod(expit(-f[a:b]), axis=0)).mean() for a, b in ((0, 1), (1, 5), (5, 11))]
+    np.testing.assert_allclose(expit(joint.bag), by_draws, atol=0.01)
+    for readout in (top, noisy, joint):
+        np.testing.assert_allclose(readout.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)
 
 
-def test_joint_rule_is_close_to_the_engine(posterior, monkeypatch):
+def test_pooling_is_the_mixture_of_the_members(posterior):
+    """Moments of the ensemble's log-odds against draws from the mixture they describe."""
     A, r, q = posterior
     offsets = np.array([0, 1, 5, 11])
-    engine = joint_bag_scores([A], r, offsets, q, 2048)
-    monkeypatch.setattr(search, "_JOINT_DRAWS", 20_000)
-    search._draws.cache_clear()
-    found = search._joint([A], r, offsets, q)
-    search._draws.cache_clear()
-    np.testing.assert_allclose(found.log_odds, engine.log_odds, atol=0.06)
+    block = block_of(A, r, offsets)
+    readouts = [read_rules(block, q, ("max",))[0], read_rules(block, q, ("noisy-or",))[0]]
+    voices = (Voice(0.3, Platt(0.5, 0.2)), Voice(0.7, Platt(2.0, -1.0)))
+    pooled = pooled_latent(readouts, voices)
+    rng = np.random.default_rng(0)
+    n_draws = 200_000
+    which = rng.random(n_draws) < 0.3
+    for i in range(A.shape[1]):
+        first, second = (
+            v.platt.slope * (ro.instance[i] + np.sqrt(ro.latent_var[i]) * rng.normal(size=n_draws))
+            + v.platt.intercept
+            for ro, v in zip(readouts, voices, strict=True)
+        )
+        mixture = np.where(which, first, second)
+        assert pooled.instance[i] == pytest.approx(mixture.mean(), abs=0.03)
+        assert pooled.instance_std[i] == pytest.approx(mixture.std(), abs=0.03)
+    alone = pooled_latent(readouts[:1], (Voice(1.0, Platt(1.0, 0.0)),))
+    np.testing.assert_allclose(alone.instance_std, np.sqrt(readouts[0].latent_var))
+    p = expit(readouts[0].bag)
+    np.testing.assert_allclose(alone.bag_std, np.minimum(readouts[0].bag_std / (p * (1 - p)), 10))
 
 
 def test_held_out_scores_are_held_out():
     """A bag's score comes from models that never saw its label."""
     bags, y, _ = make_problem(n_bags=16)
-    space = search.make_space(bags, "global", 10, np.random.RandomState(0))
+    space = search.make_spaces(bags, 10, np.random.RandomState(0), Serial())["global"]
     folds = search.make_folds(y, 4, 0)
     known = np.full(bags.n_instances, -1)
 
     def scores(labels):
-        given = Labels(bags.offsets, labels, known)
-        names = list(search.LIKELIHOODS)
-        projector = space.projector("multi-scale")
-        return search.held_out_scores(projector, bags, given, names, search.RULES, folds, 4)
+        work = search.HeldOut(bags, BagLabels(bags.offsets, labels, known), search.RULES, folds, 4)
+        projector = space.projector("multi-scale", "float32")
+        return work(search.Task(projector, tuple(search.LIKELIHOODS)))
 
     before = scores(y)
     test = folds[0][1]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from bagwise import VGPMIL, Bags
-from bagwise.models.drivers import Sum, make_driver
+from bagwise import Bags
+from bagwise.models.drivers import RunningSum, make_driver
 from tests.models.test_drivers import OPTIONS, assert_same_fit, fit, musk, serial  # noqa: F401
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
@@ -52,7 +52,7 @@ def test_checkpoint_on_dask(client, musk, serial, tmp_path):  # noqa: F811
 
     with pytest.raises(KeyboardInterrupt):
         fit_now = {"driver": "dask", "checkpoint": path, "checkpoint_every": 2}
-        VGPMIL(**OPTIONS, **fit_now, callback=kill).fit(*musk)
+        fit(musk, **fit_now, callback=kill)
     assert_same_fit(fit(musk, **fit_now), serial, musk[0])
 
 
@@ -73,7 +73,7 @@ def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, tmp_path):  #
     here = fit(on_disk, driver="serial", **again, callback=lambda told: seen.append(told.n_iter))
     assert seen[0] == 4
     assert_same_fit(here, serial, bags)
-    on_workers = VGPMIL(**OPTIONS, driver="dask").fit(*on_disk)
+    on_workers = fit(on_disk, driver="dask")
     np.testing.assert_allclose(
         on_workers.predict_proba_instances(on_disk[0]),
         serial.predict_proba_instances(bags),
@@ -157,7 +157,7 @@ def test_sums_on_the_way(client, monkeypatch, n):
     monkeypatch.setattr(module, "_FAN_IN", 3)
     driver, gathered = make_driver(driver="dask"), []
 
-    class Seen(Sum):
+    class Seen(RunningSum):
         def __call__(self, statistics):
             gathered.append(statistics)
             super().__call__(statistics)
@@ -186,7 +186,7 @@ def test_every_worker_has_its_share(client):
 
 
 def test_dpmil_on_every_driver(client, musk, tmp_path, monkeypatch):  # noqa: F811
-    from bagwise import DPMIL, Bags
+    from bagwise import DPMIL, Bags, Execution
     from bagwise.models import dpmil as module
 
     bags, y = musk
@@ -194,10 +194,10 @@ def test_dpmil_on_every_driver(client, musk, tmp_path, monkeypatch):  # noqa: F8
     bags.instances.astype(np.float64).tofile(tmp_path / "rows.bin")
     mapped = np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=bags.instances.shape)
     options = {"n_components": 4, "max_iter": 6, "tol": 0.0, "random_state": 0}
-    alone = DPMIL(**options, driver="serial").fit(bags, y)
+    alone = DPMIL(**options, execution="serial").fit(bags, y)
     others = [
-        DPMIL(**options, driver="threads", n_jobs=2).fit(bags, y),
-        DPMIL(**options, driver="dask").fit(bags, y),
+        DPMIL(**options, execution=Execution(n_jobs=2)).fit(bags, y),
+        DPMIL(**options, execution="dask").fit(bags, y),
         DPMIL(**options).fit(Bags(mapped, bags.offsets), y),  # the active client
     ]
     for other in others:
@@ -214,7 +214,7 @@ class TestCommand:
 
         folder, labels = make_folder(tmp_path)
         out = tmp_path / "model.bagwise"
-        given = ["fit", "--bags", folder, "--labels", labels, "--out", out]
+        given = ["fit", "--model", "vgpmil", "--bags", folder, "--labels", labels, "--out", out]
         return [*map(str, given), "--set", "n_inducing=10"], out
 
     def test_given_scheduler(self, client, files):
@@ -224,7 +224,7 @@ class TestCommand:
         words, out = files
         assert main([*words, "--dask", client.scheduler.address]) == 0
         on_dask = persist.load(out)
-        assert main([*words, "--force", "--set", "driver=serial"]) == 0
+        assert main([*words, "--force", "--set", "execution=serial"]) == 0
         alone = persist.load(out)
         np.testing.assert_allclose(on_dask.posterior_mean_, alone.posterior_mean_, atol=1e-8)
 

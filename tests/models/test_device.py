@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
+from bagwise.core.kernels import RBF
 from bagwise.datasets import load_musk1
-from bagwise.models.variational import SoftWitness, training
+from bagwise.models.execution import device_settings
+from bagwise.models.variational import NoisyMax, SoftWitness, projection
+from tests.checks.options import gathered
 
 torch = pytest.importorskip("torch", reason="the torch extra is missing")
 OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 10, "tol": 0.0}
@@ -23,21 +26,21 @@ def musk():
     ("model", "options"),
     [
         (VGPMIL, {}),
-        (VGPMIL, {"expectation": "exact"}),
+        (VGPMIL, {"likelihood": NoisyMax(expectation="exact")}),
         (VGPMIL, {"likelihood": "or"}),
         (VGPMIL, {"likelihood": "witness"}),
         (VGPMIL, {"likelihood": SoftWitness(0.5, 0.5)}),
         (VGPMIL, {"likelihood": "inherited", "scale": "global"}),
-        (VGPMIL, {"schedule": "paper", "bag_rule": "joint"}),
-        (VGPMIL, {"length_scale": "median", "chunk_size": 32}),
+        (VGPMIL, {"likelihood": NoisyMax(schedule="paper"), "bag_rule": "joint"}),
+        (VGPMIL, {"kernel": RBF("median"), "chunk_size": 32}),
         (GVGPMIL, {"bag_rule": "max"}),
         (LMVGPMIL, {}),
     ],
 )
 def test_tensors_equal_arrays(musk, model, options):
     bags, tensors, y = musk
-    a = model(**OPTIONS, **options).fit(bags, y)
-    b = model(**OPTIONS, **options).fit(tensors, y)
+    a = model(**gathered(**OPTIONS, **options)).fit(bags, y)
+    b = model(**gathered(**OPTIONS, **options)).fit(tensors, y)
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-7)
     np.testing.assert_allclose(a.bound_history_, b.bound_history_, rtol=1e-8)
     np.testing.assert_allclose(a.loo_decision_, b.loo_decision_, atol=1e-5)
@@ -49,7 +52,7 @@ def test_tensors_equal_arrays(musk, model, options):
 def test_float32_within_a_thousandth(musk):
     bags, tensors, y = musk
     a = VGPMIL(**OPTIONS).fit(bags, y)
-    b = VGPMIL(**OPTIONS, dtype="float32").fit(tensors, y)
+    b = VGPMIL(**gathered(**OPTIONS, dtype="float32")).fit(tensors, y)
     np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(tensors), atol=1e-3)
 
 
@@ -64,10 +67,10 @@ def test_known_labels_and_checkpoints_on_a_device(musk, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=2, callback=kill).fit(
+        VGPMIL(**gathered(**OPTIONS, checkpoint=path, checkpoint_every=2, callback=kill)).fit(
             tensors, y, instance_labels=known
         )
-    resumed = VGPMIL(**OPTIONS, checkpoint=path).fit(tensors, y, instance_labels=known)
+    resumed = VGPMIL(**gathered(**OPTIONS, checkpoint=path)).fit(tensors, y, instance_labels=known)
     whole = VGPMIL(**OPTIONS).fit(bags, y, instance_labels=known)
     np.testing.assert_allclose(resumed.posterior_mean_, whole.posterior_mean_, atol=1e-7)
 
@@ -85,14 +88,14 @@ def test_no_silent_fallback(musk):
     bags, tensors, y = musk
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="sees no GPU"):
-            VGPMIL(device="cuda").fit(bags, y)
+            VGPMIL(execution="cuda").fit(bags, y)
     with pytest.raises(ValueError, match="which a device"):
-        VGPMIL(schedule="sequential").fit(tensors, y)
+        VGPMIL(likelihood=NoisyMax(schedule="sequential")).fit(tensors, y)
 
 
 def test_tf32_is_put_back():
     before = torch.backends.cuda.matmul.allow_tf32
-    with training.device_settings("tf32"):
+    with device_settings("tf32"):
         assert torch.backends.cuda.matmul.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32 == before
 
@@ -100,7 +103,7 @@ def test_tf32_is_put_back():
 def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
     _, tensors, y = musk
     sizes = []
-    original = training.project_span
+    original = projection.project_span
 
     def failing(*args):
         sizes.append(args[2].rows[0][1] - args[2].rows[0][0])
@@ -110,7 +113,7 @@ def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
 
     monkeypatch.setattr("bagwise.models.variational.parts.project_span", failing)
     with pytest.warns(UserWarning, match="out of memory; going on with chunks of 64"):
-        VGPMIL(**OPTIONS, chunk_size=128).fit(tensors, y)
+        VGPMIL(**gathered(**OPTIONS, chunk_size=128)).fit(tensors, y)
 
     def always(*args):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -120,4 +123,4 @@ def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
         pytest.warns(UserWarning, match="out of memory"),
         pytest.raises(torch.cuda.OutOfMemoryError),
     ):
-        VGPMIL(**OPTIONS, chunk_size=128).fit(tensors, y)
+        VGPMIL(**gathered(**OPTIONS, chunk_size=128)).fit(tensors, y)

@@ -8,7 +8,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics import log_loss
 from sklearn.mixture import BayesianGaussianMixture
 
-from bagwise import DPMIL, Bags, InstanceTransformer, load, make_pipeline, save
+from bagwise import Bags, Execution, InstanceTransformer, load, make_pipeline, save
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
 from bagwise.models import dpmil as module
@@ -16,6 +16,7 @@ from bagwise.models import dpmil_start
 from bagwise.models.base import TrainingData
 from bagwise.models.drivers import Serial
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import DPMIL
 from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
 
 
@@ -260,7 +261,7 @@ def test_threads_change_nothing(monkeypatch):
     bags, y, _ = make_problem(n_bags=30)
     monkeypatch.setattr(module, "_ROWS", 10)
     serial = DPMIL(n_components=4, random_state=0).fit(bags, y)
-    threads = DPMIL(n_components=4, random_state=0, n_jobs=2).fit(bags, y)
+    threads = DPMIL(n_components=4, random_state=0, execution=Execution(n_jobs=2)).fit(bags, y)
     np.testing.assert_array_equal(serial.bounds_, threads.bounds_)
     np.testing.assert_array_equal(serial.instance_labels_, threads.instance_labels_)
 
@@ -366,14 +367,6 @@ def test_calibration_is_saved(tmp_path):
     again = load(save(model, tmp_path / "model.bagwise"))
     assert again.platt_ == model.platt_
     np.testing.assert_array_equal(again.predict_proba(bags), model.predict_proba(bags))
-    # A model stored before there was a calibration stays what it was.
-    state = model.__getstate__()
-    for name in ("platt_", "calibrate", "cv"):
-        del state[name]
-    old = DPMIL.__new__(DPMIL)
-    old.__setstate__(state)
-    plain = DPMIL(n_components=3, calibrate=False, random_state=0).fit(bags, y)
-    np.testing.assert_array_equal(old.predict_proba(bags), plain.predict_proba(bags))
 
 
 def test_known_instance_labels_stay():

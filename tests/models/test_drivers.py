@@ -13,12 +13,14 @@ import time
 import numpy as np
 import pytest
 
-from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, Execution
 from bagwise.datasets import load_musk1
 from bagwise.models.drivers import Serial, Threads, cut, make_driver
+from bagwise.models.execution import parse_bytes
 from bagwise.models.variational import parts as parts_module
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.parts import Projected, make_parts, parse_bytes, plan_cache
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.parts import Projected, make_parts
+from tests.checks.options import gathered
 
 OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 12, "tol": 0.0, "chunk_size": 64}
 
@@ -30,7 +32,7 @@ def musk():
 
 def fit(musk, model=VGPMIL, **options):
     bags, y = musk
-    return model(**{**OPTIONS, **options}).fit(bags, y)
+    return model(**gathered(**{**OPTIONS, **options})).fit(bags, y)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,7 @@ def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
     sliced = Bags(mapped[5:], bags.offsets)
     made = make_parts(
         sliced.instances,
-        Labels(bags.offsets, y, np.full(bags.n_instances, -1, dtype=np.int8)),
+        BagLabels(bags.offsets, y, np.full(bags.n_instances, -1, dtype=np.int8)),
         None,
         np.zeros(bags.n_instances),
         64,
@@ -104,15 +106,15 @@ def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
 @pytest.mark.parametrize("scale", ["feature", "global", None])
 def test_scaling_of_rows_on_disk(tmp_path, monkeypatch, driver, scale):
     from bagwise.files import map_rows_of
-    from bagwise.models.variational import training
+    from bagwise.models import scaling
 
-    monkeypatch.setattr(training, "_NUMBERS", 40)  # several chunks in each run, several runs
-    monkeypatch.setattr(training, "_CHUNKS", 3)
+    monkeypatch.setattr(scaling, "_NUMBERS", 40)  # several chunks in each run, several runs
+    monkeypatch.setattr(scaling, "_CHUNKS", 3)
     X = np.random.default_rng(0).normal(size=(101, 4)) * [1, 10, 1e-3, 0] + [0, 1e6, 0, 3]
     X.tofile(tmp_path / "rows.bin")
     rows = map_rows_of(np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=X.shape))
-    found = training.learn_scaling(rows, scale, driver)
-    here = training.learn_scaling(X, scale)
+    found = scaling.learn_scaling(rows, scale, driver)
+    here = scaling.learn_scaling(X, scale)
     assert all((a == b).all() for a, b in zip(found, here, strict=True))  # to the last bit
     width = X.std(axis=0)
     if scale == "global":
@@ -132,8 +134,8 @@ def test_rows_on_disk_must_be_finite(musk, tmp_path, options, bad, word):
     on_disk = Bags(np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=X.shape), bags.offsets)
     message = rf"bag 7.* contains {word} in instance 1, feature 3"
     with pytest.raises(ValueError, match=message):
-        VGPMIL(**OPTIONS, **options).fit(on_disk, y)
-    model = VGPMIL(**OPTIONS, **options).fit(bags, y)
+        fit((on_disk, y), **options)
+    model = fit(musk, **options)
     with pytest.raises(ValueError, match=message):
         model.predict(on_disk)
 
@@ -161,7 +163,7 @@ def test_folder_of_files(musk, serial, tmp_path):
 
 def test_parts_hold_every_bag_once():
     offsets = np.array([0, 3, 4, 10, 30, 31, 33])
-    labels = Labels(offsets, np.arange(6) % 2, np.full(33, -1, dtype=np.int8))
+    labels = BagLabels(offsets, np.arange(6) % 2, np.full(33, -1, dtype=np.int8))
     X = np.arange(66.0).reshape(33, 2)
 
     class Project:
@@ -202,12 +204,12 @@ def test_parse_bytes(text, size):
 
 def test_bad_limits(musk):
     with pytest.raises(ValueError, match="memory_limit must be bytes"):
-        VGPMIL(memory_limit="lots").fit(*musk)
+        VGPMIL(execution=Execution(memory_limit="lots")).fit(*musk)
     with pytest.raises(ValueError, match="would hold"):
-        VGPMIL(cache="memory", memory_limit=10).fit(*musk)
-    with pytest.raises(ValueError, match="'cache' parameter"):
-        VGPMIL(cache="tape").fit(*musk)
-    assert plan_cache("auto", 10, 10, "float64", None).cache == "memory"
+        VGPMIL(execution=Execution(cache="memory", memory_limit=10)).fit(*musk)
+    with pytest.raises(ValueError, match="cache must be one of"):
+        Execution(cache="tape")
+    assert Execution().plan_cache(800) == "memory"
 
 
 def test_full_disk_is_said_and_nothing_stays(musk, monkeypatch, tmp_path):
@@ -229,7 +231,7 @@ def test_full_disk_is_said_and_nothing_stays(musk, monkeypatch, tmp_path):
     opened = os.fdopen
     monkeypatch.setattr(parts_module.os, "fdopen", lambda *a: Full(opened(*a)))
     with pytest.raises(OSError, match="could not be cached on disk"):
-        VGPMIL(**{**OPTIONS, "cache": "disk"}).fit(*musk)
+        fit(musk, cache="disk")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,9 +257,7 @@ class TestCheckpoint:
                 raise KilledError
 
         with pytest.raises(KilledError):
-            VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=3, callback=kill, **options).fit(
-                *musk
-            )
+            fit(musk, checkpoint=path, checkpoint_every=3, callback=kill, **options)
         assert path.exists()
         later = []
         again = fit(
@@ -279,16 +279,16 @@ class TestCheckpoint:
                 raise KilledError
 
         with pytest.raises(KilledError):
-            VGPMIL(**OPTIONS, checkpoint=path, checkpoint_every=1, callback=kill).fit(*musk)
+            fit(musk, checkpoint=path, checkpoint_every=1, callback=kill)
         before = path.read_bytes()
         with pytest.raises(ValueError, match="checkpoint of another fit"):
-            VGPMIL(**{**OPTIONS, "random_state": 1}, checkpoint=path).fit(*musk)
+            fit(musk, random_state=1, checkpoint=path)
         assert path.read_bytes() == before
 
     def test_garbage_is_refused(self, musk, tmp_path):
         (tmp_path / "fit.npz").write_bytes(b"junk")
         with pytest.raises(ValueError, match="is not a checkpoint"):
-            VGPMIL(**OPTIONS, checkpoint=tmp_path / "fit.npz").fit(*musk)
+            fit(musk, checkpoint=tmp_path / "fit.npz")
 
     def test_killed_process(self, musk, tmp_path):
         """A fit killed by SIGKILL goes on from its checkpoint in a new process."""
@@ -297,9 +297,11 @@ class TestCheckpoint:
             import time, warnings
             warnings.simplefilter("ignore")
             from bagwise import VGPMIL
+            from tests.checks.options import gathered
             from bagwise.datasets import load_musk1
             slow = lambda told: time.sleep(0.2)
-            VGPMIL(**{OPTIONS!r}, checkpoint={str(path)!r}, checkpoint_every=2, callback=slow).fit(
+            where = dict(checkpoint={str(path)!r}, checkpoint_every=2)
+            VGPMIL(**gathered(**{OPTIONS!r}, **where), callback=slow).fit(
                 *load_musk1(return_X_y=True))
         """)
         process = subprocess.Popen([sys.executable, "-c", script])

@@ -53,4 +53,4 @@ def test_the_automatic_model_listens_too(optimistic):
     plain, marked, y = optimistic
     options = {"n_inducing": 10, "cv": 2, "max_iter": 10, "random_state": 0}
     a, b = AutoVGPMIL(**options).fit(plain, y), AutoVGPMIL(**options).fit(marked, y)
-    assert 0 < b.slope_ < a.slope_
+    assert 0 < b.platt_.slope < a.platt_.slope

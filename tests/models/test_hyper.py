@@ -1,9 +1,28 @@
 import numpy as np
 import pytest
 
+from bagwise.core import gaussians
+from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF, Constant, Linear, Matern32, Matern52, MultiScale
+from bagwise.core.linalg import cholesky
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Gamma, Sech
-from bagwise.models.variational.hyper import collapsed_bound, learn_kernel, log_normaliser
+from bagwise.models.variational.hyper import (
+    KernelFit,
+    collapsed_bound,
+    learn,
+    learn_kernel,
+    log_normaliser,
+)
+from bagwise.models.variational.likelihoods import ExactOr, SoftWitness
+from bagwise.models.variational.parts import Sites
+from bagwise.models.variational.updates import (
+    expect,
+    fit_blocks,
+    make_blocks,
+    statistics,
+    update_posterior,
+)
 from tests.reference.hyper import collapsed_bound as naive_bound
 from tests.reference.kernels import finite_differences
 
@@ -118,3 +137,79 @@ def test_parameters_stay_in_a_sane_range(problem):
     learnt = learn_kernel(RBF(1.0, 1.0), X, Z, omega, np.zeros(40))
     assert 0.04 < learnt.variance < 1.0
     assert np.isfinite(learnt.theta).all()
+
+
+def alternation(seed, kernel, likelihood, density, **options):
+    """A random problem of bags, and the fits that `learn` alternates with, sites carried over."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 6, size=20)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    X = rng.normal(size=(offsets[-1], 2))
+    Z = X[rng.choice(len(X), 8, replace=False)]
+    y = (np.maximum.reduceat(X[:, 0] + 0.5 * rng.normal(size=len(X)), offsets[:-1]) > 0.8) * 1
+    labels = BagLabels(offsets, y, np.full(len(X), -1))
+
+    def advance(kernel, before):
+        A, r = project(kernel, X, Z, cholesky(kernel(Z, Z)))
+        blocks = make_blocks(A, r, labels)
+        if before is None:
+            fit = fit_blocks(blocks, labels.of_bag / 2, likelihood, density, max_iter=15, tol=0)
+            q = fit.posterior
+        else:
+            q = update_posterior(*statistics(blocks[0].A, Sites(before.omega, before.rho), 0.0)[:2])
+            for _ in range(5):
+                step = expect(blocks[0], None, None, q=q, likelihood=likelihood, density=density)
+                q = update_posterior(step.statistics.precision, step.statistics.linear)
+        last = expect(blocks[0], None, None, q=q, likelihood=likelihood, density=density)
+        bound = float(last.statistics.bound) - gaussians.kl_to_standard(q.m, q.W)
+        return KernelFit(*last.sites, bound)
+
+    return learn(kernel, X, Z, advance, density=density, **options), X
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.filterwarnings("ignore:kernel learning ended")
+def test_the_full_bound_never_falls(seed):
+    rng = np.random.default_rng(100 + seed)
+    start = RBF(float(np.exp(rng.normal())), float(np.exp(rng.normal())))
+    likelihood = (ExactOr(), SoftWitness())[seed % 2]
+    outcome, _ = alternation(seed, start, likelihood, Sech(), n_rounds=3)
+    assert len(outcome.bound_history) >= 1
+    assert np.all(np.diff(outcome.bound_history) >= 0)
+    if seed < 3:
+        assert outcome.bound_history[-1] > outcome.bound_history[0]
+
+
+def test_the_normaliser_is_in_the_bound_that_must_not_fall():
+    density = Gamma(2.0, 1.0)
+    start = RBF(1.0, 1.0)
+    outcome, X = alternation(3, start, ExactOr(), density, n_rounds=2, normaliser=True)
+    log_z = log_normaliser(outcome.kernel, X, density).value
+    assert outcome.bound_history[-1] == pytest.approx(outcome.fit.bound - log_z)
+    assert np.all(np.diff(outcome.bound_history) >= 0)
+
+
+def test_a_start_that_cannot_be_improved_is_kept(problem):
+    X, Z, omega, rho = problem
+    asked = []
+
+    def advance(kernel, before):
+        asked.append(kernel)
+        return KernelFit(omega, rho, 0.0 if before is None else -1.0)
+
+    outcome = learn(RBF(1.3, 2.0), X, Z, advance)
+    assert outcome.kernel == RBF(1.3, 2.0) and outcome.bound_history.tolist() == [0.0]
+    steps = [np.abs(kernel.theta - asked[0].theta).max() for kernel in asked[1:]]
+    np.testing.assert_allclose(steps, steps[0] / 2.0 ** np.arange(5))
+
+
+def test_a_parameter_at_its_bound_is_named(problem):
+    X, Z, _, _ = problem
+    count = iter(range(100))
+
+    def advance(kernel, before):
+        """Labels with hardly any weight against the size of f: the variance grows without end."""
+        return KernelFit(np.full(40, 1e-9), np.full(40, 0.5), float(next(count)))
+
+    with pytest.warns(UserWarning, match=r"parameter 1 = 1e\+06"):
+        learn(RBF(1.0, 1.0), X, Z, advance, n_rounds=30, tol=0.0)

@@ -10,10 +10,11 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
-from bagwise import MICRF, MISVM, Bags, SetKernelSVM
+from bagwise import Bags
 from bagwise.models.micrf import distances, learning, unaries
 from bagwise.models.micrf import energy as crf
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import MICRF, MISVM, SetKernelSVM
 from tests.reference import micrf as reference
 
 

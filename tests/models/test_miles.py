@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
-from bagwise import MILES, Bags
+from bagwise import Bags
 from bagwise.core import distances, l1_svm
 from bagwise.core.blocks import whole_segments
 from bagwise.datasets import make_two_concept_bags
 from bagwise.models.embedded import make_examples, sweep
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import MILES
 from tests.reference import miles as reference
 
 MODELS = {

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from bagwise import MIO, Bags
+from bagwise import Bags
 from bagwise.core import mio
 from bagwise.datasets import load_musk1, make_two_concept_bags
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import MIO
 from tests.reference import mio as reference
 
 MODELS = {

@@ -6,8 +6,9 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
-from bagwise import Bags, SingleInstance
+from bagwise import Bags
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import SingleInstance
 
 FACTORIES = {
     "logistic": lambda: SingleInstance(LogisticRegression()),

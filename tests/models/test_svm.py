@@ -11,10 +11,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
-from bagwise import MISVM, Bags, SetKernelSVM
+from bagwise import Bags
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.models.svm import choose_witnesses, impute_labels
 from tests.checks import CHECKS, make_problem, sklearn_checks
+from tests.checks.raw import MISVM, SetKernelSVM
 from tests.reference import svm as reference
 
 MODELS = {

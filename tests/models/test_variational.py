@@ -8,8 +8,8 @@ from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 
-from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, PsiVGPMIL
-from bagwise.core.kernels import Constant, MultiScale
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, Execution, PsiVGPMIL
+from bagwise.core.kernels import RBF, Constant, MultiScale
 from bagwise.models.variational import (
     ExactOr,
     Gamma,
@@ -27,9 +27,11 @@ FACTORIES = {
     "VGPMIL-witness": lambda: VGPMIL(likelihood="witness", bag_rule="max", **QUICK),
     "VGPMIL-inherited": lambda: VGPMIL(likelihood="inherited", **QUICK),
     "VGPMIL-sequential": lambda: VGPMIL(
-        schedule="sequential", expectation="exact", calibrate=False, **QUICK
+        likelihood=NoisyMax(schedule="sequential", expectation="exact"), calibrate=False, **QUICK
     ),
-    "VGPMIL-float32": lambda: VGPMIL(dtype="float32", chunk_size=16, n_jobs=2, **QUICK),
+    "VGPMIL-float32": lambda: VGPMIL(
+        execution=Execution(dtype="float32", chunk_size=16, n_jobs=2), **QUICK
+    ),
     "VGPMIL-joint": lambda: VGPMIL(likelihood="witness", bag_rule="joint", **QUICK),
     "PsiVGPMIL": lambda: PsiVGPMIL(density=Gamma(1.0, 2.0), **QUICK),
     "GVGPMIL": lambda: GVGPMIL(**QUICK),
@@ -150,8 +152,8 @@ def test_verbose_shows_the_bound(problem, capsys):
 def test_early_stopping_returns_to_the_best(problem):
     bags, y, _ = problem
     held_out, y_held_out, _ = make_problem(n_bags=20, seed=3)
-    model = VGPMIL(patience=2, tol=0.0, **QUICK)
-    model.fit(bags, y, validation=(held_out, y_held_out))
+    model = VGPMIL(tol=0.0, **QUICK)
+    model.fit(bags, y, validation=(held_out, y_held_out), patience=2)
     aucs = []
     for n in range(1, model.n_iter_ + 3):
         longer = VGPMIL(max_iter=n, tol=0.0, calibrate=False, **QUICK).fit(bags, y)
@@ -159,6 +161,8 @@ def test_early_stopping_returns_to_the_best(problem):
     assert model.n_iter_ == np.argmax(aucs) + 1
     with pytest.raises(ValueError, match="validation needs bags of both classes"):
         model.fit(bags, y, validation=(held_out[:1], y_held_out[:1]))
+    with pytest.raises(ValueError, match="patience must be a whole number"):
+        model.fit(bags, y, validation=(held_out, y_held_out), patience=0)
 
 
 def test_mixed_supervision_fixes_what_is_known(problem):
@@ -173,7 +177,7 @@ def test_mixed_supervision_fixes_what_is_known(problem):
 def test_length_scales(problem):
     bags, y, _ = problem
     for length in (2.0, "median", "sqrt_dim", [1.0, 2.0, 3.0]):
-        model = VGPMIL(length_scale=length, **QUICK).fit(bags, y)
+        model = VGPMIL(kernel=RBF(length), **QUICK).fit(bags, y)
         assert np.isfinite(model.decision_function(bags)).all()
     assert model.kernel_.length_scale == (1.0, 2.0, 3.0)
 
@@ -189,11 +193,11 @@ def test_a_given_kernel_is_used(problem):
 def test_learning_the_kernel_raises_the_bound(problem):
     bags, y, _ = problem
     options = {"likelihood": "or", "max_iter": 1000, **QUICK}
-    fixed = VGPMIL(length_scale=20.0, **options).fit(bags, y)
-    learnt = VGPMIL(length_scale=20.0, learn_kernel=True, **options).fit(bags, y)
+    fixed = VGPMIL(kernel=RBF(20.0), **options).fit(bags, y)
+    learnt = VGPMIL(kernel=RBF(20.0), learn_kernel=True, **options).fit(bags, y)
     assert learnt.bound_history_[-1] > fixed.bound_history_[-1] + 1
     assert learnt.kernel_.length_scale != 20.0
-    each = VGPMIL(length_scale=[20.0] * 3, learn_kernel=True, **options).fit(bags, y)
+    each = VGPMIL(kernel=RBF([20.0] * 3), learn_kernel=True, **options).fit(bags, y)
     assert len(each.kernel_.length_scale) == 3
 
 
@@ -301,8 +305,8 @@ def test_calibrated_std_stays_in_range(problem):
 @pytest.mark.parametrize("n_jobs", [2, -1])
 def test_threads_change_nothing(problem, n_jobs):
     bags, y, _ = problem
-    one = VGPMIL(chunk_size=16, **QUICK).fit(bags, y)
-    many = VGPMIL(chunk_size=16, n_jobs=n_jobs, **QUICK).fit(bags, y)
+    one = VGPMIL(execution=Execution(chunk_size=16), **QUICK).fit(bags, y)
+    many = VGPMIL(execution=Execution(chunk_size=16, n_jobs=n_jobs), **QUICK).fit(bags, y)
     np.testing.assert_allclose(
         one.decision_function(bags), many.decision_function(bags), atol=1e-10
     )
@@ -311,7 +315,7 @@ def test_threads_change_nothing(problem, n_jobs):
 def test_float32_tells_the_same_story(problem):
     bags, y, _ = problem
     a = VGPMIL(likelihood="or", **QUICK).fit(bags, y)
-    b = VGPMIL(likelihood="or", dtype="float32", **QUICK).fit(bags, y)
+    b = VGPMIL(likelihood="or", execution=Execution(dtype="float32"), **QUICK).fit(bags, y)
     np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(bags), atol=1e-3)
 
 
@@ -319,15 +323,17 @@ def test_bad_parameters(problem):
     bags, y, _ = problem
     cases = [
         ({"n_inducing": 0}, "n_inducing"),
-        ({"length_scale": -1.0}, "length_scale"),
-        ({"length_scale": [1.0, -1.0, 1.0]}, "positive"),
-        ({"length_scale": [1.0, 1.0]}, r"one per feature \(3\)"),
-        ({"variance": 0.0}, "variance"),
-        ({"H": 1.0}, "H"),
+        ({"kernel": RBF([1.0, 1.0])}, r"one per feature \(3\)"),
+        ({"kernel": "fourier"}, "kernel must be one of"),
+        ({"kernel": RBF}, "kernel must be one of"),
+        ({"execution": "gpu"}, "execution must be an Execution or one of"),
         ({"likelihood": "maximum"}, "likelihood"),
         ({"likelihood": object()}, "likelihood"),
-        ({"schedule": "sometimes"}, "schedule"),
         ({"inducing": np.ones((4, 2))}, "inducing must be a finite array"),
+        # What would have no effect is an error that says so.
+        ({"inducing": np.eye(3)}, "n_inducing=20 has no effect with 3 given"),
+        ({"likelihood": "inherited", "init": "label"}, "init has no effect"),
+        ({"execution": Execution(precision="tf32")}, "precision='tf32' has no effect"),
         ({"tol": -1.0}, "tol"),
     ]
     for parameters, message in cases:

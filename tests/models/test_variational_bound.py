@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bagwise.models.variational import ExactOr, Gamma, Inherited, NoisyMax, Sech, SoftWitness
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.bound import evidence_bound
-from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.updates import (
     Sites,
     fit_whitened,
@@ -44,7 +44,7 @@ def make(seed, mixed=False, n_bags=12, M=6):
             known[offsets[b]] = y[b] if rng.uniform() < 0.5 else -1
     A = np.asfortranarray(rng.normal(size=(M, N)))
     r = rng.uniform(0, 1, N)
-    return A, r, Labels(offsets, y, known), rng.uniform(size=N)
+    return A, r, BagLabels(offsets, y, known), rng.uniform(size=N)
 
 
 @pytest.mark.parametrize("density", [Sech(), Gamma(1.0, 1.0)], ids=["sech", "gamma"])
@@ -100,7 +100,7 @@ def test_paper_schedule_oscillates_and_damped_settles():
     offsets = np.arange(0, 45, 4)
     y = np.arange(11) % 2
     A = np.asfortranarray(0.3 * rng.normal(size=(3, 44)))
-    labels = Labels(offsets, y, np.full(44, -1))
+    labels = BagLabels(offsets, y, np.full(44, -1))
     pi = np.repeat(y, 4).astype(float)
     moves = {}
     for schedule in ("paper", "damped"):

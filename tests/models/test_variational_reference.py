@@ -20,10 +20,10 @@ from bagwise.models.variational import (
     Sech,
     SoftWitness,
 )
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.predict import leave_bags_out, loo_scores
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.score import leave_bags_out, loo_scores, read_block
 from bagwise.models.variational.updates import (
-    Posterior,
+    InducingPosterior,
     Sites,
     fit_whitened,
     make_blocks,
@@ -55,7 +55,7 @@ def make(v=1.0, length=1.5, mixed=False, seed=0):
     kernel = RBF(length, v)
     L = linalg.cholesky(kernel(Z, Z))
     A, r = project(kernel, X, Z, L)
-    return twin, A, r, Labels(offsets, y, known), pi, L
+    return twin, A, r, BagLabels(offsets, y, known), pi, L
 
 
 def assert_same(fit, L, expected, tol=1e-8):
@@ -195,24 +195,22 @@ def test_loo_decision_is_a_prediction(rule):
     """A bag without weight in the fit is scored as any other bag."""
     _, A, r, labels, _, _ = make()
     sites = Sites(np.zeros(15), np.zeros(15))
-    q = Posterior(np.linspace(-1, 1, 5), np.asfortranarray(np.tril(np.full((5, 5), 0.3))))
+    q = InducingPosterior(np.linspace(-1, 1, 5), np.asfortranarray(np.tril(np.full((5, 5), 0.3))))
     (block,) = make_blocks(A, r, labels)
-    from bagwise.models.variational.predict import block_scores
-
     np.testing.assert_allclose(
         loo_scores(block, q, sites, rule).bags,
-        block_scores(block.A, r, labels.offsets, q, rule).log_odds,
+        read_block(block, q, rule).bag,
         atol=1e-6,  # the left-out scores use fewer quadrature nodes
     )
 
 
 def test_joint_bag_probability_equals_sampling():
-    from bagwise.models.variational.predict import joint_bag_scores
+    from bagwise.models.variational.score import joint_bag_scores
 
     rng = np.random.default_rng(0)
     A = np.asfortranarray(rng.normal(size=(4, 6)))
     r = rng.uniform(0, 0.5, 6)
-    q = Posterior(rng.normal(size=4), np.asfortranarray(np.tril(rng.normal(size=(4, 4)))))
+    q = InducingPosterior(rng.normal(size=4), np.asfortranarray(np.tril(rng.normal(size=(4, 4)))))
     offsets = np.array([0, 3, 4, 6])
     scores = joint_bag_scores([A], r, offsets, q)
     v = q.m[:, None] + q.W.T @ rng.normal(size=(4, 400_000))

@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bagwise import DPMIL, Bags
+from bagwise import Bags
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
+from tests.checks.raw import DPMIL
 
 
 @st.composite

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from bagwise.models.drivers import cut
 from bagwise.models.variational import ExactOr, Inherited, NoisyMax, Sech, SoftWitness
-from bagwise.models.variational.likelihoods import Labels, Moments, none_of_others
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.likelihoods import Moments, none_of_others
 from bagwise.models.variational.updates import fit_whitened
 
 sizes = st.lists(st.integers(1, 9), min_size=2, max_size=12)
@@ -34,7 +35,7 @@ def problem(bag_sizes, seed):
     known[offsets[:-1][told]] = y[told]
     scale = 10 ** rng.uniform(-2, 2)
     A = np.asfortranarray(scale * rng.normal(size=(4, n)))
-    return A, rng.uniform(0, 2, n), Labels(offsets, y, known), rng.uniform(size=n)
+    return A, rng.uniform(0, 2, n), BagLabels(offsets, y, known), rng.uniform(size=n)
 
 
 @settings(max_examples=60)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from bagwise import Bags
+from bagwise.evaluate import BagFolds, cross_validate
 from bagwise.files import Problem
 from bagwise.models.registry import make_model
 from bagwise.report import html
 from bagwise.report.data import data_warnings
-from bagwise.report.evaluation import Evaluation, cross_validate
+from bagwise.report.evaluation import Evaluation
 from bagwise.report.html import Report, render_report, write_report
-from bagwise.report.predictions import Predictions, predict_tables, write_predictions
+from bagwise.report.predictions import (
+    Predictions,
+    patient_table,
+    predict_tables,
+    write_predictions,
+)
 from tests.filing import arrays
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -30,7 +41,8 @@ def make_report(**change):
     bags = Bags(bags.instances, bags.offsets, bags.ids, columns={"coords": coords})
     y = np.array(["normal", "tumor"])[[t for *_, t in made]]
     model = make_model("vgpmil", n_inducing=20, calibrate=True, bag_rule="max").fit(bags, y)
-    evaluation = cross_validate(model, bags, y, n_splits=3)
+    folds = cross_validate(clone(model), bags, y, BagFolds(3, (0,)))
+    evaluation = Evaluation.from_folds(folds, "3-fold cross-validation")
     about = {"extra": {"name": "vgpmil", "remarks": ["a remark"]}, "steps": ["VGPMIL"]}
     made = predict_tables(model, bags)
     return Report(made, bags, about, y, evaluation, model.bound_history_)._replace(**change)
@@ -83,6 +95,62 @@ def test_names_cannot_become_markup(report):
     assert payload(page)["ids"][0] == EVIL
 
 
+def test_counts_in_a_description_cannot_become_markup(report):
+    classes = {EVIL: EVIL}
+    training = {"n_bags": 1, "n_instances": 2, "n_features": 3, "classes": classes}
+    page = render_report(report._replace(about={"training": training, "bagwise": EVIL}))
+    assert EVIL not in page
+
+
+def test_the_browser_is_told_to_run_this_script_only(report):
+    page = render_report(report)
+    policy = re.search(r"script-src '(sha256-[^']+)'", page).group(1)
+    script = re.findall(r"<script>(.*?)</script>", page, re.S)[-1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == f"sha256-{digest}"
+    assert "script-src 'unsafe-inline'" not in page
+
+
+def slide(n_patches):
+    """A report on one slide of many patches."""
+    rng = np.random.default_rng(0)
+    grid = np.stack([np.arange(n_patches) % 400, np.arange(n_patches) // 400], axis=1)
+    bags = Bags(np.zeros((n_patches, 1)), [0, n_patches], ["wide"], columns={"coords": grid})
+    table = {"id": ["wide"], "probability": [0.9], "std": [0.1], "label": ["tumor"]}
+    p = rng.uniform(size=n_patches)
+    patches = {"bag": "wide", "index": np.arange(n_patches), "probability": p, "std": 0.1 * p}
+    made = Predictions(pd.DataFrame(table), pd.DataFrame(patches), ["normal", "tumor"], 0.5)
+    return Report(made, bags, {}), p
+
+
+def test_a_slide_of_any_size_has_a_sample_in_the_page():
+    report, p = slide(200_000)
+    found = payload(render_report(report))["instances"]
+    assert found["sizes"] == [30_000]
+    assert found["above"] == [int((p > 0.5).sum())]
+    numbers = np.frombuffer(base64.b64decode(found["numbers"]), "<u4")
+    shown = np.frombuffer(base64.b64decode(found["p"]), "<u2") / 65535
+    np.testing.assert_allclose(shown, p[numbers], atol=1e-5)
+    assert len(np.unique(numbers)) == 30_000
+    # The most probable half is there, and the rest comes from everywhere.
+    assert set(np.argsort(-p)[:15_000]) <= set(numbers)
+    assert np.histogram(numbers, 10, (0, 200_000))[0].min() > 2_000
+
+
+def test_a_slide_that_fits_is_whole():
+    report, _ = slide(1_000)
+    found = payload(render_report(report))["instances"]
+    assert found["sizes"] == [1_000]
+    assert "numbers" not in found
+
+
+def test_many_problems_are_summarised(report):
+    skipped = [Problem(f"{i}.h5", "is empty (0 bytes)") for i in range(600)]
+    page = render_report(report._replace(skipped=skipped))
+    assert "Left out: 600 like this: 0.h5" in page
+    assert "599.h5" not in page
+
+
 def test_little_is_needed(report):
     bare = Report(report.predictions, report.bags, {})
     page = render_report(bare)
@@ -116,6 +184,8 @@ def test_large_reports_show_the_most_probable_bags(report, monkeypatch):
     shown = data["instances"]["bags"]
     assert p[shown].min() >= np.sort(p)[::-1][len(shown) - 1]
     assert "most probable bags; instances.parquet has all" in page
+    # Bags in the page are whole here: none has more than the cap of one bag.
+    assert data["instances"]["sizes"] == report.bags.sizes[shown].tolist()
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3), (9, 7, 1), (9, 7, 4)])
@@ -238,7 +308,7 @@ def test_nothing_overflows_and_nothing_fails(browser, page_file, kind, size):
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     assert page.locator("#detail h3").count() == 1
     assert (
-        page.locator("#detail canvas").count() == {"map": 1, "bars": 0}.get(kind)
+        page.locator("#detail canvas").count() == {"map": 2, "bars": 0}.get(kind)
         or kind == "images"
     )
     assert page.screenshot(full_page=True)
@@ -272,13 +342,21 @@ def test_opening_a_bag_by_mouse_and_keyboard(browser, page_file):
     assert page.locator("tr[aria-current=true]").count() == 1
     page.get_by_role("button", name="slide_004").press("Enter")
     assert page.locator("#detail h3").inner_text() == "slide_004"
-    page.locator("#map").press("ArrowRight")
+    # Enter leads to the map, the arrow keys through it, Escape back to the row.
+    assert page.evaluate("document.activeElement.id") == "map"
+    page.keyboard.press("ArrowRight")
     first = page.locator("#tip").inner_text()
     assert first.startswith("instance ")
-    page.locator("#map").press("ArrowRight")
+    page.keyboard.press("ArrowRight")
     assert page.locator("#tip").inner_text() != first
-    page.get_by_role("button", name="uncertainty").click()
-    assert "standard deviation" in page.locator("#scale").inner_text()
+    page.locator("#map-std").press("ArrowRight")  # both maps move together
+    assert page.locator("#tip").inner_text() not in ("", first)
+    legends = page.locator(".map .scale").all_inner_texts()
+    assert "probability" in legends[0] and "standard deviation" in legends[1]
+    one, two = (page.locator(name).bounding_box() for name in ("#map", "#map-std"))
+    assert abs(one["y"] - two["y"]) < 2 and two["x"] > one["x"] + one["width"] - 1
+    page.locator("#map").press("Escape")
+    assert page.evaluate("document.activeElement.textContent") == "slide_004"
     assert page.faults == []
     page.close()
 
@@ -346,6 +424,91 @@ CONTRAST = """() => {
   }
   return low;
 }"""
+
+
+@pytest.fixture(scope="module")
+def full_file(report, tmp_path_factory):
+    """Everything at once: patients, figures of both kinds, bags that were trained on."""
+    patients = [f"a patient with a long name {i // 2}" for i in range(30)]
+    classes = report.predictions.classes
+    table = patient_table(report.predictions.bags, patients, classes, 0.5)
+    groups = np.arange(30) // 2
+    held = report.evaluation._replace(groups=groups)
+    made = report.predictions._replace(patients=table)
+    path = tmp_path_factory.mktemp("full") / "full.html"
+    full = report._replace(predictions=made, evaluation=held, cross_validated=held, n_seen=30)
+    return write_report(full, path)
+
+
+def test_no_table_or_card_is_cut_on_a_phone(browser, full_file):
+    page = opened(browser, full_file, 390, 844)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    cut = (
+        "[...document.querySelectorAll('.scroll,.card')]"
+        ".filter(n => n.scrollWidth > n.clientWidth).map(n => n.textContent.slice(0, 40))"
+    )
+    assert page.evaluate(cut) == []
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_printed_page(browser, full_file, scheme, tmp_path):
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext from poppler-utils")
+    page = opened(browser, full_file, 1280, 900)
+    page.emulate_media(media="print", color_scheme=scheme)
+    white = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert white == "rgb(255, 255, 255)"
+    adjust = "getComputedStyle(document.querySelector('.key.pos')).printColorAdjust"
+    assert page.evaluate(adjust) == "exact"
+    page.emulate_media(color_scheme=scheme, media="screen")
+    page.pdf(path=tmp_path / "r.pdf", format="A4")
+    text = subprocess.run(
+        ["pdftotext", "-layout", tmp_path / "r.pdf", "-"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    sheets = text.split("\f")
+    # The title of a card and its last words are on one sheet.
+    ends = {"Precision and recall": "share of positive bags", "Training": "iterations"}
+    for first, last in ends.items():
+        assert any(first in sheet and last in sheet for sheet in sheets)
+    assert "Show more" not in text
+    page.close()
+
+
+def test_three_thousand_bags_load_fast(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    n_bags, size = 3_000, 200
+    grid = np.stack([np.arange(size) % 15, np.arange(size) // 15], axis=1) * 256.0
+    bags = Bags(
+        np.zeros((n_bags * size, 1), np.float32),
+        np.arange(n_bags + 1) * size,
+        [f"slide_{i:04d}" for i in range(n_bags)],
+        columns={"coords": np.tile(grid, (n_bags, 1))},
+    )
+    y = np.arange(n_bags) % 2
+    p = np.clip(0.3 + 0.4 * y + 0.15 * rng.normal(size=n_bags), 0.001, 0.999)
+    names = np.array(["normal", "tumor"])
+    called = names[(p > 0.5).astype(int)]
+    table = pd.DataFrame({"id": bags.ids, "probability": p, "std": 0.1, "label": called})
+    q = rng.uniform(size=n_bags * size)
+    patches = pd.DataFrame({"bag": "", "probability": q, "std": 0.1 * q})
+    made = Predictions(table, patches, ["normal", "tumor"], 0.5)
+    path = tmp_path / "big.html"
+    write_report(Report(made, bags, {}, names[y], Evaluation("3,000 bags", y, p)), path)
+    assert path.stat().st_size < 5_000_000
+    page = opened(browser, path, 1280, 900)
+    session = page.context.new_cdp_session(page)
+    # In the page's own processor time: the machine may be busy with something else.
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.reload()
+    spent = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
+    assert spent["TaskDuration"] < 1.5
+    assert page.locator("#table tbody tr").count() == 200
+    assert page.faults == []
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

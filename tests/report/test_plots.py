@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 from sklearn.svm import SVC
 
 from bagwise import Bags, SingleInstance
+from bagwise.files.geojson import common_gap
 from bagwise.models.registry import make_model
 from bagwise.report import (
     BagImagesDisplay,
@@ -21,7 +22,6 @@ from bagwise.report import (
     ProbabilityHistogramDisplay,
     ReliabilityDisplay,
 )
-from bagwise.report.plots import common_gap
 from tests.filing import arrays
 
 
@@ -108,7 +108,7 @@ def test_bound(fitted):
     model, bags, y = fitted
     display = BoundDisplay.from_estimator(model)
     np.testing.assert_array_equal(display.line_.get_ydata(), model.bound_history_)
-    with pytest.raises(ValueError, match="LogisticRegression has no bound_history_"):
+    with pytest.raises(ValueError, match="StatisticsClassifier has no bound_history_"):
         BoundDisplay.from_estimator(make_model("statistics").fit(bags, y))
 
 

@@ -1,4 +1,4 @@
-"""The commands detect fit, detect predict and track, on small files."""
+"""The commands detect, track and ct, on small files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import shutil
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from bagwise import load
 from bagwise.cli.vision_arguments import _PROPOSALS, add_vision, parse_box
+from bagwise.datasets import make_cq500_folder
 from bagwise.vision import read_coco
 from bagwise.vision.exports import read_table
 from bagwise.vision.images import _read_voc_boxes
@@ -151,22 +153,76 @@ def test_labels_must_match_the_images(folder, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
-def test_track_writes_video_and_table(tmp_path):
-    frames, boxes = moving_target(8)
-    source = tmp_path / "frames"
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory):
+    source = tmp_path_factory.mktemp("video") / "frames"
     source.mkdir()
-    for i, frame in enumerate(frames):
+    pictures, boxes = moving_target(8)
+    for i, frame in enumerate(pictures):
         cv2.imwrite(str(source / f"{i:03}.png"), frame)
+    return source, boxes
+
+
+def test_track_writes_video_and_tables(frames, tmp_path):
+    source, boxes = frames
     box = ",".join(str(int(v)) for v in boxes[0])
-    out, table = tmp_path / "out.avi", tmp_path / "out.csv"
-    assert call("track", source, "--box", box, "--out", out, "--csv", table) == 0
+    out, table, mot = tmp_path / "out.avi", tmp_path / "out.csv", tmp_path / "mot.txt"
+    words = ["track", source, "--box", box, "--box", "2,60,24,24", "--out", out]
+    assert call(*words, "--csv", table, "--mot", mot) == 0
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert len(rows) == 8
-    assert abs(float(rows[-1]["x"]) - boxes[-1][0]) < 3
+    assert [(row["frame"], row["target"]) for row in rows[:3]] == [
+        ("0", "1"),
+        ("0", "2"),
+        ("1", "1"),
+    ]
+    assert len(rows) == 16
+    assert abs(float(rows[-2]["x"]) - boxes[-1][0]) < 3
+    lines = [line.split(",") for line in mot.read_text().splitlines()]
+    kept = [row for row in rows if row["found"] == "1"]
+    assert len(lines) == len(kept)
+    for line, row in zip(lines, kept, strict=True):
+        assert len(line) == 10
+        assert (int(line[0]), line[1]) == (int(row["frame"]) + 1, row["target"])
+        assert line[2:7] == [row["x"], row["y"], row["w"], row["h"], row["probability"]]
     capture = cv2.VideoCapture(str(out))
     assert int(capture.get(cv2.CAP_PROP_FRAME_COUNT)) == 8
     capture.release()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["frames", "out.avi", "out.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mot.txt", "out.avi", "out.csv"]
+
+
+def test_track_refuses_to_do_nothing(frames, tmp_path, monkeypatch):
+    source, _ = frames
+    with pytest.raises(ValueError, match="say what to write"):
+        call("track", source, "--box", "1,1,9,9")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(ValueError, match="no screen"):
+        call("track", source, "--csv", tmp_path / "t.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drawn_box_is_taken(frames, monkeypatch):
+    import matplotlib.pyplot as plt
+    from matplotlib.widgets import RectangleSelector
+
+    from bagwise.cli.track import pick_box
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    drawn = []
+
+    class Selector(RectangleSelector):
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
+            drawn.append(self)
+
+    monkeypatch.setattr("matplotlib.widgets.RectangleSelector", Selector)
+    monkeypatch.setattr(plt, "show", lambda: setattr(drawn[-1], "extents", (10, 30, 20, 45)))
+    frame = cv2.imread(str(frames[0] / "000.png"))
+    assert pick_box(frame) == (10, 20, 20, 25)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    with pytest.raises(ValueError, match="no box was drawn"):
+        pick_box(frame)
 
 
 def test_track_leaves_nothing_behind_when_it_fails(tmp_path):
@@ -185,3 +241,70 @@ def test_boxes_on_the_command_line():
 
 def test_the_offered_proposals_exist():
     assert set(_PROPOSALS) == set(METHODS) - {"given"}
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    pytest.importorskip("pydicom", reason="the vision extra is missing")
+    root = tmp_path_factory.mktemp("ct") / "scans"
+    return root, make_cq500_folder(root, n_scans=16, n_slices=6, size=48, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def ct_model(scans):
+    root, truth = scans
+    out = root.parent / "ct.bagwise"
+    words = ["ct", "fit", "--scans", root, "--labels", truth.labels, "--out", out, "--cv", 3]
+    assert call(*words, "--json") == 0
+    return out
+
+
+def test_ct_fit_and_predict(scans, ct_model, capsys):
+    root, truth = scans
+    out = root.parent / "results"
+    words = ["ct", "predict", ct_model, "--scans", root, "--labels", truth.labels, "--out", out]
+    assert call(*words, "--json") == 0
+    assert '"ICH": 8' in capsys.readouterr().out
+    assert sorted(p.name for p in out.iterdir()) == [
+        "report.html",
+        "report_SDH.html",
+        "scans.csv",
+        "slices.csv",
+    ]
+    by_scan = list(csv.DictReader((out / "scans.csv").read_text().splitlines()))
+    assert [row["series"] for row in by_scan] == ["CT Plain"] * 16
+    p = np.array([float(row["p_ICH"]) for row in by_scan])
+    y = np.array([int(row["label_ICH"]) for row in by_scan])
+    assert roc_auc_score(y, p) > 0.95
+    by_slice = list(csv.DictReader((out / "slices.csv").read_text().splitlines()))
+    assert len(by_slice) == 16 * 6
+    q = [float(row["p_ICH"]) for row in by_slice]
+    slices = [truth.slice_labels[row["slice"]] for row in by_slice]
+    assert roc_auc_score(slices, q) > 0.9
+    for row in by_slice[:6]:
+        assert float(row["position"]) == 5 * int(row["index"])
+        assert row["file"].endswith(f"CT{int(row['index']):06d}.dcm")
+
+
+def test_ct_errors_name_the_file(scans, ct_model, tmp_path):
+    root, truth = scans
+    words = ["ct", "fit", "--scans", root, "--out", tmp_path / "m", "--labels"]
+    with pytest.raises(ValueError, match=r"scans\.csv has no class 'XYZ'; it has ICH, SDH"):
+        call(*words, truth.labels, "--classes", "XYZ")
+    table = tmp_path / "labels.csv"
+    table.write_text("scan,any\nCQ500CT0,1\n")
+    with pytest.raises(ValueError, match="has no label"):
+        call(*words, table)
+    with pytest.raises(ValueError, match="--cv 9"):
+        call(*words, truth.labels, "--cv", 9)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "slice.dcm").write_bytes(b"no DICOM")
+    with pytest.raises(ValueError, match=r"slice\.dcm is not a DICOM file"):
+        call("ct", "predict", ct_model, "--scans", broken, "--out", tmp_path / "r")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken", "labels.csv"]
+
+
+def test_ct_predict_wants_a_model_of_scans(scans, model, tmp_path):
+    with pytest.raises(ValueError, match="not a model of scans"):
+        call("ct", "predict", model, "--scans", scans[0], "--out", tmp_path / "r")

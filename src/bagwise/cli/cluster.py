@@ -16,7 +16,7 @@ def dask_client(address: str | None, model: Any, name: str) -> Iterator[None]:
     if address is None:
         yield
         return
-    if not any(key.rpartition("__")[2] == "driver" for key in model.get_params()):
+    if not any(key.rpartition("__")[2] == "execution" for key in model.get_params()):
         raise ValueError(f"--dask: the model {name!r} does not run on a cluster; leave it out.")
     try:
         import distributed

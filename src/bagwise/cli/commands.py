@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import time
 from argparse import Namespace
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from bagwise.files import (
     read_training,
     scan_bags,
 )
+from bagwise.files.problems import list_problems
 
 
 def fit(arguments: Namespace) -> int:
@@ -92,21 +95,27 @@ def _cross_validated(
     model: Any, data: Training, known: Any, arguments: Namespace, printer: Printer
 ) -> Any:
     """The evaluation that ``--cv`` asks for, printed, or None."""
-    from bagwise.report.evaluation import cross_validate
+    from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
+    from bagwise.report.evaluation import Evaluation
 
     if arguments.cv is None:
         return None
-    evaluation = cross_validate(
+    by_patient = data.patients is not None
+    folds = cross_validate(
         model,
         data.bags,
         data.y,
-        n_splits=arguments.cv,
-        patients=data.patients,
+        (GroupFolds if by_patient else BagFolds)(arguments.cv, (arguments.seed,)),
+        groups=data.patients,
         instance_labels=known,
-        seed=arguments.seed,
         progress=printer.bar("cross-validating"),
     )
+    for message, count in Counter(w for fold in folds for w in fold.warnings).items():
+        printer.warn(f"in {count} of {len(folds)} folds: {message}")
+    kind = "cross-validation by patient" if by_patient else "cross-validation"
+    evaluation = Evaluation.from_folds(folds, f"{arguments.cv}-fold {kind}", data.patients)
     printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    printer.say(describe_rates("recommended threshold", evaluation.recommended()))
     return evaluation
 
 
@@ -126,39 +135,82 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
+    from bagwise.report.exports import with_fractions
     from bagwise.report.html import Report, write_report
-    from bagwise.report.predictions import predict_tables, write_predictions
+    from bagwise.report.predictions import predict_tables, top_instances, write_predictions
 
     printer = Printer(arguments.json)
-    if not 0 < arguments.threshold < 1:
+    if arguments.threshold is not None and not 0 < arguments.threshold < 1:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    ours = ("bags.csv", "instances.parquet", "report.html")
+    if arguments.top < 0:
+        raise ValueError(f"--top must be at least 0; got {arguments.top}.")
+    ours = (
+        "bags.csv",
+        "patients.csv",
+        "top_instances.csv",
+        "instances.parquet",
+        "report.html",
+        "geojson",
+        "top_instances.png",
+    )
     out = check_output(arguments.out, arguments.force, ours)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
-    evaluation = Evaluation.from_json(stored) if stored else None
-    truth = None
+    before = Evaluation.from_json(stored) if stored else None
+    threshold = _threshold(arguments, before)
+    truth = patients = here = None
     if arguments.labels is None:
         bags, skipped = _read_unlabelled(arguments, printer)
     else:
         data = read_labelled(arguments, printer, two_classes=False)
-        bags, skipped, truth = data.bags, data.skipped, data.y
+        bags, skipped, truth, patients = data.bags, data.skipped, data.y, data.patients
+    if arguments.patients is not None:
+        patients = _read_patients(arguments, bags)
     _check_features(bags, about, arguments)
+    seen = _count_seen(bags, about)
     with printer.working(f"predicting {len(bags)} bags"):
-        made = predict_tables(model, bags, arguments.threshold, about["extra"].get("class_names"))
+        class_names = about["extra"].get("class_names")
+        made = predict_tables(model, bags, threshold, class_names, patients)
+        made = with_fractions(made, bags)
         if truth is not None:
             source = f"{len(bags)} labelled bags"
             p = made.bags["probability"] if hasattr(model, "predict_proba") else None
-            evaluation = evaluate_held_out(model, bags, truth, source, made.classes, p)
-        report = Report(made, bags, about, truth, evaluation, _history(model), skipped)
+            here = evaluate_held_out(model, bags, truth, source, made.classes, p, patients)
+        report = Report(
+            made,
+            bags,
+            about,
+            truth,
+            here,
+            _history(model),
+            skipped,
+            cross_validated=before,
+            n_seen=seen,
+        )
+        n_top = arguments.top if made.instances is not None else 0
         with new_folder(out) as draft:
-            written = write_predictions(made, draft)
+            written = write_predictions(
+                made,
+                draft,
+                top=top_instances(made, bags, n_top) if n_top else None,
+                spreadsheet_safe=arguments.spreadsheet_safe,
+            )
             written.append(write_report(report, draft / "report.html"))
+            written += _extras(made, bags, draft, arguments)
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
-    printer.say(f"{positive} of {len(bags)} bags are {made.classes[-1]!s}")
-    if truth is not None and evaluation is not None and len(np.unique(truth)) == 2:
-        printer.show(metrics_table(evaluation.metrics(), evaluation.source))
+    name = escape(str(made.classes[-1]))
+    printer.say(f"{positive} of {len(bags)} bags are {name} (threshold {threshold:.3g})")
+    if made.patients is not None:
+        n = int((made.patients["label"] == made.classes[-1]).sum())
+        printer.say(f"{n} of {len(made.patients)} patients are {name}")
+    if here is not None and here.has_both_classes:
+        printer.show(metrics_table(here.metrics(), here.source))
+        printer.say(describe_rates("threshold", here.rates(threshold)))
+        by_patient = _patient_rates(here, threshold)
+        if by_patient is not None:
+            printer.say(describe_rates("by patient, at the threshold", by_patient))
+    _warn_about(made, seen, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
     printer.result(
         {
@@ -166,10 +218,117 @@ def predict(arguments: Namespace) -> int:
             "files": names,
             "n_bags": len(bags),
             "n_positive": positive,
+            "threshold": threshold,
+            "n_trained_on": seen,
+            "rates": _rates_json(here.rates(threshold))
+            if here is not None and here.has_both_classes
+            else None,
             "skipped": [str(problem) for problem in skipped],
         }
     )
     return 0
+
+
+def _extras(made: Any, bags: Any, folder: Path, arguments: Namespace) -> list[Path]:
+    """What ``predict`` writes on request: GeoJSON for QuPath, and a sheet of top instances."""
+    from bagwise.report.exports import write_geojson_folder, write_sheet
+
+    written = []
+    if arguments.geojson:
+        written.append(write_geojson_folder(made, bags, folder / "geojson"))
+    if arguments.sheet:
+        written.append(write_sheet(made, bags, folder / "top_instances.png"))
+    return written
+
+
+def _goal(arguments: Namespace) -> Any:
+    """What the options ask a threshold to be chosen for, or None."""
+    from bagwise.evaluate import Goal
+
+    goal = Goal(arguments.min_sensitivity, arguments.min_specificity, arguments.cost)
+    return None if goal == Goal() else goal
+
+
+def _threshold(arguments: Namespace, before: Any) -> float:
+    """The threshold that is given, chosen on the cross-validated bags, or one half."""
+    goal = _goal(arguments)
+    if goal is None:
+        return 0.5 if arguments.threshold is None else float(arguments.threshold)
+    if arguments.threshold is not None:
+        raise ValueError("give --threshold, or what it is to be chosen for; not both.")
+    if before is None:
+        raise ValueError(
+            f"{arguments.model}: has no cross-validated predictions to choose a threshold on; "
+            "train it with fit --cv."
+        )
+    return float(np.clip(before.threshold(goal), 0, 1))
+
+
+def _read_patients(arguments: Namespace, bags: Any) -> Any:
+    """The patient of every bag, from a table of its own."""
+    from bagwise.files.problems import bad_file
+    from bagwise.files.tables import read_frame, require_columns
+
+    column = arguments.patient_column or "patient_id"
+    frame = read_frame(arguments.patients)
+    require_columns(frame, str(arguments.patients), [arguments.id_column, column])
+    known = dict(zip(frame[arguments.id_column].str.strip(), frame[column], strict=True))
+    lacking = [name for name in bags.ids if str(name) not in known]
+    if lacking:
+        raise bad_file(
+            arguments.patients,
+            f"has no patient for bag {str(lacking[0])!r} ({len(lacking)} bags lack one)",
+        )
+    return [known[str(name)] for name in bags.ids]
+
+
+def _count_seen(bags: Any, about: dict[str, Any]) -> int:
+    """How many of the bags the model was trained on."""
+    from bagwise import persist
+
+    trained = set(about.get("fingerprints") or [])
+    return sum(mark in trained for mark in persist.fingerprints(bags)) if trained else 0
+
+
+def _warn_about(made: Any, seen: int, arguments: Namespace, printer: Printer) -> None:
+    from bagwise.report.predictions import formula_ids
+
+    if seen:
+        printer.warn(
+            f"the model was trained on {seen} of these {len(made.bags)} bags; figures and "
+            "probabilities of these look better than of new bags."
+        )
+    formulas = formula_ids(made)
+    if formulas and not arguments.spreadsheet_safe:
+        printer.warn(
+            f"{len(formulas)} names start like a formula (first: {formulas[0]}); before opening "
+            "the CSV files in a spreadsheet, run again with --spreadsheet-safe."
+        )
+
+
+def _patient_rates(found: Any, threshold: float) -> Any:
+    """Rates counted by patient, whose bags are not independent; None where none are known."""
+    if found.groups is None:
+        return None
+    by_patient = found.by_patient()
+    return by_patient.rates(threshold) if by_patient.has_both_classes else None
+
+
+def describe_rates(title: str, rates: Any) -> str:
+    """Sensitivity and specificity at a threshold, in one line."""
+    parts = [
+        f"{name} {share.value:.2f} ({share.low:.2f} to {share.high:.2f}, n={share.total})"
+        for name, share in [("sensitivity", rates.sensitivity), ("specificity", rates.specificity)]
+    ]
+    return f"{title} {rates.threshold:.3g}: {', '.join(parts)}"
+
+
+def _rates_json(rates: Any) -> dict[str, Any]:
+    return {
+        "threshold": rates.threshold,
+        "sensitivity": rates.sensitivity._asdict(),
+        "specificity": rates.specificity._asdict(),
+    }
 
 
 def evaluate(arguments: Namespace) -> int:
@@ -184,17 +343,35 @@ def evaluate(arguments: Namespace) -> int:
     _check_features(data.bags, about, arguments)
     with printer.working(f"predicting {len(data.bags)} bags"):
         names = about["extra"].get("class_names")
-        found = evaluate_held_out(model, data.bags, data.y, "held-out bags", names)
+        found = evaluate_held_out(
+            model, data.bags, data.y, "held-out bags", names, patients=data.patients
+        )
         metrics = found.metrics()
+        rates = found.recommended(_goal(arguments))
+        seen = _count_seen(data.bags, about)
         instances = None
         if data.bags.instance_labels is not None and hasattr(model, "predict_proba_instances"):
             instances = instance_metrics(model, data.bags, data.bags.instance_labels)
     printer.show(metrics_table(metrics, f"{len(data.bags)} bags"))
     if instances is not None:
         printer.show(metrics_table(instances, "their instances"))
+    printer.say(describe_rates("threshold", found.rates(0.5)))
+    printer.say(describe_rates("recommended threshold", rates))
+    patients = _patient_rates(found, rates.threshold)
+    if patients is not None:
+        printer.say(describe_rates("by patient, at the recommended threshold", patients))
+    if seen:
+        printer.warn(
+            f"the model was trained on {seen} of these {len(data.bags)} bags: these figures are "
+            "resubstitution, better than on new bags. Train with --cv for honest ones."
+        )
     printer.result(
         {
             "metrics": metrics,
+            "rates": _rates_json(found.rates(0.5)),
+            "recommended": _rates_json(rates),
+            "patients": None if patients is None else _rates_json(patients),
+            "n_trained_on": seen,
             "instance_metrics": instances,
             "n_bags": len(data.bags),
             "skipped": [str(problem) for problem in data.skipped],
@@ -216,6 +393,13 @@ def compare(arguments: Namespace) -> int:
         check_output(arguments.out, arguments.force)
     if (arguments.bags is None) == (arguments.datasets is None):
         raise ValueError("compare needs either --bags with --labels, or --datasets.")
+    for option, least in {"cv": 2, "seeds": 1}.items():
+        if getattr(arguments, option) < least:
+            raise ValueError(
+                f"--{option} must be at least {least}; got {getattr(arguments, option)}."
+            )
+    if arguments.jobs < 1 and arguments.jobs != -1:
+        raise ValueError(f"--jobs must be at least 1, or -1 for all cores; got {arguments.jobs}.")
     folds: Any = BagFolds
     datasets: Any = arguments.datasets.split(",") if arguments.datasets else None
     if arguments.bags is not None:
@@ -244,19 +428,19 @@ def compare(arguments: Namespace) -> int:
 
 def reproduce(arguments: Namespace) -> int:
     """Run the experiments of a checkout."""
-    from bagwise.report.reproduce import find_experiments
-    from bagwise.report.reproduce import reproduce as run_experiments
+    from bagwise.cli.checkout import load_runner
+    from bagwise.report.tables import to_rich
 
     printer = Printer(arguments.json)
+    runner = load_runner()
     if arguments.list:
-        found = find_experiments()
-        table = Table("experiment", "what")
-        for experiment in found.values():
-            table.add_row(experiment.name, experiment.title)
-        printer.show(table)
-        printer.result({name: experiment.title for name, experiment in found.items()})
+        listing = runner.list_experiments()
+        printer.show(to_rich(listing))
+        for line in runner.absent_data():
+            printer.say(escape(line))
+        printer.result({row["experiment"]: row for row in listing.to_dict("records")})
         return 0
-    frame = run_experiments(
+    frame = runner.reproduce(
         arguments.names or "all",
         quick=arguments.quick,
         out=arguments.out,
@@ -310,17 +494,11 @@ def info(arguments: Namespace) -> int:
 
 # What several commands share.
 
-# Who reads a report wants probabilities to believe, also of bags with thousands of instances,
-# where independent instances would make every bag positive.
-_DEFAULTS = {"calibrate": True, "bag_rule": "max"}
-
 
 def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
-    from bagwise.models.registry import find, load_class, make_model
+    from bagwise.models.registry import make_model
 
-    known = load_class(find(name))._get_param_names()
-    defaults = {key: value for key, value in _DEFAULTS.items() if key in known}
-    return make_model(name, random_state=seed, **{**defaults, **given})
+    return make_model(name, **{"random_state": seed, **given})
 
 
 def settings(pairs: list[str]) -> dict[str, Any]:
@@ -332,7 +510,7 @@ def settings(pairs: list[str]) -> dict[str, Any]:
             raise ValueError(f"--set needs NAME=VALUE; got {pair!r}.")
         try:
             found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             found[name] = text
     return found
 
@@ -379,8 +557,8 @@ def _read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[
 def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
     if skipped:
         printer.warn(f"skipped {len(skipped)}:")
-        for problem in skipped:
-            printer.say(f"  {escape(str(problem))}")
+        for line in list_problems(skipped):
+            printer.say(f"  {escape(line)}")
 
 
 def _known_labels(arguments: Namespace, data: Training) -> Any:

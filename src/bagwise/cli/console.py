@@ -19,11 +19,14 @@ class Printer:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        # Names from files are text: in tables, "[/x]" and ":smile:" stay what they are.
+        self.console = Console(
+            stderr=as_json, highlight=False, soft_wrap=True, markup=False, emoji=False
+        )
 
     def say(self, text: str) -> None:
-        """A line with rich markup."""
-        self.console.print(text)
+        """A line with rich markup; names from files go through `rich.markup.escape` first."""
+        self.console.print(text, markup=True)
 
     def show(self, renderable: Any) -> None:
         """A table or any other rich object."""
@@ -31,7 +34,7 @@ class Printer:
 
     def warn(self, text: str) -> None:
         """A line that asks for attention."""
-        self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+        self.say(f"[yellow]warning:[/yellow] {escape(text)}")
 
     def result(self, content: dict[str, Any]) -> None:
         """The machine-readable result, printed only with ``--json``."""
@@ -42,7 +45,7 @@ class Printer:
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
         """A spinner while something without known length runs."""
-        with self.console.status(what):
+        with self.console.status(escape(what)):
             yield
 
     def bar(self, what: str) -> Any:
@@ -50,7 +53,7 @@ class Printer:
 
         def track(items: Iterable[Any], total: int) -> Iterable[Any]:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),

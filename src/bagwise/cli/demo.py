@@ -41,8 +41,8 @@ def demo(arguments: Namespace) -> int:
     commands = [
         (
             "2. Train",
-            f"fit --bags {place}/train --labels {place}/train.csv --positive nine --model vgpmil "
-            f"--set n_inducing=100 --set scale=global --cv 5 --out {place}/model.bagwise",
+            f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
+            f"--set n_inducing=100 --cv 5 --out {place}/model.bagwise",
         ),
         (
             "3. Predict bags it has never seen",

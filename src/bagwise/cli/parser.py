@@ -1,13 +1,12 @@
-"""Arguments of the commands, and how a command ends.
+"""Arguments of the commands, and the way from them to the command that runs.
 
-Exit codes: 0 done; 2 the input or the arguments cannot be used, nothing was written; 130
-interrupted, nothing was written.
+Exit codes are in `ending`; whatever the code, nothing is left half-written.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,12 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
+from bagwise.cli.label_arguments import add_label
 from bagwise.cli.vision_arguments import add_vision
-
-EXIT_CODES = """exit codes:
-  0    done
-  2    the arguments, files or labels cannot be used; nothing was written
-  130  interrupted with Ctrl-C; nothing was written"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,33 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help()
         return 0
     module, _, function = arguments.run.partition(":")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("once", UserWarning)
-            warnings.showwarning = _show_warning
-            return int(getattr(import_module(module), function)(arguments) or 0)
-    except KeyboardInterrupt:
-        print("bagwise: interrupted; nothing was written", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError, ImportError) as error:
-        if arguments.traceback:
-            raise
-        print(f"bagwise: error: {_message(error)}", file=sys.stderr)
-        return 2
+    with Ending(arguments.traceback) as ending, unwinding_on_signals(), warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = _show_warning
+        from bagwise.files.limits import allow_unpacked
+
+        with allow_unpacked(arguments.max_unpacked):
+            ending.code = int(getattr(import_module(module), function)(arguments) or 0)
+    return ending.code
 
 
 def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
     """A warning as one line; where in the code it arose is no use to who types commands."""
     print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error).strip() or type(error).__name__
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -90,8 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"bagwise {__version__}")
     parser.set_defaults(traceback=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for add in (_fit, _predict, _evaluate, _compare, _reproduce, _demo, _datasets, _info):
+    for add in (_fit, _predict, _evaluate, _compare, _audit, _reproduce, _demo, _datasets, _info):
         add(commands)
+    add_label(commands, _command, _bag_options)
     add_vision(commands, _command)
     return parser
 
@@ -111,7 +94,23 @@ def _command(commands: Any, name: str, run: str, about: str, *examples: str) -> 
     command.set_defaults(run=f"bagwise.cli.{run}")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
     command.add_argument("--traceback", action="store_true", help="show where an error arose")
+    command.add_argument(
+        "--max-unpacked",
+        type=_gigabytes,
+        metavar="GB",
+        help="let one file unpack to this much (default: 20 times its size, at least 0.27 GB)",
+    )
     return command
+
+
+def _gigabytes(text: str) -> int:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"a number of gigabytes is needed; got {text!r}")
+    return int(value * 1e9)
 
 
 def _bag_options(command: Any, *, labels: str) -> None:
@@ -186,7 +185,7 @@ def _fit(commands: Any) -> None:
     )
     model = command.add_argument_group("model")
     model.add_argument(
-        "--model", default="vgpmil", metavar="NAME", help="which model (default: vgpmil)"
+        "--model", default="auto", metavar="NAME", help="which model (default: auto)"
     )
     model.add_argument(
         "--set",
@@ -210,25 +209,66 @@ def _predict(commands: Any) -> None:
         commands,
         "predict",
         "commands:predict",
-        "apply a saved model: bags.csv, instances.parquet and report.html",
+        "apply a saved model: tables of bags, instances and patients, and report.html",
         "bagwise predict model.bagwise --bags new/ --out results/",
         "bagwise predict model.bagwise --bags held_out/ --labels labels.csv --out results/",
+        "bagwise predict model.bagwise --bags new/ --min-sensitivity 0.95 --out results/",
     )
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="optional")
     command.add_argument("--images", metavar="NAME", help="dataset with a picture per instance")
-    _threshold(command)
+    command.add_argument(
+        "--geojson", action="store_true", help="also write geojson/, one file per bag for QuPath"
+    )
+    command.add_argument(
+        "--sheet",
+        action="store_true",
+        help="also write top_instances.png, the most probable pictures of each bag (--images)",
+    )
+    command.add_argument(
+        "--patients",
+        type=Path,
+        metavar="CSV",
+        help="patients of the bags: columns slide_id and patient_id (or --patient-column)",
+    )
+    command.add_argument(
+        "--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv"
+    )
+    group = command.add_argument_group("when a bag is called positive")
+    group.add_argument(
+        "--threshold", type=float, metavar="P", help="above this probability (default: 0.5)"
+    )
+    _goal_options(group, "of the cross-validated training bags")
+    command.add_argument(
+        "--spreadsheet-safe",
+        action="store_true",
+        help="put an apostrophe before names that a spreadsheet would run as a formula",
+    )
     _output_options(command, "folder to write")
 
 
-def _threshold(command: Any) -> None:
-    command.add_argument(
-        "--threshold",
-        type=float,
-        default=0.5,
-        metavar="P",
-        help="a bag is positive above this probability (default: 0.5)",
+def _goal_options(group: Any, where: str) -> None:
+    """What a threshold is chosen for; none of them asks for Youden's index."""
+    group.add_argument(
+        "--min-sensitivity", type=float, metavar="S", help=f"find at least this share {where}"
     )
+    group.add_argument(
+        "--min-specificity", type=float, metavar="S", help=f"spare at least this share {where}"
+    )
+    group.add_argument(
+        "--cost",
+        type=_costs,
+        metavar="MISS,ALARM",
+        help="make the sum of these costs smallest, such as 10,1",
+    )
+
+
+def _costs(text: str) -> tuple[float, float]:
+    try:
+        miss, alarm = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"costs are MISS,ALARM; got {text!r}") from error
+    return miss, alarm
 
 
 def _evaluate(commands: Any) -> None:
@@ -241,6 +281,8 @@ def _evaluate(commands: Any) -> None:
     )
     command.add_argument("model", type=Path, help="model file made by bagwise fit")
     _bag_options(command, labels="required")
+    group = command.add_argument_group("what the recommended threshold is for")
+    _goal_options(group, "of these bags")
 
 
 def _compare(commands: Any) -> None:
@@ -261,7 +303,7 @@ def _compare(commands: Any) -> None:
     )
     command.add_argument(
         "--models",
-        default="vgpmil,misvm,statistics",
+        default="auto,misvm,statistics",
         metavar="A,B,...",
         help="which models (default: vgpmil,misvm,statistics)",
     )
@@ -269,6 +311,25 @@ def _compare(commands: Any) -> None:
     command.add_argument("--seeds", type=int, default=1, help="repetitions (default: 1)")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     _output_options(command, "CSV with every fold's result", required=False)
+
+
+def _audit(commands: Any) -> None:
+    command = _command(
+        commands,
+        "audit",
+        "audit:audit",
+        "look for leaks: features that know the label, copies across folds, too good a score",
+        "bagwise audit --bags features/ --labels labels.csv",
+        "bagwise audit --bags features/ --labels labels.csv --patient-column patient --model misvm",
+    )
+    _bag_options(command, labels="required")
+    command.add_argument(
+        "--model", metavar="NAME", help="also shuffle labels and replace test bags for this model"
+    )
+    command.add_argument("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")
+    command.add_argument(
+        "--permutations", type=int, default=10, metavar="N", help="shufflings (default: 10)"
+    )
 
 
 def _reproduce(commands: Any) -> None:
@@ -281,7 +342,7 @@ def _reproduce(commands: Any) -> None:
         "bagwise reproduce musk --quick",
     )
     command.add_argument("names", nargs="*", help="experiments, or words of their names")
-    command.add_argument("--list", action="store_true", help="only list them")
+    command.add_argument("--list", action="store_true", help="only list them: paper, data, time")
     command.add_argument("--quick", action="store_true", help="fewer seeds and sets")
     command.add_argument("--fresh", action="store_true", help="run again what is complete")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

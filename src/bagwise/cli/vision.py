@@ -1,8 +1,7 @@
-"""The commands on images and videos: detect fit, detect predict, track."""
+"""The commands on images: detect fit, detect predict, detect evaluate."""
 
 from __future__ import annotations
 
-import csv
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy as np
 from rich.markup import escape
 
 from bagwise.cli.console import Printer
-from bagwise.files import check_output, new_file, new_folder
+from bagwise.files import check_output, new_folder
 from bagwise.files.tables import read_frame, require_columns
 
 
@@ -195,46 +194,6 @@ def _best_boxes(image: Any, boxes: Any, scores: Any, n_images: int) -> Any:
     order = np.argsort(scores, kind="stable")
     best[image[order]] = boxes[order]  # the last one written, the best, stays
     return best
-
-
-def run_track(arguments: Namespace) -> int:
-    """Follow a target through a video."""
-    from bagwise.vision.tracking import MIOTracker, track
-    from bagwise.vision.video import VideoWriter, frame_rate, read_frames
-
-    printer = Printer(arguments.json)
-    out = None if arguments.out is None else check_output(arguments.out, arguments.force)
-    table = None if arguments.csv is None else check_output(arguments.csv, arguments.force)
-    with printer.working("tracking"):
-        result = track(
-            read_frames(arguments.video), arguments.box, MIOTracker(random_state=arguments.seed)
-        )
-    if out is not None:
-        with new_file(out) as draft:
-            temporary = draft.with_suffix(out.suffix)
-            writer = VideoWriter(temporary, frame_rate(arguments.video))
-            try:
-                for frame, row in zip(
-                    read_frames(arguments.video), zip(*result, strict=True), strict=True
-                ):
-                    writer.write(frame, *row)
-                writer.close()
-                temporary.replace(draft)
-            finally:
-                writer.close()
-                temporary.unlink(missing_ok=True)
-        printer.say(f"wrote {escape(str(out))}")
-    if table is not None:
-        with new_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["frame", "x", "y", "w", "h", "found", "score"])
-            for i, (box, found, score) in enumerate(zip(*result, strict=True)):
-                rows.writerow([i, *(f"{v:g}" for v in box), int(found), f"{score:.4g}"])
-        printer.say(f"wrote {escape(str(table))}")
-    lost = int(np.sum(~result.found))
-    printer.say(f"{len(result.found)} frames; the target was lost in {lost} of them")
-    printer.result({"frames": len(result.found), "lost": lost, "boxes": result.boxes})
-    return 0
 
 
 def _image_set(arguments: Namespace) -> Any:

@@ -97,10 +97,62 @@ def add_detect_evaluate(command: Any) -> None:
 def add_track(command: Any) -> None:
     """Arguments of ``bagwise track``."""
     command.add_argument("video", type=Path, help="video file, or folder of frames")
-    command.add_argument("--box", type=parse_box, required=True, metavar="X,Y,W,H")
+    command.add_argument(
+        "--box",
+        type=parse_box,
+        action="append",
+        metavar="X,Y,W,H",
+        help="the target in the first frame; repeat for several (default: draw one on the screen)",
+    )
     command.add_argument("--out", type=Path, metavar="FILE", help="tracked video, .mp4 or .avi")
-    command.add_argument("--csv", type=Path, metavar="FILE", help="table of boxes and scores")
+    command.add_argument("--csv", type=Path, metavar="FILE", help="table of boxes, a row per frame")
+    command.add_argument("--mot", type=Path, metavar="FILE", help="table in MOT Challenge's format")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def add_ct(command: Any, what: str) -> None:
+    """Arguments of ``bagwise ct fit`` and ``bagwise ct predict``."""
+    if what == "predict":
+        command.add_argument("model", type=Path, help="model that ct fit wrote")
+    data = command.add_argument_group("data")
+    data.add_argument(
+        "--scans",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="DICOM files: a folder per scan, nested studies and series, or all in one folder",
+    )
+    data.add_argument(
+        "--labels",
+        type=Path,
+        required=what == "fit",
+        metavar="CSV",
+        help="RSNA's or CQ500's label file, or columns scan and one of 0 and 1 per class"
+        + ("" if what == "fit" else " (optional: adds the truth to the tables)"),
+    )
+    data.add_argument(
+        "--series",
+        metavar="TEXT",
+        help="take the series whose name contains this (default: slices nearest to 5 mm apart)",
+    )
+    data.add_argument(
+        "--skip-bad", action="store_true", help="leave out files and studies that cannot be used"
+    )
+    if what == "fit":
+        command.add_argument(
+            "--classes", metavar="A,B,...", help="which classes of the labels (default: all)"
+        )
+        command.add_argument(
+            "--features",
+            choices=("statistics", "attention"),
+            default="statistics",
+            help="statistics: computed per slice; attention: a network trained on them (torch)",
+        )
+        command.add_argument("--cv", type=int, metavar="K", help="estimate AUC by K-fold first")
+        command.add_argument("--seed", type=int, default=0)
+    where = "model to write" if what == "fit" else "folder to write"
+    command.add_argument("--out", type=Path, required=True, metavar="PATH", help=where)
     command.add_argument("--force", action="store_true", help="replace what is there")
 
 
@@ -114,7 +166,7 @@ def parse_box(text: str) -> tuple[float, float, float, float]:
 
 
 def add_vision(commands: Any, command: Callable[..., Any]) -> None:
-    """Add ``detect fit``, ``detect predict`` and ``track`` to the command line."""
+    """Add ``detect``, ``track`` and ``ct`` to the command line."""
     about = "find objects in images after training on image labels"
     detect = commands.add_parser("detect", help=about, description=f"{about.capitalize()}.")
     parts = detect.add_subparsers(dest="part", metavar="PART", required=True)
@@ -150,8 +202,33 @@ def add_vision(commands: Any, command: Callable[..., Any]) -> None:
         command(
             commands,
             "track",
-            "vision:run_track",
-            "follow a target through a video",
+            "track:run_track",
+            "follow targets through a video",
             "bagwise track video.mp4 --box 122,58,75,97 --out tracked.mp4",
+            "bagwise track frames/ --box 10,10,40,60 --box 90,12,38,61 --mot tracks.txt",
         )
+    )
+    about = "findings in CT scans and their slices after training on labels of scans"
+    ct = commands.add_parser("ct", help=about, description=f"{about.capitalize()}.")
+    parts = ct.add_subparsers(dest="part", metavar="PART", required=True)
+    add_ct(
+        command(
+            parts,
+            "fit",
+            "ct:run_ct_fit",
+            "train on folders of DICOM series and labels of scans",
+            "bagwise ct fit --scans CQ500/ --labels reads.csv --classes ICH,SDH --out ct.bagwise",
+            "bagwise ct fit --scans stage_2_train/ --labels stage_2_train.csv --out ct.bagwise",
+        ),
+        "fit",
+    )
+    add_ct(
+        command(
+            parts,
+            "predict",
+            "ct:run_ct_predict",
+            "probabilities of scans and slices: scans.csv, slices.csv and a page per class",
+            "bagwise ct predict ct.bagwise --scans new/ --out results/",
+        ),
+        "predict",
     )

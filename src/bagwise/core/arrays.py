@@ -6,16 +6,24 @@ precision; the NumPy path is plain NumPy in float64.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 from array_api_compat import is_torch_array
+from numpy.typing import NDArray
 from scipy.special import expit as _expit
 
-Array = Any
+# A NumPy array or a torch tensor: what is written against `namespace` works on both.
+Array: TypeAlias = Any
+# Instances as rows: an array, a tensor, a CSR matrix, or rows on disk with ``shape`` and slicing.
+Rows: TypeAlias = Any
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
 
 
-def namespace(x: Array) -> Any:
+def namespace(x: Array) -> ModuleType:
     """``torch`` for tensors, else ``numpy``."""
     if is_torch_array(x):
         import torch
@@ -72,14 +80,23 @@ def dot(a: Array, b: Array) -> float:
     return float(np.einsum("nm,nm->n", a, b).sum(dtype=np.float64))
 
 
-def to_numpy(x: Array) -> Array:
+def to_numpy(x: Array) -> Floats:
     """A NumPy array in float64 on the host."""
     if is_torch_array(x):
         x = x.detach().cpu().numpy()
     return np.asarray(x, dtype=np.float64)
 
 
-def concatenate(parts: Any) -> Array:
+def as_array(X: Rows) -> Array:
+    """Rows of any dense kind as one NumPy array of their own precision."""
+    if is_torch_array(X):
+        return X.detach().cpu().numpy()
+    if type(X) is np.ndarray:
+        return X
+    return np.array(X[0 : X.shape[0]])
+
+
+def concatenate(parts: Iterable[Array]) -> Array:
     """Join along the first axis."""
     parts = list(parts)
     if len(parts) == 1:
@@ -91,10 +108,17 @@ def concatenate(parts: Any) -> Array:
     return np.concatenate(parts)
 
 
-def host_rows(X: Array, rows: Array) -> Array:
+def host_rows(X: Rows, rows: Array) -> Floats:
     """Chosen rows as a NumPy array in float64, from wherever they live."""
     if is_torch_array(X):
         import torch
 
         X, rows = X[torch.as_tensor(rows, device=X.device)], slice(None)
     return to_numpy(X[rows])
+
+
+def torch_rows(X: Rows, device: object) -> Array:
+    """Rows as a float64 tensor on a device."""
+    import torch
+
+    return torch.as_tensor(X).to(device=device, dtype=torch.float64)

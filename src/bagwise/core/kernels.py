@@ -4,6 +4,8 @@
 squared distance. Distances come from one matrix product and are worked on in place, in blocks
 of rows that stay in cache; a kernel never makes an array larger than the [N, M] it returns.
 Learning happens in log-parameters (``theta``), so positivity needs no constraint.
+A scale may be left to the data: ``RBF("median")``, ``RBF("sqrt_dim")``, ``MultiScale()``. Such a
+kernel is a recipe; `Kernel.resolve` turns it into numbers before it is used.
 
 >>> import numpy as np
 >>> from bagwise.core.kernels import RBF, Constant
@@ -17,13 +19,14 @@ Learning happens in log-parameters (``theta``), so positivity needs no constrain
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bagwise.core.arrays import copy, dot, exp_over
+from bagwise.core.arrays import Array, Floats, copy, dot, exp_over
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -44,14 +47,37 @@ __all__ = [
     "Matern32",
     "Matern52",
     "MultiScale",
+    "OfMedian",
     "Product",
     "Stationary",
     "Sum",
+    "make_kernel",
     "median_sq_distance",
     "sq_distances",
 ]
 
-Array = Any
+
+@dataclass(frozen=True)
+class OfMedian:
+    """A length scale that follows the data: ``factor`` times the median distance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.kernels import RBF, OfMedian
+    >>> RBF(OfMedian(0.5), 4.0).resolve(np.array([[0.0], [4.0]]))
+    RBF(length_scale=2.0, variance=4.0)
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.factor) and self.factor > 0):
+            raise ValueError(f"OfMedian.factor must be positive and finite; got {self.factor!r}.")
+
+
+# A length scale: a number, one per feature, or what to take from the data.
+LengthScale = float | Sequence[float] | OfMedian | Literal["median", "sqrt_dim"]
 
 
 class Kernel:
@@ -84,6 +110,18 @@ class Kernel:
         """The same kernel with other log-parameters."""
         raise TypeError(f"{type(self).__name__} has no parameters of its own")
 
+    @property
+    def needs_distances(self) -> bool:
+        """Whether `resolve` must measure distances between instances."""
+        return False
+
+    def resolve(self, X: Floats) -> Kernel:
+        """The kernel with every scale that was left to the data taken from rows ``X`` [n, D].
+
+        Where it does not need distances, X may have no rows.
+        """
+        return self
+
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
         raise TypeError(f"{type(self).__name__} has no gradient of its own")
@@ -104,13 +142,21 @@ class _Leaf(Kernel):
 
     def __post_init__(self) -> None:
         for field in fields(cast(Any, self)):
-            value = _positive(getattr(self, field.name), f"{type(self).__name__}.{field.name}")
+            value = getattr(self, field.name)
+            if isinstance(value, str) and value == "median":
+                value = OfMedian()
+            if not _is_left_to_data(value):
+                value = _positive(value, f"{type(self).__name__}.{field.name}")
             # Frozen dataclasses are normalised once, here.
             object.__setattr__(self, field.name, value)
 
     @property
     def theta(self) -> Array:
         values = [getattr(self, f.name) for f in fields(cast(Any, self))]
+        if any(map(_is_left_to_data, values)):
+            raise ValueError(
+                f"{self!r} takes a scale from the data: call resolve(X) with some rows first."
+            )
         return np.log(np.concatenate([np.atleast_1d(v) for v in values]))
 
     def with_theta(self, theta: Array) -> Kernel:
@@ -144,7 +190,28 @@ class Stationary(_Leaf):
 
     @property
     def _scale(self) -> float | tuple[float, ...]:
-        return cast(Any, self).length_scale
+        scale = cast(Any, self).length_scale
+        return self.theta if _is_left_to_data(scale) else scale  # theta says what is missing
+
+    @property
+    def needs_distances(self) -> bool:
+        """Whether the length scale is a share of the median distance."""
+        return isinstance(cast(Any, self).length_scale, OfMedian)
+
+    def resolve(self, X: Floats) -> Kernel:
+        """The kernel with its length scale taken from the data, where it was left to them."""
+        scale = cast(Any, self).length_scale
+        if isinstance(scale, OfMedian):
+            median = float(np.sqrt(median_sq_distance(X)))
+            return cast(Kernel, replace(cast(Any, self), length_scale=scale.factor * median))
+        if isinstance(scale, str):
+            return cast(Kernel, replace(cast(Any, self), length_scale=float(np.sqrt(X.shape[1]))))
+        if isinstance(scale, tuple) and len(scale) != X.shape[1]:
+            raise ValueError(
+                f"length_scale must be a number or one per feature ({X.shape[1]}); got "
+                f"{len(scale)} of them."
+            )
+        return self
 
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
@@ -213,8 +280,10 @@ class RBF(Stationary):
 
     Parameters
     ----------
-    length_scale : float or sequence of float
-        l; one number, or one per feature (automatic relevance determination).
+    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian
+        l; one number, or one per feature (automatic relevance determination). "median" is the
+        median distance between instances, ``OfMedian(0.5)`` half of it, "sqrt_dim" the square
+        root of the number of features.
     variance : float
         v, the prior variance of the latent function.
 
@@ -226,7 +295,7 @@ class RBF(Stationary):
     [[0.1353]]
     """
 
-    length_scale: Any = 1.0
+    length_scale: LengthScale = 1.0
     variance: float = 1.0
 
     @staticmethod
@@ -239,7 +308,7 @@ class RBF(Stationary):
         return RBF._profile(s)
 
 
-def ARD(length_scale: Any, variance: float = 1.0) -> RBF:
+def ARD(length_scale: Sequence[float], variance: float = 1.0) -> RBF:
     """An RBF kernel with one length scale per feature.
 
     Examples
@@ -267,7 +336,7 @@ class Matern32(Stationary):
     [[0.4834]]
     """
 
-    length_scale: Any = 1.0
+    length_scale: LengthScale = 1.0
     variance: float = 1.0
 
     @staticmethod
@@ -297,7 +366,7 @@ class Matern52(Stationary):
     [[0.524]]
     """
 
-    length_scale: Any = 1.0
+    length_scale: LengthScale = 1.0
     variance: float = 1.0
 
     @staticmethod
@@ -329,8 +398,8 @@ class MultiScale(Stationary):
 
     Parameters
     ----------
-    median_sq : float
-        The typical squared distance, see `median_sq_distance`.
+    median_sq : float or "median"
+        The typical squared distance, see `median_sq_distance`; by default that of the data.
     variance : float
         v, the variance of the whole.
 
@@ -344,14 +413,25 @@ class MultiScale(Stationary):
     [16.0, 8.42, 4.66]
     """
 
-    median_sq: float = 1.0
+    median_sq: float | OfMedian | Literal["median"] = "median"
     variance: float = 16.0
 
     _chain: ClassVar[float] = 0.5  # log l = log(median_sq) / 2
 
     @property
     def _scale(self) -> float | tuple[float, ...]:
-        return float(np.sqrt(self.median_sq))
+        return float(np.exp(self.theta[0] / 2))
+
+    @property
+    def needs_distances(self) -> bool:
+        """Whether the typical distance is the data's."""
+        return isinstance(self.median_sq, OfMedian)
+
+    def resolve(self, X: Floats) -> Kernel:
+        """The kernel with the data's typical squared distance, where it was left to them."""
+        if not isinstance(self.median_sq, OfMedian):
+            return self
+        return replace(self, median_sq=self.median_sq.factor**2 * median_sq_distance(X))
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -465,6 +545,15 @@ class _Pair(Kernel):
     def theta(self) -> Array:
         return np.concatenate([self.left.theta, self.right.theta])
 
+    @property
+    def needs_distances(self) -> bool:
+        """Whether one of the two needs them."""
+        return self.left.needs_distances or self.right.needs_distances
+
+    def resolve(self, X: Floats) -> Kernel:
+        """Both kernels resolved."""
+        return type(self)(self.left.resolve(X), self.right.resolve(X))
+
     def with_theta(self, theta: Array) -> Kernel:
         theta = _check_theta(self, theta)
         n = len(self.left.theta)
@@ -551,6 +640,39 @@ class Product(_Pair):
         """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
         left = self.left.vjp_diag(X, g * self.right.diag(X))
         return np.concatenate([left, self.right.vjp_diag(X, g * self.left.diag(X))])
+
+
+# The one place where a kernel gets a name.
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "rbf": lambda: RBF("sqrt_dim"),
+    "matern32": lambda: Matern32("sqrt_dim"),
+    "matern52": lambda: Matern52("sqrt_dim"),
+    "multi-scale": MultiScale,
+    "linear": lambda: Linear() + Constant(),
+}
+
+
+def make_kernel(kernel: Kernel | str) -> Kernel:
+    """The kernel meant by a name, or the user's own, checked.
+
+    Examples
+    --------
+    >>> from bagwise.core.kernels import make_kernel
+    >>> make_kernel("rbf")
+    RBF(length_scale='sqrt_dim', variance=1.0)
+    """
+    if isinstance(kernel, str) and kernel in KERNELS:
+        return KERNELS[kernel]()
+    if isinstance(kernel, Kernel):
+        return kernel
+    raise ValueError(
+        f"kernel must be one of {list(KERNELS)} or a kernel object such as RBF('median', 16.0); "
+        f"got {kernel!r}."
+    )
+
+
+def _is_left_to_data(value: object) -> bool:
+    return isinstance(value, OfMedian) or (isinstance(value, str) and value == "sqrt_dim")
 
 
 def _full(X: Array, value: float, columns: int | None = None) -> Array:

@@ -24,6 +24,17 @@ class Platt(NamedTuple):
         """Calibrated log-odds of raw scores."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
 
+    def after(self, first: Platt) -> Platt:
+        """One map that does what ``first`` and then this one do.
+
+        Examples
+        --------
+        >>> from bagwise.core.platt import Platt
+        >>> Platt(2.0, 1.0).after(Platt(3.0, -1.0))
+        Platt(slope=6.0, intercept=-1.0)
+        """
+        return Platt(self.slope * first.slope, self.slope * first.intercept + self.intercept)
+
 
 def fit_platt(scores: Any, y: Any) -> Platt:
     """Fit the sigmoid by maximum likelihood with Platt's smoothed targets.

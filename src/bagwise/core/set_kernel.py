@@ -36,6 +36,21 @@ def set_kernel(
     return K
 
 
+def weighted_set_kernel(
+    X: Any, x_offsets: Any, x_weights: Any, Z: Any, z_offsets: Any, z_weights: Any, kernel: Any
+) -> Any:
+    """K[a, b] = sum of w_x w_z kernel(x, z) over x in set a and z in set b, shape (A, B)."""
+    rows = max(1, BLOCK_ENTRIES // max(1, Z.shape[0]))
+    K = np.zeros((len(x_offsets) - 1, len(z_offsets) - 1))  # [A, B]
+    owner = segments.index(x_offsets)
+    for start in range(0, X.shape[0], rows):
+        block = kernel(X[start : start + rows], Z) * z_weights  # [rows, N_z]
+        summed = np.add.reduceat(block, z_offsets[:-1], axis=1)  # no set is empty
+        summed *= x_weights[start : start + rows, None]
+        np.add.at(K, owner[start : start + rows], summed)
+    return K
+
+
 def set_self_kernel(X: Any, offsets: Any, kernel: InstanceKernel) -> Any:
     """The diagonal of `set_kernel` of the sets with themselves, shape (B,)."""
     out = np.empty(len(offsets) - 1)

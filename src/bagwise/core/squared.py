@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
-from bagwise.core.arrays import to_numpy
-
-Array = Any
+from bagwise.core.arrays import Array, to_numpy
 
 # Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
 _BLOCK = 32_768

@@ -11,7 +11,7 @@ from bagwise.datasets.bundled import (
     load_musk2,
     load_tiger,
 )
-from bagwise.datasets.ct import make_ct_folder
+from bagwise.datasets.ct import make_cq500_folder, make_ct_folder
 from bagwise.datasets.fetched import (
     NEWSGROUPS,
     data_home,
@@ -35,6 +35,7 @@ __all__ = [
     "load_musk1",
     "load_musk2",
     "load_tiger",
+    "make_cq500_folder",
     "make_ct_folder",
     "make_gaussian_bags",
     "make_two_concept_bags",

@@ -6,7 +6,9 @@ a folder in the user's cache. Files are verified by checksum before they are use
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.datasets.bunch import as_result
 from bagwise.datasets.bundled import bags_of_digits
-from bagwise.datasets.registry import CHECKSUMS
+from bagwise.datasets.layouts import read_annotated, read_sequence
+from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
 
 
 def _names(folder: str) -> tuple[str, ...]:
@@ -52,9 +55,8 @@ def _read(name: str, home: Path) -> dict[str, Any] | None:
     path = home / name
     if not path.is_file():
         return None
-    import pooch
-
-    found = pooch.file_hash(str(path))
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != CHECKSUMS[name]:
         raise ValueError(
             f"{path} is corrupt: its sha256 is {found}, expected {CHECKSUMS[name]}. "
@@ -64,12 +66,18 @@ def _read(name: str, home: Path) -> dict[str, Any] | None:
         return {key: stored[key] for key in stored.files}
 
 
-def _require(name: str, home: Path) -> dict[str, Any]:
-    arrays = _read(name, home)
+def _require(
+    name: str, home: Path, read_folder: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """The arrays of ``NAME.npz``, or of the public layout unpacked as the folder ``NAME/``."""
+    arrays = _read(f"{name}.npz", home)
+    if arrays is None and (home / name).is_dir():
+        arrays = read_folder(home / name)
     if arrays is None:
         raise FileNotFoundError(
-            f"{name} is not in the data home {home}. Put the file there, or point BAGWISE_DATA "
-            "or data_home= at the folder that has it."
+            f"{name}.npz is not in the data home {home}. Put the file there, or point BAGWISE_DATA "
+            f"or data_home= at the folder that has it. The set is public at {ADDRESSES[name]}: "
+            f"copy that folder to {home / name} and it is read from there."
         )
     return arrays
 
@@ -263,7 +271,8 @@ def _mnist(home: Path) -> tuple[Any, Any]:
 def fetch_tracking(name: str, *, data_home: str | os.PathLike[str] | None = None) -> Bunch:
     """A tracking sequence: gray ``frames`` (T, H, W) and boxes ``gt`` (T, 4) as x, y, w, h.
 
-    ``gt`` is NaN where a frame is not annotated; ``gt_valid`` says where it is.
+    ``gt`` is NaN where a frame is not annotated; ``gt_valid`` says where it is. Without the file
+    of the data home, a folder of that name in the layout of MILTrack or OTB is read.
 
     Parameters
     ----------
@@ -278,7 +287,7 @@ def fetch_tracking(name: str, *, data_home: str | os.PathLike[str] | None = None
     (462, 240, 320)
     """
     _check_name(name, TRACKING)
-    arrays = _require(f"tracking/{name}.npz", _home(data_home))
+    arrays = _require(f"tracking/{name}", _home(data_home), read_sequence)
     return Bunch(**arrays, DESCR=f"Tracking sequence {name}, research use.")
 
 
@@ -288,7 +297,8 @@ def fetch_detection(name: str, *, data_home: str | os.PathLike[str] | None = Non
     Returns a Bunch with ``jpeg`` (one bytes object per image), ``image_label`` (N, classes),
     ``boxes`` (one (n, 4) array of x, y, w, h per image), ``box_classes`` (one array per image),
     ``split`` ("train", "val" or "test" per image), ``image_id`` and ``class_names``. Boxes of
-    zero size are left out.
+    zero size are left out. Without the file of the data home, a folder of that name in the
+    layout of PASCAL VOC is read.
 
     Parameters
     ----------
@@ -304,7 +314,7 @@ def fetch_detection(name: str, *, data_home: str | os.PathLike[str] | None = Non
     364
     """
     _check_name(name, DETECTION)
-    a = _require(f"detection/{name}.npz", _home(data_home))
+    a = _require(f"detection/{name}", _home(data_home), read_annotated)
     n = len(a["image_id"])
     real = np.all(a["box_xywh"][:, 2:] > 0, axis=1)
     owner, boxes, classes = (a[k][real] for k in ("box_image", "box_xywh", "box_class"))

@@ -1,4 +1,14 @@
-"""Checksums (sha256) of the files a data home may hold."""
+"""What a data home may hold: checksums (sha256) of its files, and where the sets are public."""
+
+# The set, where it is public, and what to do with it.
+ADDRESSES = {
+    "newsgroups": "https://github.com/InkiInki/data (multi-instance/text-categorization); without "
+    "it equivalent sets are rebuilt from scikit-learn's fetch_20newsgroups",
+    "mnist": "https://www.openml.org/d/554; scikit-learn downloads it",
+    "tracking/david": "https://github.com/whluo/MILTracker_Matlab_Version (its folder david)",
+    "tracking/girl": "https://github.com/masa-nudt/KCFDP (its folder Girl)",
+    "detection/bccd": "https://github.com/Shenggan/BCCD_Dataset (its folder BCCD)",
+}
 
 CHECKSUMS = {
     "detection/animals.npz": "5ca31f6b2e9fdaa04df715a0d6cd1d995e3fb6023c502263fabce404ed88f796",

@@ -4,5 +4,6 @@ torch itself is imported when a network is first trained or used, never by impor
 """
 
 from bagwise.deep.attention import AttentionFeatures, AttentionMIL
+from bagwise.deep.pooling import DSMIL, MaxPoolingMIL, MeanPoolingMIL
 
-__all__ = ["AttentionFeatures", "AttentionMIL"]
+__all__ = ["DSMIL", "AttentionFeatures", "AttentionMIL", "MaxPoolingMIL", "MeanPoolingMIL"]

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, check_bags
 from bagwise.core import segments
 from bagwise.models.base import BagClassifier, TrainingData, two_columns
+from bagwise.models.execution import Execution, resolve
 
 _CONSTRAINTS: dict[str, Any] = {
     "backbone": [
@@ -35,7 +36,7 @@ _CONSTRAINTS: dict[str, Any] = {
     "max_epochs": [Interval(Integral, 1, None, closed="left")],
     "validation_fraction": [Interval(Real, 0, 1, closed="left")],
     "patience": [Interval(Integral, 1, None, closed="left")],
-    "device": [str],
+    "execution": "no_validation",  # `resolve` says what is wrong
     "mixed_precision": ["boolean"],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
@@ -60,7 +61,7 @@ class _AttentionBase(BaseEstimator):
         max_epochs: int = 40,
         validation_fraction: float = 0.15,
         patience: int = 6,
-        device: str = "cpu",
+        execution: Execution | str | None = None,
         mixed_precision: bool = False,
         random_state: Any = None,
         verbose: int = 0,
@@ -75,7 +76,7 @@ class _AttentionBase(BaseEstimator):
         self.max_epochs = max_epochs
         self.validation_fraction = validation_fraction
         self.patience = patience
-        self.device = device
+        self.execution = execution
         self.mixed_precision = mixed_precision
         self.random_state = random_state
         self.verbose = verbose
@@ -87,7 +88,7 @@ class _AttentionBase(BaseEstimator):
 
         from bagwise.deep import network as net
 
-        self._check_device(torch)
+        self._device()
         X = self._images(data.bags)
         rng = check_random_state(self.random_state)
         seed = int(rng.randint(2**31 - 1))
@@ -95,9 +96,7 @@ class _AttentionBase(BaseEstimator):
         # The caller's random stream is left as it was.
         with torch.random.fork_rng(devices=[]), _Progress(self) as report:
             torch.manual_seed(seed)
-            network = net.build(
-                X, self.backbone, self.n_features, self.attention_size, net.input_stats(X)
-            )
+            network = self._build(X, net.input_stats(X))
             network, history = net.train(
                 network, X, data.bags.offsets, data.y, held_out, self._options(net, seed, report)
             )
@@ -115,18 +114,16 @@ class _AttentionBase(BaseEstimator):
             self.batch_size,
             self.max_epochs,
             self.patience,
-            self.device,
+            self._device(),
             self.mixed_precision,
             seed,
             report,
         )
 
-    def _check_device(self, torch: Any) -> None:
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(
-                f"device={self.device!r} was asked for, but torch sees no GPU on this machine; "
-                "use device='cpu'."
-            )
+    def _device(self) -> str:
+        """The torch device to work on; a missing GPU is an error."""
+        execution = resolve(self.execution).restricted(("device",), type(self).__name__)
+        return execution.torch_device(None) or "cpu"
 
     def _images(self, bags: Bags) -> Any:
         from bagwise.deep.network import as_images
@@ -152,18 +149,22 @@ class _AttentionBase(BaseEstimator):
             X = X.reshape(len(X), -1)
         return X
 
+    def _build(self, X: Any, stats: Any = None) -> Any:
+        """An untrained network for instances like ``X``, which standardises by ``stats``."""
+        from bagwise.deep.network import build
+
+        return build(X, self.backbone, self.n_features, self.attention_size, stats)
+
     def _network(self, X: Any) -> Any:
         """The trained network, rebuilt from its weights."""
         from safetensors.torch import load
-
-        from bagwise.deep.network import build
 
         if X.shape[1:] != tuple(self.instance_shape_):
             raise ValueError(
                 f"instances have shape {X.shape[1:]}; the network was trained on "
                 f"{tuple(self.instance_shape_)}."
             )
-        network = build(X[:1], self.backbone, self.n_features, self.attention_size)
+        network = self._build(X[:1])
         network.load_state_dict(load(self.weights_))
         return network.eval()
 
@@ -189,7 +190,7 @@ class _AttentionBase(BaseEstimator):
 
         X = self._images(bags)
         network = self._network(X)
-        return network, instance_features(network, X, self.device)
+        return network, instance_features(network, X, self._device())
 
 
 class AttentionFeatures(_AttentionBase, TransformerMixin):
@@ -211,8 +212,9 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
     validation_fraction, patience
         Share of the training bags held out for early stopping, and epochs to wait. These bags
         also keep models that come after in a pipeline from being too sure; see `fit_transform`.
-    device : str
-        "cpu", "cuda", ...; a missing GPU is an error.
+    execution : Execution or {"cpu", "cuda"}, optional
+        Where the network runs; see `Execution`, of which ``device`` counts here. A missing GPU is
+        an error.
     mixed_precision : bool
         bfloat16 in the backbone.
     random_state : int, RandomState or None

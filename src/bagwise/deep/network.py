@@ -138,7 +138,13 @@ def as_images(X: Any, image_shape: tuple[int, ...] | None) -> Any:
 def build(
     example: Any, backbone: Any, n_features: int, attention_size: int, stats: Any = None
 ) -> AttentionNetwork:
-    """An untrained network for instances shaped like ``example``."""
+    """An untrained attention network for instances shaped like ``example``."""
+    body = build_backbone(example, backbone, n_features, stats)
+    return AttentionNetwork(body, n_features, attention_size)
+
+
+def build_backbone(example: Any, backbone: Any, n_features: int, stats: Any = None) -> nn.Module:
+    """What turns instances shaped like ``example`` into features, standardising first."""
     mean, std = stats if stats is not None else _unit_stats(example)
     if isinstance(backbone, nn.Module):
         body: nn.Module = copy.deepcopy(backbone)
@@ -154,7 +160,7 @@ def build(
         body = small_cnn(example.shape[1], n_features)
     else:
         body = small_mlp(example.shape[1], n_features)
-    return AttentionNetwork(nn.Sequential(Standardise(mean, std), body), n_features, attention_size)
+    return nn.Sequential(Standardise(mean, std), body)
 
 
 def _unit_stats(example: Any) -> tuple[Any, Any]:

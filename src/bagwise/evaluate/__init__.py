@@ -6,6 +6,7 @@ from bagwise.evaluate.assumptions import (
     make_multi_concept_bags,
     make_single_concept_bags,
 )
+from bagwise.evaluate.audit import Audit, Finding, audit, best_epoch_gain
 from bagwise.evaluate.boxes import (
     box_iou,
     centre_error,
@@ -15,6 +16,7 @@ from bagwise.evaluate.boxes import (
     tracking_success,
 )
 from bagwise.evaluate.comparison import Comparison, corrected_resampled_t, wilcoxon_p
+from bagwise.evaluate.cross_validation import Fold, HeldOut, cross_validate
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
     average_precision,
@@ -27,31 +29,56 @@ from bagwise.evaluate.metrics import (
 )
 from bagwise.evaluate.protocols import (
     BagFolds,
+    FixedSplits,
     GroupFolds,
     Nested,
     PublishedFolds,
     Split,
     check_model,
 )
+from bagwise.evaluate.ranking import Ranking, rank_models
 from bagwise.evaluate.run import compare
+from bagwise.evaluate.thresholds import (
+    Goal,
+    Proportion,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    proportion,
+    rates_at,
+)
 
 __all__ = [
     "METRIC_NAMES",
+    "Audit",
     "BagFolds",
     "Comparison",
+    "Finding",
+    "FixedSplits",
+    "Fold",
+    "Goal",
     "GroupFolds",
+    "HeldOut",
     "Nested",
+    "Proportion",
     "PublishedFolds",
+    "Ranking",
+    "Rates",
     "Split",
+    "audit",
     "average_precision",
     "bag_metrics",
+    "best_epoch_gain",
     "box_iou",
     "centre_error",
     "check_mil",
     "check_model",
+    "choose_threshold",
     "compare",
     "corloc",
     "corrected_resampled_t",
+    "cross_fitted_rates",
+    "cross_validate",
     "detection_ap",
     "detection_curve",
     "expected_calibration_error",
@@ -60,6 +87,9 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "proportion",
+    "rank_models",
+    "rates_at",
     "reliability_curve",
     "score_predictions",
     "tracking_success",

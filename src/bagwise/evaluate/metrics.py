@@ -313,7 +313,8 @@ def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
     for code, name in enumerate(model.classes_):
         codes[labels == name] = code
     if not (codes >= 0).any():
-        raise ValueError(f"no instance label is one of the classes {list(model.classes_)}.")
+        names = np.asarray(model.classes_).tolist()
+        raise ValueError(f"no instance label is one of the classes {names}.")
     return codes
 
 
@@ -324,9 +325,8 @@ def class_codes(y: Any, classes: Any) -> Any:
         raise ValueError(f"two classes are needed; the model has {len(classes)}.")
     unknown = np.setdiff1d(y, classes)
     if len(unknown):
-        raise ValueError(
-            f"label {unknown.tolist()[0]!r} is not one of the classes {list(classes)}."
-        )
+        names = np.asarray(classes).tolist()
+        raise ValueError(f"label {unknown.tolist()[0]!r} is not one of the classes {names}.")
     return (y == classes[1]).astype(int)
 
 

@@ -178,6 +178,33 @@ class PublishedFolds(_Plain):
 
 
 @dataclass(frozen=True)
+class FixedSplits(_Plain):
+    """Splits made elsewhere, as they are.
+
+    Parameters
+    ----------
+    made : tuple of Split
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import FixedSplits, Split
+    >>> bags, y = make_gaussian_bags(n_bags=4, random_state=0, return_X_y=True)
+    >>> protocol = FixedSplits((Split(0, 0, train=[0, 1, 2], test=[3]),))
+    >>> next(protocol.splits(bags, y)).test
+    [3]
+    """
+
+    made: tuple[Split, ...]
+
+    def splits(
+        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+    ) -> Iterator[Split]:
+        """The splits."""
+        return iter(self.made)
+
+
+@dataclass(frozen=True)
 class Nested:
     """Choose hyperparameters by cross-validation inside every training fold.
 
@@ -305,9 +332,10 @@ def check_split(split: Split, n_bags: int, y: Any, groups: Any = None) -> None:
 
 
 def _check_folds(y: Any, n_splits: int) -> None:
-    smallest = int(np.unique(y, return_counts=True)[1].min())
-    if smallest < n_splits:
+    classes, counts = np.unique(y, return_counts=True)
+    if not 2 <= n_splits <= counts.min():
+        rarest = classes[int(np.argmin(counts))]
         raise ValueError(
-            f"{n_splits} folds need at least {n_splits} bags of each class; "
-            f"the smaller class has {smallest}."
+            f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of each "
+            f"class; class {rarest!s} has {counts.min()}."
         )

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone
 
 from bagwise.bags import check_bags
 from bagwise.evaluate.comparison import Comparison
-from bagwise.evaluate.measure import Measure
-from bagwise.evaluate.metrics import (
-    METRIC_NAMES,
-    class_codes,
-    instance_codes,
-    predict_all,
-    score_predictions,
-)
+from bagwise.evaluate.cross_validation import check_lengths, fit_fold
+from bagwise.evaluate.metrics import METRIC_NAMES
 from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
 from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
 
@@ -152,73 +143,29 @@ def _run(
 def _fit_and_score(
     job: _Job, protocol: EvaluationProtocol, metrics: tuple[str, ...]
 ) -> dict[str, Any]:
-    """One fit. Nothing of the test bags is touched before the model is fitted."""
-    split, data = job.split, job.data
+    """One fit as a record of the results file."""
+    data, names = job.data, {"name": job.name, "data": job.data.name}
     y = np.asarray(data.y)
-    groups = None if data.groups is None else np.asarray(data.groups)[split.train]
-    model = _seeded(job.model, split.seed)
-    model = protocol.prepare(job.name, model, split.seed, y[split.train], groups)
-    with _named(job), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train = data.bags[split.train]
-        with Measure() as fit:
-            model.fit(train, y[split.train])
-        # A search hides the _instances methods; its winner has them.
-        model = getattr(model, "best_estimator_", model)
-        with Measure() as predict:
-            made = _predict(model, data.bags[split.test], y[split.test])
+    fold = fit_fold(job.model, data.bags, y, job.split, protocol, data.groups, **names)
     record = {
         "key": job.key,
         "model": job.name,
         "data": data.name,
-        "seed": split.seed,
-        "fold": split.fold,
-        "n_train": len(split.train),
-        "n_test": len(split.test),
-        "fit_seconds": fit.seconds,
-        "predict_seconds": predict.seconds,
-        "peak_mb": fit.peak_mb,
-        "warnings": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
-        "test": np.asarray(split.test),
-        **made,
+        "seed": job.split.seed,
+        "fold": job.split.fold,
+        "n_train": len(job.split.train),
+        "n_test": len(job.split.test),
+        "fit_seconds": fold.fit_seconds,
+        "predict_seconds": fold.predict_seconds,
+        "peak_mb": fold.peak_mb,
+        "warnings": fold.warnings,
+        "test": np.asarray(job.split.test),
     }
-    for level in ("bags", "instances"):
-        if made[level] is not None:
-            record[f"{level}_metrics"] = score_predictions(**made[level], metrics=metrics)
+    for level, made in (("bags", fold.bags), ("instances", fold.instances)):
+        record[level] = None if made is None else made._asdict()
+        if made is not None:
+            record[f"{level}_metrics"] = made.metrics(metrics)
     return record
-
-
-def _predict(model: Any, bags: Any, y: Any) -> dict[str, Any]:
-    """Everything metrics read, for bags and, where labels and methods exist, for instances."""
-    truth = class_codes(y, model.classes_)
-    made: dict[str, Any] = {"bags": {"y": truth, **predict_all(model, bags)}, "instances": None}
-    if bags.instance_labels is not None and hasattr(model, "predict_instances"):
-        truth = instance_codes(model, bags)
-        outputs = {"y": truth, **predict_all(model, bags, "_instances")}
-        known = truth >= 0
-        made["instances"] = {k: None if v is None else v[known] for k, v in outputs.items()}
-    return made
-
-
-def _seeded(model: Any, seed: int) -> Any:
-    """A clone whose open seeds are set."""
-    model = clone(model)
-    params = model.get_params(deep=True)
-    free = [k for k in params if k.split("__")[-1] == "random_state" and params[k] is None]
-    return model.set_params(**dict.fromkeys(free, seed))
-
-
-@contextmanager
-def _named(job: _Job) -> Iterator[None]:
-    """Says which fit failed; the error itself is untouched."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(
-            f"while fitting {job.name!r} on {job.data.name!r}, "
-            f"seed {job.split.seed}, fold {job.split.fold}"
-        )
-        raise
 
 
 def _as_models(models: Any) -> dict[str, Any]:
@@ -230,7 +177,7 @@ def _as_models(models: Any) -> dict[str, Any]:
         names = [models] if isinstance(models, str) else list(models)
         names = list(MODELS) if names == ["all"] else names
         # No seed yet: the repetition's seed is filled in.
-        named = {name: make_model(name, random_state=None) for name in names}
+        named = {name: make_model(name) for name in names}
     if not named:
         raise ValueError("at least one model is needed; got none.")
     return named
@@ -262,10 +209,7 @@ def _as_dataset(name: str, data: Any) -> Dataset:
         groups, folds = getattr(data, "groups", None), getattr(data, "published_folds", None)
     y = np.asarray(y)
     bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="compare")
-    if len(y) != len(bags):
-        raise ValueError(f"data {name!r}: got {len(y)} labels for {len(bags)} bags.")
-    if groups is not None and len(groups) != len(bags):
-        raise ValueError(f"data {name!r}: got {len(groups)} groups for {len(bags)} bags.")
+    check_lengths(f"data {name!r}", len(bags), y, groups)
     return Dataset(name, bags, y, groups, folds)
 
 

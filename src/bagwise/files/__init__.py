@@ -6,6 +6,12 @@ and raised once, as `BadFilesError`, naming every file.
 """
 
 from bagwise.files.concat import concat_bags
+from bagwise.files.geojson import patch_sizes, read_geojson, write_geojson
+from bagwise.files.label_studio import (
+    label_studio_config,
+    read_label_studio,
+    write_label_studio,
+)
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
 from bagwise.files.mapped import MappedRows, map_rows_of, read_plainly
 from bagwise.files.problems import BadFilesError, Problem
@@ -25,13 +31,19 @@ __all__ = [
     "Training",
     "check_output",
     "concat_bags",
+    "label_studio_config",
     "map_rows_of",
     "new_file",
     "new_folder",
+    "patch_sizes",
     "read_bags",
+    "read_geojson",
     "read_instance_labels",
+    "read_label_studio",
     "read_labels",
     "read_plainly",
     "read_training",
     "scan_bags",
+    "write_geojson",
+    "write_label_studio",
 ]

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+import lzma
+import re
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+# What the libraries raise on a damaged or crafted file.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ImportError,
+    AssertionError,
+    ArithmeticError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    MemoryError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+# Longer lists than this are summarised, with this many examples of each kind.
+_LISTED, _EXAMPLES = 20, 3
 
 
 @dataclass(frozen=True)
@@ -28,6 +57,8 @@ class Problem:
 class BadFilesError(ValueError):
     """Files or labels that cannot be used; ``problems`` has all of them.
 
+    The message lists up to twenty problems and summarises more, kind by kind.
+
     Examples
     --------
     >>> from bagwise.files import BadFilesError, Problem
@@ -37,10 +68,42 @@ class BadFilesError(ValueError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        lines = [str(problem) for problem in self.problems]
-        if len(lines) > 1:
-            lines = [f"{len(lines)} problems:", *(f"  {line}" for line in lines)]
+        lines = list_problems(self.problems)
+        if len(self.problems) > 1:
+            lines = [f"{len(self.problems)} problems:", *(f"  {line}" for line in lines)]
         super().__init__("\n".join(lines))
+
+
+def list_problems(problems: Sequence[Problem]) -> list[str]:
+    """A line per problem, or per kind of problem where there are more than twenty.
+
+    Problems are of one kind when their sentences differ only in numbers and quoted names.
+
+    Examples
+    --------
+    >>> from bagwise.files.problems import Problem, list_problems
+    >>> list_problems([Problem(f"{i}.h5", f"has {i} features") for i in range(600)])
+    ['600 like this: 0.h5: has 0 features (also 1.h5, 2.h5, ...)']
+    """
+    if len(problems) <= _LISTED:
+        return [str(problem) for problem in problems]
+    kinds: dict[str, list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault(re.sub(r"\d+|'[^']*'", "#", problem.what), []).append(problem)
+    lines = [_describe_kind(alike) for alike in kinds.values()]
+    if len(lines) > _LISTED:
+        lines = [*lines[:_LISTED], f"and {len(lines) - _LISTED} other kinds of problems"]
+    return lines
+
+
+def _describe_kind(alike: list[Problem]) -> str:
+    first, *others = alike
+    if not others:
+        return str(first)
+    # The same file may be named for each bag it lacks; its other sentences tell them apart.
+    named = [p.path if p.path != first.path else p.what for p in others[: _EXAMPLES - 1]]
+    more = ", ..." if len(others) >= _EXAMPLES else ""
+    return f"{len(alike)} like this: {first} (also {', '.join(named)}{more})"
 
 
 def bad_file(path: object, what: str) -> BadFilesError:

@@ -6,6 +6,7 @@ TRIDENT does (``features_{encoder}/{slide}.h5``, possibly one level further down
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import BadFilesError, Problem, bad_file, one_line
+from bagwise.files.limits import check_unpacked, check_zip
+from bagwise.files.problems import UNREADABLE, BadFilesError, Problem, bad_file, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
 from bagwise.files.tables import read_table
 
@@ -27,15 +29,6 @@ _IN_MEMORY = 512 * 2**20
 _SCAN_ROWS = 16_384
 # Instance-aligned arrays that become columns of the bags.
 _COLUMNS = ("coords", "instance_labels", "images")
-# What the libraries raise on a file that is not what its name says.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    RuntimeError,
-    EOFError,
-    zipfile.BadZipFile,
-)
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -202,7 +195,7 @@ def _from_folder(
             continue
         try:
             scanned.append(_scan(file, names))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             problems.append(Problem(str(file), _explain(error)))
     scanned, odd = _agree(scanned)
     problems += odd
@@ -273,8 +266,13 @@ def _scan(file: Path, names: Names) -> _Scanned:
     """Check one file through and through; raises with the reason when it cannot be used."""
     if file.is_dir():
         raise ValueError("is a folder, not a file")
-    if file.stat().st_size == 0:
+    size = file.stat().st_size
+    if not file.is_file():
+        raise ValueError("is a pipe, a device or another special file, not a file of numbers")
+    if size == 0:
         raise ValueError("is empty (0 bytes)")
+    if zipfile.is_zipfile(file):
+        check_zip(file, size)
     arrays = open_arrays(file)
     try:
         key = "" if "" in arrays else names.features
@@ -282,9 +280,10 @@ def _scan(file: Path, names: Names) -> _Scanned:
             raise ValueError(f"has no dataset {key!r}; it has {sorted(map(str, arrays)) or 'none'}")
         features = arrays[key]
         nested = _check_shape(features)
+        _check_claim(features, size)
         rows, width = features.shape[-2:]
         _check_finite(features, nested)
-        coords = _column(arrays, names.coords, rows)
+        coords = _column(arrays, names.coords, rows, size)
         if coords is not None and (coords.ndim != 2 or coords.shape[1] not in (2, 3)):
             raise ValueError(f"{names.coords!r} must be N x 2; got shape {coords.shape}")
         return _Scanned(
@@ -294,8 +293,8 @@ def _scan(file: Path, names: Names) -> _Scanned:
             _float_dtype(features.dtype),
             coords,
             _patch_size(arrays[names.coords]) if coords is not None else None,
-            _column(arrays, names.instance_labels, rows),
-            _column(arrays, names.images, rows) if names.images else None,
+            _column(arrays, names.instance_labels, rows, size),
+            _column(arrays, names.images, rows, size) if names.images else None,
         )
     finally:
         close(arrays)
@@ -332,11 +331,20 @@ def _check_finite(features: Any, nested: bool) -> None:
             )
 
 
-def _column(arrays: Any, name: str, rows: int) -> Any:
+def _check_claim(array: Any, size_on_disk: int) -> None:
+    """Refuse an array that claims more bytes than its file can honestly hold."""
+    check_unpacked(math.prod(array.shape) * array.dtype.itemsize, size_on_disk)
+
+
+def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Any:
     """An optional instance-aligned array of a file, without a leading axis of one."""
     if name not in arrays:
         return None
-    column = np.asarray(arrays[name])
+    stored = arrays[name]
+    if not hasattr(stored, "shape") or not hasattr(stored, "dtype"):
+        raise ValueError(f"{name!r} is not an array")
+    _check_claim(stored, size_on_disk)
+    column = np.asarray(stored)
     if column.ndim >= 2 and column.shape[0] == 1 and column.shape[1] == rows:
         column = column[0]
     if column.shape[:1] != (rows,):

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.files.hdf5 import H5Arrays
+from bagwise.files.problems import UNREADABLE
 from bagwise.files.virtual import VirtualRows
 
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
@@ -37,10 +39,7 @@ def open_arrays(path: str | Path) -> Arrays:
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix in (".h5", ".hdf5"):
-        import h5py
-
-        # Locks are for writers; on network drives they fail even for readers.
-        return h5py.File(path, "r", locking=False)
+        return H5Arrays(path)
     if suffix == ".npz":
         return np.load(path, allow_pickle=False)
     if suffix == ".npy":
@@ -58,7 +57,7 @@ def _open_torch(path: Path) -> Arrays:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, *UNREADABLE) as error:
         raise ValueError("is not a file of plain tensors; nothing in it was executed") from error
     if isinstance(content, torch.Tensor):
         content = {"": content}
@@ -106,7 +105,7 @@ class _OpenFiles:
             arrays = open_arrays(path)
             if Path(path).suffix.lower() == ".npz":  # would be unpacked anew at every slice
                 arrays = dict(arrays)
-        except (OSError, ValueError) as error:
+        except UNREADABLE as error:
             raise ValueError(f"{path}: can no longer be read: {error}") from error
         self._open[key] = arrays
         while len(self._open) > _MAX_OPEN:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import bad_file, check_file, one_line
+from bagwise.files.limits import check_table
+from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
 
 
 class Table(NamedTuple):
@@ -26,6 +27,7 @@ def read_frame(path: str | Path, text: Sequence[str] | None = None) -> Any:
     path = Path(path)
     check_file(path)
     try:
+        check_table(path)
         if path.suffix.lower() == ".parquet":
             frame = pd.read_parquet(path)
             for column in frame.columns if text is None else set(text) & set(frame.columns):
@@ -43,7 +45,7 @@ def read_frame(path: str | Path, text: Sequence[str] | None = None) -> Any:
         raise bad_file(path, what) from error
     except pd.errors.EmptyDataError as error:
         raise bad_file(path, "has no columns") from error
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's own errors derive from these
+    except UNREADABLE as error:  # pandas' and pyarrow's own errors derive from these
         raise bad_file(path, f"cannot be read: {one_line(error)}") from error
 
 

@@ -20,6 +20,7 @@ def check_output(path: str | Path, force: bool = False, holds: Collection[str] =
     """Refuse an output that exists (unless ``force``) or cannot be written, before any work.
 
     A folder is replaced only if all it holds is named in ``holds``: never somebody's own files.
+    A symbolic link, a device or another special file is never replaced.
 
     Examples
     --------
@@ -30,6 +31,7 @@ def check_output(path: str | Path, force: bool = False, holds: Collection[str] =
     bagwise.files.problems.BadFilesError: ...: exists already; ...
     """
     path = Path(path)
+    _refuse_special(path)
     if path.exists() and not force:
         raise bad_file(path, "exists already; pass --force to replace it")
     if path.is_dir():
@@ -60,6 +62,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
+    _refuse_special(path)
     with _said_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
@@ -90,6 +93,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     ['bags.csv']
     """
     path = Path(path)
+    _refuse_special(path)
     with _said_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -123,6 +127,14 @@ def _swap(draft: Path, path: Path) -> None:
             raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse a place that is neither free, nor a plain file, nor a folder."""
+    if path.is_symlink():
+        raise bad_file(path, "is a symbolic link and is not replaced; name the place itself")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise bad_file(path, "is a device or another special file and is not replaced")
 
 
 @contextmanager

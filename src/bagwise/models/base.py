@@ -7,15 +7,23 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
+from bagwise.core.arrays import Array, as_array
+
+# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
+BagsLike = Bags | Sequence[Array] | Array
+InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
+RandomState = int | np.random.RandomState | None
 
 
 class TrainingData(NamedTuple):
@@ -35,6 +43,9 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     _accept_sparse: ClassVar[bool] = False
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
+    # Whether the model works on rows where they are: on disk in chunks, tensors on their device.
+    # For all others the rows become one NumPy array, so that every kind gives the same numbers.
+    _keeps_rows: ClassVar[bool] = False
 
     def _validate_fit(self, bags: Any, y: Any, instance_labels: Any = None) -> TrainingData:
         """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
@@ -84,13 +95,17 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         return self._check_bags(bags, n_features=self.n_features_in_)
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
-        return check_bags(
+        checked = check_bags(
             bags,
             n_features=n_features,
             accept_sparse=self._accept_sparse,
             allow_nd=self._allow_nd,
             estimator=type(self).__name__,
         )
+        if self._keeps_rows or sp.issparse(checked.instances):
+            return checked
+        rows = as_array(checked.instances)
+        return checked if rows is checked.instances else checked.with_instances(rows)
 
     def _check_labels(self, bags: Bags, y: Any) -> Any:
         if y is None:
@@ -122,15 +137,6 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         """Label of each bag, shape (n_bags,)."""
         scores = self.decision_function(bags)
         return self.classes_[np.asarray(scores > 0, dtype=int)]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a stored model; parameters that came later take their defaults."""
-        super().__setstate__(state)
-        for kind in type(self).__mro__:
-            if "__init__" in vars(kind) and kind is not object:
-                for name, parameter in inspect.signature(vars(kind)["__init__"]).parameters.items():
-                    if parameter.default is not parameter.empty and name not in vars(self):
-                        setattr(self, name, parameter.default)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -62,14 +62,20 @@ class CalibratedClassifier(BagClassifier):
         labels = bags.split(self._label_names(known))
         scores = np.full(len(bags), np.nan)
         for train, test in self._inner_splits(y):
-            model = clone(self).set_params(probability=False)
+            # The bags of ``data`` are scaled already, where the model scales.
+            scaled = {"scale": None} if "scale" in self.get_params() else {}
+            model = clone(self).set_params(probability=False, **scaled)
             given = [labels[i] for i in train] if (known >= 0).any() else None
             model.fit(bags[train], self.classes_[y[train]], instance_labels=given)
             scores[test] = model.decision_function(bags[test])
+        return self._complete(scores)
+
+    def _complete(self, scores: Any) -> Any:
+        """The held-out scores, or an error where a bag has none."""
         if np.isnan(scores).any():
             raise ValueError(
                 "cv must put every bag into one test fold, so that each has a held-out score; "
-                f"{int(np.isnan(scores).sum())} of {len(bags)} bags were in none."
+                f"{int(np.isnan(scores).sum())} of {len(scores)} bags were in none."
             )
         return scores
 

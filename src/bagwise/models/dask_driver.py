@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import Any, NamedTuple
 
-from bagwise.models.drivers import Sum, in_order
+from bagwise.models.drivers import RunningSum, in_order
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
@@ -80,7 +80,7 @@ class Dask:
                 home, work = next(homes), (_call, shared, part)
             held.append(Held(self.client.submit(*work, **_at(home)), home))
         results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
-        for result in self._added(results) if isinstance(receive, Sum) else results:
+        for result in self._added(results) if isinstance(receive, RunningSum) else results:
             receive(result.result())
         return held
 

@@ -16,9 +16,11 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import softmax
+from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import constrained, dirichlet, rules, segments
@@ -26,15 +28,18 @@ from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import Posterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import InstanceClassifier, TrainingData
+from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
-from bagwise.models.drivers import DRIVERS, Driver, Serial, Threads, make_driver
+from bagwise.models.drivers import Driver, Serial, Threads
+from bagwise.models.execution import Execution, resolve
+from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import Scale
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
 
 
-class DPMIL(InstanceClassifier):
+class DPMIL(ScalesFeatures, InstanceClassifier):
     """Dirichlet-process mixtures that name the positive instances and show their clusters.
 
     Each class is a mixture of Gaussians with a stick-breaking prior on its weights, so that
@@ -68,8 +73,13 @@ class DPMIL(InstanceClassifier):
         Inverse of the Wishart prior's scale: (n_features, n_features), or (n_features,) where
         diagonal, or a number times the identity. Default: the covariance of the training
         instances. ``covariance_floor`` is added to it either way.
-    bag_rule : {"noisy-or", "max"}
+    bag_rule : {"max", "noisy-or"}
         How the instances' probabilities become that of their bag.
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
+    n_dimensions : int, float or None
+        Reduce the scaled features by principal components to so many, or to so large a share of
+        their variance: full covariances need few dimensions. None keeps the features.
     calibrate : bool
         Platt-scale the instance log-odds, so that the bags they make by ``bag_rule`` fit the
         labels of bags that were left out. One monotone map per class: instances keep their
@@ -86,11 +96,9 @@ class DPMIL(InstanceClassifier):
         instance for its bag's class and ``n_components`` k-means clusters per class. Further
         starts take fewer clusters, the last a single one, and every second start takes only one
         instance per positive bag for positive: the one least like the negative bags.
-    n_jobs : int, optional
-        Threads over blocks of bags.
-    driver : {"serial", "threads", "dask"} or driver object, optional
-        Where the work over instances runs. Default: the active Dask client where there is one,
-        else threads if ``n_jobs`` asks for them. The result is the same.
+    execution : Execution or {"serial", "threads", "dask"}, optional
+        Where the work over instances runs; see `Execution`, of which ``n_jobs`` and ``driver``
+        count here. The result is the same.
     random_state : int, RandomState or None
         Seed of k-means.
     verbose : bool
@@ -111,6 +119,8 @@ class DPMIL(InstanceClassifier):
         With ``calibrate``, the map of each class but the background.
     instance_labels_ : array of shape (n_instances,)
         The class inferred for each training instance.
+    components_ : PCA or None
+        The reduction of the scaled features; clusters are described after it.
     bound_, bounds_ : float and array
         The lower bound at the end, and after every iteration.
     n_iter_, converged_ : int and bool
@@ -126,7 +136,8 @@ class DPMIL(InstanceClassifier):
     """
 
     _multi_class = True
-    platt_: tuple[Platt, ...] | None = None  # also of models stored before there was one
+    _keeps_rows = True
+    platt_: tuple[Platt, ...] | None
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "concentration": [Interval(Real, 0, None, closed="neither")],
@@ -142,8 +153,13 @@ class DPMIL(InstanceClassifier):
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [None, Integral],
-        "driver": [None, StrOptions(set(DRIVERS)), HasMethods(["map", "sweep"])],
+        "n_dimensions": [
+            None,
+            Interval(Integral, 1, None, closed="left"),
+            Interval(Real, 0, 1, closed="neither"),
+        ],
+        "execution": "no_validation",  # `resolve` says what is wrong
+        **ScalesFeatures._scale_constraints,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -159,14 +175,15 @@ class DPMIL(InstanceClassifier):
         degrees_of_freedom_prior: float | None = None,
         mean_prior: Any = None,
         covariance_prior: Any = None,
-        bag_rule: str = "noisy-or",
+        bag_rule: str = "max",
+        scale: Scale = "feature",
+        n_dimensions: float | None = 0.9,
         calibrate: bool = True,
         cv: int = 5,
         max_iter: int = 100,
         tol: float = 1e-6,
         n_init: int = 1,
-        n_jobs: int | None = None,
-        driver: Any = None,
+        execution: Execution | str | None = None,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -179,13 +196,14 @@ class DPMIL(InstanceClassifier):
         self.mean_prior = mean_prior
         self.covariance_prior = covariance_prior
         self.bag_rule = bag_rule
+        self.scale = scale
+        self.n_dimensions = n_dimensions
         self.calibrate = calibrate
         self.cv = cv
         self.max_iter = max_iter
         self.tol = tol
         self.n_init = n_init
-        self.n_jobs = n_jobs
-        self.driver = driver
+        self.execution = execution
         self.random_state = random_state
         self.verbose = verbose
 
@@ -204,7 +222,8 @@ class DPMIL(InstanceClassifier):
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
         n_folds = self.cv if self.calibrate else 1
-        work = _Work(make_driver(self.n_jobs, self.driver), data, prior, n_folds)
+        execution = resolve(self.execution).restricted(("n_jobs", "driver"), "DPMIL")
+        work = _Work(execution.make_driver(), data, prior, n_folds)
         labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
         if self.n_init > 1:
             labels.append(constrained.witness_labels(work.blocks(), prior))
@@ -220,6 +239,24 @@ class DPMIL(InstanceClassifier):
         self._store(best[0], prior)
         self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
         return self
+
+    def _validate_fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> TrainingData:
+        data = super()._validate_fit(bags, y, instance_labels)
+        self.components_ = None
+        if self.n_dimensions is not None and data.bags.n_features > 1:
+            n = self.n_dimensions
+            limit = min(data.bags.n_features, data.bags.n_instances)
+            reduce = PCA(n if n < 1 else min(int(n), limit), svd_solver="full")
+            self.components_ = reduce.fit(np.asarray(data.bags.instances[:]))
+        return data._replace(bags=self._reduced(data.bags))
+
+    def _validate_predict(self, bags: BagsLike) -> Bags:
+        return self._reduced(super()._validate_predict(bags))
+
+    def _reduced(self, bags: Bags) -> Bags:
+        return bags if self.components_ is None else bags.map(self.components_.transform)
 
     def _infer(
         self, work: _Work, start: _Start, without: int | None = None, report: Any = None

@@ -19,10 +19,6 @@ import numpy as np
 
 from bagwise.core.blocks import whole_segments
 
-# Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
-CHUNK_SIZE = 1024
-# On a GPU launches cost more than the cache saves.
-DEVICE_CHUNK_SIZE = 1 << 22
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
 CHUNKS_PER_SPAN = 4
@@ -46,7 +42,7 @@ class Span(NamedTuple):
         return self.rows[-1][1]
 
 
-def cut(offsets: Any, chunk_size: int = CHUNK_SIZE, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
+def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
     """Cut bags into spans of at most ``n_chunks`` chunks of ``chunk_size`` rows.
 
     A span never splits a bag, a chunk may. A bag larger than a span has one to itself, of as
@@ -86,7 +82,7 @@ class Driver(Protocol):
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
         Only the results travel; what a part holds stays with whoever works on it. Where
-        ``receive`` is a `Sum`, neighbouring results may be added on the way.
+        ``receive`` is a `RunningSum`, neighbouring results may be added on the way.
         """
         ...
 
@@ -214,16 +210,16 @@ def total(parts: Any) -> Any:
     return type(first)(*sums)
 
 
-class Sum:
+class RunningSum:
     """Adds statistics as they arrive.
 
     Examples
     --------
     >>> from typing import NamedTuple
-    >>> from bagwise.models.drivers import Serial, Sum
+    >>> from bagwise.models.drivers import RunningSum, Serial
     >>> class Count(NamedTuple):
     ...     n: int
-    >>> sums = Sum()
+    >>> sums = RunningSum()
     >>> parts = Serial().sweep(lambda part: (part, Count(len(part))), ["ab", "cde"], sums)
     >>> sums.value
     Count(n=5)

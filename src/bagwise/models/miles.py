@@ -17,12 +17,14 @@ from bagwise.core import distances, l1_svm
 from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
+from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import Scale
 
 # Relative size below which a weight of the solver counts as 0.
 _ZERO = 1e-9
 
 
-class MILES(EmbeddedClassifier):
+class MILES(ScalesFeatures, EmbeddedClassifier):
     """Multiple-instance learning by embedded instance selection.
 
     A bag is described by its similarity to every training instance (1), and a 1-norm support
@@ -44,6 +46,8 @@ class MILES(EmbeddedClassifier):
     distance : {"sqeuclidean"} or callable
         A callable maps rows [n, D] and anchors [K, D] to distances [n, K] >= 0, used in place
         of d².
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
     probability : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
@@ -83,6 +87,7 @@ class MILES(EmbeddedClassifier):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "solver": [StrOptions({"highs", "liblinear"})],
+        **ScalesFeatures._scale_constraints,
         **EmbeddedClassifier._embedding_constraints,
         **CalibratedClassifier._calibration_constraints,
     }
@@ -95,7 +100,8 @@ class MILES(EmbeddedClassifier):
         class_weight: Any = None,
         solver: str = "highs",
         distance: Any = "sqeuclidean",
-        probability: bool = False,
+        scale: Scale = "feature",
+        probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,
     ) -> None:
@@ -104,6 +110,7 @@ class MILES(EmbeddedClassifier):
         self.class_weight = class_weight
         self.solver = solver
         self.distance = distance
+        self.scale = scale
         self.probability = probability
         self.calibration = calibration
         self.cv = cv

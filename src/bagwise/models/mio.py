@@ -18,6 +18,8 @@ from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
+from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import Scale, learn_scaling
 
 # Bags whose scores, taken before learning from them, calibrate a stream.
 _WINDOW = 1000
@@ -30,7 +32,7 @@ class _Visits(NamedTuple):
     step: Any  # [E] when it came
 
 
-class MIO(EmbeddedClassifier):
+class MIO(ScalesFeatures, EmbeddedClassifier):
     """Online multiple-instance learning with an elastic net.
 
     The features are those of `MILES`: similarity to every instance seen. A bag is predicted,
@@ -64,6 +66,8 @@ class MIO(EmbeddedClassifier):
         "refine" ends when the duality gap falls below it.
     distance : {"sqeuclidean"} or callable
         As in `MILES`.
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
     probability : bool
         Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
         ``partial_fit`` on the last 1000 scores given before the label was received.
@@ -101,7 +105,7 @@ class MIO(EmbeddedClassifier):
     >>> from bagwise import MIO
     >>> from bagwise.datasets import make_two_concept_bags
     >>> bags, y = make_two_concept_bags(300, random_state=0, return_X_y=True)
-    >>> model = MIO(sigma=3.0, bias=10)
+    >>> model = MIO(sigma=3.0, bias=10, scale=None)
     >>> for i in range(len(bags)):
     ...     model = model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
     >>> model.n_bags_seen_, model.score(bags, y) > 0.9
@@ -119,6 +123,7 @@ class MIO(EmbeddedClassifier):
         "shuffle": ["boolean"],
         "tol": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
+        **ScalesFeatures._scale_constraints,
         **EmbeddedClassifier._embedding_constraints,
         **CalibratedClassifier._calibration_constraints,
     }
@@ -138,7 +143,8 @@ class MIO(EmbeddedClassifier):
         shuffle: bool = True,
         tol: float = 1e-6,
         distance: Any = "sqeuclidean",
-        probability: bool = False,
+        scale: Scale = "feature",
+        probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,
         random_state: Any = None,
@@ -155,6 +161,7 @@ class MIO(EmbeddedClassifier):
         self.shuffle = shuffle
         self.tol = tol
         self.distance = distance
+        self.scale = scale
         self.probability = probability
         self.calibration = calibration
         self.cv = cv
@@ -201,6 +208,7 @@ class MIO(EmbeddedClassifier):
         if first:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
             self.sigma_ = float(self.sigma)
+            self.scaling_ = learn_scaling(data.bags.instances, None)
             self._start(data.bags.n_features)
         first_id = self.state_.n_seen
         margins = np.empty(len(examples))
@@ -220,6 +228,7 @@ class MIO(EmbeddedClassifier):
                 "a stream needs sigma as a number: sigma='scale' is taken from all training "
                 "bags at once, in fit."
             )
+        self._check_stream_scale()
         if self.class_weight == "balanced":
             raise ValueError(
                 "a stream needs class_weight as a dict: 'balanced' counts all labels at once."

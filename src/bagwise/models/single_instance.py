@@ -12,23 +12,28 @@ from sklearn.utils.metaestimators import available_if
 from bagwise.bags import Bags
 from bagwise.core import rules
 from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import Scale
 
 
 def _estimator_has(name: str) -> Any:
-    return lambda self: hasattr(getattr(self, "estimator_", self.estimator), name)
+    return lambda self: hasattr(getattr(self, "estimator_", None) or self._estimator(), name)
 
 
-class SingleInstance(InstanceClassifier):
+class SingleInstance(ScalesFeatures, InstanceClassifier):
     """Any scikit-learn classifier trained on instances with inherited bag labels.
 
     The simplest baseline, and a strong one where most instances of a positive bag are positive.
 
     Parameters
     ----------
-    estimator : scikit-learn classifier
-        Needs ``predict_proba`` or ``decision_function``.
+    estimator : scikit-learn classifier, optional
+        Needs ``predict_proba`` or ``decision_function``. Default: a logistic regression with
+        balanced classes, because large positive bags flood the inherited labels.
     bag_rule : {"max", "noisy-or"}
         How instance scores become a bag score. "noisy-or" needs probabilities.
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
 
     Attributes
     ----------
@@ -48,23 +53,36 @@ class SingleInstance(InstanceClassifier):
 
     _accept_sparse = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "estimator": [HasMethods(["fit", "predict"])],
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        **ScalesFeatures._scale_constraints,
         "bag_rule": [StrOptions({"max", "noisy-or"})],
     }
 
-    def __init__(self, estimator: Any, bag_rule: str = "max") -> None:
+    def __init__(
+        self, estimator: Any = None, bag_rule: str = "max", scale: Scale = "feature"
+    ) -> None:
         self.estimator = estimator
         self.bag_rule = bag_rule
+        self.scale = scale
+
+    def _estimator(self) -> Any:
+        """The classifier to train: the user's, or the default."""
+        if self.estimator is not None:
+            return self.estimator
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
 
     def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SingleInstance:
         """Fit the classifier on instances; known instance labels replace inherited ones."""
         bags, y, known = self._validate_fit(bags, y, instance_labels)
-        if self.bag_rule == "noisy-or" and not hasattr(self.estimator, "predict_proba"):
+        estimator = self._estimator()
+        if self.bag_rule == "noisy-or" and not hasattr(estimator, "predict_proba"):
             raise ValueError(
                 f"bag_rule='noisy-or' needs instance probabilities, but "
-                f"{type(self.estimator).__name__} has no predict_proba; use bag_rule='max'."
+                f"{type(estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
-        self.estimator_ = clone(self.estimator)
+        self.estimator_ = clone(estimator)
         self.estimator_.fit(bags.instances, rules.inherited_labels(y, known, bags.offsets))
         return self
 

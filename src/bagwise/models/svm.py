@@ -26,6 +26,8 @@ from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
 from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import Scale
 
 # Up to this many rows libsvm gets them all; beyond, a working set.
 DIRECT_ROWS = 1000
@@ -131,7 +133,7 @@ class _KernelMachine(CalibratedClassifier):
         )
 
 
-class MISVM(_KernelMachine, BestInstanceClassifier):
+class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     """Maximum-margin multiple-instance learning, by bags ("MI") or by instances ("mi").
 
     A bag scores as its best instance. MI-SVM alternates between a support vector machine and
@@ -157,6 +159,8 @@ class MISVM(_KernelMachine, BestInstanceClassifier):
         "auto" is each variant's own.
     class_weight : dict, "balanced" or None
         Weights of the bag classes; "balanced" counts bags.
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
     max_iter : int
         Most machines to fit; reaching it is a ``ConvergenceWarning``.
     tol, cache_size : float
@@ -204,6 +208,7 @@ class MISVM(_KernelMachine, BestInstanceClassifier):
         "variant": [StrOptions({"MI", "mi"})],
         "slack": [StrOptions({"auto", "bag", "instance"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
+        **ScalesFeatures._scale_constraints,
         **_SVC_CONSTRAINTS,
         **CalibratedClassifier._calibration_constraints,
     }
@@ -212,17 +217,18 @@ class MISVM(_KernelMachine, BestInstanceClassifier):
         self,
         variant: str = "MI",
         *,
-        C: float = 1.0,
+        C: float = 10.0,
         kernel: Any = "rbf",
         gamma: Any = "scale",
         degree: int = 3,
         coef0: float = 0.0,
         slack: str = "auto",
         class_weight: Any = None,
+        scale: Scale = "feature",
         max_iter: int = 50,
         tol: float = 1e-3,
         cache_size: float = 200,
-        probability: bool = False,
+        probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,
     ) -> None:
@@ -234,6 +240,7 @@ class MISVM(_KernelMachine, BestInstanceClassifier):
         self.coef0 = coef0
         self.slack = slack
         self.class_weight = class_weight
+        self.scale = scale
         self.max_iter = max_iter
         self.tol = tol
         self.cache_size = cache_size
@@ -398,7 +405,7 @@ def _means(X: Any, offsets: Any, use: Any) -> Any:
     return average @ X
 
 
-class SetKernelSVM(_KernelMachine):
+class SetKernelSVM(ScalesFeatures, _KernelMachine):
     """Support vector machine on whole bags with the normalised set kernel.
 
     ``K(A, B) = sum of k(a, b)`` over all pairs, divided by ``sqrt(K(A, A) K(B, B))``: a bag is
@@ -414,6 +421,8 @@ class SetKernelSVM(_KernelMachine):
     normalise : {"length", "mean", None}
         Divide by the lengths in feature space, by the numbers of instances, or not at all.
     class_weight : dict, "balanced" or None
+    scale : {"feature", "global", None}
+        Standardise each feature, or divide all by one number; learnt from the training bags.
     tol, cache_size : of the SVC
     probability, calibration, cv : as in `MISVM`
 
@@ -443,6 +452,7 @@ class SetKernelSVM(_KernelMachine):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "normalise": [StrOptions({"length", "mean"}), None],
+        **ScalesFeatures._scale_constraints,
         **_SVC_CONSTRAINTS,
         **CalibratedClassifier._calibration_constraints,
     }
@@ -457,9 +467,10 @@ class SetKernelSVM(_KernelMachine):
         coef0: float = 0.0,
         normalise: str | None = "length",
         class_weight: Any = None,
+        scale: Scale = "feature",
         tol: float = 1e-3,
         cache_size: float = 200,
-        probability: bool = False,
+        probability: bool = True,
         calibration: str = "platt",
         cv: Any = 5,
     ) -> None:
@@ -470,6 +481,7 @@ class SetKernelSVM(_KernelMachine):
         self.coef0 = coef0
         self.normalise = normalise
         self.class_weight = class_weight
+        self.scale = scale
         self.tol = tol
         self.cache_size = cache_size
         self.probability = probability

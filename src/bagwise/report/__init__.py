@@ -15,13 +15,17 @@ _HOME = {
     "ProbabilityHistogramDisplay": "plots",
     "ReliabilityDisplay": "plots",
     "Report": "html",
-    "cross_validate": "evaluation",
     "data_warnings": "data",
     "predict_tables": "predictions",
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",
+    "plot_ranks": "ranks",
+    "positive_fraction": "exports",
+    "with_fractions": "exports",
+    "write_geojson_folder": "exports",
     "write_predictions": "predictions",
     "write_report": "html",
+    "write_sheet": "exports",
 }
 __all__ = list(_HOME)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone
 
 from bagwise.bags import Bags
-from bagwise.evaluate import BagFolds, GroupFolds, score_predictions
+from bagwise.evaluate import (
+    Fold,
+    Goal,
+    Rates,
+    choose_threshold,
+    cross_fitted_rates,
+    rates_at,
+    score_predictions,
+)
 
 METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
+_NO_PROBABILITIES = "the model gives no probabilities; set probability=True where it can."
 
 
 class Evaluation(NamedTuple):
@@ -29,6 +37,35 @@ class Evaluation(NamedTuple):
     source: str
     y: Any  # [B] 0/1
     probability: Any  # [B]
+    groups: Any = None  # [B] codes of patients, whose bags are not independent
+
+    @property
+    def has_both_classes(self) -> bool:
+        """Whether rates, curves and thresholds exist."""
+        return len(np.unique(self.y)) == 2
+
+    def rates(self, threshold: float) -> Rates:
+        """Sensitivity and specificity at a threshold that was not chosen on these bags."""
+        return rates_at(self.y, self.probability, threshold)
+
+    def recommended(self, goal: Goal | None = None) -> Rates:
+        """The threshold these bags recommend for a goal, with rates counted honestly."""
+        return cross_fitted_rates(self.y, self.probability, goal or Goal(), groups=self.groups)
+
+    def threshold(self, goal: Goal) -> float:
+        """The threshold these bags recommend for a goal."""
+        return choose_threshold(self.y, self.probability, goal)
+
+    def by_patient(self) -> Evaluation:
+        """The same with patients in place of bags: the most probable bag speaks for its patient.
+
+        A patient is positive when any of the bags is.
+        """
+        codes = self.groups
+        probability = np.zeros(int(codes.max()) + 1)
+        np.maximum.at(probability, codes, self.probability)
+        truth = (np.bincount(codes, weights=self.y) > 0).astype(int)
+        return Evaluation(f"{self.source}, by patient", truth, probability)
 
     def metrics(self) -> dict[str, float]:
         """Accuracy, AUC, log-loss, Brier score and calibration error."""
@@ -43,62 +80,53 @@ class Evaluation(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """For storing beside a model."""
-        return {"source": self.source, "y": self.y.tolist(), "p": self.probability.tolist()}
+        stored = {"source": self.source, "y": self.y.tolist(), "p": self.probability.tolist()}
+        return stored if self.groups is None else {**stored, "groups": self.groups.tolist()}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Evaluation:
         """What `as_json` stored."""
-        return cls(stored["source"], np.asarray(stored["y"]), np.asarray(stored["p"], dtype=float))
-
-
-def cross_validate(
-    model: Any,
-    bags: Bags,
-    y: Any,
-    *,
-    n_splits: int = 5,
-    patients: Any = None,
-    instance_labels: Any = None,
-    seed: int = 0,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
-) -> Evaluation:
-    """Predict every bag by a model trained without it (and without its patient's other bags).
-
-    Examples
-    --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.registry import make_model
-    >>> from bagwise.report.evaluation import cross_validate
-    >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
-    >>> made = cross_validate(make_model("single-instance"), bags, y, n_splits=3)
-    >>> made.source, sorted(made.metrics())
-    ('3-fold cross-validation', ['accuracy', 'auc', 'brier', 'ece', 'log_loss'])
-    """
-    classes, codes = np.unique(y, return_inverse=True)
-    fewest = int(np.bincount(codes).min())
-    if not 2 <= n_splits <= fewest:
-        rarest = classes[int(np.argmin(np.bincount(codes)))]
-        raise ValueError(
-            f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of "
-            f"each class; class {rarest!r} has {fewest}."
+        groups = stored.get("groups")
+        return cls(
+            stored["source"],
+            np.asarray(stored["y"]),
+            np.asarray(stored["p"], dtype=float),
+            None if groups is None else np.asarray(groups),
         )
-    protocol = (BagFolds if patients is None else GroupFolds)(n_splits=n_splits, seeds=(seed,))
-    splits = list(protocol.splits(bags, y, groups=patients))
-    p = np.full(len(bags), np.nan)
-    nested = None if instance_labels is None else bags.split(np.asarray(instance_labels))
-    for split in progress(splits, len(splits)) if progress else splits:
-        known = None if nested is None else np.concatenate([nested[i] for i in split.train])
-        fitted = clone(model)
-        fitted.fit(bags[split.train], y[split.train], **_labels(known))
-        p[split.test] = _bag_probability(fitted, bags[split.test])
-    kind = "cross-validation" if patients is None else "cross-validation by patient"
-    return Evaluation(f"{n_splits}-fold {kind}", codes, p)
+
+    @classmethod
+    def from_folds(cls, folds: Sequence[Fold], source: str, patients: Any = None) -> Evaluation:
+        """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order.
+
+        Examples
+        --------
+        >>> from bagwise.datasets import make_gaussian_bags
+        >>> from bagwise.evaluate import BagFolds, cross_validate
+        >>> from bagwise.models.registry import make_model
+        >>> from bagwise.report import Evaluation
+        >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+        >>> folds = cross_validate(make_model("single-instance"), bags, y, BagFolds(3, (0,)))
+        >>> made = Evaluation.from_folds(folds, "3-fold cross-validation")
+        >>> made.y.tolist() == y.tolist(), sorted(made.metrics())
+        (True, ['accuracy', 'auc', 'brier', 'ece', 'log_loss'])
+        """
+        if any(fold.bags.proba is None for fold in folds):
+            raise ValueError(_NO_PROBABILITIES)
+        order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
+        y = np.concatenate([fold.bags.y for fold in folds])[order]
+        p = np.concatenate([np.asarray(fold.bags.proba) for fold in folds])[order]
+        return cls(source, y, p, patient_codes(patients))
+
+
+def patient_codes(patients: Any) -> Any:
+    """Patients as numbers: a model file must not carry their names."""
+    return None if patients is None else np.unique(np.asarray(patients), return_inverse=True)[1]
 
 
 def _bag_probability(model: Any, bags: Bags) -> Any:
     """Probability of each bag; a model without probabilities cannot be evaluated this way."""
     if not hasattr(model, "predict_proba"):
-        raise ValueError("the model gives no probabilities; set probability=True where it can.")
+        raise ValueError(_NO_PROBABILITIES)
     return model.predict_proba(bags)[:, 1]
 
 
@@ -109,6 +137,7 @@ def evaluate_held_out(
     source: str,
     class_names: Any = None,
     probability: Any = None,
+    patients: Any = None,
 ) -> Evaluation:
     """Evaluate a fitted model on bags with labels; ``probability`` saves predicting them again."""
     classes = np.asarray(model.classes_ if class_names is None else class_names)
@@ -119,8 +148,4 @@ def evaluate_held_out(
         )
     codes = (np.asarray(y) == classes[1]).astype(int)
     p = _bag_probability(model, bags) if probability is None else np.asarray(probability)
-    return Evaluation(source, codes, p)
-
-
-def _labels(known: Any) -> dict[str, Any]:
-    return {} if known is None else {"instance_labels": known}
+    return Evaluation(source, codes, p, patient_codes(patients))

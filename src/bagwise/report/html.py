@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import hashlib
 import json
 from collections.abc import Sequence
 from html import escape
@@ -19,14 +20,20 @@ import numpy as np
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from bagwise.bags import Bags
-from bagwise.evaluate import reliability_curve
+from bagwise.core import segments
+from bagwise.evaluate import Proportion, Rates, reliability_curve
 from bagwise.files import Problem, new_file
+from bagwise.files.problems import list_problems
 from bagwise.report.charts import Axis, Series, histogram, line_chart
 from bagwise.report.evaluation import Evaluation
 from bagwise.report.predictions import Predictions
 
-# Instances put into the page; all of them are in instances.parquet.
+# Instances put into the page, and of one bag once that is too few for all; instances.parquet
+# has every one of them.
 _MAX_INSTANCES = 150_000
+_MAX_OF_BAG = 30_000
+# Patients listed in the page; patients.csv has all of them.
+_MAX_PATIENTS = 500
 _MAX_PIXELS = 6_000_000
 # A curve keeps this many points; the eye sees no more.
 _MAX_POINTS = 300
@@ -35,6 +42,10 @@ _UNIT = Axis("", 0.0, 1.0)
 
 class Report(NamedTuple):
     """Everything the page shows.
+
+    ``evaluation`` is about the bags of this page, ``cross_validated`` about the bags the model
+    was trained on, each predicted by a model that had not seen it; ``n_seen`` counts the bags of
+    this page that the model was trained on.
 
     Examples
     --------
@@ -55,6 +66,8 @@ class Report(NamedTuple):
     history: Any = None
     skipped: Sequence[Problem] = ()
     title: str = "Predictions"
+    cross_validated: Evaluation | None = None
+    n_seen: int = 0
 
 
 def write_report(report: Report, path: str | Path) -> Path:
@@ -83,16 +96,21 @@ def render_report(report: Report) -> str:
     assets = files("bagwise.report") / "assets"
     data = json.dumps(_payload(report), separators=(",", ":"), allow_nan=False)
     page = (assets / "report.html").read_text(encoding="utf-8")
+    script = (assets / "report.js").read_text(encoding="utf-8")
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
     parts = {
+        # The browser runs this script and no other, whatever a name manages to smuggle in.
+        "script-hash": f"sha256-{base64.b64encode(digest).decode('ascii')}",
         "title": escape(report.title),
         "style": (assets / "report.css").read_text(encoding="utf-8"),
-        "script": (assets / "report.js").read_text(encoding="utf-8"),
+        "script": script,
         # "</script>" inside a name must not end the data.
         "data": data.replace("<", "\\u003c"),
         "lead": _lead(report),
         "tiles": _tiles(report),
         "warnings": _warnings(report),
         "evaluation": _evaluation(report),
+        "patients": _patients(report),
         "about": _about(report),
     }
     for name, text in parts.items():
@@ -116,11 +134,9 @@ def _payload(report: Report) -> dict[str, Any]:
         "truth": _truth_codes(report),
         "score": _rounded(table["score"]) if "score" in table else None,
     }
-    if report.evaluation is not None:
-        payload["evaluation"] = {
-            "y": report.evaluation.y.tolist(),
-            "p": _rounded(report.evaluation.probability),
-        }
+    measured = report.evaluation or report.cross_validated
+    if measured is not None:
+        payload["evaluation"] = {"y": measured.y.tolist(), "p": _rounded(measured.probability)}
     if report.predictions.instances is not None:
         payload["instances"] = _instance_payload(report)
     return payload
@@ -136,17 +152,24 @@ def _truth_codes(report: Report) -> list[int | None] | None:
 def _instance_payload(report: Report) -> dict[str, Any]:
     """Instances of the most probable bags, as many as fit the page."""
     bags, table = report.bags, report.predictions.instances
-    shown = _shown_bags(report)
-    rows = np.concatenate([np.arange(bags.offsets[i], bags.offsets[i + 1]) for i in shown])
     value = table["probability"].to_numpy()
     if np.isnan(value).any():  # scores only: their rank is all there is to show
         value = table["score"].rank(pct=True).to_numpy()
+    shown = _shown_bags(report)
+    cap = _cap(report)
+    parts = [_sample(value, bags.offsets[i], bags.offsets[i + 1], cap) for i in shown]
+    rows = np.concatenate(parts)
+    above = (value > 0.5).astype(np.float64)
     payload: dict[str, Any] = {
         "bags": shown.tolist(),
-        "sizes": bags.sizes[shown].tolist(),
+        "sizes": [len(part) for part in parts],
         "p": _packed(value[rows]),
         "std": None,
+        "above": np.asarray(segments.sum(above, bags.offsets))[shown].astype(int).tolist(),
     }
+    if any(len(part) < bags.sizes[i] for part, i in zip(parts, shown, strict=True)):
+        numbers = rows - np.repeat(bags.offsets[:-1][shown], payload["sizes"])
+        payload["numbers"] = _base64(numbers.astype("<u4"))
     std = table["std"].to_numpy()[rows]
     if np.isfinite(std).all():
         payload["std"] = _packed(np.clip(std, 0, 1))
@@ -161,10 +184,28 @@ def _instance_payload(report: Report) -> dict[str, Any]:
     return payload
 
 
+def _cap(report: Report) -> int:
+    """How many instances of one bag the page shows: all, unless that leaves no room."""
+    return _MAX_INSTANCES if report.bags.n_instances <= _MAX_INSTANCES else _MAX_OF_BAG
+
+
 def _shown_bags(report: Report) -> Any:
-    p = report.predictions.bags["probability"].to_numpy()
-    order = np.argsort(-np.nan_to_num(p), kind="stable")
-    return order[np.cumsum(report.bags.sizes[order]) <= _MAX_INSTANCES]
+    """The most probable bags whose instances fit the page: at least one."""
+    table = report.predictions.bags
+    value = table["score" if "score" in table else "probability"].to_numpy()
+    order = np.argsort(-np.nan_to_num(value), kind="stable")
+    used = np.cumsum(np.minimum(report.bags.sizes[order], _cap(report)))
+    return order[: max(1, int((used <= _MAX_INSTANCES).sum()))]
+
+
+def _sample(value: Any, start: int, stop: int, cap: int) -> Any:
+    """Rows of a bag; of a large one, the most probable half of ``cap`` and an even spread."""
+    if stop - start <= cap:
+        return np.arange(start, stop)
+    top = np.argsort(-value[start:stop], kind="stable")[: cap // 2]
+    rest = np.delete(np.arange(stop - start), top)
+    spread = rest[np.linspace(0, len(rest) - 1, cap - len(top)).astype(int)]
+    return start + np.sort(np.concatenate([top, spread]))
 
 
 def _image_payload(images: Any, rows: Any) -> dict[str, Any] | None:
@@ -222,8 +263,12 @@ def _tiles(report: Report) -> str:
         (f"{bags.n_features:,}", "features"),
         (f"{int(np.median(bags.sizes)):,}", "instances in a typical bag"),
     ]
-    if report.evaluation is not None and len(np.unique(report.evaluation.y)) == 2:
-        tiles.append((f"{report.evaluation.metrics()['auc']:.3f}", "area under the ROC curve"))
+    if report.predictions.patients is not None:
+        tiles.append((f"{len(report.predictions.patients):,}", "patients"))
+    for found, where in [(report.cross_validated, "cross-validated"), (report.evaluation, "here")]:
+        if found is not None and found.has_both_classes:
+            where = "on bags it was trained on" if where == "here" and report.n_seen else where
+            tiles.append((f"{found.metrics()['auc']:.3f}", f"area under the ROC curve, {where}"))
     return "".join(
         f"<div class='tile'><b>{value}</b><span>{what}</span></div>" for value, what in tiles
     )
@@ -231,13 +276,19 @@ def _tiles(report: Report) -> str:
 
 def _warnings(report: Report) -> str:
     remarks = [f"Training data: {r}" for r in report.about.get("extra", {}).get("remarks", [])]
-    remarks += [f"Left out: {problem}" for problem in report.skipped]
+    remarks += [f"Left out: {line}" for line in list_problems(report.skipped)]
+    if report.n_seen:
+        remarks.append(
+            f"The model was trained on {report.n_seen} of these {len(report.bags)} bags. What it "
+            "says about them looks better than what it would say about new ones."
+        )
     if report.predictions.instances is None:
         remarks.append("This model judges whole bags; it says nothing about their instances.")
-    elif len(_shown_bags(report)) < len(report.bags):
+    elif report.bags.n_instances > _MAX_INSTANCES:
         remarks.append(
             f"Instances are shown for the {len(_shown_bags(report))} most probable bags; "
-            "instances.parquet has all of them."
+            f"instances.parquet has all of them. Of a bag with more than {_MAX_OF_BAG:,}, the page "
+            "shows the most probable ones and an even spread of the others."
         )
     if report.predictions.bags["probability"].isna().any():
         remarks.append("This model gives scores, not probabilities.")
@@ -249,15 +300,90 @@ def _warnings(report: Report) -> str:
 
 
 def _evaluation(report: Report) -> str:
-    cards = []
-    found = report.evaluation
-    if found is not None and len(np.unique(found.y)) == 2:
-        cards += [_metrics_card(found), _confusion_card(report), *_curve_cards(found)]
-    cards.append(_histogram_card(report))
+    """Figures of the bags here and of cross-validation, each under a heading of its own."""
+    here, before = report.evaluation, report.cross_validated
+    parts = ["<h2 id='quality'>How good is it?</h2>"]
+    if here is not None and here.has_both_classes:
+        flattered = "bags it was trained on (resubstitution)" if report.n_seen else here.source
+        cards = [_metrics_card(here), *_rates_cards(report, here), _confusion_card(report)]
+        parts.append(_figures(f"On these bags: {flattered}", [*cards, *_curve_cards(here)]))
+    if before is not None and before.has_both_classes:
+        cards = [_metrics_card(before), *_rates_cards(report, before)]
+        cards += [] if here is not None else [_confusion_card(report)]
+        title = f"On the training bags, each predicted by a model without it: {before.source}"
+        parts.append(_figures(title, [*cards, *_curve_cards(before)]))
+    cards = [_histogram_card(report)]
     if report.history is not None:
         cards.append(_history_card(report.history))
-    source = "" if found is None else f"<p class='sub'>Evaluated: {escape(found.source)}.</p>"
-    return f"<h2 id='quality'>How good is it?</h2>{source}<div class='cards'>{''.join(cards)}</div>"
+    return "".join([*parts, _figures("This model on these bags", cards)])
+
+
+def _figures(title: str, cards: Sequence[str]) -> str:
+    return f"<h3 class='source'>{escape(title)}</h3><div class='cards'>{''.join(cards)}</div>"
+
+
+def _rates_cards(report: Report, found: Evaluation) -> list[str]:
+    """Rates by bag and, where patients are known, by patient."""
+    cards = [_rates_card(report, found, "bags")]
+    if found.groups is not None and found.by_patient().has_both_classes:
+        cards.append(_rates_card(report, found.by_patient(), "patients"))
+    return cards
+
+
+def _rates_card(report: Report, found: Evaluation, whose: str) -> str:
+    """Sensitivity and specificity with intervals, as used here and as recommended."""
+    used, best = found.rates(report.predictions.threshold), found.recommended()
+    negative, positive = (escape(str(c)) for c in report.predictions.classes[-2:])
+
+    def column(rates: Rates) -> list[str]:
+        return [f"{rates.threshold:.2f}", _share(rates.sensitivity), _share(rates.specificity)]
+
+    names = ["threshold", f"{positive} {whose} found", f"{negative} {whose} left alone"]
+    rows = "".join(
+        f"<tr><th scope='row'>{name}</th><td>{a}</td><td>{b}</td></tr>"
+        for name, a, b in zip(names, column(used), column(best), strict=True)
+    )
+    head = "<thead><tr><td></td><th scope='col'>in use</th><th scope='col'>recommended</th></tr>"
+    return _card(
+        f"Sensitivity and specificity, by {whose[:-1]}",
+        f"<table class='facts rates'>{head}</thead><tbody>{rows}</tbody></table>"
+        "<p class='sub'>With 95 % confidence intervals. The recommended threshold makes the sum of "
+        f"both largest; its shares are counted on {whose} it was not chosen on.</p>",
+    )
+
+
+def _share(share: Proportion) -> str:
+    return (
+        f"{100 * share.value:.0f} % <small>({100 * share.low:.0f}–{100 * share.high:.0f}), "
+        f"{share.successes} of {share.total}</small>"
+    )
+
+
+def _patients(report: Report) -> str:
+    """A table of the patients, or nothing."""
+    table = report.predictions.patients
+    if table is None:
+        return ""
+    name = "score" if "score" in table.columns else "probability"
+    positive = report.predictions.classes[-1]
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(str(patient))}</th><td>{value:.3f}</td>"
+        f"<td><span class='tag {'pos' if label == positive else 'neg'}'>{escape(str(label))}</span>"
+        f"</td><td>{called} of {n}</td><td>{escape(str(top))}</td></tr>"
+        for patient, value, label, n, called, top in table.head(_MAX_PATIENTS).itertuples(
+            index=False
+        )
+    )
+    more = "" if len(table) <= _MAX_PATIENTS else f" The first {_MAX_PATIENTS} are shown."
+    columns = ["patient", name, "called", f"{escape(str(positive))} bags", "most probable bag"]
+    head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
+    return (
+        "<section aria-labelledby='patients'><h2 id='patients'>Patients</h2>"
+        "<p class='sub'>A patient is called by the most probable bag; patients.csv has the same "
+        f"table.{more}</p><div class='scroll' tabindex='0' role='region' "
+        "aria-label='Table of patients'><table class='patients'><thead><tr>"
+        f"{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
 
 
 def _metrics_card(found: Evaluation) -> str:
@@ -385,10 +511,11 @@ def _about(report: Report) -> str:
     now = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     facts = [("made", now)]
     if about.get("steps"):
-        facts.append(("model", escape(" → ".join(about["steps"]))))
+        facts.append(("model", escape(" → ".join(map(str, about["steps"])))))
     training = about.get("training") or {}
     if training:
-        counts = ", ".join(f"{n} × {escape(c)}" for c, n in training.get("classes", {}).items())
+        classes = training.get("classes", {}).items()
+        counts = ", ".join(f"{escape(str(n))} × {escape(str(c))}" for c, n in classes)
         facts.append(
             (
                 "trained on",
@@ -397,7 +524,7 @@ def _about(report: Report) -> str:
             )
         )
     if about.get("bagwise"):
-        facts.append(("saved by", f"bagwise {escape(about['bagwise'])}"))
+        facts.append(("saved by", f"bagwise {escape(str(about['bagwise']))}"))
     if about.get("parameters"):
         settings = ", ".join(f"{k}={v}" for k, v in about["parameters"].items())
         folded = "<details class='more'><summary>show all</summary>{}</details>"

@@ -12,6 +12,7 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.evaluate import reliability_curve
+from bagwise.files.geojson import common_gap
 from bagwise.models.pipeline import last_step
 
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"
@@ -126,13 +127,6 @@ class InstanceMapDisplay:
         self.ax_.set_title(self.name or "")
         self.colorbar_ = self.figure_.colorbar(drawn, ax=self.ax_, label=label)
         return self
-
-
-def common_gap(coords: Any) -> float:
-    """The commonest positive distance between neighbouring coordinates, 1 if there is none."""
-    gaps = np.concatenate([np.diff(np.unique(column)) for column in np.asarray(coords).T[:2]])
-    values, counts = np.unique(gaps, return_counts=True)
-    return float(values[np.argmax(counts)]) if len(values) else 1.0
 
 
 class BagImagesDisplay:

@@ -1,4 +1,4 @@
-"""What a model says about bags and their instances, as two tables."""
+"""What a model says about bags, their instances and their patients, as tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.core import segments
 from bagwise.models.pipeline import positive_proba
 
 
@@ -16,7 +17,8 @@ class Predictions(NamedTuple):
 
     ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
     coordinates where known, probability, std. ``std`` is missing where a model gives none, and
-    ``instances`` is None where a model cannot rank them.
+    ``instances`` is None where a model cannot rank them. ``patients`` is None where nothing is
+    known about them; see `patient_table`.
 
     Examples
     --------
@@ -31,14 +33,24 @@ class Predictions(NamedTuple):
     instances: Any
     classes: list[Any]
     threshold: float
+    patients: Any = None
+
+
+# The first characters by which a spreadsheet takes a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def predict_tables(
-    model: Any, bags: Bags, threshold: float = 0.5, class_names: Any = None
+    model: Any,
+    bags: Bags,
+    threshold: float = 0.5,
+    class_names: Any = None,
+    patients: Any = None,
 ) -> Predictions:
-    """Probability and uncertainty of every bag and instance.
+    """Probability and uncertainty of every bag and instance, and of every patient where known.
 
-    ``class_names`` replaces the model's classes in the tables.
+    ``class_names`` replaces the model's classes in the tables; ``patients`` names the patient of
+    each bag.
 
     Examples
     --------
@@ -62,9 +74,83 @@ def predict_tables(
     columns = {"id": bags.ids, "probability": p, "std": std, "label": names[positive.astype(int)]}
     if scores is not None:
         columns["score"] = scores
-    return Predictions(
-        pd.DataFrame(columns), _instance_table(model, bags), names.tolist(), threshold
+    table = pd.DataFrame(columns)
+    by_patient = None if patients is None else patient_table(table, patients, names, threshold)
+    return Predictions(table, _instance_table(model, bags), names.tolist(), threshold, by_patient)
+
+
+def patient_table(bags: Any, patients: Any, classes: Any, threshold: float) -> Any:
+    """One row per patient: called positive when the most probable of the patient's bags is.
+
+    Parameters
+    ----------
+    bags : pandas.DataFrame
+        With the columns id, probability and label of `Predictions`, and score where the model
+        gives no probabilities.
+    patients : array of str, shape (n_bags,)
+    classes : pair
+        Names of the negative and the positive class.
+    threshold : float
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns patient, probability (the largest of the bags), label, bags, positive_bags and
+        top_bag, the most probable patient first.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.report.predictions import patient_table
+    >>> table = pd.DataFrame({"id": ["s1", "s2"], "probability": [0.2, 0.9], "label": [0, 1]})
+    >>> patient_table(table, ["p", "p"], [0, 1], 0.5).to_dict("list")["top_bag"]
+    ['s2']
+    """
+    import pandas as pd
+
+    has_scores = "score" in bags.columns
+    value = bags["score" if has_scores else "probability"].to_numpy()
+    names, codes = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
+    # Sorted by patient, then by value: the last bag of each patient is its most probable one.
+    order = np.lexsort((value, codes))
+    top = order[np.flatnonzero(np.diff(codes[order], append=-1))]
+    called = (bags["label"] == classes[1]).to_numpy()
+    positive = value[top] > (0 if has_scores else threshold)
+    table = pd.DataFrame(
+        {
+            "patient": names,
+            "score" if has_scores else "probability": value[top],
+            "label": np.asarray(classes)[positive.astype(int)],
+            "bags": np.bincount(codes),
+            "positive_bags": np.bincount(codes, weights=called).astype(int),
+            "top_bag": bags["id"].to_numpy()[top],
+        }
     )
+    return table.iloc[np.argsort(-value[top], kind="stable")].reset_index(drop=True)
+
+
+def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
+    """The most probable instances of every bag, by rank; ties in the order of the bag.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report.predictions import predict_tables, top_instances
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> top_instances(made, bags, n=3)["rank"].max().item()
+    3
+    """
+    table = made.instances
+    value = table["score" if "score" in table.columns else "probability"].to_numpy()
+    owner = segments.spread(np.arange(len(bags)), bags.offsets)
+    order = np.lexsort((np.arange(len(value)), -value, owner))
+    rank = np.arange(len(value)) - bags.offsets[owner[order]]
+    chosen = order[rank < n]
+    top = table.iloc[chosen].reset_index(drop=True)
+    top.insert(1, "rank", rank[rank < n] + 1)
+    return top
 
 
 def _instance_table(model: Any, bags: Bags) -> Any:
@@ -95,8 +181,27 @@ def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
     return positive_proba(model, bags, twin)
 
 
-def write_predictions(made: Predictions, folder: str | Path) -> list[Path]:
+def formula_ids(made: Predictions) -> list[str]:
+    """Names of bags and patients that a spreadsheet would take for formulas."""
+    names = [str(name) for name in made.bags["id"]]
+    if made.patients is not None:
+        names += [str(name) for name in made.patients["patient"]]
+    return [name for name in names if name.startswith(_FORMULA)]
+
+
+def write_predictions(
+    made: Predictions,
+    folder: str | Path,
+    *,
+    top: Any = None,
+    spreadsheet_safe: bool = False,
+) -> list[Path]:
     """Write ``bags.csv`` and ``instances.parquet`` into a folder.
+
+    ``patients.csv`` is added where patients are known, ``top_instances.csv`` where ``top`` holds
+    what `top_instances` returned. With ``spreadsheet_safe``, text in CSV files that a spreadsheet
+    would run as a formula gets an apostrophe in front; it is left as it is otherwise, so that
+    names match those of the files.
 
     Examples
     --------
@@ -110,10 +215,35 @@ def write_predictions(made: Predictions, folder: str | Path) -> list[Path]:
     ['bags.csv', 'instances.parquet']
     """
     folder = Path(folder)
-    written = [folder / "bags.csv"]
-    # 17 digits: reading the file back gives the same floats.
-    made.bags.to_csv(written[0], index=False, float_format="%.17g")
+    tables = {"bags.csv": made.bags, "patients.csv": made.patients, "top_instances.csv": top}
+    written = []
+    for name, table in tables.items():
+        if table is not None:
+            table = neutralised(table) if spreadsheet_safe else table
+            # 17 digits: reading the file back gives the same floats.
+            table.to_csv(folder / name, index=False, float_format="%.17g")
+            written.append(folder / name)
     if made.instances is not None:
         written.append(folder / "instances.parquet")
-        made.instances.to_parquet(written[1], index=False)
+        made.instances.to_parquet(written[-1], index=False)
     return written
+
+
+def neutralised(table: Any) -> Any:
+    """The table with an apostrophe before text that a spreadsheet would run as a formula.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.report.predictions import neutralised
+    >>> neutralised(pd.DataFrame({"id": ["=1+1", "s2"], "p": [-0.1, 0.2]}))["id"].tolist()
+    ["'=1+1", 's2']
+    """
+    safe = table.copy()
+    for column in safe.columns:
+        if safe[column].dtype.kind not in "iufb":
+            safe[column] = [
+                f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+                for value in safe[column]
+            ]
+    return safe

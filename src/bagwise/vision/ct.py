@@ -1,4 +1,4 @@
-"""CT scans as bags of slices: windows, DICOM folders, and published label files.
+"""CT scans as bags of slices: windows, DICOM files, and the layouts of folders.
 
 Section 6.3 of the psi-VGPMIL paper: three windows of each slice are stacked and scaled to
 [0, 1]; the scan is the bag, its slices the instances. Needs the ``vision`` extra (pydicom).
@@ -7,14 +7,16 @@ Section 6.3 of the psi-VGPMIL paper: three windows of each slice are stacked and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bagwise.bags import Bags
-from bagwise.files.tables import read_frame, require_columns
+
+Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 
 # Centre and width in Hounsfield units, as radiologists set them for the head.
 WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
@@ -94,16 +96,8 @@ def read_scan(folder: Any) -> Scan:
 
 def read_slice(path: Any) -> Slice:
     """Read one DICOM file: pixels times slope plus intercept, and where it lies."""
-    import pydicom
-    from pydicom.errors import InvalidDicomError
-
     path = Path(path)
-    try:
-        data = pydicom.dcmread(path)
-    except InvalidDicomError as error:
-        raise ValueError(f"{path} is not a DICOM file.") from error
-    except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+    data = _read_dicom(path, stop_before_pixels=False)
     modality = str(getattr(data, "Modality", "unknown"))
     if modality != "CT":
         raise ValueError(f"{path} has modality {modality}; only CT slices can be read.")
@@ -117,8 +111,10 @@ def read_slice(path: Any) -> Slice:
         raise ValueError(f"{path} has pixels of shape {pixels.shape}; a slice is 2-d.")
     slope = float(getattr(data, "RescaleSlope", 1))
     intercept = float(getattr(data, "RescaleIntercept", 0))
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for, by file, in `_assemble`
+    with np.errstate(over="ignore", invalid="ignore"):
         hu = pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept)
+    if not np.isfinite(hu).all():
+        raise ValueError(f"{path} contains NaN or infinite pixels.")
     return Slice(
         hu,
         _position(data, path),
@@ -126,6 +122,18 @@ def read_slice(path: Any) -> Slice:
         str(getattr(data, "StudyInstanceUID", path.parent.name)),
         path,
     )
+
+
+def _read_dicom(path: Path, *, stop_before_pixels: bool) -> Any:
+    import pydicom
+    from pydicom.errors import InvalidDicomError
+
+    try:
+        return pydicom.dcmread(path, stop_before_pixels=stop_before_pixels)
+    except InvalidDicomError as error:
+        raise ValueError(f"{path} is not a DICOM file.") from error
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}.") from error
 
 
 def _position(data: Any, path: Path) -> float:
@@ -150,8 +158,6 @@ def _assemble(slices: Sequence[Slice], name: str) -> Scan:
                 f"{s.path} has size {s.hu.shape} but {slices[0].path} has {slices[0].hu.shape}; "
                 "all slices of a scan need one size."
             )
-        if not np.isfinite(s.hu).all():
-            raise ValueError(f"{s.path} contains NaN or infinite pixels.")
     ordered = sorted(slices, key=lambda s: (s.position, s.name))
     positions = np.array([s.position for s in ordered])
     gaps = _gaps(positions)
@@ -174,11 +180,193 @@ def _gaps(positions: Any) -> tuple[str, ...]:
     )
 
 
+class SliceFile(NamedTuple):
+    """What the header of a DICOM slice says."""
+
+    path: Path
+    study: str
+    series: str
+    description: str
+    modality: str
+    localizer: bool
+    position: float  # millimetres along the scan's axis
+    name: str  # SOPInstanceUID, else the file's stem
+    shape: tuple[int, int]
+
+
+class ScanFiles(NamedTuple):
+    """One series of a study: its slices in order along its axis, not read yet."""
+
+    name: str
+    description: str  # of the series
+    slices: tuple[SliceFile, ...]
+    gaps: tuple[str, ...]  # one sentence for each place where slices are missing
+    others: tuple[str, ...]  # the other series of the study
+
+
+# What a radiologist reads; thinner series of the same study show the same at greater cost.
+_USUAL_SPACING = 5.0
+
+
+def find_scans(
+    root: Any,
+    *,
+    series: str | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> list[ScanFiles]:
+    """Find the scans below a folder by the headers of its DICOM files.
+
+    Files are grouped by study, wherever they lie: a folder per scan, nested folders of study and
+    series (CQ500), or one flat folder (RSNA). A scan takes the name of the outermost folder that
+    holds no other study, else its StudyInstanceUID. Of several series in a study one is taken. A
+    ``DICOMDIR`` and hidden files are passed over.
+
+    Parameters
+    ----------
+    root : path
+    series : str, optional
+        Take the series whose description or folder contains this text, upper or lower case. By
+        default the CT series, not a localizer, whose slices are nearest to 5 mm apart.
+    skip_bad : bool
+        Warn about files and studies that cannot be used and go on; by default they are errors.
+    progress : callable, optional
+        Wraps the iteration over files: ``progress(files, number of files)``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from bagwise.datasets import make_ct_folder
+    >>> from bagwise.vision import find_scans
+    >>> root = tempfile.mkdtemp()
+    >>> _ = make_ct_folder(root, n_scans=2, n_slices=(5, 5), size=16, random_state=0)
+    >>> [(scan.name, len(scan.slices)) for scan in find_scans(root)]
+    [('scan_000', 5), ('scan_001', 5)]
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder.")
+    paths = sorted(p for p in root.rglob("*") if p.is_file() and not _passed_over(p, root))
+    if not paths:
+        raise ValueError(f"{root} holds no files.")
+    studies: dict[str, list[SliceFile]] = {}
+    for path in paths if progress is None else progress(paths, len(paths)):
+        try:
+            file = read_header(path)
+        except ValueError as error:
+            if not skip_bad:
+                raise
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+            continue
+        studies.setdefault(file.study, []).append(file)
+    names = _names(studies, root)
+    scans = []
+    for study, files in studies.items():
+        try:
+            scans.append(_choose_series(names[study], files, series))
+        except ValueError as error:
+            if not skip_bad:
+                raise
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+    if not scans:
+        raise ValueError(f"{root} holds no scan that can be used.")
+    return sorted(scans, key=lambda scan: scan.name)
+
+
+def _passed_over(path: Path, root: Path) -> bool:
+    parts = path.relative_to(root).parts
+    return path.stem.upper() == "DICOMDIR" or any(part.startswith(".") for part in parts)
+
+
+def read_header(path: Any) -> SliceFile:
+    """What the header of one DICOM file says, without its pixels."""
+    path = Path(path)
+    data = _read_dicom(path, stop_before_pixels=True)
+    modality = str(getattr(data, "Modality", "unknown"))
+    is_ct = modality == "CT"
+    image_type = [str(v).upper() for v in getattr(data, "ImageType", None) or ()]
+    return SliceFile(
+        path,
+        str(getattr(data, "StudyInstanceUID", path.parent.name)),
+        str(getattr(data, "SeriesInstanceUID", path.parent.name)),
+        str(getattr(data, "SeriesDescription", "")) or path.parent.name,
+        modality,
+        "LOCALIZER" in image_type,
+        _position(data, path) if is_ct else 0.0,
+        str(getattr(data, "SOPInstanceUID", path.stem)),
+        (int(getattr(data, "Rows", 0)), int(getattr(data, "Columns", 0))),
+    )
+
+
+def _names(studies: Mapping[str, Sequence[SliceFile]], root: Path) -> dict[str, str]:
+    """The outermost folder that holds a study and no other, or the study's own identifier."""
+    owners: dict[Path, set[str]] = {}
+    for study, files in studies.items():
+        for folder in {parent for file in files for parent in file.path.parents}:
+            owners.setdefault(folder, set()).add(study)
+    names = {}
+    for study, files in studies.items():
+        above = [p for p in files[0].path.parents if root in p.parents]
+        whole = [
+            p
+            for p in above
+            if owners[p] == {study} and all(p in file.path.parents for file in files)
+        ]
+        names[study] = str(whole[-1].relative_to(root)) if whole else study
+    return names
+
+
+def _choose_series(name: str, files: Sequence[SliceFile], wanted: str | None) -> ScanFiles:
+    """One CT series of a study, its slices in order."""
+    by_series: dict[str, list[SliceFile]] = {}
+    for file in files:
+        by_series.setdefault(file.series, []).append(file)
+    usable = []
+    for slices in by_series.values():
+        kinds = {file.modality for file in slices}
+        if "CT" not in kinds or all(file.localizer for file in slices):
+            continue
+        odd = next((file for file in slices if file.modality != "CT"), None)
+        if odd is not None:
+            raise ValueError(f"{odd.path} has modality {odd.modality}; only CT slices can be read.")
+        usable.append(sorted(slices, key=lambda file: (file.position, file.name)))
+    if not usable:
+        first = files[0]
+        raise ValueError(
+            f"{first.path} has modality {first.modality}; scan {name} has no CT series."
+        )
+    if wanted is not None:
+        chosen = [
+            s
+            for s in usable
+            if wanted.lower() in s[0].description.lower()
+            or wanted.lower() in s[0].path.parent.name.lower()
+        ]
+        if not chosen:
+            have = ", ".join(repr(s[0].description) for s in usable)
+            raise ValueError(f"scan {name} has no series named {wanted!r}; it has {have}.")
+    else:
+        chosen = usable
+    best = min(chosen, key=lambda s: (_from_usual_spacing(s), -len(s), s[0].description))
+    gaps = _gaps(np.array([file.position for file in best]))
+    if gaps:
+        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
+    others = tuple(s[0].description for s in usable if s is not best)
+    return ScanFiles(name, best[0].description, tuple(best), gaps, others)
+
+
+def _from_usual_spacing(slices: Sequence[SliceFile]) -> float:
+    """How far from the usual the slices lie apart; infinite for a single one."""
+    if len(slices) < 2:
+        return float("inf")
+    return abs(float(np.median(np.diff([file.position for file in slices]))) - _USUAL_SPACING)
+
+
 def read_scans(
     root: Any,
     *,
     size: tuple[int, int] | None = None,
-    group_by: str = "folder",
+    series: str | None = None,
     windows: Mapping[str, tuple[float, float]] | None = None,
 ) -> Bags:
     """Read every scan below a folder as bags of windowed slices.
@@ -186,11 +374,11 @@ def read_scans(
     Parameters
     ----------
     root : path
-        A folder with one folder per scan, or one flat folder of slices (the RSNA layout).
+        A folder of DICOM files in any layout that `find_scans` knows.
     size : (height, width), optional
         Shrink every slice by area averaging; needed when scans differ in size.
-    group_by : {"folder", "study"}
-        What makes a scan: its folder, or the StudyInstanceUID inside the files.
+    series : str, optional
+        As in `find_scans`.
     windows : mapping, optional
         As in `ct_windows`.
 
@@ -208,112 +396,53 @@ def read_scans(
     >>> read_scans(root)
     Bags(2 bags, 10 instances, 3 x 16 x 16 features)
     """
-    scans = _collect(Path(root), group_by)
-    prepared = [ct_windows(_shrink(scan.hu, size), windows) for scan in scans.values()]
-    for name, images in zip(scans, prepared, strict=True):
-        if images.shape[1:] != prepared[0].shape[1:]:
-            raise ValueError(
-                f"scan {name} has slices of {images.shape[2:]} but scan {next(iter(scans))} of "
-                f"{prepared[0].shape[2:]}; give size=(height, width) to bring them together."
-            )
-    bags = Bags.from_list(prepared, ids=list(scans))
-    return bags.with_columns(
-        slice_id=np.array([i for scan in scans.values() for i in scan.slice_ids], dtype=str),
-        position=np.concatenate([scan.positions for scan in scans.values()]),
+    return scan_bags(
+        find_scans(root, series=series), lambda hu: ct_windows(shrink(hu, size), windows)
     )
 
 
-def _collect(root: Path, group_by: str) -> dict[str, Scan]:
-    if group_by not in ("folder", "study"):
-        raise ValueError(f"group_by must be 'folder' or 'study'; got {group_by!r}.")
-    if not root.is_dir():
-        raise ValueError(f"{root} is not a folder.")
-    if group_by == "folder":
-        folders = sorted(p for p in root.iterdir() if p.is_dir())
-        if not folders:
-            raise ValueError(f"{root} holds no scan folders; for a flat folder use 'study'.")
-        return {folder.name: read_scan(folder) for folder in folders}
-    studies: dict[str, list[Slice]] = {}
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        found = read_slice(path)
-        studies.setdefault(found.study, []).append(found)
-    if not studies:
-        raise ValueError(f"{root} holds no files.")
-    return {name: _assemble(slices, name) for name, slices in studies.items()}
+def scan_bags(
+    scans: Iterable[ScanFiles], describe: Callable[[NDArray[np.float32]], NDArray[np.floating]]
+) -> Bags:
+    """Bags of what ``describe`` makes of each slice, which is read, described and let go.
+
+    The columns ``slice_id`` and ``position`` say which slice a row is and where it lies; rows of a
+    scan are in order along its axis.
+    """
+    scans = list(scans)
+    described = []
+    for scan in scans:
+        rows = [describe(_same_size(file, scan)) for file in scan.slices]
+        described.append(np.stack(rows))
+        first = described[0]
+        if described[-1].shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"scan {scan.name} has slices of {described[-1].shape[2:]} but scan "
+                f"{scans[0].name} of {first.shape[2:]}; give size=(height, width) to bring them "
+                "together."
+            )
+    bags = Bags.from_list(described, ids=[scan.name for scan in scans])
+    return bags.with_columns(
+        slice_id=np.array([file.name for scan in scans for file in scan.slices], dtype=str),
+        position=np.array([file.position for scan in scans for file in scan.slices]),
+    )
 
 
-def _shrink(hu: Any, size: tuple[int, int] | None) -> Any:
-    if size is None or hu.shape[1:] == tuple(size):
+def _same_size(file: SliceFile, scan: ScanFiles) -> NDArray[np.float32]:
+    """The slice in Hounsfield units, if its size is that of its scan."""
+    hu: NDArray[np.float32] = read_slice(file.path).hu
+    if file.shape != scan.slices[0].shape:
+        raise ValueError(
+            f"{file.path} has size {file.shape} but {scan.slices[0].path} has "
+            f"{scan.slices[0].shape}; all slices of a scan need one size."
+        )
+    return hu
+
+
+def shrink(hu: NDArray[np.float32], size: tuple[int, int] | None) -> NDArray[np.float32]:
+    """A slice brought to a size by area averaging; None leaves it as it is."""
+    if size is None or hu.shape[-2:] == tuple(size):
         return hu
     import cv2
 
-    return np.stack([cv2.resize(s, size[::-1], interpolation=cv2.INTER_AREA) for s in hu])
-
-
-def read_rsna_labels(path: Any) -> dict[str, int]:
-    r"""Slice labels of the RSNA 2019 haemorrhage challenge: slice id -> any haemorrhage.
-
-    The file has a row per slice and subtype, ``ID_<slice>_<subtype>,Label``.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> from bagwise.vision import read_rsna_labels
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "train.csv"
-    >>> _ = path.write_text("ID,Label\nID_a1_any,1\nID_a1_epidural,0\nID_b2_any,0\n")
-    >>> read_rsna_labels(path)
-    {'ID_a1': 1, 'ID_b2': 0}
-    """
-    frame = _read_csv(path, ("ID", "Label"))
-    parts = frame["ID"].astype(str).str.rsplit("_", n=1, expand=True)
-    chosen = parts[1] == "any"
-    if not chosen.any():
-        raise ValueError(f"{path} has no row that ends in '_any'; is it the RSNA label file?")
-    return dict(zip(parts[0][chosen], frame["Label"][chosen].astype(int), strict=True))
-
-
-def read_cq500_labels(path: Any) -> dict[str, int]:
-    r"""Scan labels of CQ500: scan name -> haemorrhage by majority of the three readers.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> from bagwise.vision import read_cq500_labels
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "reads.csv"
-    >>> _ = path.write_text("name,R1:ICH,R2:ICH,R3:ICH\nCQ500-CT-0,1,1,0\nCQ500-CT-1,0,1,0\n")
-    >>> read_cq500_labels(path)
-    {'CQ500-CT-0': 1, 'CQ500-CT-1': 0}
-    """
-    readers = ("R1:ICH", "R2:ICH", "R3:ICH")
-    frame = _read_csv(path, ("name", *readers))
-    votes = frame[list(readers)].sum(axis=1) >= 2
-    return dict(zip(frame["name"].astype(str), votes.astype(int), strict=True))
-
-
-def _read_csv(path: Any, needed: tuple[str, ...]) -> Any:
-    frame = read_frame(path, text=())
-    require_columns(frame, str(path), needed)
-    return frame
-
-
-def label_slices(bags: Bags, labels: Mapping[str, int]) -> tuple[Any, Any]:
-    """Scan labels and slice labels of bags read by `read_scans`, from slice labels by id.
-
-    Returns ``(y, instance_labels)``; a slice without a label is an error that names it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise import Bags
-    >>> from bagwise.vision import label_slices
-    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3]).with_columns(slice_id=np.array(["a", "b", "c"]))
-    >>> y, instance_labels = label_slices(bags, {"a": 0, "b": 1, "c": 0})
-    >>> y.tolist(), instance_labels.tolist()
-    ([1, 0], [0, 1, 0])
-    """
-    ids = bags.columns["slice_id"]
-    unknown = [i for i in ids if i not in labels]
-    if unknown:
-        raise ValueError(f"{len(unknown)} slice(s) have no label, the first is {unknown[0]!r}.")
-    flat = np.array([labels[i] for i in ids])
-    return np.array([part.max() for part in bags.split(flat)]), flat
+    return np.asarray(cv2.resize(hu, size[::-1], interpolation=cv2.INTER_AREA), dtype=np.float32)

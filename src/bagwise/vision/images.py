@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from bagwise.files.limits import check_image
+
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -75,6 +77,10 @@ def _decode(data: bytes, name: str) -> Any:
 
     pixels = None
     if data:
+        try:
+            check_image(data)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}.") from error
         level = cv2.utils.logging.getLogLevel()
         cv2.utils.logging.setLogLevel(0)  # the error below says it once, with the file's name
         try:
@@ -268,12 +274,23 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
     (('cell',), [[2.0, 3.0, 9.0, 9.0]])
     """
     try:
-        data = json.loads(Path(annotations).read_text())
-    except (OSError, ValueError) as error:
+        data = json.loads(Path(annotations).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(annotations)!r} is not a readable json file: {error}.") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{str(annotations)!r} is not a COCO file: it holds no object.")
     missing = [k for k in ("images", "annotations", "categories") if k not in data]
     if missing:
         raise ValueError(f"{str(annotations)!r} lacks {missing}, which a COCO file must have.")
+    try:
+        return _coco_set(data, str(annotations), Path(images))
+    except KeyError as error:
+        raise ValueError(f"{str(annotations)!r} has an entry without {error}.") from error
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{str(annotations)!r} is not a COCO file: {error}.") from error
+
+
+def _coco_set(data: dict[str, Any], annotations: str, images: Path) -> ImageSet:
     category = {c["id"]: str(c["name"]) for c in data["categories"]}
     row = {image["id"]: i for i, image in enumerate(data["images"])}
     boxes: list[list[Any]] = [[] for _ in row]
@@ -281,15 +298,15 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
     for item in data["annotations"]:
         if item["image_id"] not in row or item["category_id"] not in category:
             raise ValueError(
-                f"annotation {item.get('id')} of {str(annotations)!r} names image "
+                f"annotation {item.get('id')} of {annotations!r} names image "
                 f"{item['image_id']} or category {item['category_id']}, which is not listed."
             )
         boxes[row[item["image_id"]]].append([float(v) for v in item["bbox"]])
         classes[row[item["image_id"]]].append(category[item["category_id"]])
-    paths = [Path(images) / image["file_name"] for image in data["images"]]
+    paths = [images / image["file_name"] for image in data["images"]]
     absent = next((p for p in paths if not p.is_file()), None)
     if absent is not None:
-        raise ValueError(f"image {str(absent)!r} is listed in {str(annotations)!r} but missing.")
+        raise ValueError(f"image {str(absent)!r} is listed in {annotations!r} but missing.")
     names = [p.stem for p in paths]
     return _image_set(paths, names, boxes, classes, tuple(category.values()))
 

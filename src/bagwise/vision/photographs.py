@@ -48,8 +48,9 @@ _MAP_SIDE = 160
 _LEAST = 1e-3
 # Overlaps as near as this to the limit meet a true box in part.
 _BLUR = 0.1
-# Examples that the proposals of a boxed image count as, at most.
-_EXAMPLES = 10
+# Examples that the proposals of a boxed image count as together: cautious, so that an odd draw of
+# a few boxed images does no harm.
+_EXAMPLES = 0.3
 
 
 class Photographs:
@@ -303,7 +304,7 @@ def _learn_boxes(
         clues.append(clues_of(some, k, evidence, *maps))
         iou = box_iou(some.boxes[k], given[boxed[k]]).max(axis=1)
         targets.append(np.interp(iou, [overlap - blur, overlap + blur], [0.0, 1.0]))
-        # The proposals of an image overlap, so they count as a few examples, however many.
+        # The proposals of an image overlap, so they count alike, however many there are.
         weights.append(np.full(len(iou), min(1.0, _EXAMPLES / len(iou))))
     merged = Clues(*(np.concatenate(part) for part in zip(*clues, strict=True)))
     target = np.concatenate(targets)

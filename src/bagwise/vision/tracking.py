@@ -5,509 +5,369 @@ one positive bag: one of them shows it. Patches further away are negative bags o
 described by Haar-like features; the features of a bag are its similarities to remembered patches
 (the memory), and their weights are learned by MIO's exact online step.
 
-Departures from the paper: rectangles are drawn from maps of oriented edges (`haar`); the memory
-has a fixed size, with patches of the first frame kept for good and the others replaced at random,
-so that it thins out with age; remembered bags are replayed once per frame, since a patch that
-entered later had no weight when they were seen. The target may grow and shrink: frames are scaled
-so that it keeps its size, and patches of a wrong size around its middle are negative bags too.
+A tracker is a value: ``start(frame, box)`` gives a state and ``step(state, frame)`` the next state
+and what was seen. Nothing is changed in place, so a state can be kept, compared and gone back to.
+
+Departures from the paper: rectangles are drawn from maps of oriented edges (`haar`); several draws
+of features vote, since one draw in five is a bad one; the memory has a fixed size, with patches of
+the first frame kept for good and the others replaced at random, so that it thins out with age;
+remembered bags are replayed once per frame. The voters say where the target is to a pixel or two;
+position and size are then read off by aligning the frame with kept pictures of the target
+(`alignment`), which need no prior on the size.
 
 Where no patch scores well the target may have turned, and must be learned, or it may be hidden, and
-what hides it must not be. Only later frames tell: the tracker follows and learns, and keeps a copy
-of itself from before the doubt, which waits and learns nothing. When the copy knows the followed
-box again, the target had turned; when it sees the target elsewhere, the tracker goes back to it.
+what hides it must not be. Only later frames tell: the tracker follows and learns, and keeps the
+voters from before the doubt, which learn nothing and look for the target in the whole frame. When
+they know the followed box again, the target had turned; when they see the target elsewhere, the
+tracker goes back to them.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
-from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
 
-from bagwise.core.mio import ElasticNet, exact_step, weights
-from bagwise.vision.haar import (
-    HaarBank,
-    haar_features,
-    nearest_distances,
-    oriented_integrals,
-    random_haar,
-    rescaled,
-)
+from bagwise.vision.alignment import Alignment, align, candidates, cut, resemblance
+from bagwise.vision.haar import HaarFeatures
 from bagwise.vision.images import eight_bit
+from bagwise.vision.tracker_state import (
+    Doubt,
+    Floats,
+    Grey,
+    Integers,
+    Picture,
+    Pose,
+    Settled,
+    Sighting,
+    Step,
+    TrackerSettings,
+    TrackerState,
+    View,
+    check_settings,
+)
+from bagwise.vision.voters import (
+    bag_score,
+    corner,
+    disc,
+    inside,
+    learn,
+    new_voter,
+    scores,
+    search,
+    see,
+)
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
-_SURE = 0.5  # the size is judged where the score is at least this
-_RESIZE_COST = 0.05  # a change of size must raise the score by more
-_SIZE_PRIOR = 1.0  # cost of twice or half the first size; it grows with the squared logarithm
-_WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
+_EARLY = 10  # frames after which the early voters are frozen
+_PICTURES = 6  # kept pictures of the target, that of the first frame among them
+_PICTURE_EVERY = 3  # frames between new pictures, at least
+_ALIGNED = 0.6  # least correlation at which an alignment is believed
+_FAMILIAR = 0.85  # correlation below which another picture is tried
+_NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
+_SLIP = 0.15  # share of the side by which an alignment may move the voters' place
+_GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
+_RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
+_RELAX = 0.01  # by how much the size goes back to the first in a frame that does not show it
+_RESIZED = 0.01  # a view is made anew for learning where the size changed by more
+_MARGIN = 0.1  # of resemblance within which an older picture is preferred
+_DOUBT = 0.3  # confidence below which the target is in doubt
+_GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
+_PEAKS = 6  # places that are looked at when the whole frame is searched
 
 
-class Memory(NamedTuple):
-    """Remembered patches in fixed slots: first frame, later positives, negatives."""
-
-    features: Any  # [K, F] float32
-    similarity: Any  # [K, K]
-    used: Any  # [K] bool
-    pi: Any  # [1 + K] sum of MIO's multipliers; entry 0 belongs to the constant feature
-
-
-class View(NamedTuple):
-    """The part of a frame around the target, scaled so that the target has its first size."""
-
-    totals: Any  # [O, h + 1, w + 1] integral images
-    origin: Any  # [2] its corner in the frame
-    factor: float  # its pixels per pixel of the frame
-
-
-class Track(NamedTuple):
-    """What `track` returns, one row per frame."""
-
-    boxes: Any  # [T, 4] x, y, w, h
-    found: Any  # [T] bool, False where the target may be hidden
-    scores: Any  # [T] decision value of the box
-
-
-class MIOTracker(BaseEstimator):
-    """Follow a target through a video, with OpenCV's interface.
-
-    Parameters
-    ----------
-    n_features : int
-        Haar-like features of a patch.
-    n_nearest : int
-        k: two patches are compared on the k features that differ least.
-    search_radius : int
-        How far the target may move from one frame to the next.
-    positive_radius : int
-        Patches this close to the estimate make up the positive bag.
-    negative_radius : tuple of int
-        Negative patches lie this far from the estimate, at least and at most.
-    n_positive, n_negative : int
-        Patches drawn per frame for the positive bag, and negative bags.
-    memory : tuple of int
-        Patches remembered: of the first frame, of later positive bags, negative.
-    width : float
-        sigma² of the similarity, in units of the median distance between the target and patches
-        around it in the first frame.
-    alpha, beta : float
-        MIO's regulariser.
-    cost : tuple of float
-        C1 and C2, the costs of errors on positive and negative bags.
-    bias : float
-        Value of the constant feature.
-    motion : float
-        Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
-    doubt_below : float
-        Where no patch scores higher the target is in doubt: hidden, or turned away. The best patch
-        is followed and learned, while a copy of the model from before the doubt is kept.
-    return_above : float
-        The doubt ends when the copy scores the followed box above 0, or when it scores a patch
-        elsewhere above this: then the copy is taken up, and what was learned since is dropped.
-    patience : int
-        The doubt ends after this many frames: what was followed meanwhile is taken for the target.
-    growth : float
-        The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
-        size of the box.
-    side : int
-        Frames are scaled so that the target's side (square root of its area) is this many pixels,
-        enlarged to twice their size at most; all radii are in pixels of the scaled frames.
-    random_state : int or None
-
-    Attributes
-    ----------
-    score_ : float
-        Decision value of the last box; in doubt, the one that the copy from before gives it.
+def start(
+    frame: ArrayLike, box: ArrayLike, settings: TrackerSettings | None = None, seed: int = 0
+) -> TrackerState:
+    """Learn a target from its box ``x, y, w, h`` in the first frame.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.vision import MIOTracker
+    >>> from bagwise.vision import TrackerSettings, start
     >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
-    >>> tracker = MIOTracker(random_state=0)
-    >>> tracker.init(scene, (30, 20, 24, 24))
-    >>> tracker.update(np.roll(scene, 5, axis=1))
-    (True, (35, 20, 24, 24))
+    >>> len(start(scene, (30, 20, 24, 24), TrackerSettings(n_voters=5), seed=1).voters)
+    5
     """
-
-    _memory: Memory
-    _view: View
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_features": [Interval(Integral, 1, None, closed="left")],
-        "n_nearest": [Interval(Integral, 1, None, closed="left")],
-        "search_radius": [Interval(Integral, 1, None, closed="left")],
-        "positive_radius": [Interval(Integral, 0, None, closed="left")],
-        "negative_radius": [tuple],
-        "n_positive": [Interval(Integral, 1, None, closed="left")],
-        "n_negative": [Interval(Integral, 1, None, closed="left")],
-        "memory": [tuple],
-        "width": [Interval(Real, 0, None, closed="neither")],
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "beta": [Interval(Real, 0, None, closed="neither")],
-        "cost": [tuple],
-        "bias": [Interval(Real, 0, None, closed="left")],
-        "motion": [Interval(Real, 0, None, closed="left")],
-        "doubt_below": [Interval(Real, None, 0, closed="neither")],
-        "return_above": [Interval(Real, 0, None, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-        "growth": [Interval(Real, 1, 1.2, closed="both")],
-        "side": [Interval(Integral, 8, None, closed="left")],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        *,
-        n_features: int = 500,
-        n_nearest: int = 160,
-        search_radius: int = 25,
-        positive_radius: int = 3,
-        negative_radius: tuple[int, int] = (8, 50),
-        n_positive: int = 12,
-        n_negative: int = 10,
-        memory: tuple[int, int, int] = (5, 40, 55),
-        width: float = 1.0,
-        alpha: float = 0.05,
-        beta: float = 1.0,
-        cost: tuple[float, float] = (1.0, 1.0),
-        bias: float = 1.0,
-        motion: float = 0.8,
-        doubt_below: float = -0.5,
-        return_above: float = 1.0,
-        patience: int = 15,
-        growth: float = 1.025,
-        side: int = 56,
-        random_state: int | None = None,
-    ) -> None:
-        self.n_features = n_features
-        self.n_nearest = n_nearest
-        self.search_radius = search_radius
-        self.positive_radius = positive_radius
-        self.negative_radius = negative_radius
-        self.n_positive = n_positive
-        self.n_negative = n_negative
-        self.memory = memory
-        self.width = width
-        self.alpha = alpha
-        self.beta = beta
-        self.cost = cost
-        self.bias = bias
-        self.motion = motion
-        self.doubt_below = doubt_below
-        self.return_above = return_above
-        self.patience = patience
-        self.growth = growth
-        self.side = side
-        self.random_state = random_state
-
-    def init(self, frame: Any, box: Any) -> None:
-        """Learn the target from its box ``x, y, w, h`` in the first frame."""
-        self._validate_params()
-        self._check()
-        grey = as_grey(frame)
-        x, y, w, h = check_box(box, *grey.shape)
-        self._rng = np.random.default_rng(self.random_state)
-        self._frame_shape = grey.shape
-        self._factor = min(2.0, self.side / np.sqrt(w * h))
-        self._size = np.maximum(np.rint(np.array([w, h]) * self._factor).astype(int), _MIN_SIDE)
-        self._box_size = np.array([w, h])
-        self._centre = np.array([x, y]) + self._box_size / 2  # in pixels of the frame
-        self._scale = 1.0
-        self._before: MIOTracker | None = None  # the copy from before a doubt
-        self._see(grey)
-        self._position = self._corner()
-        n_channels = len(self._view.totals)
-        self._bank = random_haar(
-            self.n_features, int(self._size[0]), int(self._size[1]), self._rng, n_channels
+    settings = settings or TrackerSettings()
+    check_settings(settings)
+    grey = as_grey(frame)
+    x, y, w, h = check_box(box, *grey.shape)
+    factor = min(2.0, settings.side / float(np.sqrt(w * h)))
+    size = np.maximum(np.rint(np.array([w, h]) * factor).astype(int), _MIN_SIDE)
+    room = np.array(grey.shape[::-1]) - [w, h]
+    if np.all(room * factor <= settings.negative_radius[0]):
+        raise ValueError(
+            f"the frame leaves no room for background around the target: a box of {w} x {h} in a "
+            f"frame of {grey.shape[1]} x {grey.shape[0]}; choose a smaller box."
         )
-        self._scale_features()
-        self._start_memory()
-        self.score_ = float(self._score(self._position[None])[0])
+    pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)
+    state = TrackerState(
+        settings, seed, 0, grey.shape, factor, size, np.array([w, h], float), pose, (), (), (), None
+    )
+    view = see(state, grey, pose)
+    position = corner(state, view, pose)
+    rng = np.random.default_rng([seed, 0])
+    voters = tuple(new_voter(state, view, position, rng) for _ in range(settings.n_voters))
+    picture = _picture(state, grey, pose, anchored=True)
+    return state._replace(voters=voters, early=voters, pictures=(picture,), n_frames=1)
 
-    def update(self, frame: Any) -> tuple[bool, tuple[int, int, int, int]]:
-        """Find the target in the next frame: whether it is there beyond doubt, and its box."""
-        if not hasattr(self, "_bank"):
-            raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
-        grey = as_grey(frame)
-        scene = self._resize(grey)
-        self._see(scene)
-        self._position, score = self._search(self.search_radius, self.motion)
-        self.score_ = score
-        if self._before is not None:
-            score = self._reconsider(self._before, scene, score)
-        elif score <= self.doubt_below:
-            self._begin_doubt()
-        self._centre = (self._position + self._size / 2) / self._view.factor + self._view.origin
-        if score > _SURE:  # before learning, which speaks for the present size
-            self._scale = float(np.clip(self._scale * self._growth(), *_SCALES))
-        self._learn()
-        return self._before is None, self._output(grey.shape)
 
-    def _begin_doubt(self) -> None:
-        self._before = copy.copy(self)
-        self._before._memory = Memory(*(part.copy() for part in self._memory))
-        self._doubted = 0
+def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
+    """Find the target in the next frame, and learn from it; ``state`` stays as it is.
 
-    def _reconsider(self, before: MIOTracker, scene: Any, score: float) -> float:
-        """End the doubt where the copy from before it sees the target; the score of the box.
-
-        The copy waits where the target was last seen. As the target may have gone anywhere, it
-        seeks twice as far, and moving is free.
-        """
-        self._doubted += 1
-        near = self._inside(self._position + disc(self.positive_radius, 1))
-        self.score_ = float(before._score(near, view=self._view).max())  # the score of a bag
-        if self.score_ > 0:
-            self._before = None  # turned, not hidden
-            return score
-        before._see(scene)
-        place, there = before._search(2 * self.search_radius, 0.0)
-        if there <= self.return_above:
-            if self._doubted >= self.patience:
-                self._before, self.score_ = None, score
-            return score
-        self._before = None
-        self._memory, self._scale = before._memory, before._scale
-        self._view, self._position, self.score_ = before._view, place, there
-        return there
-
-    def _check(self) -> None:
-        for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
-            value = getattr(self, name)
-            if len(value) != length or min(value) <= 0:
-                raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
-        near, far = self.negative_radius
-        if not self.positive_radius < near < far:
-            raise ValueError(
-                "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
-                f"{self.positive_radius}, {near}, {far}."
-            )
-        if self.n_nearest > self.n_features:
-            raise ValueError(
-                f"n_nearest must be at most n_features = {self.n_features}; got {self.n_nearest}."
-            )
-
-    def _resize(self, grey: Any) -> Any:
-        """A stream that changes its resolution shows the same scene: bring it to the first."""
-        import cv2
-
-        if grey.shape == self._frame_shape:
-            return grey
-        return cv2.resize(grey, self._frame_shape[::-1], interpolation=cv2.INTER_AREA)
-
-    def _output(self, shape: tuple[int, int]) -> tuple[int, int, int, int]:
-        ratio = np.array([shape[1], shape[0]]) / np.array(self._frame_shape[::-1])
-        size = self._box_size * self._scale
-        corner = np.rint((self._centre - size / 2) * ratio).astype(int)
-        size = np.rint(size * ratio).astype(int)
-        return (int(corner[0]), int(corner[1]), int(size[0]), int(size[1]))
-
-    def _see(self, grey: Any) -> None:
-        """Cut out what the search and the negative patches can reach, so cost is bounded."""
-        import cv2
-
-        factor = self._factor / self._scale
-        reach = self._size / 2 + self.search_radius + self.negative_radius[1] + 8
-        low = np.floor(np.maximum(self._centre - reach / factor, 0)).astype(int)
-        high = np.ceil(np.minimum(self._centre + reach / factor, grey.shape[::-1])).astype(int)
-        part = np.ascontiguousarray(grey[low[1] : high[1], low[0] : high[0]])
-        if factor != 1:
-            size = np.maximum(np.rint((high - low) * factor), self._size).astype(int)
-            part = cv2.resize(part, size.tolist(), interpolation=cv2.INTER_AREA)
-        window = 2 * int(max(min(self._size) // 2, 2)) + 1
-        self._view = View(oriented_integrals(part, window), low, factor)
-
-    def _corner(self) -> Any:
-        """The target's top left corner in the view."""
-        corner = (self._centre - self._view.origin) * self._view.factor - self._size / 2
-        return np.clip(np.rint(corner).astype(int), 0, self._limit())
-
-    def _limit(self, scale: float = 1.0) -> Any:
-        """The largest top left corner of a patch in the view."""
-        shape = np.array(self._view.totals.shape[:0:-1]) - 1
-        return shape - np.ceil(self._size * scale).astype(int)
-
-    def _inside(self, positions: Any, scale: float = 1.0) -> Any:
-        return positions[np.all((positions >= 0) & (positions <= self._limit(scale)), axis=1)]
-
-    def _features(self, positions: Any) -> Any:
-        return haar_features(self._view.totals, positions, self._bank)
-
-    def _growth(self) -> float:
-        """The factor of growth at which the patch scores highest: 1, or one step up or down.
-
-        Rectangles are rounded to pixels, so that patches of a size nearer than 5 % look alike:
-        they are compared at twice the step that is taken.
-        """
-        if self.growth == 1:
-            return 1.0
-        best, chosen = -np.inf, 1.0
-        for factor in (1.0, self.growth, 1 / self.growth):
-            scale = factor**2
-            corner = np.rint(self._position + self._size * (1 - scale) / 2).astype(int)
-            corners = self._inside(corner + disc(1, 1), scale)
-            if len(corners) == 0:
-                continue
-            score = self._score(corners, rescaled(self._bank, scale)).max()
-            score -= _RESIZE_COST * (factor != 1) + _SIZE_PRIOR * np.log2(self._scale * scale) ** 2
-            if score > best:
-                best, chosen = score, factor
-        return chosen
-
-    def _scale_features(self) -> None:
-        """Give every feature unit spread over the patches around the target."""
-        around = self._inside(self._position + disc(self.search_radius, 4))
-        spread = self._features(around).std(axis=0) + 0.02
-        self._bank = self._bank._replace(weights=self._bank.weights / spread[:, None])
-
-    def _start_memory(self) -> None:
-        first, later, negative = self.memory
-        K = first + later + negative
-        self._memory = Memory(
-            np.zeros((K, self.n_features), dtype=np.float32),
-            np.zeros((K, K)),
-            np.zeros(K, dtype=bool),
-            np.zeros(K + 1),
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import start, step
+    >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
+    >>> state, seen = step(start(scene, (30, 20, 24, 24)), np.roll(scene, 5, axis=1))
+    >>> seen.ok, seen.box.round().tolist()
+    (True, [35.0, 20.0, 24.0, 24.0])
+    """
+    rng = np.random.default_rng([state.seed, state.n_frames])
+    grey = as_grey(frame)
+    scene = _resized(grey, state.frame_shape)
+    view = see(state, scene, state.pose)
+    elsewhere = glimpses(state, view)
+    sighting = search(state, state.voters, view, state.pose, elsewhere)
+    pose = _pose_in(state, view, sighting.position, state.pose)
+    settled = _aligned(state, view, pose, state.pictures)
+    leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
+    if leap is not None:
+        sighting, settled = leap
+    early = bag_score(state, state.early, view, settled.pose)
+    if not (settled.anchored or (settled.correlation > 0 and early > 0)):
+        settled = settled._replace(pose=settled.pose._replace(scale=_relaxed(state.pose.scale)))
+    signals = _signals(sighting.score, early, sighting.agreement, settled)
+    state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
+    state = _doubted(state, view, settled, confidence_of(signals))
+    seek = _whom_to_seek(state, early, settled)
+    again = None if seek is None else _look_everywhere(state, scene, seek)
+    if seek is not None and again is not None:
+        settled, score = again
+        view = see(state, scene, settled.pose)
+        state = state._replace(
+            voters=seek.voters, pictures=seek.pictures, pose=settled.pose, doubt=None
         )
-        target = self._features(self._position[None])
-        away = self._features(self._negatives(negative))
-        gaps = nearest_distances(target, away, self.n_nearest)
-        self._sigma2 = self.width * max(float(np.median(gaps)), 1e-6)
-        self._put(np.arange(first), self._features(self._positives(first)))
-        self._put(first + later + np.arange(negative), away)
-        for _ in range(5):  # a few passes, for the first frame is the only certain one
-            self._learn()
-
-    def _positives(self, n: int) -> Any:
-        """The estimate and patches near it, ``n`` in all."""
-        near = self._inside(self._position + disc(self.positive_radius, 1))
-        chosen = near[self._rng.permutation(len(near))[: n - 1]]
-        chosen = np.vstack([self._position[None], chosen])
-        return chosen[np.arange(n) % len(chosen)]
-
-    def _negatives(self, n: int) -> Any:
-        """``n`` patches away from the estimate; repeated where the frame leaves too few."""
-        near, far = self.negative_radius
-        for reach in (far, 2 * far, 8 * far):
-            steps = self._rng.uniform(-reach, reach, (20 * n, 2))
-            distance = np.hypot(steps[:, 0], steps[:, 1])
-            steps = steps[(distance > near) & (distance < reach)]
-            found = self._inside(np.rint(self._position + steps).astype(int))
-            if len(found) >= n:
-                return found[:n]
-        if len(found) == 0:
-            raise ValueError(
-                f"the frame leaves no room for background around the target: a box of "
-                f"{tuple(self._box_size.tolist())} in a frame of {self._frame_shape[::-1]}; choose "
-                "a smaller box."
-            )
-        return found[np.arange(n) % len(found)]
-
-    def _wrong_sizes(self) -> Any:
-        """Features of patches around the target's middle that are too large or too small."""
-        parts = []
-        for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
-            corner = np.rint(self._position + self._size * (1 - scale) / 2).astype(int)
-            corners = self._inside(corner[None], scale)
-            parts.append(haar_features(self._view.totals, corners, rescaled(self._bank, scale)))
-        return np.vstack(parts)
-
-    def _similarity(self, features: Any, to: Any) -> Any:
-        return np.exp(-nearest_distances(features, to, self.n_nearest) / self._sigma2)
-
-    def _put(self, slots: Any, features: Any) -> None:
-        m = self._memory
-        m.features[slots] = features
-        m.used[slots] = True
-        m.pi[slots + 1] = 0
-        similarity = self._similarity(features, m.features) * m.used
-        m.similarity[slots] = similarity
-        m.similarity[:, slots] = similarity.T
-
-    def _slots(self, start: int, size: int, n: int) -> Any:
-        """Free slots first, then random ones."""
-        free = np.flatnonzero(~self._memory.used[start : start + size])[:n]
-        taken = np.setdiff1d(np.arange(size), free)
-        return start + np.append(free, self._rng.permutation(taken)[: n - len(free)])
-
-    def _learn(self) -> None:
-        """One positive bag and the negatives of this frame, then a replay of the memory."""
-        m, (first, later, negative) = self._memory, self.memory
-        bag = self._features(self._positives(self.n_positive + 1))
-        away = self._features(self._negatives(min(self.n_negative, negative)))
-        if self.growth > 1:
-            away = np.vstack([self._wrong_sizes(), away])[: len(away)]
-        kept = bag[: min(2, later)]
-        self._put(self._slots(first, later, len(kept)), kept)
-        fresh = self._slots(first + later, negative, len(away))
-        self._put(fresh, away)
-        here = (self._similarity(bag, m.features) * m.used).max(axis=0)
-        anchor = m.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
-        replay = self._rng.permutation(first + np.flatnonzero(m.used[first:]))
-        rows = np.vstack([here, m.similarity[fresh], anchor, m.similarity[replay]])
-        signs = np.ones(len(rows))
-        signs[1 : 1 + len(fresh)] = -1
-        signs[len(fresh) + 2 :][replay >= first + later] = -1
-        Z = np.column_stack([np.full(len(rows), float(self.bias)), rows])
-        costs = np.where(signs > 0, *self.cost).astype(np.float64)
-        _steps(m.pi, Z, signs, costs, self.alpha, self.beta)
-
-    def _score(self, positions: Any, bank: HaarBank | None = None, view: View | None = None) -> Any:
-        w = weights(self._memory.pi, ElasticNet(self.alpha, self.beta))
-        active = np.flatnonzero(w[1:])
-        view, bank = view or self._view, bank or self._bank
-        X = haar_features(view.totals, positions, bank)
-        similarity = self._similarity(X, self._memory.features[active])
-        return similarity @ w[1:][active] + self.bias * w[0]
-
-    def _search(self, radius: int, motion: float) -> tuple[Any, float]:
-        """The best patch and its score: on a coarse grid first, then around the best there."""
-        start = self._corner()
-        stride = int(np.clip(np.sqrt(np.prod(self._size)) / 12, 2, 4))
-        best, _ = self._best(start + disc(radius, stride), start, motion)
-        return self._best(best + disc(stride, 1), start, motion)
-
-    def _best(self, positions: Any, start: Any, motion: float) -> tuple[Any, float]:
-        """The patch with the highest score less the cost of moving there, and its score."""
-        positions = self._inside(positions)
-        score = self._score(positions)
-        moved = ((positions - start) ** 2).sum(axis=1) / self.search_radius**2
-        chosen = int(np.argmax(score - motion * moved))
-        return positions[chosen], float(score[chosen])
+        early = bag_score(state, state.early, view, settled.pose)
+        signals = _signals(score, early, 1.0, settled)
+    confidence = confidence_of(signals)
+    sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
+    state = _learned(state, scene, view, rng, sure, settled, early)
+    return state, Step(confidence > 0.5, _box(state, grey.shape), confidence, signals)
 
 
-@njit(cache=True)
-def _steps(pi: Any, Z: Any, signs: Any, costs: Any, alpha: float, beta: float) -> None:
-    """MIO's step for each row of Z in turn; ``pi`` is updated in place."""
-    for i in range(len(Z)):
-        exact_step(pi, Z[i], signs[i], costs[i], alpha, beta)
+def _relaxed(scale: float) -> float:
+    """The size a step nearer to the first, where the frame does not show it."""
+    return float(scale * np.exp(np.clip(-np.log(scale), -_RELAX, _RELAX)))
 
 
-def disc(radius: int, stride: int) -> Any:
-    """Integer steps on a grid within a radius, [n, 2]."""
-    n = radius // stride
-    grid = np.arange(-n, n + 1) * stride
-    steps = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    return steps[(steps**2).sum(axis=1) <= radius**2]
+def _signals(score: float, early: float, agreement: float, settled: Settled) -> Floats:
+    return np.array([score, early, agreement, settled.correlation * settled.anchored])
 
 
-def as_grey(frame: Any) -> Any:
-    """A frame as 8-bit grey; colour frames are in OpenCV's order, BGR or BGRA."""
-    frame = eight_bit(np.asarray(frame), "a frame")
-    if frame.shape[2] == 1:
-        return np.ascontiguousarray(frame[..., 0])
+def _doubted(state: TrackerState, view: View, settled: Settled, confidence: float) -> TrackerState:
+    """The state in doubt, where the confidence is low; or out of it, where the target is known."""
+    doubt = state.doubt
+    if doubt is None:
+        if confidence >= _DOUBT:
+            return state
+        return state._replace(doubt=Doubt(state.voters, state.pictures, state.pose, 0))
+    doubt = doubt._replace(age=doubt.age + 1)
+    known = settled.anchored and settled.correlation > _FAMILIAR
+    known = known or bag_score(state, doubt.voters, view, state.pose) > 0
+    ended = known or doubt.age >= state.settings.patience
+    return state._replace(doubt=None if ended else doubt)
+
+
+def _whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt | None:
+    """What to look for in the whole frame: the target before the doubt; now and then, the first."""
+    if state.doubt is not None:
+        return state.doubt
+    sure = early > 0 or settled.anchored
+    if sure or state.n_frames % _GLANCE_EVERY:
+        return None
+    return Doubt(state.early, state.pictures[:1], state.pose, 0)
+
+
+def confidence_of(signals: Floats) -> float:
+    """The probability that the box overlaps the target, from what the parts of the tracker say."""
+    score, early, agreement, correlation = signals
+    z = 0.7 * score + 1.0 * early + 1.5 * (agreement - 0.5) + 4 * (correlation - 0.3)
+    return float(1 / (1 + np.exp(-z)))
+
+
+def glimpses(state: TrackerState, view: View) -> Integers:
+    """Places in a view that resemble the last picture, as top left corners."""
+    peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
+    centres = np.array(peaks).reshape(-1, 2)
+    return inside(state, view, np.rint(centres - state.size / 2).astype(int))
+
+
+def _leapt(
+    state: TrackerState, view: View, places: Integers, sighting: Sighting
+) -> tuple[Sighting, Settled] | None:
+    """The first of some places that an anchored picture fits and the voters prefer."""
+    for place in places:
+        score = float(np.median(scores(state, state.voters, view, place[None])[:, 0]))
+        if score <= sighting.score:
+            continue
+        pose = _pose_in(state, view, place.astype(float), state.pose)
+        settled = _aligned(state, view, pose, state.pictures)
+        if settled.anchored and settled.correlation >= _RETURN_CORRELATION:
+            return Sighting(place.astype(float), score, 1.0), settled
+    return None
+
+
+def _pose_in(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
+    centre = (position + state.size / 2) / view.factor + view.origin
+    limits = np.array(state.frame_shape[::-1], dtype=float)
+    return pose._replace(centre=np.clip(centre, 0, limits))
+
+
+def _picture(state: TrackerState, grey: Grey, pose: Pose, anchored: bool) -> Picture:
+    grey = cut(grey, pose.centre, pose.scale / state.factor, state.size)
+    return Picture(grey, pose.angle, anchored)
+
+
+def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Picture]) -> Settled:
+    """Pose and correlation of the picture that fits; the pose as it is where none does.
+
+    The size is read off the axis that changed least: one that turns away grows narrow on the
+    other axis only.
+    """
+    place = (pose.centre - view.origin) * view.factor - 0.5
+    slip = max(_SLIP * float(np.sqrt(np.prod(state.size))), 3.0)
+    best: Alignment | None = None
+    used = pictures[0]
+    for picture in _promising(state, view, place, pictures):
+        match = align(view.grey, picture.grey, place, pose.angle - picture.angle)
+        if match is None or np.hypot(*(match.centre - place)) > slip:
+            continue
+        if best is None or match.correlation > best.correlation:
+            best, used = match, picture
+        if best.correlation > _FAMILIAR:
+            break
+    if best is None or best.correlation < _ALIGNED:
+        return Settled(pose._replace(angle=0.0), 0.0, False)
+    growth = float(best.axes[np.argmin(np.abs(np.log(best.axes)))])
+    limit = state.settings.growth
+    scale = float(np.clip(pose.scale * np.clip(growth, 1 / limit, limit), *_SCALES))
+    centre = (best.centre + 0.5) / view.factor + view.origin
+    settled = Pose(centre, scale, used.angle + best.angle)
+    return Settled(settled, best.correlation, used.anchored)
+
+
+def _promising(
+    state: TrackerState, view: View, place: Floats, pictures: Sequence[Picture]
+) -> list[Picture]:
+    """Two pictures to align: the oldest that resembles the place, as chains drift, and the best."""
+    if len(pictures) == 1:
+        return list(pictures)
+    here = cut(view.grey, place + 0.5, 1.0, state.size)
+    likeness = np.array([resemblance(here, picture.grey) for picture in pictures])
+    oldest = int(np.argmax(likeness >= likeness.max() - _MARGIN))
+    chosen = dict.fromkeys([oldest, int(likeness.argmax())])
+    return [pictures[i] for i in chosen]
+
+
+def _look_everywhere(
+    state: TrackerState, scene: Grey, doubt: Doubt
+) -> tuple[Settled, float] | None:
+    """The place in the whole frame where the voters from before the doubt see the target."""
+    settings = state.settings
+    pictures = list(dict.fromkeys([0, len(doubt.pictures) - 1]))
+    size = state.box_size * doubt.pose.scale
+    peaks = candidates(scene, [doubt.pictures[i].grey for i in pictures], size, _PEAKS)
+    best, chosen = settings.return_above, None
+    for centre in peaks:
+        pose = Pose(centre, doubt.pose.scale, 0.0)
+        view = see(state, scene, pose, reach=max(state.size) / 4 + 4)
+        near = inside(state, view, corner(state, view, pose) + disc(4, 2))
+        value = np.median(scores(state, doubt.voters, view, near), axis=0)
+        if value.max() > best:
+            best = float(value.max())
+            place = _pose_in(state, view, near[int(value.argmax())].astype(float), pose)
+            chosen = (view, place)
+    if chosen is None:
+        return None
+    view, pose = chosen
+    settled = _aligned(state, view, pose, doubt.pictures)
+    if settled.correlation < _RETURN_CORRELATION:
+        return None
+    moved = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
+    near = moved <= 2 * settings.search_radius
+    if not near and bag_score(state, state.early, view, settled.pose) <= 0:
+        return None
+    return settled, best
+
+
+def _learned(
+    state: TrackerState,
+    scene: Grey,
+    view: View,
+    rng: np.random.Generator,
+    sure: bool,
+    settled: Settled,
+    early: float,
+) -> TrackerState:
+    """The state after the voters have learned from the frame, with new pictures where needed."""
+    if abs(np.log(view.factor * state.pose.scale / state.factor)) > _RESIZED:
+        view = see(state, scene, state.pose)
+    position = corner(state, view, state.pose)
+    voters = tuple(learn(state, voter, view, position, rng) for voter in state.voters)
+    frozen = voters if state.n_frames <= _EARLY else state.early
+    pictures = state.pictures
+    if sure and settled.correlation < _NEW_PICTURE and state.n_frames % _PICTURE_EVERY == 0:
+        anchored = settled.anchored or (early > 0 and state.doubt is None)
+        pictures = _kept(pictures, _picture(state, scene, state.pose, anchored))
+    return state._replace(voters=voters, early=frozen, pictures=pictures)
+
+
+def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
+    """The pictures with a new one; where they are too many, an old one that is not anchored goes.
+
+    If all are, the oldest goes. That of the first frame always stays.
+    """
+    if len(pictures) < _PICTURES:
+        return (*pictures, new)
+    loose = [i for i, picture in enumerate(pictures) if i and not picture.anchored]
+    drop = loose[0] if loose else 1
+    return (*pictures[:drop], *pictures[drop + 1 :], new)
+
+
+def _resized(grey: Grey, shape: tuple[int, int]) -> Grey:
+    """A stream that changes its resolution shows the same scene: bring it to the first."""
     import cv2
 
-    return cv2.cvtColor(np.ascontiguousarray(frame[..., :3]), cv2.COLOR_BGR2GRAY)
+    if grey.shape == shape:
+        return grey
+    return np.asarray(cv2.resize(grey, shape[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
-def check_box(box: Any, height: int, width: int) -> tuple[int, int, int, int]:
+def _box(state: TrackerState, shape: tuple[int, ...]) -> Floats:
+    ratio = np.array([shape[1], shape[0]]) / np.array(state.frame_shape[::-1])
+    size = state.box_size * state.pose.scale
+    return np.concatenate([(state.pose.centre - size / 2) * ratio, size * ratio])
+
+
+def as_grey(frame: ArrayLike) -> Grey:
+    """A frame as 8-bit grey; colour frames are in OpenCV's order, BGR or BGRA."""
+    pixels = eight_bit(np.asarray(frame), "a frame")
+    if pixels.shape[2] == 1:
+        return np.ascontiguousarray(pixels[..., 0])
+    import cv2
+
+    grey = cv2.cvtColor(np.ascontiguousarray(pixels[..., :3]), cv2.COLOR_BGR2GRAY)
+    return np.asarray(grey, dtype=np.uint8)
+
+
+def check_box(box: ArrayLike, height: int, width: int) -> tuple[int, int, int, int]:
     """A box cut to the frame, or what is wrong with it."""
     values = np.asarray(box, dtype=np.float64).ravel()
     if values.shape != (4,) or not np.isfinite(values).all():
@@ -523,7 +383,159 @@ def check_box(box: Any, height: int, width: int) -> tuple[int, int, int, int]:
     return (int(low[0]), int(low[1]), int(size[0]), int(size[1]))
 
 
-def track(frames: Iterable[Any], box: Any, tracker: Any = None) -> Track:
+class Track(NamedTuple):
+    """What `track` returns, one row per frame."""
+
+    boxes: Floats  # [T, 4] x, y, w, h
+    found: NDArray[np.bool_]  # [T] whether the box is believed to show the target
+    scores: Floats  # [T] the probability of that
+
+
+class Tracker(Protocol):
+    """OpenCV's interface of a tracker."""
+
+    def init(self, frame: ArrayLike, box: ArrayLike, /) -> None:
+        """Learn the target."""
+
+    def update(self, frame: ArrayLike, /) -> tuple[bool, Sequence[float]]:
+        """Find it in the next frame."""
+
+
+class MIOTracker(BaseEstimator):
+    """Follow a target through a video, with OpenCV's interface.
+
+    It holds a `TrackerState` and calls `start` and `step`, which can be used without it.
+
+    Parameters
+    ----------
+    features : HaarFeatures, optional
+        How patches are described and compared.
+    n_voters : int
+        Draws of features that vote, each with a memory of its own.
+    search_radius : int
+        How far around its last place the target is sought; further away only where the frame
+        resembles its last picture.
+    positive_radius : int
+        Patches this close to the estimate make up the positive bag.
+    negative_radius : tuple of int
+        Negative patches lie this far from the estimate, at least and at most.
+    n_positive, n_negative : int
+        Patches drawn per frame for the positive bag, and negative bags.
+    memory : tuple of int
+        Patches remembered by a voter: of the first frame, of later positive bags, negative.
+    width : float
+        sigma² of the similarity, in units of the median distance between the target and patches
+        around it in the first frame.
+    alpha, beta : float
+        MIO's regulariser.
+    cost : tuple of float
+        C1 and C2, the costs of errors on positive and negative bags.
+    bias : float
+        Value of the constant feature.
+    motion : float
+        Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
+    return_above : float
+        In doubt, the target is taken to be elsewhere in the frame where the voters from before the
+        doubt score a patch above this and it agrees with a kept picture.
+    patience : int
+        The doubt ends after this many frames: what was followed meanwhile is taken for the target.
+    growth : float
+        The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
+        size of the box.
+    side : int
+        Frames are scaled so that the target's side (square root of its area) is this many pixels,
+        enlarged to twice their size at most; all radii are in pixels of the scaled frames.
+    random_state : int or None
+
+    Attributes
+    ----------
+    state_ : TrackerState
+    box_ : array of shape (4,)
+        The last box in fractions of pixels; `update` rounds it, as OpenCV's trackers do.
+    score_ : float
+        The probability that the last box shows the target; `update` says whether it is above 0.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import MIOTracker
+    >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
+    >>> tracker = MIOTracker(random_state=0)
+    >>> tracker.init(scene, (30, 20, 24, 24))
+    >>> tracker.update(np.roll(scene, 5, axis=1))
+    (True, (35, 20, 24, 24))
+    """
+
+    state_: TrackerState
+
+    def __init__(
+        self,
+        *,
+        features: HaarFeatures | None = None,
+        n_voters: int = 3,
+        search_radius: int = 25,
+        positive_radius: int = 3,
+        negative_radius: tuple[int, int] = (8, 50),
+        n_positive: int = 12,
+        n_negative: int = 10,
+        memory: tuple[int, int, int] = (5, 40, 55),
+        width: float = 1.0,
+        alpha: float = 0.05,
+        beta: float = 1.0,
+        cost: tuple[float, float] = (1.0, 1.0),
+        bias: float = 1.0,
+        motion: float = 0.8,
+        return_above: float = 0.5,
+        patience: int = 60,
+        growth: float = 1.05,
+        side: int = 56,
+        random_state: int | None = None,
+    ) -> None:
+        self.features = features
+        self.n_voters = n_voters
+        self.search_radius = search_radius
+        self.positive_radius = positive_radius
+        self.negative_radius = negative_radius
+        self.n_positive = n_positive
+        self.n_negative = n_negative
+        self.memory = memory
+        self.width = width
+        self.alpha = alpha
+        self.beta = beta
+        self.cost = cost
+        self.bias = bias
+        self.motion = motion
+        self.return_above = return_above
+        self.patience = patience
+        self.growth = growth
+        self.side = side
+        self.random_state = random_state
+
+    def settings(self) -> TrackerSettings:
+        """The parameters as `start` takes them."""
+        values = self.get_params(deep=False)
+        values["features"] = HaarFeatures() if self.features is None else self.features
+        return TrackerSettings(**{name: values[name] for name in TrackerSettings._fields})
+
+    def init(self, frame: ArrayLike, box: ArrayLike) -> None:
+        """Learn the target from its box ``x, y, w, h`` in the first frame."""
+        seed = self.random_state
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        self.state_ = start(frame, box, self.settings(), seed)
+        self.box_, self.score_ = _box(self.state_, self.state_.frame_shape), 1.0
+
+    def update(self, frame: ArrayLike) -> tuple[bool, tuple[int, int, int, int]]:
+        """Find the target in the next frame: whether the box is believed to show it; the box."""
+        if not hasattr(self, "state_"):
+            raise ValueError("MIOTracker has no target yet; call init(frame, box) first.")
+        self.state_, seen = step(self.state_, frame)
+        self.box_, self.score_ = seen.box, seen.confidence
+        x, y, w, h = (int(v) for v in np.rint(seen.box))
+        return seen.ok, (x, y, w, h)
+
+
+def track(frames: Iterable[ArrayLike], box: ArrayLike, tracker: Tracker | None = None) -> Track:
     """Follow a target through frames; the first one has the target in ``box``.
 
     Parameters
@@ -544,17 +556,51 @@ def track(frames: Iterable[Any], box: Any, tracker: Any = None) -> Track:
     >>> track(frames, (20, 20, 16, 16)).boxes.shape
     (3, 4)
     """
-    tracker = MIOTracker(random_state=0) if tracker is None else tracker
-    boxes, found, scores = [], [], []
+    return track_many(frames, [box], [MIOTracker(random_state=0) if tracker is None else tracker])[
+        0
+    ]
+
+
+def track_many(
+    frames: Iterable[ArrayLike],
+    boxes: Sequence[ArrayLike],
+    trackers: Sequence[Tracker] | None = None,
+) -> list[Track]:
+    """Follow several targets through frames in one pass, each by a tracker of its own.
+
+    Parameters
+    ----------
+    frames : iterable of arrays
+    boxes : sequence of tuples x, y, w, h
+        The targets in the first frame.
+    trackers : sequence of trackers, optional
+        One per target; by default `MIOTracker` with seeds 0, 1, ...
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import track_many
+    >>> frames = np.random.default_rng(0).integers(0, 255, (1, 60, 80), dtype=np.uint8).repeat(3, 0)
+    >>> [one.boxes[-1].tolist() for one in track_many(frames, [(9, 9, 20, 20), (40, 30, 16, 20)])]
+    [[9.0, 9.0, 20.0, 20.0], [40.0, 30.0, 16.0, 20.0]]
+    """
+    if len(boxes) == 0:
+        raise ValueError("there is no target to follow: give at least one box.")
+    if trackers is None:
+        trackers = [MIOTracker(random_state=i) for i in range(len(boxes))]
+    rows: list[list[tuple[ArrayLike, bool, float]]] = [[] for _ in boxes]
     for number, frame in enumerate(frames):
-        if number == 0:
-            tracker.init(frame, box)
-            ok, place = True, tuple(box)
-        else:
-            ok, place = tracker.update(frame)
-        boxes.append(place)
-        found.append(bool(ok))
-        scores.append(float(getattr(tracker, "score_", np.nan)))
-    if not boxes:
+        for box, tracker, row in zip(boxes, trackers, rows, strict=True):
+            if number == 0:
+                tracker.init(frame, box)
+                row.append((box, True, float(getattr(tracker, "score_", np.nan))))
+            else:
+                ok, place = tracker.update(frame)
+                row.append((place, bool(ok), float(getattr(tracker, "score_", np.nan))))
+    if not rows[0]:
         raise ValueError("the video has no frames.")
-    return Track(np.asarray(boxes, dtype=np.float64), np.asarray(found), np.asarray(scores))
+    tracks = []
+    for row in rows:
+        places, oks, scores = zip(*row, strict=True)
+        tracks.append(Track(np.asarray(places, dtype=np.float64), np.array(oks), np.array(scores)))
+    return tracks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,18 @@ def frame_rate(source: str | Path, default: float = 25.0) -> float:
     return rate if np.isfinite(rate) and rate > 0 else default
 
 
+def count_frames(source: str | Path) -> int | None:
+    """How many frames a folder holds or a video states; None where a video does not."""
+    import cv2
+
+    if Path(source).is_dir():
+        return len(list_images(source))
+    capture = cv2.VideoCapture(str(source))
+    count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    capture.release()
+    return count if count > 0 else None
+
+
 class VideoWriter:
     """Write frames with the target drawn; frames of another size are brought to the first's."""
 
@@ -68,16 +80,23 @@ class VideoWriter:
         self._writer: Any = None
         self._size: tuple[int, int] = (0, 0)
 
-    def write(self, frame: Any, box: Any, found: bool, score: float) -> None:
-        """Append a frame: green box where the target was found, red where it was lost."""
+    def write(self, frame: Any, targets: Sequence[tuple[Any, bool, float]]) -> None:
+        """Append a frame with the box of each target: green where it is found, red where lost.
+
+        A target is its box, whether it was found, and the probability of that. Several targets are
+        numbered.
+        """
         import cv2
 
         frame = np.ascontiguousarray(frame).copy()
-        x, y, w, h = (round(float(v)) for v in box)
-        colour = (60, 200, 60) if found else (40, 40, 220)
-        cv2.rectangle(frame, (x, y), (x + w, y + h), colour, 2)
-        label = f"{score:+.2f}" if found else f"lost {score:+.2f}"
-        cv2.putText(frame, label, (x, max(y - 4, 10)), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
+        for number, (box, found, score) in enumerate(targets, start=1):
+            x, y, w, h = (round(float(v)) for v in box)
+            colour = (60, 200, 60) if found else (40, 40, 220)
+            cv2.rectangle(frame, (x, y), (x + w, y + h), colour, 2)
+            name = f"{number}: " if len(targets) > 1 else ""
+            label = f"{name}{score:.2f}" if found else f"{name}lost {score:.2f}"
+            place = (x, max(y - 4, 10))
+            cv2.putText(frame, label, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
         if self._writer is None:
             self._size = (frame.shape[1], frame.shape[0])
             code = cv2.VideoWriter.fourcc(*self.fourcc)

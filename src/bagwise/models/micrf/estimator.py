@@ -146,9 +146,9 @@ class MICRF(BestInstanceClassifier):
         tol: float = 1e-3,
         max_states: int = 2048,
         max_rows: int = 10_000,
-        probability: bool = False,
+        probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: Any = 3,
         random_state: Any = None,
     ) -> None:
         self.C = C

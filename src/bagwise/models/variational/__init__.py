@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bagwise.models.variational.densities import Density, Gamma, Sech
-from bagwise.models.variational.estimators import VGPMIL
+from bagwise.models.variational.estimators import GVGPMIL, LMVGPMIL, VGPMIL, PsiVGPMIL
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
@@ -14,7 +14,6 @@ from bagwise.models.variational.likelihoods import (
     NoisyMax,
     SoftWitness,
 )
-from bagwise.models.variational.variants import GVGPMIL, LMVGPMIL, PsiVGPMIL
 
 __all__ = [
     "GVGPMIL",

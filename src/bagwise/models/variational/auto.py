@@ -1,31 +1,55 @@
-"""`AutoVGPMIL`: the design is chosen by cross-validation, the probabilities are calibrated."""
+"""`AutoVGPMIL`: designs are chosen and weighed by cross-validation; its members are VGPMILs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import expit
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags
-from bagwise.core.gaussians import sigmoid_moments
+from bagwise.bags import Bags, check_bags
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.platt import cool, fit_platt
-from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
-from bagwise.models.drivers import CHUNK_SIZE, Serial, cut
-from bagwise.models.variational import search, training
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.search import Design, Member, Readout, Space
-from bagwise.models.variational.updates import Fit, Posterior, fit_blocks
+from bagwise.files import read_plainly
+from bagwise.models.base import (
+    BagsLike,
+    InstanceClassifier,
+    InstanceLabels,
+    RandomState,
+    TrainingData,
+)
+from bagwise.models.drivers import Driver
+from bagwise.models.execution import Execution, device_settings, resolve
+from bagwise.models.scaling import Scale
+from bagwise.models.variational import search
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.checkpoint import StageCheckpoint, fingerprint_arrays
+from bagwise.models.variational.densities import Sech
+from bagwise.models.variational.estimators import (
+    VGPMIL,
+    Problem,
+    on_disk,
+    probabilities,
+    read_bags,
+    start,
+)
+from bagwise.models.variational.monitors import stage_bar
+from bagwise.models.variational.score import BagRule, Reader, Scores
+from bagwise.models.variational.search import Candidate, Design, Space, Voice
+from bagwise.models.variational.updates import Fit, InducingPosterior
 
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
 _SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 5
-_SCREEN_RULES = ("max",)
+_SCREEN_RULES: tuple[BagRule, ...] = ("max",)
+Group = tuple[Scale, str]
 
 
 class AutoVGPMIL(InstanceClassifier):
@@ -54,25 +78,30 @@ class AutoVGPMIL(InstanceClassifier):
     max_search_instances : int
         Where there are more training instances, designs are compared on a stratified part of
         the bags with about so many; the refit sees them all.
-    chunk_size : int
-        Instances per chunk of work.
-    n_jobs : int, optional
-        Threads of the search and the refit; -1 means every core.
+    execution : Execution or {"serial", "threads", "dask", "cpu", "cuda"}, optional
+        Where and how the search, the refit and the prediction run; see `Execution`. A
+        checkpoint keeps every finished stage: the screen, the cross-validation, each member.
     random_state : int, RandomState or None
         Of the inducing points and the folds.
     verbose : bool
-        Say what is being done.
+        Show a progress bar.
 
     Attributes
     ----------
+    members_ : list of VGPMIL
+        The fitted models of the ensemble, the one that counts most first.
+    weights_ : array of shape (n_members,)
+        How much each member counts.
+    maps_ : list of Platt
+        The map that each member's log-odds go through before they are averaged.
+    platt_ : Platt
+        The final map of the average.
     best_params_ : dict
         Scaling, kernel, likelihood and bag rule of the member that counts most.
     search_results_ : dict of arrays
         One row per design and rule: ``scale``, ``kernel``, ``likelihood``, ``rule``, ``stage``
         ("screen" or "full"), held-out ``log_loss`` and ``auc``, and ``weight`` in the ensemble.
         ``pandas.DataFrame(model.search_results_)`` makes a table of it.
-    members_ : list of dict
-        What the ensemble is made of: design, rule, weight, calibration, kernel, q(v).
     held_out_decision_ : array of shape (n_search_bags,)
         Calibrated log-odds of training bags from ensembles that did not see them.
     n_iter_ : int
@@ -93,6 +122,9 @@ class AutoVGPMIL(InstanceClassifier):
     ['bag_rule', 'kernel', 'likelihood', 'scale']
     """
 
+    # Projections in float32: the search compares designs, and the refit follows it.
+    _dtype: ClassVar[str] = "float32"
+    _keeps_rows = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "cv": [Interval(Integral, 2, None, closed="left")],
@@ -100,8 +132,7 @@ class AutoVGPMIL(InstanceClassifier):
         "temperature": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_search_instances": [Interval(Integral, 1, None, closed="left")],
-        "chunk_size": [Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [Integral, None],
+        "execution": "no_validation",  # `resolve` says what is wrong
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -115,9 +146,8 @@ class AutoVGPMIL(InstanceClassifier):
         temperature: float = 4.0,
         max_iter: int = 20,
         max_search_instances: int = 20_000,
-        chunk_size: int = CHUNK_SIZE,
-        n_jobs: int | None = None,
-        random_state: Any = None,
+        execution: Execution | str | None = None,
+        random_state: RandomState = None,
         verbose: bool = False,
     ) -> None:
         self.n_inducing = n_inducing
@@ -126,12 +156,13 @@ class AutoVGPMIL(InstanceClassifier):
         self.temperature = temperature
         self.max_iter = max_iter
         self.max_search_instances = max_search_instances
-        self.chunk_size = chunk_size
-        self.n_jobs = n_jobs
+        self.execution = execution
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> AutoVGPMIL:
+    def fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> AutoVGPMIL:
         """Search, weigh, refit, calibrate.
 
         Parameters
@@ -149,237 +180,317 @@ class AutoVGPMIL(InstanceClassifier):
                 "AutoVGPMIL needs at least 2 bags of each class to cross-validate; the rarer "
                 f"class has {rarest}. Use VGPMIL, which chooses nothing."
             )
+        execution = resolve(self.execution)
+        with _on_device(execution, data.bags):
+            return self._fit(data, execution, execution.make_driver())
+
+    def _fit(self, data: TrainingData, execution: Execution, driver: Driver) -> AutoVGPMIL:
         rng = check_random_state(self.random_state)
-        spaces = {
-            scale: search.make_space(data.bags, scale, self.n_inducing, rng)
-            for scale in search.SCALES
-        }
+        spaces = search.make_spaces(data.bags, self.n_inducing, rng, driver)
+        if on_disk(data.bags) and not np.isfinite(spaces["feature"].scaling.center).all():
+            check_bags(data.bags)  # says where
         part = self._search_part(data, rng)
-        finalists, screened = self._screen(part, spaces, rng)
-        scores, members = self._choose(part, spaces, finalists, rng)
-        self._report(screened, finalists, scores, members, part.y)
-        self._refit(data, spaces, finalists, members)
+        seeds = [int(rng.randint(2**31 - 1)) for _ in range(2)]
+        points = {scale: _some(space.Z, _SCREEN_INDUCING, rng) for scale, space in spaces.items()}
+        keeper = StageCheckpoint(execution.checkpoint, self._problem_name(data, spaces, seeds))
+        designs = search.grid()
+        total = len(search.SCALES) * len(search.KERNELS) + self.n_finalists + 1
+        with stage_bar(self.verbose, total, "AutoVGPMIL") as advance:
+
+            def held_out(
+                chosen: Sequence[Design],
+                rules: tuple[BagRule, ...],
+                folds: search.Folds,
+                max_iter: int,
+                Z: dict[Scale, Floats] | None = None,
+            ) -> Floats:
+                work = search.HeldOut(part.bags, _labels(part), rules, folds, max_iter)
+                return self._held_out(work, chosen, spaces, Z, execution, driver, advance)
+
+            advance(f"screening {len(designs)} designs", 0)
+            folds = search.make_folds(part.y, _SCREEN_FOLDS, seeds[0])
+            screened = keeper.stage(
+                "screen",
+                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points),
+            )
+            finalists = self._finalists(designs, screened, part.y)
+            advance(f"cross-validating {len(finalists)} designs", 0)
+            full_folds = search.make_folds(part.y, self.cv, seeds[1])
+            scores = keeper.stage(
+                "full", lambda: held_out(finalists, search.RULES, full_folds, self.max_iter)
+            )
+            candidates = self._choose(part, scores, finalists, seeds[1])
+            self._report(designs, screened, finalists, scores, candidates, part.y)
+            self._set_members(candidates, finalists)
+            advance(f"refitting {len(candidates)} members", 0)
+            self._refit(data, spaces, [finalists[c.design] for c in candidates], keeper, advance)
+        keeper.done()
         return self
 
-    def _search_part(self, data: TrainingData, rng: Any) -> TrainingData:
-        """All bags, or a stratified draw of them with about `max_search_instances`."""
-        share = self.max_search_instances / data.bags.n_instances
-        if share >= 1:
-            return data
-        chosen = []
-        for label in (0, 1):
-            of_class = np.flatnonzero(data.y == label)
-            n = max(2, round(share * len(of_class)))
-            chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
-        bags = np.sort(np.concatenate(chosen))
-        known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
-        return TrainingData(data.bags[bags], data.y[bags], known)
+    def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
+        # Pages of a memory map would count as memory of this process.
+        bags = read_plainly(bags)
+        if not on_disk(bags):
+            return super()._check_bags(bags, n_features)
+        return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
 
-    def _scores(
+    def _problem_name(
+        self, data: TrainingData, spaces: dict[Scale, Space], seeds: list[int]
+    ) -> str:
+        """Names the search for its checkpoint: data, points, seeds and settings."""
+        settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
+        arrays = [data.bags.offsets, data.y, data.instance_labels]
+        arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
+        return fingerprint_arrays(arrays, (*settings, self.max_search_instances))
+
+    def _search_part(self, data: TrainingData, rng: np.random.RandomState) -> TrainingData:
+        """All bags, or a stratified draw with about `max_search_instances`; in memory."""
+        share = self.max_search_instances / data.bags.n_instances
+        part = data
+        if share < 1:
+            chosen = []
+            for label in (0, 1):
+                of_class = np.flatnonzero(data.y == label)
+                n = max(2, round(share * len(of_class)))
+                chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
+            bags = np.sort(np.concatenate(chosen))
+            known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
+            part = TrainingData(data.bags[bags], data.y[bags], known)
+        if not on_disk(part.bags):
+            return part
+        rows = part.bags.instances[0 : part.bags.n_instances]
+        return part._replace(bags=part.bags.with_instances(rows))
+
+    def _held_out(
         self,
-        part: TrainingData,
-        spaces: dict[str, Space],
+        work: search.HeldOut,
         designs: Sequence[Design],
-        rules: Sequence[str],
-        folds: Any,
-        max_iter: int,
-        points: dict[str, Any] | None = None,
-    ) -> Any:
+        spaces: dict[Scale, Space],
+        points: dict[Scale, Floats] | None,
+        execution: Execution,
+        driver: Driver,
+        advance: Callable[[str, int], None],
+    ) -> Floats:
         """Held-out scores [designs, rules, B]; designs of one kernel share its projection."""
-        groups: dict[tuple[str, str], list[int]] = {}
+        groups: dict[Group, list[int]] = {}
         for i, design in enumerate(designs):
             groups.setdefault((design.scale, design.kernel), []).append(i)
-        labels = Labels(part.bags.offsets, part.y, part.instance_labels)
-
-        def work(key: tuple[str, str]) -> Any:
-            scale, kernel = key
-            projector = spaces[scale].projector(kernel, points and points[scale])
-            names = [designs[i].likelihood for i in groups[key]]
-            return search.held_out_scores(
-                projector, part.bags, labels, names, rules, folds, max_iter
-            )
-
-        found = Parallel(n_jobs=self.n_jobs, prefer="threads")(delayed(work)(k) for k in groups)
-        scores = np.empty((len(designs), len(rules), len(part.bags)))
-        for rows, block in zip(groups.values(), found, strict=True):
+        device = execution.torch_device(work.bags.instances)
+        dtype = execution.dtype or self._dtype
+        tasks = []
+        for (scale, kernel), members in groups.items():
+            Z = None if points is None else points[scale]
+            projector = spaces[scale].projector(kernel, dtype, Z).to(device)
+            tasks.append(search.Task(projector, tuple(designs[i].likelihood for i in members)))
+        scores = np.empty((len(designs), len(work.rules), len(work.bags)))
+        for rows, block in zip(groups.values(), driver.map(work, tasks), strict=True):
             scores[rows] = block
+            advance("comparing designs", 1)
         return scores
 
-    def _screen(
-        self, part: TrainingData, spaces: dict[str, Space], rng: Any
-    ) -> tuple[list[Design], Any]:
-        """The designs worth a full cross-validation, and every design's screening scores."""
-        designs = search.grid()
-        folds = search.make_folds(part.y, _SCREEN_FOLDS, int(rng.randint(2**31 - 1)))
-        points = {scale: _some(space.Z, _SCREEN_INDUCING, rng) for scale, space in spaces.items()}
-        if self.verbose:
-            print(f"AutoVGPMIL: screening {len(designs)} designs on {len(part.bags)} bags")
-        scores = self._scores(
-            part, spaces, designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points
-        )
-        _, losses = search.calibrated_losses(scores.reshape(-1, len(part.y)), part.y)
-        losses = losses.reshape(len(designs), -1)
-        priced = losses.min(axis=1) + np.array([d.price for d in designs]) / len(part.y)
+    def _finalists(self, designs: Sequence[Design], scores: Floats, y: Ints) -> list[Design]:
+        """The designs worth a full cross-validation."""
+        _, losses = search.calibrated_losses(scores.reshape(-1, len(y)), y)
+        best = losses.reshape(len(designs), -1).min(axis=1)
+        priced = best + np.array([d.price for d in designs]) / len(y)
         order = np.argsort(priced, kind="stable")[: self.n_finalists]
-        return [designs[i] for i in np.sort(order)], (designs, scores, losses)
+        return [designs[i] for i in np.sort(order)]
 
     def _choose(
-        self, part: TrainingData, spaces: dict[str, Space], finalists: list[Design], rng: Any
-    ) -> tuple[Any, list[Member]]:
-        """Full cross-validation of the finalists, their weights, and the final calibration."""
-        seed = int(rng.randint(2**31 - 1))
-        folds = search.make_folds(part.y, self.cv, seed)
-        if self.verbose:
-            print(f"AutoVGPMIL: cross-validating {len(finalists)} finalists")
-        scores = self._scores(part, spaces, finalists, search.RULES, folds, self.max_iter)
+        self, part: TrainingData, scores: Floats, finalists: Sequence[Design], seed: int
+    ) -> list[Candidate]:
+        """The weights of the finalists, and the final calibration."""
         prices = [design.price for design in finalists]
-        members = search.weigh(scores, part.y, prices, self.temperature)
         again = search.make_folds(part.y, self.cv, seed + 1)
         left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
         platt = fit_platt(left_out, part.y)
-        platt = cool(platt, left_out, np.arange(len(left_out) + 1), part.y, part.bags.held_out)
-        self.slope_, self.intercept_ = platt
-        self.held_out_decision_ = platt.log_odds(left_out)
-        return scores, members
+        units = np.arange(len(left_out) + 1)
+        self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
+        self.held_out_decision_ = self.platt_.log_odds(left_out)
+        return search.weigh(scores, part.y, prices, self.temperature)
 
     def _report(
-        self, screened: Any, finalists: list[Design], scores: Any, members: list[Member], y: Any
+        self,
+        designs: Sequence[Design],
+        screened: Floats,
+        finalists: Sequence[Design],
+        scores: Floats,
+        candidates: Sequence[Candidate],
+        y: Ints,
     ) -> None:
-        """Set ``search_results_`` and ``best_params_``."""
-        designs, screen_scores, screen_losses = screened
-        screen_auc, full_auc = search.auc(screen_scores, y), search.auc(scores, y)
-        rows: list[tuple[Any, ...]] = []
-        for i, design in enumerate(designs):
-            for j, rule in enumerate(_SCREEN_RULES):
-                row = (*design, rule, "screen", screen_losses[i, j], screen_auc[i, j], 0.0)
-                rows.append(row)
-        weights = {(m.design, m.rule): m.weight for m in members}
-        _, losses = search.calibrated_losses(scores.reshape(-1, len(y)), y)
-        losses = losses.reshape(len(finalists), -1)
-        for i, design in enumerate(finalists):
-            for j, rule in enumerate(search.RULES):
-                weight = weights.get((i, j), 0.0)
-                rows.append((*design, rule, "full", losses[i, j], full_auc[i, j], weight))
+        """Set ``search_results_``."""
+        weights = {(c.design, c.rule): c.weight for c in candidates}
+        rows: list[tuple[object, ...]] = []
+        for stage, some, held_out, rules in (
+            ("screen", designs, screened, _SCREEN_RULES),
+            ("full", finalists, scores, search.RULES),
+        ):
+            aucs = search.auc(held_out, y)
+            _, losses = search.calibrated_losses(held_out.reshape(-1, len(y)), y)
+            losses = losses.reshape(len(some), -1)
+            for i, design in enumerate(some):
+                for j, rule in enumerate(rules):
+                    weight = weights.get((i, j), 0.0) if stage == "full" else 0.0
+                    rows.append((*design, rule, stage, losses[i, j], aucs[i, j], weight))
         names = ("scale", "kernel", "likelihood", "rule", "stage", "log_loss", "auc", "weight")
         self.search_results_ = {
             name: np.array(column)
             for name, column in zip(names, zip(*rows, strict=True), strict=True)
         }
-        best = members[0]
-        scale, kernel, likelihood = finalists[best.design]
-        self.best_params_ = {
-            "scale": scale,
-            "kernel": kernel,
-            "likelihood": likelihood,
-            "bag_rule": search.RULES[best.rule],
-        }
+
+    def _set_members(self, candidates: Sequence[Candidate], finalists: Sequence[Design]) -> None:
+        """Set the weights, the maps and ``best_params_``."""
+        best = finalists[candidates[0].design]
+        rules = [search.RULES[c.rule] for c in candidates]
+        self.best_params_ = {**best._asdict(), "bag_rule": rules[0]}
+        self.weights_ = np.array([c.weight for c in candidates])
+        self.maps_ = [c.platt for c in candidates]
+        self._rules = rules
 
     def _refit(
         self,
         data: TrainingData,
-        spaces: dict[str, Space],
-        finalists: list[Design],
-        members: list[Member],
+        spaces: dict[Scale, Space],
+        designs: Sequence[Design],
+        keeper: StageCheckpoint,
+        advance: Callable[[str, int], None],
     ) -> None:
-        """Fit every member to all bags and keep what prediction needs."""
-        labels = Labels(data.bags.offsets, data.y, data.instance_labels)
-        pi = training.start("label", labels, None)
-        if self.verbose:
-            print(f"AutoVGPMIL: refitting {len(members)} members on {len(data.bags)} bags")
-        groups: dict[tuple[str, str], list[Member]] = {}
-        for member in members:
-            scale, kernel, _ = finalists[member.design]
-            groups.setdefault((scale, kernel), []).append(member)
+        """Fit every member to all bags; members of one kernel share its projection."""
+        members: dict[int, VGPMIL] = {}
+        groups: dict[Group, list[int]] = {}
+        for i, design in enumerate(designs):
+            groups.setdefault((design.scale, design.kernel), []).append(i)
+        for (scale, kernel), positions in groups.items():
+            space = spaces[scale]
+            shared: tuple[Problem, list[Any]] | None = None
+            for i in positions:
+                member = self._member(space, designs[i], self._rules[i])
+                stored = keeper.load(f"member_{i}")
+                if stored is None:
+                    if shared is None:
+                        shared = self._shared(data, space, kernel, member)
+                    fit = member.fit_projected(shared[0], shared[1])
+                    keeper.save(f"member_{i}", _packed(fit))
+                else:
+                    fit = _unpacked(stored)
+                member.take(space.projector(kernel, "float64"), fit, self.classes_)
+                members[i] = member
+                advance(f"refitted {len(members)} of {len(designs)} members", 1)
+        self.members_ = [members[i] for i in range(len(designs))]
+        self.n_iter_ = max(member.n_iter_ for member in self.members_)
 
-        def work(key: tuple[str, str]) -> list[dict[str, Any]]:
-            scale, kernel = key
-            projector = spaces[scale].projector(kernel)
-            blocks = training.project_bags(data.bags, labels, projector, self.chunk_size, Serial())
-            made = []
-            for member in groups[key]:
-                name = finalists[member.design].likelihood
-                fit = fit_blocks(
-                    blocks, pi, search.LIKELIHOODS[name], max_iter=self.max_iter, tol=search.TOL
-                )
-                made.append(_fitted(finalists[member.design], member, fit))
-            return made
-
-        found = Parallel(n_jobs=self.n_jobs, prefer="threads")(delayed(work)(k) for k in groups)
-        self.members_ = [member for group in found for member in group]
-        self.n_iter_ = max(member["n_iter"] for member in self.members_)
-        self.kernels_ = {
-            scale: {
-                kernel: search.KERNELS[kernel](spaces[scale].median_sq)
-                for s, kernel in groups
-                if s == scale
-            }
-            for scale in spaces
-        }
-        self.scalings_ = {scale: tuple(space.scaling) for scale, space in spaces.items()}
-        self.inducing_points_ = {
-            scale: space.scaling.undo(space.Z) for scale, space in spaces.items()
-        }
-
-    def _read(self, bags: Any) -> Readout:
-        """The ensemble's calibrated log-odds and their standard deviation.
-
-        Mixture moments: members' own variance plus their disagreement.
-        """
-        check_is_fitted(self)
-        bags = self._validate_predict(bags)
-        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for member in self.members_:
-            groups.setdefault((member["scale"], member["kernel"]), []).append(member)
-        projectors = {key: self._projector(*key) for key in groups}
-        parts = [
-            self._read_span(bags, span, groups, projectors)
-            for span in cut(bags.offsets, self.chunk_size)
-        ]
-        return Readout(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-    def _projector(self, scale: str, kernel: str) -> training.Projector:
-        scaling = training.Scaling(*self.scalings_[scale])
-        Z = scaling(self.inducing_points_[scale])
-        return training.make_projector(self.kernels_[scale][kernel], Z, scaling, "float64")
-
-    def _read_span(self, bags: Bags, span: Any, groups: Any, projectors: Any) -> Readout:
-        n_bags, n = span.last_bag - span.first_bag, span.stop - span.start
-        offsets = bags.offsets[span.first_bag : span.last_bag + 1] - span.start
-        sizes = (n_bags, n_bags, n, n)
-        first, second = Readout(*map(np.zeros, sizes)), Readout(*map(np.zeros, sizes))
-        for key, members in groups.items():
-            pieces = [projectors[key](bags.instances[a:b]) for a, b in span.rows]
-            A, r = [piece[0] for piece in pieces], np.concatenate([piece[1] for piece in pieces])
-            for member in members:
-                q = Posterior(member["posterior_mean"], member["posterior_factor"])
-                (found,) = search.read(A, r, offsets, q, [member["bag_rule"]])
-                slope = self.slope_ * member["slope"]
-                shift = self.slope_ * member["intercept"] + self.intercept_
-                for i in (0, 2):
-                    z, std = slope * found[i] + shift, slope * found[i + 1]
-                    first[i][:] += member["weight"] * z
-                    second[i][:] += member["weight"] * (z * z + std * std)
-        return Readout(
-            first.bag,
-            np.sqrt(np.maximum(second.bag - first.bag**2, 0.0)),
-            first.instance,
-            np.sqrt(np.maximum(second.instance - first.instance**2, 0.0)),
+    def _member(self, space: Space, design: Design, rule: BagRule) -> VGPMIL:
+        """An unfitted member: a VGPMIL with the design's choices spelled out."""
+        return VGPMIL(
+            kernel=space.kernels[design.kernel],
+            likelihood=search.LIKELIHOODS[design.likelihood],
+            inducing=space.scaling.undo(space.Z),
+            scale=design.scale,
+            bag_rule=rule,
+            calibrate=False,
+            init="half" if design.likelihood == "inherited" else "label",
+            max_iter=self.max_iter,
+            tol=search.TOL,
+            execution=self._member_execution(),
+            random_state=0,
         )
 
-    def decision_function(self, bags: Any) -> Any:
+    def _member_execution(self) -> Execution:
+        """How members run: as the ensemble does, with its precision; it keeps the checkpoint."""
+        execution = resolve(self.execution)
+        return replace(
+            execution, dtype=execution.dtype or "float32", checkpoint=None, checkpoint_every=None
+        )
+
+    def _shared(
+        self, data: TrainingData, space: Space, kernel: str, member: VGPMIL
+    ) -> tuple[Problem, list[Any]]:
+        """The projected bags that members with one scaling and kernel fit."""
+        execution = self._member_execution()
+        device = execution.torch_device(data.bags.instances)
+        projector = space.projector(kernel, execution.dtype or self._dtype).to(device)
+        labels = _labels(data)
+        problem = Problem(
+            data.bags,
+            labels,
+            projector,
+            start("label", labels, None),
+            search.LIKELIHOODS["or"],
+            Sech(),
+            execution,
+            execution.make_driver(),
+        )
+        return problem, member.project(problem)
+
+    def update(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> AutoVGPMIL:
+        """Refit the members, with instance labels that came later; nothing is searched again.
+
+        Designs, weights, inducing points and calibration stay as `fit` left them.
+        """
+        check_is_fitted(self)
+        for member in self.members_:
+            member.update(bags, self._check_update_labels(y), instance_labels)
+        self.n_iter_ = max(member.n_iter_ for member in self.members_)
+        return self
+
+    def _check_update_labels(self, y: ArrayLike) -> ArrayLike:
+        unknown = np.setdiff1d(np.unique(np.asarray(y)), self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"update must keep the classes of fit, {self.classes_.tolist()}; got "
+                f"{unknown.tolist()} besides."
+            )
+        return y
+
+    def _read(
+        self,
+        bags: BagsLike,
+        finish: Callable[..., tuple[Floats, ...]],
+    ) -> tuple[Floats, ...]:
+        """Columns made of the members' readouts; one pass over the rows."""
+        check_is_fitted(self)
+        checked = self._validate_predict(bags)
+        keys: list[Group] = []
+        projectors, readers = [], []
+        for member in self.members_:
+            key = (member.scale, repr(member.kernel_))
+            if key not in keys:
+                keys.append(key)
+                projectors.append(member._fitted_projector("float64"))
+            readers.append(Reader(keys.index(key), member._posterior(), member.bag_rule))
+        voices = [
+            Voice(float(weight), self.platt_.after(platt))
+            for weight, platt in zip(self.weights_, self.maps_, strict=True)
+        ]
+        work = partial(finish, voices=tuple(voices))
+        execution = resolve(self.execution)
+        return read_bags(checked, tuple(projectors), tuple(readers), work, execution)
+
+    def score_bags(self, bags: BagsLike) -> Scores:
+        """Everything the ensemble says about bags, from one pass over their rows.
+
+        As `VGPMIL.score_bags`.
+        """
+        return Scores(*self._read(bags, search.pooled_scores))
+
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Calibrated log-odds of each bag, shape (n_bags,)."""
-        return self._read(bags).bag
+        return self.score_bags(bags).bag
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance on the bags' scale, aligned with ``bags.instances``."""
-        return self._read(bags).instance
+        return self.score_bags(bags).instance
 
-    def predict_latent(self, bags: Any) -> tuple[Any, Any]:
+    def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
         """Mean and variance of the calibrated latent function at every instance."""
-        found = self._read(bags)
-        return found.instance, found.instance_std**2
+        mean, var = self._read(bags, search.pooled_instances)
+        return mean, var
 
-    def predict_proba(self, bags: Any, return_std: bool = False) -> Any:
+    def predict_proba(
+        self, bags: BagsLike, return_std: bool = False
+    ) -> Floats | tuple[Floats, Floats]:
         """Probability of both classes for each bag, and its standard deviation on request.
 
         Parameters
@@ -394,38 +505,53 @@ class AutoVGPMIL(InstanceClassifier):
         proba : array of shape (n_bags, 2)
         std : array of shape (n_bags,), if ``return_std``
         """
-        found = self._read(bags)
-        return _probabilities(found.bag, found.bag_std, return_std)
+        scores = self.score_bags(bags)
+        return probabilities(scores.bag, scores.bag_std, return_std)
 
-    def predict_proba_instances(self, bags: Any, return_std: bool = False) -> Any:
+    def predict_proba_instances(
+        self, bags: BagsLike, return_std: bool = False
+    ) -> Floats | tuple[Floats, Floats]:
         """Probability of both classes for each instance; as `predict_proba`.
 
         One monotone map serves bags and instances: an instance counts as a bag of one, and no
         instance is more probable than its bag.
         """
-        found = self._read(bags)
-        return _probabilities(found.instance, found.instance_std, return_std)
+        scores = self.score_bags(bags)
+        return probabilities(scores.instance, scores.instance_std, return_std)
 
 
-def _fitted(design: Design, member: Member, fit: Fit) -> dict[str, Any]:
-    """What prediction and a reader need of a fitted member, in plain types that can be saved."""
-    return {
-        **design._asdict(),
-        "bag_rule": search.RULES[member.rule],
-        "weight": member.weight,
-        "slope": member.platt.slope,
-        "intercept": member.platt.intercept,
-        "posterior_mean": fit.posterior.m,
-        "posterior_factor": fit.posterior.W,
-        "n_iter": fit.n_iter,
-    }
+@contextmanager
+def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
+    """The settings of a device for the whole fit, where the work runs on one."""
+    if execution.torch_device(bags.instances) is None:
+        yield
+        return
+    with device_settings(execution.precision):
+        yield
 
 
-def _some(Z: Any, n: int, rng: Any) -> Any:
+def _labels(data: TrainingData) -> BagLabels:
+    return BagLabels(data.bags.offsets, data.y, data.instance_labels)
+
+
+def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
     """At most ``n`` of the inducing points."""
     return Z if len(Z) <= n else Z[np.sort(rng.choice(len(Z), n, replace=False))]
 
 
-def _probabilities(log_odds: Any, std: Any, return_std: bool) -> Any:
-    proba = two_columns(expit(log_odds))
-    return (proba, sigmoid_moments(log_odds, std**2).std) if return_std else proba
+def _packed(fit: Fit) -> dict[str, Any]:
+    """A fit as arrays, for a checkpoint."""
+    q, *rest = fit
+    return {"m": q.m, "W": q.W, **dict(zip(Fit._fields[1:], rest, strict=True))}
+
+
+def _unpacked(stored: dict[str, Any]) -> Fit:
+    return Fit(
+        InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
+        stored["omega"],
+        stored["rho"],
+        stored["pi"],
+        stored["bound_history"],
+        int(stored["n_iter"]),
+        bool(stored["converged"]),
+    )

@@ -15,14 +15,15 @@ from __future__ import annotations
 from typing import Any
 
 from bagwise.core import gaussians
+from bagwise.models.variational.blocks import Block
 from bagwise.models.variational.densities import Density
 from bagwise.models.variational.likelihoods import BagLikelihood
-from bagwise.models.variational.updates import Block, Posterior, moments
+from bagwise.models.variational.updates import InducingPosterior, moments
 
 
 def evidence_bound(
     block: Block,
-    q: Posterior,
+    q: InducingPosterior,
     c: Any,
     targets: Any,
     likelihood: BagLikelihood,
@@ -35,9 +36,9 @@ def evidence_bound(
     >>> import numpy as np
     >>> from bagwise.models.variational import Inherited, Sech
     >>> from bagwise.models.variational.bound import evidence_bound
-    >>> from bagwise.models.variational.likelihoods import Labels
+    >>> from bagwise.models.variational.blocks import BagLabels
     >>> from bagwise.models.variational.updates import make_blocks, moments, prior
-    >>> labels = Labels(np.array([0, 1, 2]), np.array([0, 1]), np.array([-1, -1]))
+    >>> labels = BagLabels(np.array([0, 1, 2]), np.array([0, 1]), np.array([-1, -1]))
     >>> (block,) = make_blocks(np.zeros((1, 2)), np.zeros(2), labels)
     >>> f = moments(block.A, block.r, prior(1))
     >>> beliefs = Inherited().start(f, labels, np.zeros(2))

@@ -8,25 +8,92 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Callable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bagwise.core.arrays import concatenate, to_numpy
+from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
 from bagwise.files import new_file
 from bagwise.models.drivers import Driver
-from bagwise.models.variational.likelihoods import Labels, Moments
-from bagwise.models.variational.updates import Part, Posterior, Sites, State
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.likelihoods import Moments
+from bagwise.models.variational.parts import Part, Sites
+from bagwise.models.variational.updates import FitState, InducingPosterior
 
 
-def fingerprint(labels: Labels, pi: Any, projector: Any, *objects: Any) -> str:
+def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> str:
     """Names a problem: its bags, labels, start, inducing points, kernel and likelihood."""
+    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling)]
+    return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
+
+
+def fingerprint_arrays(arrays: Sequence[Array], settings: object) -> str:
+    """A name for arrays and settings: equal if, and only if, all of them are."""
     digest = hashlib.sha256()
-    for array in (*labels, pi, projector.Z, *projector.scaling):
+    for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(repr((projector.kernel, str(projector.dtype), *objects)).encode())
+    digest.update(repr(settings).encode())
     return digest.hexdigest()
+
+
+def _load(path: Path, problem: str) -> dict[str, Array]:
+    """The arrays of a checkpoint of this problem; a file that is none is an error."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            saved = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a checkpoint: {error}. Remove it.") from error
+    if str(saved.get("problem")) != problem:
+        raise ValueError(
+            f"{path} is a checkpoint of another fit (other data, labels or parameters); "
+            "remove it, or give another checkpoint path."
+        )
+    return saved
+
+
+class StageCheckpoint:
+    """Keeps the results of finished stages, so that a stopped search goes on after the last."""
+
+    def __init__(self, path: str | PathLike[str] | None, problem: str) -> None:
+        self.path = None if path is None else Path(path)
+        self.problem = problem
+        self.stored: dict[str, Array] = {}
+        if self.path is not None and self.path.exists():
+            self.stored = _load(self.path, problem)
+
+    def stage(self, name: str, compute: Callable[[], Floats]) -> Floats:
+        """The array of a stage: stored, or computed now and stored."""
+        stored = self.load(name)
+        if stored is None:
+            stored = {"array": compute()}
+            self.save(name, stored)
+        return stored["array"]
+
+    def load(self, name: str) -> dict[str, Array] | None:
+        """What a stage stored, or None."""
+        prefix = f"{name}/"
+        stage = {
+            key.removeprefix(prefix): value
+            for key, value in self.stored.items()
+            if key.startswith(prefix)
+        }
+        return stage or None
+
+    def save(self, name: str, arrays: dict[str, Array]) -> None:
+        """Store the arrays of a stage beside those of the others."""
+        if self.path is None:
+            return
+        self.stored.update({f"{name}/{key}": np.asarray(value) for key, value in arrays.items()})
+        with new_file(self.path) as draft, draft.open("wb") as stream:
+            np.savez(stream, **{**self.stored, "problem": np.array(self.problem)})
+
+    def done(self) -> None:
+        """Remove the checkpoint of a finished search."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 class Checkpoint:
@@ -40,13 +107,13 @@ class Checkpoint:
     def saver(self, driver: Driver) -> Any:
         """The ``on_state`` of `fit_parts`."""
 
-        def save(state: State, parts: list[Any]) -> None:
+        def save(state: FitState, parts: list[Any]) -> None:
             if state.n_iter % self.every == 0 and state.n_iter > self.resumed_at:
                 self._write(state, _read(parts, driver))
 
         return save
 
-    def _write(self, state: State, columns: dict[str, Any]) -> None:
+    def _write(self, state: FitState, columns: dict[str, Any]) -> None:
         with new_file(self.path) as draft, draft.open("wb") as stream:
             np.savez(
                 stream,
@@ -60,23 +127,14 @@ class Checkpoint:
                 **columns,
             )
 
-    def resume(self, parts: list[Part]) -> tuple[State | None, list[Part]]:
+    def resume(self, parts: list[Part]) -> tuple[FitState | None, list[Part]]:
         """The saved state and the parts with their beliefs; None where nothing was saved."""
         if not self.path.exists():
             return None, parts
-        try:
-            with np.load(self.path, allow_pickle=False) as stored:
-                saved = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{self.path} is not a checkpoint: {error}. Remove it.") from error
-        if str(saved.get("problem")) != self.problem:
-            raise ValueError(
-                f"{self.path} is a checkpoint of another fit (other data, labels or parameters); "
-                "remove it, or give another checkpoint path."
-            )
-        state = State(
+        saved = _load(self.path, self.problem)
+        state = FitState(
             int(saved["n_iter"]),
-            Posterior(saved["m"], np.asfortranarray(saved["W"])),
+            InducingPosterior(saved["m"], np.asfortranarray(saved["W"])),
             saved["history"].tolist(),
             float(saved["change"]),
             bool(saved["converged"]),
@@ -107,7 +165,7 @@ class Checkpoint:
 
 def _belief_type(likelihood: Any) -> Any:
     """The NamedTuple in which a likelihood keeps its beliefs, from one instance's worth."""
-    one = Labels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
+    one = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
     return type(likelihood.start(Moments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
 
 

@@ -16,6 +16,7 @@ kernel; the released program drops it, and so does `learn_kernel` unless asked f
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from sklearn.utils import check_random_state
 
 from bagwise.core import linalg
 from bagwise.core.kernels import RBF, Kernel
-from bagwise.models.drivers import CHUNK_SIZE
+from bagwise.models.execution import CHUNK_SIZE
 
 # One call may change a parameter by this factor, and never take it outside this range: the sites
 # were made by the old kernel and are trusted near it only.
@@ -288,3 +289,113 @@ def _trusted(theta: Any) -> list[tuple[float, float]]:
     return [
         (min(t, max(t - _STEP, -_RANGE)), max(t, min(t + _STEP, _RANGE))) for t in theta.tolist()
     ]
+
+
+class Alternation(NamedTuple):
+    """Where the alternation of fits and kernel updates ended."""
+
+    kernel: Kernel
+    fit: Any  # what the last call of ``advance`` returned, under the kernel
+    bound_history: Any  # [n_rounds + 1] full bound after each kernel update's fit
+
+
+class KernelFit(NamedTuple):
+    """What a fit under one kernel has to tell the next round."""
+
+    omega: Any  # [N] sites that the next kernel is learnt at
+    rho: Any  # [N]
+    bound: float  # the full bound of the fit
+    carry: Any = None  # what the next fit starts from: beliefs, or q(y)
+
+
+def learn(
+    kernel: Kernel,
+    X: Any,
+    Z: Any,
+    advance: Callable[[Kernel, KernelFit | None], KernelFit],
+    *,
+    n_rounds: int = 10,
+    tol: float = 1e-3,
+    density: Any = None,
+    normaliser: bool = False,
+    random_state: Any = 0,
+    chunk_size: int = CHUNK_SIZE,
+) -> Alternation:
+    """Fits and kernel updates in turn, such that the full bound never falls.
+
+    Each round starts from what the one before believed, never from the prior: restarts let the
+    variance run to the end of its range, and the bound with it to ruin. A kernel whose fit ends
+    below the bound reached so far is refused: a step half as long is tried, in log-parameters,
+    and after four such halvings the alternation ends with the last good kernel.
+
+    Parameters
+    ----------
+    kernel, X, Z, chunk_size
+        As for `collapsed_bound`; X and Z in the units the kernel acts on.
+    advance : function of a kernel and of the last `KernelFit` (None at first)
+        Fits q(v) under the kernel from those beliefs and says what came of it. With the
+        same kernel it must not lower the bound.
+    n_rounds, tol
+        At most so many kernel updates; ends when log-parameters change by less than ``tol``.
+    density, normaliser, random_state
+        As for `learn_kernel`. With ``normaliser`` the bound that must not fall has log Z taken
+        off too.
+    """
+    X = np.asarray(X, dtype=np.float64)
+
+    def value(trial: Kernel, fit: KernelFit) -> float:
+        if not normaliser:
+            return fit.bound
+        log_z = log_normaliser(
+            trial, X, density, random_state=random_state, chunk_size=chunk_size
+        ).value
+        return fit.bound - log_z
+
+    start = kernel.theta
+    fit = advance(kernel, None)
+    history = [value(kernel, fit)]
+    for _ in range(n_rounds):
+        learnt = learn_kernel(
+            kernel,
+            X,
+            Z,
+            fit.omega,
+            fit.rho,
+            density=density,
+            normaliser=normaliser,
+            random_state=random_state,
+            chunk_size=chunk_size,
+        )
+        step = learnt.theta - kernel.theta
+        for _ in range(_HALVINGS + 1):
+            trial = kernel.with_theta(kernel.theta + step)
+            new = advance(trial, fit)
+            reached = value(trial, new)
+            if np.isfinite(reached) and reached >= history[-1]:
+                break
+            step = step / 2
+        else:
+            break
+        kernel, fit = trial, new
+        history.append(reached)
+        if np.abs(step).max() < tol:
+            break
+    _warn_at_bounds(kernel, start)
+    return Alternation(kernel, fit, np.array(history))
+
+
+# How often a kernel update that lowers the bound is halved before it is given up.
+_HALVINGS = 4
+
+
+def _warn_at_bounds(kernel: Kernel, start: Any) -> None:
+    """Say which parameters ended where the search has to stop, or far from where they began."""
+    theta = kernel.theta
+    ended = np.flatnonzero((np.abs(theta) >= _RANGE - 1e-6) & (np.abs(start) < _RANGE))
+    if len(ended):
+        values = ", ".join(f"parameter {i} = {np.exp(theta[i]):.3g}" for i in ended)
+        warnings.warn(
+            f"kernel learning ended at the edge of its range: {values} of {kernel!r}. The labels "
+            "do not determine it; fix it, or start elsewhere.",
+            stacklevel=3,
+        )

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.core.arrays import as_float, at_least, expit
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.likelihoods import (
     Expectation,
-    Labels,
     Moments,
     NoisyMax,
     Schedule,
@@ -75,14 +75,14 @@ class LargeMargin:
     def _noisy_max(self) -> NoisyMax:
         return NoisyMax(self.H, self.expectation, self.schedule)
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> GatedTargets:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> GatedTargets:
         """q(y) = pi, gates nearly open."""
         pi, tail = clamp(pi, 1 - pi, labels.known)
         tau = 0.0 * as_float(pi) + _OPEN
         return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 
     def targets(
-        self, f: Moments, log_psi: Any, labels: Labels, previous: GatedTargets
+        self, f: Moments, log_psi: Any, labels: BagLabels, previous: GatedTargets
     ) -> GatedTargets:
         """tau, then pi, then xi and phi."""
         C, V = self.C, self.V
@@ -113,7 +113,7 @@ class LargeMargin:
         rho = C * s * (tau - 0.5) + 2 * C**2 * lx * s * V + tau * (pi - 0.5)
         return omega, rho
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: GatedTargets) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: GatedTargets) -> Any:
         """The objective; a diagnostic, for it may fall."""
         pi, tail, tau = targets.pi, targets.tail, targets.tau
         s = pi - tail

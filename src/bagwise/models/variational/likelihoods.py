@@ -14,6 +14,7 @@ For all four likelihoods here ``omega = w theta`` and ``rho = w (t - 1/2)``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -22,29 +23,12 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import segments
 from bagwise.core.arrays import as_float, at_least, at_most, expit, namespace, softplus
+from bagwise.models.variational.blocks import BagLabels
 
 _TINY = float(np.finfo(np.float64).tiny)
 _TINY32 = float(np.finfo(np.float32).tiny)
 Expectation = Literal["plug-in", "exact"]
 Schedule = Literal["damped", "paper", "sequential"]
-
-
-class Labels(NamedTuple):
-    """Labels of whole bags and what is known of their instances."""
-
-    offsets: Any  # [b + 1]
-    y: Any  # [b] 0 or 1
-    known: Any  # [n] int8, -1 where unknown
-
-    @property
-    def of_bag(self) -> Any:
-        """Label of its bag for every instance, float, [n]."""
-        return segments.spread(as_float(self.y), self.offsets)
-
-    @property
-    def has_positive(self) -> Any:
-        """Whether a bag holds an instance known to be positive, [b]."""
-        return segments.max(as_float(self.known == 1), self.offsets) > 0
 
 
 class Moments(NamedTuple):
@@ -79,11 +63,11 @@ class BagLikelihood(Protocol):
     True
     """
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> Any:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Any:
         """Beliefs before the first update, from instance probabilities ``pi``."""
         ...
 
-    def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Any) -> Any:
+    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Any) -> Any:
         """Beliefs given q(f)."""
         ...
 
@@ -91,7 +75,7 @@ class BagLikelihood(Protocol):
         """``omega`` and ``rho`` of the Gaussian update."""
         ...
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Any) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Any) -> Any:
         """The part of the evidence bound that is not the KL divergence."""
         ...
 
@@ -134,7 +118,7 @@ def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
     return namespace(tail).exp(total - log_tail)
 
 
-def expected_agreement(tail: Any, labels: Labels, expectation: Expectation) -> Any:
+def expected_agreement(tail: Any, labels: BagLabels, expectation: Expectation) -> Any:
     """``E[G_b]``: how likely the bag's label is the maximum of its instances', [b]."""
     if expectation == "plug-in":
         none = segments.min(tail, labels.offsets)
@@ -183,15 +167,15 @@ class NoisyMax(_WeightedTargets):
                 f"schedule must be 'damped', 'paper' or 'sequential'; got {self.schedule!r}."
             )
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
         """q(y) = pi where nothing is known."""
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
         """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, P(25), V(14)."""
         return _unit_weights(*self.update(f.mean, labels, previous.pi, previous.tail))
 
-    def update(self, score: Any, labels: Labels, pi: Any, tail: Any) -> tuple[Any, Any]:
+    def update(self, score: Any, labels: BagLabels, pi: Any, tail: Any) -> tuple[Any, Any]:
         """One update of q(y) whose log-odds are ``score`` plus the pull of the bag's label."""
         pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         if self.schedule == "sequential":
@@ -211,7 +195,7 @@ class NoisyMax(_WeightedTargets):
             return (pi + new) / 2, (tail + new_tail) / 2
         return new, new_tail
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
         """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``."""
         agree = expected_agreement(targets.tail, labels, self.expectation)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
@@ -243,11 +227,11 @@ class ExactOr(_WeightedTargets):
         if not (np.isfinite(self.H) and self.H > 1):
             raise ValueError(f"H must be finite and > 1; got {self.H!r}.")
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
         """Targets are pi where nothing is known."""
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def _evidence(self, mean: Any, labels: Labels) -> Any:
+    def _evidence(self, mean: Any, labels: BagLabels) -> Any:
         """``log Z_b``, Z = 1 - P0 + P0/H for positive bags, P0 + (1 - P0)/H for negative."""
         xp = namespace(mean)
         log_negative = xp.where(labels.known < 0, -softplus(mean), 0.0)
@@ -260,7 +244,7 @@ class ExactOr(_WeightedTargets):
         differ = xp.where(labels.y == 1, log_none, log_some)
         return xp.logaddexp(agree, differ - math.log(self.H))
 
-    def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
         """``t = p / Z`` in positive bags, ``t = p / (H Z)`` in negative ones."""
         settled = segments.spread(labels.has_positive, labels.offsets)
         log_t = -softplus(-f.mean) - segments.spread(self._evidence(f.mean, labels), labels.offsets)
@@ -269,7 +253,7 @@ class ExactOr(_WeightedTargets):
         pi = xp.exp(at_most(log_t, 0.0))
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
         """``sum_b log(Z_b / (1 + 1/H)) + sum_n [log(1 + exp E f) - E f / 2 + log psi(c)]``."""
         free = softplus(f.mean) - f.mean / 2
         given = (labels.known - 0.5) * f.mean
@@ -312,22 +296,22 @@ class SoftWitness(_WeightedTargets):
         if not 0 <= self.redundancy <= 1:
             raise ValueError(f"redundancy must be in [0, 1]; got {self.redundancy!r}.")
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
         """Weights in proportion to pi within each positive bag."""
         return self._from_log_odds(_safe_log(pi), labels, expit(0.0 * pi))
 
-    def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
         """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else n^-h and 0."""
         return self._from_log_odds(f.mean / 2 + log_psi, labels, expit(f.mean))
 
-    def _candidates(self, labels: Labels) -> tuple[Any, Any, Any]:
+    def _candidates(self, labels: BagLabels) -> tuple[Any, Any, Any]:
         """Who may be the witness [n], how many there are per bag [b], and n^g [b]."""
         searching = (labels.y == 1) & ~labels.has_positive
         candidate = segments.spread(searching, labels.offsets) & (labels.known < 0)
         n = segments.sum(as_float(candidate), labels.offsets)
         return candidate, n, namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
 
-    def _evidence(self, labels: Labels) -> Any:
+    def _evidence(self, labels: BagLabels) -> Any:
         """Weight of an instance whose label is certain, [n] or one number."""
         if self.redundancy == 0:
             return 1.0
@@ -335,7 +319,7 @@ class SoftWitness(_WeightedTargets):
         shared = namespace(n).where(labels.y == 1, 1.0, n**-self.redundancy)
         return segments.spread(shared, labels.offsets)
 
-    def _from_log_odds(self, score: Any, labels: Labels, p: Any) -> Targets:
+    def _from_log_odds(self, score: Any, labels: BagLabels, p: Any) -> Targets:
         candidate, _, power = self._candidates(labels)
         xp = namespace(score)
         score = xp.where(candidate, score, -np.inf)
@@ -352,7 +336,7 @@ class SoftWitness(_WeightedTargets):
         pi = xp.where(certain, t, share + (1 - share) * p)
         return Targets(w, t, pi, 1 - pi)
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
         """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known w [l ± E f / 2]``."""
         candidate, n, power = self._candidates(labels)
         xp = namespace(f.mean)
@@ -377,16 +361,16 @@ class Inherited(_WeightedTargets):
     >>> model = VGPMIL(likelihood=Inherited())
     """
 
-    def start(self, f: Moments, labels: Labels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
         """Targets are the bags' labels; ``pi`` is not used."""
         label = labels.of_bag
         return _unit_weights(*clamp(label, 1 - label, labels.known))
 
-    def targets(self, f: Moments, log_psi: Any, labels: Labels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
         """As at the start."""
         return previous
 
-    def bound(self, f: Moments, log_psi: Any, labels: Labels, targets: Targets) -> Any:
+    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
         """``sum_n [(t - 1/2) E f + log psi(c)]``."""
         return ((targets.t - 0.5) * f.mean + log_psi).sum()
 
@@ -395,24 +379,29 @@ def _unit_weights(pi: Any, tail: Any) -> Targets:
     return Targets(namespace(pi).ones_like(as_float(pi)), pi, pi, tail)
 
 
-NAMES = ("noisy-max", "or", "witness", "inherited")
+# The one place where a likelihood gets a name.
+LIKELIHOODS: dict[str, Callable[[], BagLikelihood]] = {
+    "noisy-max": NoisyMax,
+    "or": ExactOr,
+    "witness": SoftWitness,
+    "inherited": Inherited,
+}
 
 
-def make_likelihood(
-    likelihood: Any, *, H: float, expectation: Expectation, schedule: Schedule
-) -> BagLikelihood:
-    """The likelihood object meant by a name, or the user's own, checked."""
-    if likelihood == "noisy-max":
-        return NoisyMax(H, expectation, schedule)
-    if likelihood == "or":
-        return ExactOr(H)
-    if likelihood == "witness":
-        return SoftWitness()
-    if likelihood == "inherited":
-        return Inherited()
+def make_likelihood(likelihood: BagLikelihood | str) -> BagLikelihood:
+    """The likelihood object meant by a name, or the user's own, checked.
+
+    Examples
+    --------
+    >>> from bagwise.models.variational.likelihoods import make_likelihood
+    >>> make_likelihood("or")
+    ExactOr(H=100.0)
+    """
+    if isinstance(likelihood, str) and likelihood in LIKELIHOODS:
+        return LIKELIHOODS[likelihood]()
     if isinstance(likelihood, BagLikelihood) and not isinstance(likelihood, type):
         return likelihood
     raise ValueError(
-        f"likelihood must be one of {list(NAMES)} or an object with the methods start, targets, "
-        f"weights and bound; got {likelihood!r}."
+        f"likelihood must be one of {list(LIKELIHOODS)} or an object with the methods start, "
+        f"targets, weights and bound; got {likelihood!r}."
     )

@@ -14,32 +14,46 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import concatenate, to_numpy
+from bagwise.core.arrays import Array, Rows
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
-from bagwise.models.variational.likelihoods import Labels
-from bagwise.models.variational.training import project_span
-from bagwise.models.variational.updates import Block, Part, Posterior, Sites
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.projection import Projector, project_span
 
-CACHES = ("auto", "memory", "disk", "none")
+
+class Sites(NamedTuple):
+    """Each instance's part in the Gaussian update that made q(v)."""
+
+    omega: Array  # [n] precision weight
+    rho: Array  # [n] linear weight
+
+
+class Part(NamedTuple):
+    """Blocks and what is believed about them: stays where the work on it is done."""
+
+    blocks: Iterable[Block]  # as often as asked
+    pis: tuple[Array, ...]  # [n] per block, instance probabilities at the start
+    beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
+    sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
+    new_sites: tuple[Sites, ...] | None = None  # that make the next q
 
 
 @dataclass(frozen=True)
 class Projected:
     """Blocks made from the instances whenever they are asked for."""
 
-    X: Any  # rows of this part; files are read on demand
+    X: Rows  # rows of this part; files are read on demand
     start: int  # number of the first row in the whole
     spans: tuple[Span, ...]
-    labels: Labels  # of this part
-    projector: Any
+    labels: BagLabels  # of this part
+    projector: Projector
 
     def __iter__(self) -> Iterator[Block]:
         first = self.spans[0].first_bag
@@ -55,13 +69,13 @@ class OnDisk:
         handle, self.path = tempfile.mkstemp(prefix="bagwise-", suffix=".cache", dir=folder)
         self._remove = weakref.finalize(self, Path(self.path).unlink, missing_ok=True)
         self.shapes: list[list[tuple[int, int]]] = []
-        self.rest: list[tuple[Any, Labels]] = []
+        self.rest: list[tuple[Array, BagLabels]] = []
         with os.fdopen(handle, "wb") as stream:
             for block in blocks:
                 self.dtype = block.A[0].dtype
                 self._write(stream, block)
 
-    def _write(self, stream: Any, block: Block) -> None:
+    def _write(self, stream: IO[bytes], block: Block) -> None:
         try:
             for chunk in block.A:
                 stream.write(chunk.T.tobytes())  # columns are contiguous
@@ -76,7 +90,7 @@ class OnDisk:
         self.shapes.append([chunk.shape for chunk in block.A])
         self.rest.append((block.r, block.labels))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[OnDisk], tuple[Iterable[Block], None]]:
         # On another machine the file is not there: project again.
         return OnDisk, (self.source, None)
 
@@ -107,117 +121,41 @@ class Materialise:
         return part, None
 
 
-class Plan(NamedTuple):
-    """How a fit keeps its projections."""
-
-    cache: str
-    bytes: int  # of all projections
-
-
-def plan_cache(cache: str, M: int, N: int, dtype: Any, limit: int | None) -> Plan:
-    """``auto`` is memory where the projections fit the limit, else disk.
-
-    The limit defaults to half of the memory that is free now.
-    """
-    size = M * N * np.dtype(dtype).itemsize
-    if cache == "auto":
-        limit = _available_memory() // 2 if limit is None else limit
-        return Plan("memory" if size <= limit else "disk", size)
-    if cache == "memory" and limit is not None and size > limit:
-        raise ValueError(
-            f"cache='memory' would hold {size / 1e9:.2f} GB of projected instances, more than "
-            f"memory_limit ({limit / 1e9:.2f} GB); use cache='disk' or 'none', or fewer inducing "
-            "points."
-        )
-    return Plan(cache, size)
-
-
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-def parse_bytes(size: Any) -> int | None:
-    """Bytes from a number or a string such as "1.5GB".
-
-    Examples
-    --------
-    >>> from bagwise.models.variational.parts import parse_bytes
-    >>> parse_bytes("1.5 GB"), parse_bytes(100)
-    (1500000000, 100)
-    """
-    if size is None or not isinstance(size, str):
-        return None if size is None else int(size)
-    text = size.strip().upper()
-    unit = next((u for u in sorted(_UNITS, key=len, reverse=True) if text.endswith(u)), "")
-    try:
-        return int(float(text.removesuffix(unit)) * _UNITS.get(unit, 1))
-    except ValueError as error:
-        raise ValueError(f"memory_limit must be bytes or such as '2GB'; got {size!r}.") from error
-
-
-def _available_memory() -> int:
-    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return int(pages * size)
-
-
-def make_parts(
-    X: Any, labels: Labels, projector: Any, pi: Any, chunk_size: int, n_parts: int
-) -> list[Part]:
-    """Cut bags into at most ``n_parts`` parts of about equal length, projected on demand."""
-    spans = cut(labels.offsets, chunk_size)
+def share_out(spans: list[Span], n_parts: int) -> list[tuple[Span, ...]]:
+    """Neighbouring spans as at most ``n_parts`` groups of about as many rows each."""
     ends = np.array([span.stop for span in spans])
     goals = np.arange(1, n_parts + 1) * (ends[-1] / n_parts)
     edges = np.unique(np.concatenate([[0], np.searchsorted(ends, goals - 0.5) + 1]))
     edges = np.minimum(edges, len(spans))
+    groups = [tuple(spans[a:b]) for a, b in itertools.pairwise(edges)]
+    return [group for group in groups if group]
+
+
+def rows_of(X: Rows, spans: tuple[Span, ...]) -> Rows:
+    """The rows of neighbouring spans: those on disk are chosen, not read; arrays are views."""
+    rows = slice(spans[0].start, spans[-1].stop)
+    return X.select_rows(rows) if hasattr(X, "select_rows") else X[rows]
+
+
+def make_parts(
+    X: Rows, labels: BagLabels, projector: Projector, pi: Array, chunk_size: int, n_parts: int
+) -> list[Part]:
+    """Cut bags into at most ``n_parts`` parts of about equal length, projected on demand."""
     X = map_rows_of(X)
-    parts = []
-    for a, b in itertools.pairwise(edges):
-        chosen = spans[a:b]
-        if chosen:
-            parts.append(_part(X, labels, projector, pi, tuple(chosen)))
-    return parts
+    spans = cut(labels.offsets, chunk_size)
+    return [_part(X, labels, projector, pi, group) for group in share_out(spans, n_parts)]
 
 
-def _part(X: Any, labels: Labels, projector: Any, pi: Any, spans: tuple[Span, ...]) -> Part:
+def _part(
+    X: Rows, labels: BagLabels, projector: Projector, pi: Array, spans: tuple[Span, ...]
+) -> Part:
     start, stop = spans[0].start, spans[-1].stop
     first, last = spans[0].first_bag, spans[-1].last_bag
-    own = Labels(
+    own = BagLabels(
         labels.offsets[first : last + 1] - start, labels.y[first:last], labels.known[start:stop]
     )
-    # Rows on disk are chosen, not read; arrays are views.
-    rows = X.select_rows(slice(start, stop)) if hasattr(X, "select_rows") else X[start:stop]
     pis = tuple(pi[span.start : span.stop] for span in spans)
-    return Part(Projected(rows, start, spans, own, projector), pis)
-
-
-@dataclass(frozen=True)
-class LeaveOut:
-    """Left-out decisions of the bags of a part, read by a sweep."""
-
-    q: Posterior
-    rule: Any
-
-    def __call__(self, part: Part) -> tuple[Part, Any]:
-        """The part as it was, and the scores."""
-        from bagwise.models.variational.predict import LeftOutScores, loo_scores
-
-        assert part.sites is not None  # set by the first pass of every fit
-        scores = [
-            loo_scores(block, self.q, Sites(*sites), self.rule)
-            for block, sites in zip(part.blocks, part.sites, strict=True)
-        ]
-        return part, LeftOutScores(*(np.concatenate(part) for part in zip(*scores, strict=True)))
-
-
-@dataclass(frozen=True)
-class OverBlocks:
-    """Columns that a function makes of every block of a part, joined; only they travel."""
-
-    function: Callable[[Block], Iterable[Any]]
-
-    def __call__(self, part: Part) -> tuple[Any, ...]:
-        """One array per column, on the host."""
-        found = [self.function(block) for block in part.blocks]
-        return tuple(to_numpy(concatenate(column)) for column in zip(*found, strict=True))
+    return Part(Projected(rows_of(X, spans), start, spans, own, projector), pis)
 
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:

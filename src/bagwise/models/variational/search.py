@@ -10,42 +10,46 @@ and held-out scores come out far too good. Here k-means sees instances only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from array_api_compat import is_torch_array
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
+from bagwise.core.arrays import Array, Floats, Ints, host_rows
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, median_sq_distance
+from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
-from bagwise.models.variational import training
+from bagwise.models.drivers import Driver
+from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
     Inherited,
-    Labels,
     SoftWitness,
 )
-from bagwise.models.variational.predict import BagScores, bag_scores
-from bagwise.models.variational.updates import Posterior, fit_whitened, moments
+from bagwise.models.variational.projection import Projector, make_projector
+from bagwise.models.variational.score import BagRule, Readout, Scores, read_rules
+from bagwise.models.variational.updates import fit_blocks, make_blocks
 
 # Squared length scales are shares of the median squared distance; all but the first and the last
 # have a bias. Matern-3/2 is never far behind RBF, and ahead where neighbours say much.
-KERNELS: dict[str, Callable[[float], Kernel]] = {
-    "multi-scale": lambda sq: MultiScale(sq, 16.0),
-    "narrow, v=4": lambda sq: RBF(np.sqrt(sq / 8), 4.0) + Constant(25.0),
-    "narrow, v=16": lambda sq: RBF(np.sqrt(sq / 8), 16.0) + Constant(25.0),
-    "narrow, rough": lambda sq: Matern32(np.sqrt(sq / 8), 16.0) + Constant(25.0),
-    "medium, rough": lambda sq: Matern32(np.sqrt(sq / 2), 16.0) + Constant(25.0),
-    "medium, v=64": lambda sq: RBF(np.sqrt(2 * sq), 64.0) + Constant(25.0),
-    "wide, rough": lambda sq: Matern32(np.sqrt(2 * sq), 64.0) + Constant(25.0),
-    "wide, v=4": lambda sq: RBF(np.sqrt(8 * sq), 4.0),
+_BIAS = Constant(25.0)
+KERNELS: dict[str, Kernel] = {
+    "multi-scale": MultiScale("median", 16.0),
+    "narrow, v=4": RBF(OfMedian(8**-0.5), 4.0) + _BIAS,
+    "narrow, v=16": RBF(OfMedian(8**-0.5), 16.0) + _BIAS,
+    "narrow, rough": Matern32(OfMedian(8**-0.5), 16.0) + _BIAS,
+    "medium, rough": Matern32(OfMedian(2**-0.5), 16.0) + _BIAS,
+    "medium, v=64": RBF(OfMedian(2**0.5), 64.0) + _BIAS,
+    "wide, rough": Matern32(OfMedian(2**0.5), 64.0) + _BIAS,
+    "wide, v=4": RBF(OfMedian(8**0.5), 4.0),
 }
 # From one witness per positive bag to all of its instances positive; h for large, redundant bags.
 LIKELIHOODS: dict[str, BagLikelihood] = {
@@ -56,24 +60,24 @@ LIKELIHOODS: dict[str, BagLikelihood] = {
     "or": ExactOr(),
     "inherited": Inherited(),
 }
-SCALES = ("global", "feature")
-RULES = ("max", "noisy-or", "joint")
+SCALES: tuple[Scale, ...] = ("global", "feature")
+RULES: tuple[BagRule, ...] = ("max", "noisy-or", "joint")
 
 # Fits stop when q changes less: rankings have settled long before.
 TOL = 0.01
-# Draws of u for the joint rule; the search reads thousands of bags, and a ranking needs few.
-_JOINT_DRAWS = 64
 # Held-out log-likelihood that a departure from the plain choice, witnesses read by max, must
 # gain: among a hundred designs on a hundred bags some win by chance.
 PRICE = 2.0
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
+# Rows that k-means sees, and rows whose distances make the median.
+_KMEANS_ROWS, _MEDIAN_ROWS = 20_000, 1000
 
 
 class Design(NamedTuple):
     """One point of the grid."""
 
-    scale: str
+    scale: Scale
     kernel: str
     likelihood: str
 
@@ -86,32 +90,22 @@ class Design(NamedTuple):
 class Space(NamedTuple):
     """One scaling of the features, and what every kernel on it needs."""
 
-    scaling: training.Scaling
-    median_sq: float
-    Z: Any  # [M, D] scaled
+    scaling: FeatureScaling
+    kernels: dict[str, Kernel]  # those of the grid, with the data's scales
+    Z: Floats  # [M, D] scaled
 
-    def projector(self, kernel: str, Z: Any = None) -> training.Projector:
+    def projector(self, kernel: str, dtype: str, Z: Floats | None = None) -> Projector:
         """Onto the inducing points under a kernel of the grid, or onto some of them."""
-        Z = self.Z if Z is None else Z
-        return training.make_projector(KERNELS[kernel](self.median_sq), Z, self.scaling, "float32")
+        return make_projector(self.kernels[kernel], self.Z if Z is None else Z, self.scaling, dtype)
 
 
-class Member(NamedTuple):
-    """A candidate's part in the ensemble."""
+class Candidate(NamedTuple):
+    """A design with its best rule, and its part in the ensemble."""
 
     design: int  # position in the list of designs
     rule: int  # position in the list of rules
     weight: float
     platt: Platt
-
-
-class Readout(NamedTuple):
-    """Log-odds and their standard deviation, of bags and of instances."""
-
-    bag: Any  # [b]
-    bag_std: Any  # [b]
-    instance: Any  # [n]
-    instance_std: Any  # [n]
 
 
 def grid() -> list[Design]:
@@ -126,20 +120,32 @@ def grid() -> list[Design]:
     return [Design(s, k, name) for s in SCALES for k in KERNELS for name in LIKELIHOODS]
 
 
-def make_space(bags: Bags, scale: str, n_inducing: int, rng: Any) -> Space:
-    """Scaling, typical distance and inducing points from training bags."""
+def make_spaces(
+    bags: Bags, n_inducing: int, rng: np.random.RandomState, driver: Driver
+) -> dict[Scale, Space]:
+    """Every scaling with its typical distances and inducing points; rows are read once."""
     X = bags.instances
-    scaling = training.learn_scaling(X, scale)
+    moments = feature_moments(X, driver)
     rows = _spread_rows(bags, n_inducing, rng)
-    one_class = np.zeros(len(rows), dtype=bool)
-    Z = inducing.choose(X[rows], one_class, n_inducing, "kmeans", rng, scaling)
-    rows = np.arange(bags.n_instances)
-    if len(rows) > 1000:
-        rows = np.sort(rng.choice(len(rows), 1000, replace=False))
-    return Space(scaling, median_sq_distance(scaling(X[rows])), Z)
+    limit = max(_KMEANS_ROWS, 10 * n_inducing)
+    if len(rows) > limit:
+        rows = np.sort(rng.choice(rows, limit, replace=False))
+    some = host_rows(X, rows)
+    few = np.arange(bags.n_instances)
+    if len(few) > _MEDIAN_ROWS:
+        few = np.sort(rng.choice(len(few), _MEDIAN_ROWS, replace=False))
+    sample = host_rows(X, few)
+    one_class = np.zeros(len(some), dtype=bool)
+    spaces: dict[Scale, Space] = {}
+    for scale in SCALES:
+        scaling = scaling_of(moments, scale)
+        Z = inducing.choose(some, one_class, n_inducing, "kmeans", rng, scaling)
+        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in KERNELS.items()}
+        spaces[scale] = Space(scaling, kernels, Z)
+    return spaces
 
 
-def _spread_rows(bags: Bags, n_inducing: int, rng: Any) -> Any:
+def _spread_rows(bags: Bags, n_inducing: int, rng: np.random.RandomState) -> Ints:
     """Rows for k-means; no bag gives more than twice a typical bag, or large ones would rule."""
     limit = max(2 * int(np.median(bags.sizes)), -(-2 * n_inducing // len(bags)))
     order = rng.permutation(bags.n_instances)
@@ -148,135 +154,92 @@ def _spread_rows(bags: Bags, n_inducing: int, rng: Any) -> Any:
     return np.sort(order[rank < limit])
 
 
-def make_folds(y: Any, n_splits: int, seed: int) -> list[tuple[Any, Any]]:
+Folds = Sequence[tuple[Ints, Ints]]
+
+
+def make_folds(y: Ints, n_splits: int, seed: int) -> Folds:
     """Stratified folds of bags, as many as the rarer class allows."""
     n_splits = min(n_splits, int(np.bincount(y, minlength=2).min()))
     folds = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
     return list(folds.split(np.zeros(len(y)), y))
 
 
-def read(
-    A: Sequence[Any], r: Any, offsets: Any, q: Posterior, rules: Sequence[str]
-) -> list[Readout]:
-    """Scores of bags and of their instances under each rule.
+class Task(NamedTuple):
+    """Designs that share a projection: a projector, and the names of their likelihoods."""
 
-    ``max`` compares posterior means, without averaging the sigmoid over q(f): far from the data
-    the average says "unknown", which is honest for an instance but hides which one stands out.
-    """
-    f = moments(A, r, q)
-    std = np.sqrt(f.var)
-    p = None if set(rules) == {"max"} else sigmoid_moments(f.mean, f.var)
-    found = []
-    for rule in rules:
-        if rule == "max" or p is None:
-            top = segments.argmax(f.mean, offsets)
-            found.append(Readout(f.mean[top], std[top], f.mean, std))
-        else:
-            joint = rule == "joint"
-            bag = _joint(A, r, offsets, q) if joint else bag_scores(p, offsets, "noisy-or")
-            found.append(Readout(*_as_log_odds(bag, p.log_odds, offsets), p.log_odds, std))
-    return found
+    projector: Projector
+    likelihoods: tuple[str, ...]
 
 
-def _as_log_odds(bag: BagScores, instances: Any, offsets: Any) -> tuple[Any, Any]:
-    """Finite log-odds of bags and their standard deviation."""
-    # A bag is at least as positive as each of its instances, also with few samples.
-    log_odds = np.maximum(bag.log_odds, segments.max(instances, offsets))
-    log_odds = np.minimum(log_odds, -np.log(np.finfo(np.float64).tiny))
-    # d log-odds / d p = 1 / (p (1 - p))
-    slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
-    return log_odds, np.minimum(bag.std * slope, _LARGEST_STD)
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out scores of the designs of a task; picklable, for any driver."""
+
+    bags: Bags
+    labels: BagLabels
+    rules: tuple[BagRule, ...]
+    folds: Folds
+    max_iter: int
+
+    def __call__(self, task: Task) -> Floats:
+        """Score of every bag from models that did not see it, [likelihoods, rules, B]."""
+        whole = project_whole(task.projector, self.bags, self.labels)
+        scores = np.empty((len(task.likelihoods), len(self.rules), len(self.bags)))
+        for train, test in self.folds:
+            seen, unseen = (take_bags(whole, self.labels, chosen) for chosen in (train, test))
+            blocks = make_blocks(seen.A[0], seen.r, seen.labels)
+            pi = self.labels._replace(
+                offsets=segments.take(self.labels.offsets, train)[1], y=self.labels.y[train]
+            ).of_bag
+            for i, name in enumerate(task.likelihoods):
+                fit = fit_blocks(blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL)
+                readouts = read_rules(unseen, fit.posterior, self.rules)
+                scores[i][:, test] = [readout.bag for readout in readouts]
+        return scores
 
 
-def _joint(A: Sequence[Any], r: Any, offsets: Any, q: Posterior) -> BagScores:
-    """Noisy-or of instances correlated through u, from draws of u shared by all bags.
-
-    One product serves every bag, where `predict.joint_bag_scores` works bag by bag; the noise of
-    variance r is averaged out by the probit approximation of the sigmoid.
-    """
-    z = _draws(len(q.m))  # [M, draws]
-    u = q.m[:, None] + q.W.T @ z
-    log_none = np.empty((len(r), z.shape[1]))
-    start = 0
-    for chunk in A:
-        rows = slice(start, start + chunk.shape[1])
-        f = chunk.T @ u.astype(chunk.dtype, copy=False)  # [n, draws]
-        log_none[rows] = -np.logaddexp(0.0, f / np.sqrt(1 + np.pi / 8 * r[rows, None]))
-        start = rows.stop
-    log_none = segments.sum(log_none, offsets)  # [b, draws]
-    some = -np.expm1(log_none)
-    with np.errstate(divide="ignore"):
-        log_odds = logsumexp(np.log(some), axis=1) - logsumexp(log_none, axis=1)
-    return BagScores(log_odds, some.std(axis=1))
+def project_whole(projector: Projector, bags: Bags, labels: BagLabels) -> Block:
+    """All bags as one block with one chunk, where the projector works."""
+    if projector.on_device:
+        A, r = projector(bags.instances)
+        return Block((A,), r, projector.place(labels))
+    n, step = bags.n_instances, 8192
+    A = np.empty((len(projector.Z), n), dtype=projector.dtype, order="F")
+    r = np.empty(n)
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        A[:, rows], r[rows] = projector(bags.instances[rows])
+    return Block((A,), r, labels)
 
 
-@lru_cache(maxsize=8)
-def _draws(M: int) -> Any:
-    """Standard normal draws in antithetic pairs, [M, draws]."""
-    half = np.random.default_rng(0).normal(size=(M, _JOINT_DRAWS // 2))
-    return np.concatenate([half, -half], axis=1)
-
-
-def held_out_scores(
-    projector: training.Projector,
-    bags: Bags,
-    labels: Labels,
-    likelihoods: Sequence[str],
-    rules: Sequence[str],
-    folds: Sequence[tuple[Any, Any]],
-    max_iter: int,
-) -> Any:
-    """Score of every bag from models that did not see it, [likelihoods, rules, B]."""
-    A, r = _project(projector, bags)
-    scores = np.empty((len(likelihoods), len(rules), len(bags)))
-    for train, test in folds:
-        A_train, r_train, seen = _bags_of(A, r, labels, train)
-        A_test, r_test, unseen = _bags_of(A, r, labels, test)
-        for i, name in enumerate(likelihoods):
-            fit = fit_whitened(
-                A_train,
-                r_train,
-                *seen,
-                training.start("label", seen, None),
-                LIKELIHOODS[name],
-                max_iter=max_iter,
-                tol=TOL,
-            )
-            found = read([A_test], r_test, unseen.offsets, fit.posterior, rules)
-            scores[i][:, test] = [one.bag for one in found]
-    return scores
-
-
-def _project(projector: training.Projector, bags: Bags, chunk: int = 8192) -> tuple[Any, Any]:
-    X = bags.instances
-    A = np.empty((len(projector.Z), bags.n_instances), dtype=projector.dtype, order="F")
-    r = np.empty(bags.n_instances)
-    for start in range(0, bags.n_instances, chunk):
-        rows = slice(start, start + chunk)
-        A[:, rows], r[rows] = projector(X[rows])
-    return A, r
-
-
-def _bags_of(A: Any, r: Any, labels: Labels, chosen: Any) -> tuple[Any, Any, Labels]:
+def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
+    """The block of some bags of a whole one, whose labels on the host are ``labels``."""
     rows, offsets = segments.take(labels.offsets, chosen)
+    own = BagLabels(offsets, labels.y[chosen], labels.known[rows])
+    A = whole.A[0]
+    if is_torch_array(A):
+        import torch
+
+        index = torch.as_tensor(rows, device=A.device)
+        placed = BagLabels(*(torch.as_tensor(np.array(x)).to(A.device) for x in own))
+        return Block((A.index_select(1, index),), whole.r[index], placed)
     # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
-    part = A.T.take(rows, axis=0).T
-    return part, r[rows], Labels(offsets, labels.y[chosen], labels.known[rows])
+    return Block((A.T.take(rows, axis=0).T,), whole.r[rows], own)
 
 
-def calibrated_losses(scores: Any, y: Any) -> tuple[list[Platt], Any]:
+def calibrated_losses(scores: Floats, y: Ints) -> tuple[list[Platt], Floats]:
     """Platt's map of each candidate's held-out scores [C, B], and its log-loss after it, [C]."""
     maps = fit_platts(scores, y)
     losses = [log_loss(p.log_odds(s), y) for p, s in zip(maps, scores, strict=True)]
     return maps, np.array(losses)
 
 
-def log_loss(log_odds: Any, y: Any) -> float:
+def log_loss(log_odds: Floats, y: Ints) -> float:
     """Mean negative log-likelihood of labels, in the log domain."""
     return float(np.mean(np.logaddexp(0.0, log_odds) - y * log_odds))
 
 
-def weigh(scores: Any, y: Any, prices: Any, temperature: float) -> list[Member]:
+def weigh(scores: Floats, y: Ints, prices: Sequence[float], temperature: float) -> list[Candidate]:
     """An ensemble from held-out scores [designs, rules, B] of designs with their prices.
 
     Each design takes its best rule; any but the first has a price, too. Designs count in
@@ -292,20 +255,23 @@ def weigh(scores: Any, y: Any, prices: Any, temperature: float) -> list[Member]:
     weights = np.where(weights < 0.01, 0.0, weights)
     weights /= weights.sum()
     return [
-        Member(int(i), int(best_rule[i]), float(weights[i]), maps[i * n_rules + best_rule[i]])
+        Candidate(int(i), int(best_rule[i]), float(weights[i]), maps[i * n_rules + best_rule[i]])
         for i in np.argsort(loss, kind="stable")
         if weights[i] > 0
     ]
 
 
-def combine(members: Sequence[Member], scores: Any) -> Any:
+def combine(candidates: Sequence[Candidate], scores: Floats) -> Floats:
     """The ensemble's log-odds of bags from scores [designs, rules, B]."""
-    return sum(m.weight * m.platt.log_odds(scores[m.design, m.rule]) for m in members)
+    log_odds = np.zeros(scores.shape[2])
+    for c in candidates:
+        log_odds += c.weight * c.platt.log_odds(scores[c.design, c.rule])
+    return log_odds
 
 
 def held_out_ensemble(
-    scores: Any, y: Any, prices: Any, temperature: float, folds: Sequence[tuple[Any, Any]]
-) -> Any:
+    scores: Floats, y: Ints, prices: Sequence[float], temperature: float, folds: Folds
+) -> Floats:
     """Log-odds of every bag from an ensemble that was weighed without it, [B].
 
     Choosing the best of many looks better than it is; these log-odds have paid for the choice,
@@ -313,13 +279,67 @@ def held_out_ensemble(
     """
     log_odds = np.empty(len(y))
     for train, test in folds:
-        members = weigh(scores[:, :, train], y[train], prices, temperature)
-        log_odds[test] = combine(members, scores[:, :, test])
+        candidates = weigh(scores[:, :, train], y[train], prices, temperature)
+        log_odds[test] = combine(candidates, scores[:, :, test])
     return log_odds
 
 
-def auc(scores: Any, y: Any) -> Any:
+def auc(scores: Floats, y: Ints) -> Floats:
     """Area under the ROC curve of many candidates' scores [..., B] at once."""
     n_pos = int(y.sum())
     ranks = rankdata(scores, axis=-1)[..., y == 1].sum(axis=-1)
     return (ranks - n_pos * (n_pos + 1) / 2) / (n_pos * (len(y) - n_pos))
+
+
+class Voice(NamedTuple):
+    """How a member's log-odds enter the ensemble: their weight, and the map they go through."""
+
+    weight: float
+    platt: Platt
+
+
+def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
+    """Mean and standard deviation of the ensemble's log-odds, of bags and instances.
+
+    Moments of a mixture: the members' own variance plus their disagreement.
+    """
+    columns = []
+    for which in ("bag", "instance"):
+        first, second = 0.0, 0.0
+        for readout, (weight, platt) in zip(readouts, voices, strict=True):
+            log_odds, std = _latent_moments(readout, which)
+            z, spread = platt.log_odds(log_odds), platt.slope * std
+            first = first + weight * z
+            second = second + weight * (z * z + spread * spread)
+        columns += [first, np.sqrt(np.maximum(second - first * first, 0.0))]
+    return Scores(*columns)
+
+
+def _latent_moments(readout: Readout, which: str) -> tuple[Array, Array]:
+    """Finite log-odds, and their standard deviation."""
+    if which == "instance":
+        return readout.instance, np.sqrt(readout.latent_var)
+    log_odds = np.minimum(readout.bag, -np.log(np.finfo(np.float64).tiny))
+    # d log-odds / d p = 1 / (p (1 - p))
+    slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
+    return log_odds, np.minimum(readout.bag_std * slope, _LARGEST_STD)
+
+
+def pooled_scores(readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]) -> Scores:
+    """The ensemble's scores of the bags of a span, from the readouts of its members."""
+    latent = pooled_latent(readouts, voices)
+    bag_std = sigmoid_moments(latent.bag, latent.bag_std**2).std
+    return Scores(
+        latent.bag,
+        bag_std,
+        latent.instance,
+        sigmoid_moments(latent.instance, latent.instance_std**2).std,
+    )
+
+
+def pooled_instances(
+    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+) -> tuple[Floats, Floats]:
+    """Mean and variance of the ensemble's latent function at every instance."""
+    latent = pooled_latent(readouts, voices)
+    return latent.instance, latent.instance_std**2

@@ -12,13 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
+from bagwise.bags import Bags
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import Sum, make_driver
-from bagwise.models.variational import training
+from bagwise.models.drivers import Driver, RunningSum
+from bagwise.models.execution import resolve
+from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import check_density
-from bagwise.models.variational.likelihoods import Labels
 from bagwise.models.variational.parts import make_parts, materialised
-from bagwise.models.variational.updates import Posterior, Statistics, Step, update_posterior
+from bagwise.models.variational.projection import Projector
+from bagwise.models.variational.updates import (
+    InducingPosterior,
+    Statistics,
+    Step,
+    update_posterior,
+)
 
 # Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
 _FORGETTING = 0.6
@@ -89,15 +96,20 @@ class StochasticFit:
         classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
+        execution = resolve(self.execution)
+        driver = execution.make_driver()
         old = None if first else self.naturals_
         if first:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
-            projector = self._choose_projector(data, check_random_state(self.random_state))
+            rng = check_random_state(self.random_state)
+            projector = self._choose_projector(data, rng, execution, driver)
         else:
-            projector = self._placed(self._fitted_projector(self.dtype), data.bags.instances)
-        labels = Labels(data.bags.offsets, data.y, data.instance_labels)
+            device = execution.torch_device(data.bags.instances)
+            projector = self._fitted_projector(execution.dtype or self._dtype).to(device)
+        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         q = None if first else self._posterior()
-        batch, pi = self._batch_statistics(data.bags, labels, projector, q)
+        chunk = execution.chunk(projector.on_device)
+        batch, pi = self._batch_statistics(data.bags, labels, projector, q, driver, chunk)
         n = len(data.bags)
         seen = n + (0 if old is None else old.n_bags)
         scale = (seen if total_bags is None else total_bags) / n
@@ -109,18 +121,21 @@ class StochasticFit:
         return self
 
     def _batch_statistics(
-        self: Any, bags: Any, labels: Labels, projector: Any, q: Posterior | None
+        self: Any,
+        bags: Bags,
+        labels: BagLabels,
+        projector: Projector,
+        q: InducingPosterior | None,
+        driver: Driver,
+        chunk_size: int,
     ) -> tuple[Statistics, Any]:
         """Statistics of a batch under q, its beliefs settled, and q(y = 1) of its instances."""
-        driver = make_driver(self.n_jobs, self.driver)
-        pi = training.start(self.init, labels, check_random_state(self.random_state))
-        parts = make_parts(
-            bags.instances, labels, projector, pi, self._chunk_size(projector), driver.n_parts
-        )
+        pi = self._start(labels, check_random_state(self.random_state))
+        parts = make_parts(bags.instances, labels, projector, pi, chunk_size, driver.n_parts)
         parts = materialised(parts, "memory", driver)
-        objects = self._likelihood(), check_density(self._density())
+        objects = self._bag_likelihood(), check_density(self._density())
         for under in [None] + ([] if q is None else [q] * _LOCAL_PASSES):
-            sums = Sum()
+            sums = RunningSum()
             parts = driver.sweep(Step(*objects, under, last=False), parts, sums)
         found: list[Any] = []
         driver.sweep(_read_beliefs, parts, found.append)

@@ -18,20 +18,15 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import CHUNK_SIZE, Driver, Serial, Sum, cut, total
+from bagwise.models.drivers import Driver, RunningSum, Serial, cut, total
+from bagwise.models.execution import CHUNK_SIZE
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.densities import Density, Sech
-from bagwise.models.variational.likelihoods import BagLikelihood, Labels, Moments
+from bagwise.models.variational.likelihoods import BagLikelihood, Moments
+from bagwise.models.variational.parts import Part, Sites
 
 
-class Block(NamedTuple):
-    """Whole bags in whitened coordinates. More than one chunk only for a bag larger than one."""
-
-    A: tuple[Any, ...]  # chunks [M, n_i]
-    r: Any  # [n] k(x, x) - |a|^2
-    labels: Labels
-
-
-class Posterior(NamedTuple):
+class InducingPosterior(NamedTuple):
     """``q(v) = N(m, W^T W)``, W lower triangular."""
 
     m: Any  # [M]
@@ -41,23 +36,6 @@ class Posterior(NamedTuple):
     def S(self) -> Any:
         """Covariance, [M, M]."""
         return self.W.T @ self.W
-
-
-class Sites(NamedTuple):
-    """Each instance's part in the Gaussian update that made q(v)."""
-
-    omega: Any  # [n] precision weight
-    rho: Any  # [n] linear weight
-
-
-class Part(NamedTuple):
-    """Blocks and what is believed about them: stays where the work on it is done."""
-
-    blocks: Any  # Block by Block, as often as asked
-    pis: tuple[Any, ...]  # [n] per block, instance probabilities at the start
-    beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
-    sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
-    new_sites: tuple[Sites, ...] | None = None  # that make the next q
 
 
 class Statistics(NamedTuple):
@@ -82,13 +60,13 @@ class Iteration(NamedTuple):
     n_iter: int
     bound: float
     change: float  # of m, relative
-    posterior: Posterior
+    posterior: InducingPosterior
 
 
 class Fit(NamedTuple):
     """A fitted q(v), with what made it."""
 
-    posterior: Posterior
+    posterior: InducingPosterior
     omega: Any  # [N] sites of the last Gaussian update
     rho: Any  # [N]
     pi: Any  # [N] q(y = 1)
@@ -97,12 +75,12 @@ class Fit(NamedTuple):
     converged: bool
 
 
-def prior(M: int) -> Posterior:
+def prior(M: int) -> InducingPosterior:
     """q(v) before the first update: m = 0, S = I."""
-    return Posterior(np.zeros(M), np.asfortranarray(np.eye(M)))
+    return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
 
 
-def make_blocks(A: Any, r: Any, labels: Labels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
+def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
     """Blocks as views of a whole ``A`` [M, N]; contiguous columns (Fortran order) cost no copy."""
     if isinstance(A, np.ndarray):
         A = np.asfortranarray(A)
@@ -110,12 +88,12 @@ def make_blocks(A: Any, r: Any, labels: Labels, chunk_size: int = CHUNK_SIZE) ->
     for span in cut(labels.offsets, chunk_size):
         rows = slice(span.start, span.stop)
         local = labels.offsets[span.first_bag : span.last_bag + 1] - span.start
-        part = Labels(local, labels.y[span.first_bag : span.last_bag], labels.known[rows])
+        part = BagLabels(local, labels.y[span.first_bag : span.last_bag], labels.known[rows])
         blocks.append(Block(tuple(A[:, a:b] for a, b in span.rows), r[rows], part))
     return blocks
 
 
-def moments(A: Sequence[Any], r: Any, q: Posterior) -> Moments:
+def moments(A: Sequence[Any], r: Any, q: InducingPosterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
     found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
     means, squares = zip(*found, strict=True)
@@ -146,7 +124,7 @@ def expect(
     previous: Any,
     pi: Any,
     *,
-    q: Posterior | None,
+    q: InducingPosterior | None,
     likelihood: BagLikelihood,
     density: Density,
     last: bool = False,
@@ -175,7 +153,7 @@ def expect(
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
-def update_posterior(precision: Any, linear: Any) -> Posterior:
+def update_posterior(precision: Any, linear: Any) -> InducingPosterior:
     """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
 
     Always in float64 on the host: M x M is small.
@@ -183,10 +161,10 @@ def update_posterior(precision: Any, linear: Any) -> Posterior:
     precision, linear = to_numpy(precision), to_numpy(linear)
     B = precision + np.eye(precision.shape[0])
     W = linalg.inverse_factor(np.asfortranarray(B))
-    return Posterior(W.T @ (W @ linear), W)
+    return InducingPosterior(W.T @ (W @ linear), W)
 
 
-def relative_change(new: Posterior, old: Posterior) -> float:
+def relative_change(new: InducingPosterior, old: InducingPosterior) -> float:
     """How far m moved, relative to its length where that exceeds 1."""
     return float(np.linalg.norm(new.m - old.m)) / max(1.0, float(np.linalg.norm(new.m)))
 
@@ -197,7 +175,7 @@ class Step:
 
     likelihood: Any
     density: Any
-    q: Posterior | None
+    q: InducingPosterior | None
     last: bool
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
@@ -222,11 +200,11 @@ class Step:
         new = part._replace(beliefs=tuple(beliefs), sites=part.new_sites, new_sites=tuple(sites))
         return new, sums
 
-    def _where(self, block: Block) -> Posterior | None:
-        """Q where the blocks are: moved once, not once a block."""
+    def _where(self, block: Block) -> InducingPosterior | None:
+        """Copy ``q`` to the device once per part."""
         if self.q is None or not is_torch_array(block.A[0]):
             return self.q
-        return Posterior(*(linalg.like(x, block.A[0]) for x in self.q))
+        return InducingPosterior(*(linalg.like(x, block.A[0]) for x in self.q))
 
 
 @dataclass(frozen=True)
@@ -239,11 +217,11 @@ class _Read:
         return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
 
 
-class State(NamedTuple):
+class FitState(NamedTuple):
     """Where a fit stands between two iterations."""
 
     n_iter: int
-    q: Posterior
+    q: InducingPosterior
     history: list[float]
     change: float
     converged: bool
@@ -259,21 +237,21 @@ def iterate(
     tol: float = 1e-3,
     driver: Driver,
     on_iteration: Callable[[Iteration], bool] | None = None,
-    state: State | None = None,
-    on_state: Callable[[State, list[Any]], None] | None = None,
-) -> tuple[State, list[Any]]:
+    state: FitState | None = None,
+    on_state: Callable[[FitState, list[Any]], None] | None = None,
+) -> tuple[FitState, list[Any]]:
     """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
 
     ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
     iteration but the first, where this one stands.
     """
-    n_iter, q, history, change, converged = state or State(0, prior(M), [], np.inf, False)
+    n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
     while True:
         last = converged or n_iter == max_iter
         if n_iter and on_state is not None:
-            on_state(State(n_iter, q, history, change, converged), parts)
+            on_state(FitState(n_iter, q, history, change, converged), parts)
         step = Step(likelihood, density, q if n_iter else None, last)
-        sums = Sum()
+        sums = RunningSum()
         parts = driver.sweep(step, parts, sums)
         if n_iter:
             history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
@@ -284,7 +262,7 @@ def iterate(
         change = relative_change(q, old)
         converged = n_iter > 0 and change < tol
         n_iter += 1
-    return State(n_iter, q, history, change, converged), parts
+    return FitState(n_iter, q, history, change, converged), parts
 
 
 def fit_parts(
@@ -344,6 +322,6 @@ def fit_whitened(
     >>> fit.posterior.m.shape, fit.converged
     ((3,), True)
     """
-    labels = Labels(np.asarray(offsets), np.asarray(y), np.asarray(known))
+    labels = BagLabels(np.asarray(offsets), np.asarray(y), np.asarray(known))
     blocks = make_blocks(A, r, labels, chunk_size)
     return fit_blocks(blocks, np.asarray(pi, np.float64), likelihood, density, **options)

@@ -38,15 +38,18 @@
     const xy = packed.xy ? new Float32Array(bytes(packed.xy).buffer) : null;
     const pixels = packed.images ? bytes(packed.images.pixels) : null;
     const per = packed.images ? packed.images.width * packed.images.height * packed.images.channels : 0;
+    const numbers = packed.numbers ? new Uint32Array(bytes(packed.numbers).buffer) : null;
     let start = 0;
     packed.bags.forEach((bag, k) => {
-      const stop = start + packed.sizes[k];
+      const stop = start + packed.sizes[k], from = start;
       instances.set(bag, {
         p: p.subarray(start, stop),
         std: std && std.subarray(start, stop),
         xy: xy && xy.subarray(2 * start, 2 * stop),
         patch: packed.patch ? packed.patch[k] : null,
         pixels: pixels && pixels.subarray(per * start, per * stop),
+        number: (j) => (numbers ? numbers[from + j] : j),
+        above: packed.above[k],
       });
       start = stop;
     });
@@ -133,8 +136,6 @@
   };
 
   // One bag.
-  const positiveCount = (inst) => inst.p.reduce((n, p) => n + (p > 0.5), 0);
-
   const open = (i, move) => {
     state.open = i;
     for (const row of $("table").tBodies[0].rows) {
@@ -143,7 +144,7 @@
     }
     const inst = instances.get(i);
     const back = el("button", { type: "button", id: "back" }, "↑ All bags");
-    back.addEventListener("click", () => $("bags").scrollIntoView());
+    back.addEventListener("click", returnToRow);
     const value = data.score ? data.score[i] : data.p[i];
     const parts = [
       el("div", { class: "head" }, el("h3", {}, data.ids[i]), back),
@@ -155,7 +156,8 @@
     if (!inst) {
       parts.push(el("p", { class: "sub" }, data.instances ? "The instances of this bag are in instances.parquet." : "This model says nothing about single instances."));
     } else {
-      parts.push(el("p", { class: "sub" }, `${positiveCount(inst).toLocaleString("en")} of ${inst.p.length.toLocaleString("en")} instances have a probability above one half.`));
+      const shown = inst.p.length < data.n[i] ? ` ${inst.p.length.toLocaleString("en")} of them are shown: the most probable, and an even spread of the others.` : "";
+      parts.push(el("p", { class: "sub" }, `${inst.above.toLocaleString("en")} of ${data.n[i].toLocaleString("en")} instances have a probability above one half.${shown}`));
       if (inst.xy) parts.push(...map(inst));
       if (inst.pixels) parts.push(gallery(inst));
       else parts.push(...bars(inst));
@@ -163,11 +165,19 @@
     $("detail").replaceChildren(...parts);
     $("detail").scrollTop = 0;
     if (inst && inst.xy) paint(inst);
-    if (move && matchMedia("(max-width:979px)").matches) {
-      $("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion:reduce)").matches ? "auto" : "smooth" });
-      $("detail").focus({ preventScroll: true });
-    }
+    if (!move) return;
+    const narrow = matchMedia("(max-width:979px)").matches;
+    if (narrow) $("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion:reduce)").matches ? "auto" : "smooth" });
+    ($("map") ?? $("detail")).focus({ preventScroll: true });
   };
+
+  // Escape, and the button on a phone, lead back to the row of the open bag.
+  const returnToRow = () => {
+    const row = document.querySelector(`#table tr[data-bag="${state.open}"] button`);
+    (row ?? $("find")).focus({ preventScroll: true });
+    (row ?? $("bags")).scrollIntoView({ block: "center" });
+  };
+  $("detail").addEventListener("keydown", (event) => { if (event.key === "Escape") returnToRow(); });
 
   const ranked = (inst) => Array.from(inst.p.keys()).sort((a, b) => inst.p[b] - inst.p[a]);
   const heat = (p) => mix(HEAT, p);
@@ -183,7 +193,7 @@
         const low = Math.max(0, p - s), high = Math.min(1, p + s);
         track.append(el("u", { "--a": `${100 * low}%`, "--b": `${100 * (high - low)}%` }));
       }
-      return el("li", {}, el("em", {}, `#${k}`), track, el("span", {}, plusMinus(p, s)));
+      return el("li", {}, el("em", {}, `#${inst.number(k)}`), track, el("span", {}, plusMinus(p, s)));
     }));
     const first = inst.xy ? 10 : 40;
     add(0, first);
@@ -198,7 +208,7 @@
   const gallery = (inst) => {
     const { width, height, channels } = data.instances.images;
     return el("ol", { class: "gallery", "aria-label": "Instances, the most probable first" }, ...ranked(inst).slice(0, 300).map((k) => {
-      const canvas = el("canvas", { width, height, role: "img", "aria-label": `instance ${k}, probability ${plusMinus(inst.p[k], inst.std && inst.std[k])}` });
+      const canvas = el("canvas", { width, height, role: "img", "aria-label": `instance ${inst.number(k)}, probability ${plusMinus(inst.p[k], inst.std && inst.std[k])}` });
       const context = canvas.getContext("2d");
       const image = context.createImageData(width, height);
       for (let i = 0; i < width * height; i++) {
@@ -212,36 +222,30 @@
   };
 
   // Instances on their coordinates.
-  const view = { what: "p", pick: -1 };
+  const view = { pick: -1 };
   const map = (inst) => {
     view.pick = -1;
-    const canvas = el("canvas", { id: "map", tabindex: 0, role: "img", "aria-label": "Map of the instances by their coordinates. Arrow keys go through them, the most probable first." });
-    const choose = (what, name) => {
-      const button = el("button", { type: "button", "aria-pressed": String(view.what === what) }, name);
-      button.addEventListener("click", () => {
-        view.what = what;
-        for (const other of button.parentNode.children) other.setAttribute("aria-pressed", String(other === button));
-        paint(inst);
+    const draw = (what, name) => {
+      const label = `Map of the ${name} of the instances by their coordinates. Arrow keys go through them, the most probable first; Escape goes back to the table.`;
+      const canvas = el("canvas", { id: what === "p" ? "map" : "map-std", tabindex: 0, role: "img", "aria-label": label });
+      for (const type of ["pointermove", "pointerdown"]) canvas.addEventListener(type, (event) => pick(inst, nearest(inst, event)));
+      canvas.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        const rows = ranked(inst);
+        const at = rows.indexOf(view.pick);
+        pick(inst, rows[at < 0 ? 0 : (at + step + rows.length) % rows.length]);
       });
-      return button;
+      const stops = what === "p" ? HEAT : COLD;
+      // Both legends are in probability, and the same for every bag: a standard deviation of a probability is at most one half.
+      const scale = el("div", { class: "scale" }, "0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), what === "p" ? "1" : "0.5", el("span", {}, what === "p" ? `probability of ${POS}` : "its standard deviation"));
+      return el("div", { class: "map" }, canvas, scale);
     };
-    if (!inst.std) view.what = "p";
-    canvas.addEventListener("pointermove", (event) => pick(inst, nearest(inst, event)));
-    canvas.addEventListener("pointerdown", (event) => pick(inst, nearest(inst, event)));
-    canvas.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      const rows = ranked(inst);
-      const at = rows.indexOf(view.pick);
-      pick(inst, rows[at < 0 ? 0 : (at + step + rows.length) % rows.length]);
-    });
     return [
-      inst.std ? el("div", { class: "switch", role: "group", "aria-label": "What the colours mean" }, choose("p", "probability"), choose("std", "uncertainty")) : null,
-      el("div", { class: "map" }, canvas),
-      el("div", { class: "scale", id: "scale" }),
+      el("div", { class: "maps" }, draw("p", "probability"), inst.std ? draw("std", "uncertainty") : ""),
       el("p", { class: "tip", id: "tip", "aria-live": "polite" }, "Point at an instance, or use the arrow keys."),
-    ].filter(Boolean);
+    ];
   };
 
   // The side of a square: given, or the commonest gap between neighbours.
@@ -273,8 +277,9 @@
   };
 
   const paint = (inst) => {
-    const canvas = $("map");
-    if (!canvas) return;
+    for (const [id, values, stops, top] of [["map", inst.p, HEAT, 1], ["map-std", inst.std, COLD, 0.5]]) if ($(id)) paintOne(inst, $(id), values, stops, top);
+  };
+  const paintOne = (inst, canvas, values, stops, top) => {
     const { x0, y0, size, width, height } = layout(inst);
     const scale = scaleOf(inst, canvas), ratio = devicePixelRatio || 1;
     const left = (canvas.clientWidth - width * scale) / 2;
@@ -283,9 +288,6 @@
     canvas.height = Math.max(40, height * scale) * ratio;
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
-    const values = view.what === "std" ? inst.std : inst.p;
-    const top = view.what === "std" ? Math.max(0.01, ...Array.from(inst.std.slice(0, 60000))) : 1;
-    const stops = view.what === "std" ? COLD : HEAT;
     const cell = Math.max(1.5, size * scale);
     const gap = cell > 6 ? 1 : 0;
     const box = (k) => [left + (inst.xy[2 * k] - x0) * scale, (inst.xy[2 * k + 1] - y0) * scale, cell - gap, cell - gap];
@@ -299,11 +301,10 @@
       const [x, y, w, h] = box(view.pick);
       context.strokeRect(x - 1, y - 1, w + 2, h + 2);
     }
-    $("scale").replaceChildren("0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), fixed(top, top === 1 ? 0 : 2), el("span", {}, view.what === "std" ? "standard deviation" : `probability of ${POS}`));
   };
 
   const nearest = (inst, event) => {
-    const canvas = $("map"), { x0, y0, size, width } = layout(inst), scale = scaleOf(inst, canvas);
+    const canvas = event.target, { x0, y0, size, width } = layout(inst), scale = scaleOf(inst, canvas);
     const x = (event.offsetX - (canvas.clientWidth - width * scale) / 2) / scale + x0 - size / 2;
     const y = event.offsetY / scale + y0 - size / 2;
     let best = -1, distance = size * size * 2;
@@ -317,7 +318,7 @@
   const pick = (inst, k) => {
     if (k === view.pick || k < 0) return;
     view.pick = k;
-    $("tip").textContent = `instance ${k} at (${inst.xy[2 * k]}, ${inst.xy[2 * k + 1]}): ${plusMinus(inst.p[k], inst.std && inst.std[k])}`;
+    $("tip").textContent = `instance ${inst.number(k)} at (${inst.xy[2 * k]}, ${inst.xy[2 * k + 1]}): ${plusMinus(inst.p[k], inst.std && inst.std[k])}`;
     paint(inst);
   };
 
@@ -329,7 +330,15 @@
     data.evaluation.y.forEach((y, i) => { n[(data.evaluation.p[i] > at ? (y ? "tp" : "fp") : (y ? "fn" : "tn"))] += 1; });
     for (const [name, value] of Object.entries(n)) $(name).textContent = value.toLocaleString("en");
     $("at").textContent = at.toFixed(2);
-    const share = (a, b) => (a + b ? `${Math.round((100 * a) / (a + b))} %` : "–");
+    const share = (a, b) => {
+      const total = a + b;
+      if (!total) return "–";
+      // Wilson's interval, as in the tables.
+      const z2 = 1.959963984540054 ** 2, p = a / total;
+      const middle = (p + z2 / (2 * total)) / (1 + z2 / total);
+      const half = Math.sqrt(z2 * ((p * (1 - p)) / total + z2 / (4 * total * total))) / (1 + z2 / total);
+      return `${Math.round(100 * p)} % (${Math.round(100 * (middle - half))}–${Math.round(100 * (middle + half))})`;
+    };
     $("rates").textContent = `Finds ${share(n.tp, n.fn)} of the ${POS} bags; ${share(n.tn, n.fp)} of the ${NEG} bags are left alone.`;
   };
 

@@ -1,0 +1,215 @@
+"""The commands on CT scans: ct fit, ct predict."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.markup import escape
+from rich.table import Table
+
+from bagwise.bags import Bags
+from bagwise.cli.console import Printer
+from bagwise.files import check_output, new_folder
+
+_THUMBNAIL = 48  # side of the slices shown in the report
+
+
+def run_ct_fit(arguments: Namespace) -> int:
+    """Train on folders of DICOM series and labels of scans, and save the model."""
+    from bagwise import GVGPMIL, make_pipeline, persist
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
+    from bagwise.vision.ct_model import ScanClassifier
+
+    printer = Printer(arguments.json)
+    out = check_output(arguments.out, arguments.force)
+    labels = read_ct_labels(arguments.labels)
+    classes = _chosen_classes(arguments.classes, labels.classes, arguments.labels)
+    bags, _ = _read(arguments, arguments.features, printer)
+    Y = label_scans(bags, labels)[0][:, [labels.classes.index(name) for name in classes]]
+    model: Any = GVGPMIL(random_state=arguments.seed)
+    if arguments.features == "attention":
+        from bagwise.deep import AttentionFeatures
+
+        model = make_pipeline(AttentionFeatures(random_state=arguments.seed), model)
+    scores = {}
+    if arguments.cv is not None:
+        scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
+    with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
+        scans = ScanClassifier(model).fit(bags, Y, classes)
+    extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
+    persist.save(scans, out, bags=bags, extra=extra)
+    printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
+    printer.result(
+        {
+            "model": str(out),
+            "classes": list(classes),
+            "scans": len(bags),
+            "slices": bags.n_instances,
+            "held_out_auc": scores,
+        }
+    )
+    return 0
+
+
+def run_ct_predict(arguments: Namespace) -> int:
+    """Findings in folders of DICOM series: a table of scans, one of slices, and pages."""
+    from bagwise import persist
+    from bagwise.report.html import Report, write_report
+    from bagwise.report.predictions import predict_tables
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
+    from bagwise.vision.ct_model import ScanClassifier
+
+    printer = Printer(arguments.json)
+    about = persist.about(arguments.model)
+    model = persist.load(arguments.model)
+    if not isinstance(model, ScanClassifier):
+        raise ValueError(f"{str(arguments.model)!r} is not a model of scans; train one: ct fit.")
+    pages = {name: _page_name(name, i) for i, name in enumerate(model.class_names_)}
+    holds = ("scans.csv", "slices.csv", *pages.values())
+    out = check_output(arguments.out, arguments.force, holds)
+    bags, scans = _read(arguments, about["extra"]["features"], printer)
+    truth = None
+    if arguments.labels is not None:
+        labels = read_ct_labels(arguments.labels)
+        _chosen_classes(",".join(model.class_names_), labels.classes, arguments.labels)
+        truth = label_scans(bags, labels)[0]
+        truth = truth[:, [labels.classes.index(name) for name in model.class_names_]]
+    with printer.working(f"predicting {len(bags)} scans"), new_folder(out) as folder:
+        tables = {}
+        for i, (name, member) in enumerate(model.models_.items()):
+            tables[name] = predict_tables(member, bags, 0.5, ["no", name])
+            known = None if truth is None else np.array(["no", name])[truth[:, i]]
+            report = Report(tables[name], bags, about, truth=known, title=f"CT scans: {name}")
+            write_report(report, folder / pages[name])
+        _scan_table(scans, bags, tables, truth).to_csv(folder / "scans.csv", index=False)
+        _slice_table(scans, bags, tables).to_csv(folder / "slices.csv", index=False)
+    counts = {name: int((t.bags["label"] == name).sum()) for name, t in tables.items()}
+    shown = ", ".join(f"{name} in {n}" for name, n in counts.items())
+    printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / next(iter(pages.values()))))}")
+    printer.result({"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)})
+    return 0
+
+
+def _page_name(class_name: str, number: int) -> str:
+    plain = "".join(c if c.isalnum() else "_" for c in class_name)
+    return "report.html" if number == 0 else f"report_{plain}.html"
+
+
+def _chosen_classes(wanted: str | None, known: Sequence[str], path: Any) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(known)
+    chosen = tuple(name.strip() for name in wanted.split(","))
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"{path} has no class {name!r}; it has {', '.join(known)}.")
+    return chosen
+
+
+def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[Any]]:
+    """Bags of described slices; each slice is read, described and let go."""
+    from bagwise.vision.ct import find_scans, scan_bags
+
+    scans = find_scans(
+        arguments.scans,
+        series=arguments.series,
+        skip_bad=arguments.skip_bad,
+        progress=printer.bar("reading headers"),
+    )
+    thumbnails: list[NDArray[np.uint8]] = []
+    describe = _description(features, thumbnails)
+    bags = scan_bags(printer.bar("reading scans")(scans, len(scans)), describe)
+    n_other = sum(len(scan.others) for scan in scans)
+    if n_other:
+        printer.say(f"{n_other} other series were left out; --series chooses by name")
+    return bags.with_columns(images=np.stack(thumbnails)), scans
+
+
+def _description(
+    features: str, thumbnails: list[NDArray[np.uint8]]
+) -> Callable[[NDArray[np.float32]], NDArray[np.floating]]:
+    """What is kept of a slice: its features, and a small picture for the report."""
+    from bagwise.vision.ct import ct_windows, shrink
+    from bagwise.vision.ct_model import describe_slice
+
+    def describe(hu: NDArray[np.float32]) -> NDArray[np.floating]:
+        small = ct_windows(shrink(hu, (_THUMBNAIL, _THUMBNAIL)))[0]
+        thumbnails.append((255 * small).astype(np.uint8))
+        if features == "attention":
+            return np.asarray(ct_windows(shrink(hu, (64, 64))))
+        return describe_slice(hu)
+
+    return describe
+
+
+def _cross_validated(
+    model: Any,
+    bags: Bags,
+    Y: NDArray[np.int64],
+    classes: Sequence[str],
+    n_splits: int,
+    seed: int,
+    printer: Printer,
+) -> dict[str, float]:
+    """Held-out AUC of each class."""
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    scores = {}
+    table = Table("class", "scans with it", f"AUC, {n_splits} folds", box=None, pad_edge=False)
+    for name, y in zip(classes, Y.T, strict=True):
+        fewest = int(min(y.sum(), len(y) - y.sum()))
+        if not 2 <= n_splits <= fewest:
+            raise ValueError(
+                f"--cv {n_splits} needs {n_splits} scans with and without {name!r}; the fewer "
+                f"are {fewest}."
+            )
+        folds = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
+        with printer.working(f"cross-validating {name}"):
+            p = cross_val_predict(model, bags, y, cv=folds, method="predict_proba")[:, 1]
+        scores[name] = float(roc_auc_score(y, p))
+        table.add_row(name, f"{int(y.sum())} of {len(y)}", f"{scores[name]:.3f}")
+    printer.show(table)
+    return scores
+
+
+def _scan_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth: Any) -> Any:
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        "scan": bags.ids,
+        "series": [scan.description for scan in scans],
+        "n_slices": bags.sizes,
+        "missing_slices": ["; ".join(scan.gaps) for scan in scans],
+    }
+    for i, (name, made) in enumerate(tables.items()):
+        columns[f"p_{name}"] = made.bags["probability"]
+        columns[f"std_{name}"] = made.bags["std"]
+        if truth is not None:
+            columns[f"label_{name}"] = truth[:, i]
+    return pd.DataFrame(columns)
+
+
+def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> Any:
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        "scan": np.repeat(bags.ids, bags.sizes),
+        "index": np.concatenate([np.arange(n) for n in bags.sizes]),
+        "slice": bags.columns["slice_id"],
+        "position": bags.columns["position"],
+        "file": list(_paths(scans)),
+    }
+    for name, made in tables.items():
+        columns[f"p_{name}"] = made.instances["probability"]
+        columns[f"std_{name}"] = made.instances["std"]
+    return pd.DataFrame(columns)
+
+
+def _paths(scans: Sequence[Any]) -> Iterator[str]:
+    for scan in scans:
+        for file in scan.slices:
+            yield str(file.path)

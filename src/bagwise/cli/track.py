@@ -1,0 +1,119 @@
+"""The command track: follow targets through a video."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+
+from bagwise.cli.console import Printer
+from bagwise.files import check_output, new_file
+
+if TYPE_CHECKING:
+    from bagwise.vision.tracking import Track
+
+Box = tuple[float, float, float, float]
+
+
+def run_track(arguments: Namespace) -> int:
+    """Follow targets through a video; write it with their boxes, or tables of them."""
+    from bagwise.vision.tracking import MIOTracker, track_many
+    from bagwise.vision.video import count_frames, read_frames
+
+    printer = Printer(arguments.json)
+    outputs = {"--out": arguments.out, "--csv": arguments.csv, "--mot": arguments.mot}
+    if not arguments.json and not any(outputs.values()):
+        raise ValueError("say what to write: --out for a video, --csv or --mot for a table.")
+    for path in outputs.values():
+        if path is not None:
+            check_output(path, arguments.force)
+    boxes = arguments.box or [pick_box(next(iter(read_frames(arguments.video))))]
+    trackers = [MIOTracker(random_state=arguments.seed + i) for i in range(len(boxes))]
+    total = count_frames(arguments.video)
+    frames = printer.bar("tracking")(read_frames(arguments.video), total)
+    tracks = track_many(frames, boxes, trackers)
+    if arguments.out is not None:
+        _write_video(arguments.video, arguments.out, tracks)
+    if arguments.csv is not None:
+        _write_csv(arguments.csv, tracks)
+    if arguments.mot is not None:
+        _write_mot(arguments.mot, tracks)
+    for path in outputs.values():
+        if path is not None:
+            printer.say(f"wrote {escape(str(path))}")
+    n_frames = len(tracks[0].found)
+    lost = [int(np.sum(~one.found)) for one in tracks]
+    for number, count in enumerate(lost, start=1):
+        name = f"target {number}" if len(tracks) > 1 else "the target"
+        printer.say(f"{n_frames} frames; {name} was lost in {count} of them")
+    targets = [
+        {"boxes": one.boxes, "found": one.found, "probability": one.scores} for one in tracks
+    ]
+    printer.result({"frames": n_frames, "lost": lost, "targets": targets})
+    return 0
+
+
+def _write_video(source: Path, out: Path, tracks: Sequence[Track]) -> None:
+    from bagwise.vision.video import VideoWriter, frame_rate, read_frames
+
+    with new_file(out) as draft:
+        temporary = draft.with_suffix(out.suffix)  # the encoder goes by the ending
+        writer = VideoWriter(temporary, frame_rate(source))
+        try:
+            for i, frame in enumerate(read_frames(source)):
+                writer.write(frame, [(t.boxes[i], t.found[i], t.scores[i]) for t in tracks])
+            writer.close()
+            temporary.replace(draft)
+        finally:
+            writer.close()
+            temporary.unlink(missing_ok=True)
+
+
+def _write_csv(out: Path, tracks: Sequence[Track]) -> None:
+    with new_file(out) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["frame", "target", "x", "y", "w", "h", "found", "probability"])
+        for i in range(len(tracks[0].found)):
+            for number, one in enumerate(tracks, start=1):
+                box = [f"{v:g}" for v in one.boxes[i]]
+                rows.writerow([i, number, *box, int(one.found[i]), f"{one.scores[i]:.4g}"])
+
+
+def _write_mot(out: Path, tracks: Sequence[Track]) -> None:
+    """MOT Challenge's ten columns, frames and targets from 1; a lost target has no row."""
+    with new_file(out) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        for i in range(len(tracks[0].found)):
+            for number, one in enumerate(tracks, start=1):
+                if one.found[i]:
+                    box = [f"{v:g}" for v in one.boxes[i]]
+                    rows.writerow([i + 1, number, *box, f"{one.scores[i]:.4g}", -1, -1, -1])
+
+
+def pick_box(frame: Any) -> Box:
+    """Let the user draw the target on the first frame; an error where there is no screen."""
+    has_screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if not has_screen:
+        raise ValueError("there is no screen to draw the target on; pass --box X,Y,W,H.")
+    import matplotlib.pyplot as plt
+    from matplotlib.widgets import RectangleSelector
+
+    figure, axes = plt.subplots()
+    axes.imshow(frame[..., ::-1])
+    axes.set(title="Draw a box around the target, then close the window", xticks=[], yticks=[])
+    selector = RectangleSelector(axes, lambda *_: None, useblit=True, interactive=True)
+    plt.show()
+    left, right, top, bottom = (float(v) for v in selector.extents)
+    plt.close(figure)
+    if right - left < 1 or bottom - top < 1:
+        raise ValueError("no box was drawn; draw one, or pass --box X,Y,W,H.")
+    return left, top, right - left, bottom - top

@@ -1,0 +1,204 @@
+"""Look for what has gone wrong in this field before believing a figure."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bagwise.bags import Bags, check_bags
+from bagwise.evaluate.audit import features, folds
+from bagwise.evaluate.audit.findings import Audit, Finding
+from bagwise.evaluate.audit.procedures import (
+    Procedure,
+    check_history,
+    chosen_epochs,
+    from_estimator,
+    permuted_labels,
+    sees_test_bags,
+    sees_test_labels,
+)
+from bagwise.evaluate.cross_validation import HeldOut, check_lengths, cross_validate
+from bagwise.evaluate.protocols import BagFolds, FixedSplits, GroupFolds, Split
+
+__all__ = ["Audit", "Finding", "audit", "best_epoch_gain"]
+
+# What bag size and vector length are compared with where no estimator is given.
+REFERENCES = ("statistics", "single-instance")
+
+
+def audit(
+    bags: Any,
+    y: Any,
+    *,
+    estimator: Any = None,
+    procedure: Procedure | None = None,
+    splitter: Any = None,
+    groups: Any = None,
+    instance_labels: Any = None,
+    epoch_scores: Any = None,
+    reported: float | None = None,
+    feature_names: Sequence[str] | None = None,
+    n_permutations: int = 10,
+    random_state: int = 0,
+) -> Audit:
+    """Look for leaks in data, folds and the way a model is trained and scored.
+
+    Parameters
+    ----------
+    bags : Bags, list of 2-d arrays or 3-d array
+    y : array of shape (n_bags,)
+        Two classes.
+    estimator : estimator, optional
+        Fitted on training folds; what bag size and vector length are compared with.
+    procedure : callable, optional
+        ``procedure(bags, y, train, test)`` returns a score per test bag; for whatever is trained
+        and scored outside an estimator, with its preprocessing. Labels are 0 and 1.
+    splitter : protocol, scikit-learn splitter or list of (train, test), optional
+        Your folds. Without it five stratified folds, by group where ``groups`` is given.
+    groups : array of shape (n_bags,), optional
+        Patient or site of every bag.
+    instance_labels : array of shape (n_instances,), optional
+        Default: those that the bags carry. Anything but the two classes is unknown.
+    epoch_scores : array of shape (n_folds, n_epochs), optional
+        Test score after every epoch, and ``reported``, the figure that was reported.
+    feature_names : sequence of str, optional
+    n_permutations : int
+        Shufflings of the labels; each costs one fit per fold.
+    random_state : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import audit
+    >>> bags, y = make_gaussian_bags(40, 5, separation=2, random_state=0, return_X_y=True)
+    >>> leaky = bags.map(lambda x: np.column_stack([x, y[bags.bag_index]]))
+    >>> print(audit(leaky, y)[0])
+    bag-label: a feature alone determines the bag label; feature 5, one value per bag; AUC 1.000
+    """
+    bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="audit")
+    y = np.asarray(y)
+    check_lengths("the data", len(bags), y, groups)
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) != 2:
+        raise ValueError(f"audit needs two classes; got {len(classes)}.")
+    truth = _instance_codes(bags, instance_labels, classes)
+    splits = _as_splits(splitter, bags, y, groups)
+    findings: list[Finding] = []
+    checks = ["bag-label", "duplicates", "size", "length"]
+    if truth is not None:
+        findings += features.instance_label_features(bags, truth, feature_names)
+        checks.insert(0, "instance-label")
+    findings += features.bag_label_features(bags, codes, feature_names)
+    findings += folds.duplicates(bags, splits)
+    if groups is not None:
+        findings += folds.divided_groups(groups, splits)
+        checks.insert(-2, "groups")
+    model_auc, instance_auc = _model_aucs(estimator, bags, codes, splits, truth)
+    findings += features.size_baseline(bags, codes, model_auc)
+    findings += features.length_baseline(bags, codes, truth, model_auc, instance_auc)
+    if procedure is not None or estimator is not None:
+        run = procedure if procedure is not None else from_estimator(estimator)
+        rng = np.random.default_rng(random_state)
+        findings += permuted_labels(run, bags, codes, splits, n_permutations, rng)
+        findings += sees_test_bags(run, bags, codes, splits)
+        checks += ["permuted", "test-bags"]
+    if procedure is not None:  # an estimator is never given the test labels
+        findings += sees_test_labels(procedure, bags, codes, splits)
+        checks.append("test-labels")
+    if epoch_scores is not None:
+        findings += chosen_epochs(epoch_scores, reported)
+        checks.append("epochs")
+    return Audit(findings, checks)
+
+
+def best_epoch_gain(epoch_scores: Any) -> tuple[float, float]:
+    """The last epoch's mean score, and what choosing each fold's best test epoch would add.
+
+    Parameters
+    ----------
+    epoch_scores : array of shape (n_folds, n_epochs)
+        Test score after every epoch.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import best_epoch_gain
+    >>> last, gain = best_epoch_gain([[0.7, 0.9, 0.8], [0.6, 0.7, 0.8]])
+    >>> round(last, 3), round(gain, 3)
+    (0.8, 0.05)
+    """
+    history = check_history(epoch_scores)
+    last = float(history[:, -1].mean())
+    return last, float(history.max(axis=1).mean()) - last
+
+
+def _instance_codes(bags: Bags, labels: Any, classes: Any) -> NDArray[np.int64] | None:
+    """Instance labels as 0 and 1, -1 where unknown; None where there are none."""
+    labels = getattr(bags, "instance_labels", None) if labels is None else labels
+    if labels is None:
+        return None
+    labels = np.asarray(labels, dtype=object)
+    if len(labels) != bags.n_instances:
+        raise ValueError(
+            f"instance_labels needs one entry per instance: got {len(labels)} for "
+            f"{bags.n_instances}."
+        )
+    codes = np.full(len(labels), -1)
+    for code, name in enumerate(classes):
+        codes[labels == name] = code
+    return codes
+
+
+def _as_splits(splitter: Any, bags: Bags, y: Any, groups: Any) -> list[Split]:
+    """Splits as they are, unchecked: finding what is wrong with them is the point."""
+    if splitter is None:
+        fewest = int(np.unique(y, return_counts=True)[1].min())
+        n_splits = min(5, fewest)
+        if groups is not None:
+            n_splits = min(n_splits, len(np.unique(groups)))
+        splitter = (BagFolds if groups is None else GroupFolds)(n_splits, (0,))
+    if hasattr(splitter, "splits"):
+        return list(splitter.splits(bags, y, groups))
+    with warnings.catch_warnings():
+        # Folds that pay no heed to groups are what is looked for.
+        warnings.filterwarnings("ignore", "The groups parameter is ignored", UserWarning)
+        split = getattr(splitter, "split", None)
+        pairs = splitter if split is None else list(split(np.zeros(len(y)), y, groups))
+    return [
+        Split(0, fold, np.asarray(train), np.asarray(test))
+        for fold, (train, test) in enumerate(pairs)
+    ]
+
+
+def _model_aucs(
+    estimator: Any, bags: Bags, y: Any, splits: list[Split], truth: Any
+) -> tuple[float, float]:
+    """Mean held-out AUC over bags and over instances, of the estimator or the best reference."""
+    from bagwise.models.registry import make_model
+
+    models = [make_model(name) for name in REFERENCES] if estimator is None else [estimator]
+    # Without every label a fold may know none; what is compared is then the bags alone.
+    bags = Bags(bags.instances, bags.offsets, bags.ids)
+    if truth is not None and (truth >= 0).all():
+        bags = bags.with_columns(instance_labels=truth)
+    best = [np.nan, np.nan]
+    for model in models:
+        made = cross_validate(model, bags, y, FixedSplits(_disjoint(splits)))
+        best[0] = np.fmax(best[0], _mean_auc([fold.bags for fold in made]))
+        best[1] = np.fmax(best[1], _mean_auc([fold.instances for fold in made]))
+    return best[0], best[1]
+
+
+def _mean_auc(held_out: Sequence[HeldOut | None]) -> float:
+    values = [part.metrics(["auc"])["auc"] for part in held_out if part is not None]
+    return float(np.nanmean(values)) if np.isfinite(values).any() else np.nan
+
+
+def _disjoint(splits: list[Split]) -> tuple[Split, ...]:
+    """Splits without the bags that stand on both sides, which have a finding of their own."""
+    return tuple(s._replace(train=np.setdiff1d(s.train, s.test)) for s in splits)

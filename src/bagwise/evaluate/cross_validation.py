@@ -1,0 +1,215 @@
+"""Fit on some bags, predict others: the one way in which anything here is held out.
+
+`cross_validate` runs one model under a protocol; `compare`, the command line and the experiments
+all go through it, so that no figure rests on a loop of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from bagwise.bags import Bags, check_bags
+from bagwise.evaluate.measure import Measure
+from bagwise.evaluate.metrics import (
+    METRIC_NAMES,
+    class_codes,
+    instance_codes,
+    predict_all,
+    score_predictions,
+)
+from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
+
+
+class HeldOut(NamedTuple):
+    """What a model said of bags, or of instances, that it had not seen and whose class is known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.evaluate import HeldOut
+    >>> made = HeldOut(np.array([0, 1]), None, np.array([-1.0, 2.0]), None)
+    >>> made.metrics(["auc", "log_loss"])
+    {'auc': 1.0, 'log_loss': nan}
+    """
+
+    y: NDArray[np.int64]  # 0/1
+    label: NDArray[np.int64] | None
+    score: NDArray[np.float64] | None
+    proba: NDArray[np.float64] | None  # of the positive class
+
+    def metrics(self, names: Sequence[str] = METRIC_NAMES) -> dict[str, float]:
+        """Metrics by name; NaN where the model does not give what a metric reads."""
+        return score_predictions(
+            self.y, label=self.label, score=self.score, proba=self.proba, metrics=names
+        )
+
+
+class Fold(NamedTuple):
+    """One fit and its predictions of the bags it had not seen.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import BagFolds, cross_validate
+    >>> from bagwise.models.registry import make_model
+    >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+    >>> fold = cross_validate(make_model("statistics"), bags, y, BagFolds(3, (0,)))[0]
+    >>> fold.split.fold, len(fold.bags.y), fold.instances
+    (0, 10, None)
+    """
+
+    split: Split
+    bags: HeldOut
+    instances: HeldOut | None  # where the bags carry instance labels and the model ranks them
+    fit_seconds: float
+    predict_seconds: float
+    peak_mb: float
+    warnings: list[str]
+
+
+def cross_validate(
+    model: Any,
+    bags: Any,
+    y: Any,
+    protocol: EvaluationProtocol | None = None,
+    *,
+    groups: Any = None,
+    published_folds: Any = None,
+    instance_labels: Any = None,
+    n_jobs: int = 1,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+) -> list[Fold]:
+    """Predict every test bag of a protocol by a model fitted without it.
+
+    Parameters
+    ----------
+    model : estimator
+        Unfitted, with its preprocessing inside. Where its ``random_state`` is None it becomes the
+        seed of the repetition.
+    bags : Bags, list of 2-d arrays or 3-d array
+    y : array of shape (n_bags,)
+    protocol : protocol, default=BagFolds()
+    groups : array of shape (n_bags,), optional
+        Patient or site of every bag, for `GroupFolds`.
+    published_folds : array, optional
+        For `PublishedFolds`.
+    instance_labels : array of shape (n_instances,), optional
+        Instance labels that the model may train on, in the training bags only. The labels that
+        ``bags`` carry are never trained on; they are what instances are scored by.
+    n_jobs : int
+    progress : callable, optional
+        ``progress(folds, n_folds)`` passes the folds through, as a progress bar does.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate import BagFolds, cross_validate
+    >>> from bagwise.models.registry import make_model
+    >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+    >>> folds = cross_validate(make_model("single-instance"), bags, y, BagFolds(3, seeds=(0,)))
+    >>> len(folds), max(fold.bags.metrics()["auc"] for fold in folds) > 0.8
+    (3, True)
+    """
+    from sklearn.utils.parallel import Parallel, delayed
+
+    protocol = BagFolds() if protocol is None else protocol
+    bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="cross_validate")
+    y = np.asarray(y)
+    check_lengths("the data", len(bags), y, groups)
+    model = check_model(model)
+    splits = list(protocol.splits(bags, y, groups, published_folds))
+    for split in splits:
+        check_split(split, len(bags), y, groups)
+    jobs = (
+        delayed(fit_fold)(model, bags, y, split, protocol, groups, instance_labels)
+        for split in splits
+    )
+    folds = Parallel(n_jobs=n_jobs, return_as="generator")(jobs)
+    return list(folds if progress is None else progress(folds, len(splits)))
+
+
+def fit_fold(
+    model: Any,
+    bags: Bags,
+    y: Any,
+    split: Split,
+    protocol: EvaluationProtocol,
+    groups: Any = None,
+    instance_labels: Any = None,
+    name: str = "model",
+    data: str = "data",
+) -> Fold:
+    """One fit. Nothing of the test bags is touched before the model is fitted."""
+    of_train = None if groups is None else np.asarray(groups)[split.train]
+    model = protocol.prepare(name, seeded(model, split.seed), split.seed, y[split.train], of_train)
+    known = {}
+    if instance_labels is not None:
+        nested = bags.split(np.asarray(instance_labels))
+        known = {"instance_labels": np.concatenate([nested[i] for i in split.train])}
+    with _naming(name, data, split), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train = bags[split.train]
+        with Measure() as fit:
+            model.fit(train, y[split.train], **known)
+        # A search hides the _instances methods; its winner has them.
+        model = getattr(model, "best_estimator_", model)
+        with Measure() as predict:
+            of_bags, of_instances = _predict(model, bags[split.test], y[split.test])
+    said = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
+    return Fold(split, of_bags, of_instances, fit.seconds, predict.seconds, fit.peak_mb, said)
+
+
+def _predict(model: Any, bags: Bags, y: Any) -> tuple[HeldOut, HeldOut | None]:
+    """Everything metrics read, for bags and, where labels and methods exist, for instances."""
+    of_bags = HeldOut(class_codes(y, model.classes_), **predict_all(model, bags))
+    if bags.instance_labels is None or not hasattr(model, "predict_instances"):
+        return of_bags, None
+    truth = instance_codes(model, bags)
+    known = truth >= 0
+    outputs = predict_all(model, bags, "_instances")
+    kept = {k: None if v is None else v[known] for k, v in outputs.items()}
+    return of_bags, HeldOut(truth[known], **kept)
+
+
+def seeded(model: Any, seed: int) -> Any:
+    """A clone whose open seeds are set.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from bagwise.evaluate.cross_validation import seeded
+    >>> seeded(LogisticRegression(), 3).random_state
+    3
+    >>> seeded(LogisticRegression(random_state=7), 3).random_state
+    7
+    """
+    model = clone(model)
+    params = model.get_params(deep=True)
+    free = [k for k in params if k.split("__")[-1] == "random_state" and params[k] is None]
+    return model.set_params(**dict.fromkeys(free, seed))
+
+
+def check_lengths(what: str, n_bags: int, y: Any, groups: Any = None) -> None:
+    """Refuse labels or groups that do not name every bag."""
+    if len(y) != n_bags:
+        raise ValueError(f"{what}: got {len(y)} labels for {n_bags} bags.")
+    if groups is not None and len(groups) != n_bags:
+        raise ValueError(f"{what}: got {len(groups)} groups for {n_bags} bags.")
+
+
+@contextmanager
+def _naming(name: str, data: str, split: Split) -> Iterator[None]:
+    """Says which fit failed; the error itself is untouched."""
+    try:
+        yield
+    except Exception as error:
+        where = f"seed {split.seed}, fold {split.fold}"
+        error.add_note(f"while fitting {name!r} on {data!r}, {where}")
+        raise

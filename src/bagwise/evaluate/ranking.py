@@ -1,0 +1,125 @@
+"""Which of several models is better over several data sets: ranks, and tests that count them all.
+
+Friedman's test asks whether any model differs. Pairs are then compared by Wilcoxon's signed-rank
+test on the data sets' scores, and Holm's correction pays for the number of pairs (Garcia and
+Herrera, 2008; Benavoli, Corani and Mangili, 2016, on why not mean ranks: the verdict on two models
+would depend on the others).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from bagwise.evaluate.comparison import wilcoxon_p
+
+
+class Ranking(NamedTuple):
+    """Models from best to worst.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rank_models
+    >>> made = rank_models(["a", "b"], [[0.5, 0.9], [0.6, 0.8], [0.5, 0.7]])
+    >>> made.models, made.mean_rank.tolist(), made.friedman_p
+    (['b', 'a'], [1.0, 2.0], 0.25)
+    """
+
+    models: list[str]
+    mean_rank: NDArray[np.float64]  # 1 is best; tied models share the mean of their ranks
+    n_datasets: int
+    friedman_p: float
+    p: NDArray[np.float64]  # [models, models] Holm-adjusted p of each pair, 1 on the diagonal
+    groups: list[tuple[int, int]]  # first and last position of models that cannot be told apart
+
+
+def rank_models(
+    models: list[str], scores: Any, *, greater_is_better: bool = True, level: float = 0.05
+) -> Ranking:
+    """Rank models by their scores on several data sets.
+
+    Parameters
+    ----------
+    models : list of str
+    scores : array of shape (n_datasets, n_models)
+        No NaN: models are compared on the data sets that all of them have.
+    greater_is_better : bool
+    level : float
+        Pairs whose adjusted p is below it are told apart.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rank_models
+    >>> scores = [[0.9, 0.7, 0.5], [0.8, 0.6, 0.5], [0.9, 0.8, 0.4]]
+    >>> made = rank_models(["a", "b", "c"], scores)
+    >>> made.models, made.mean_rank.tolist(), made.groups  # three sets tell nothing apart
+    (['a', 'b', 'c'], [1.0, 2.0, 3.0], [(0, 2)])
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 2 or scores.shape[1] != len(models) or len(models) < 2 or len(scores) < 2:
+        raise ValueError(
+            f"ranking needs scores of at least 2 data sets and 2 models, one column per model; got "
+            f"shape {scores.shape} for {len(models)} models."
+        )
+    if not np.isfinite(scores).all():
+        row, column = np.argwhere(~np.isfinite(scores))[0]
+        raise ValueError(f"model {models[column]!r} has no score on data set {row}.")
+    signed = -scores if greater_is_better else scores
+    mean_rank = stats.rankdata(signed, axis=1).mean(axis=0)
+    order = np.argsort(mean_rank, kind="stable")
+    signed, mean_rank = signed[:, order], mean_rank[order]
+    pairs = list(combinations(range(len(models)), 2))
+    adjusted = holm([wilcoxon_p(signed[:, a] - signed[:, b]) for a, b in pairs])
+    p = np.ones((len(models), len(models)))
+    for (a, b), value in zip(pairs, adjusted, strict=True):
+        p[a, b] = p[b, a] = value
+    return Ranking(
+        [models[i] for i in order],
+        mean_rank,
+        len(scores),
+        _friedman(signed),
+        p,
+        _groups(p >= level),
+    )
+
+
+def holm(p: Any) -> NDArray[np.float64]:
+    """P-values adjusted for their number by Holm's step-down method.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate.ranking import holm
+    >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    p = np.asarray(p, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    steps = p[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def _friedman(scores: NDArray[np.float64]) -> float:
+    """P of no difference; for two models that is Wilcoxon's question."""
+    if scores.shape[1] == 2:
+        return wilcoxon_p(scores[:, 0] - scores[:, 1])
+    if (scores == scores[:, :1]).all():
+        return 1.0
+    return float(stats.friedmanchisquare(*scores.T).pvalue)
+
+
+def _groups(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The longest runs of ranked models in which no pair is told apart."""
+    runs: list[tuple[int, int]] = []
+    for first in range(len(alike)):
+        last = first
+        while last + 1 < len(alike) and alike[first : last + 2, first : last + 2].all():
+            last += 1
+        if last > first and not any(a <= first and last <= b for a, b in runs):
+            runs.append((first, last))
+    return runs

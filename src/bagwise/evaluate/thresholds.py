@@ -1,0 +1,302 @@
+"""Choosing where to cut scores, and what that costs: rates with confidence intervals.
+
+A bag is called positive when its score is greater than the threshold. Thresholds must be chosen
+on scores of bags the model has not seen, and the rates of a chosen threshold look better on the
+scores it was chosen on than they are: `cross_fitted_rates` chooses on some and counts on others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+Method = Literal["wilson", "exact"]
+
+
+class Proportion(NamedTuple):
+    """A share of a count, with its confidence interval.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import proportion
+    >>> share = proportion(9, 10)
+    >>> f"{share.value:.2f} ({share.low:.2f} to {share.high:.2f})"
+    '0.90 (0.60 to 0.98)'
+    """
+
+    value: float
+    low: float
+    high: float
+    successes: int
+    total: int
+
+
+class Rates(NamedTuple):
+    """Sensitivity and specificity at a threshold.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rates_at
+    >>> rates = rates_at([0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9], 0.5)
+    >>> rates.sensitivity.value, rates.specificity.value
+    (0.5, 0.5)
+    """
+
+    threshold: float
+    sensitivity: Proportion
+    specificity: Proportion
+
+
+class Goal(NamedTuple):
+    """What a threshold is chosen for; without any of the three, for Youden's index.
+
+    Parameters
+    ----------
+    sensitivity : float, optional
+        The largest threshold that finds at least this share of the positives.
+    specificity : float, optional
+        The smallest threshold that leaves at least this share of the negatives alone.
+    cost : pair of float, optional
+        What a missed positive and a false alarm cost; the sum of costs is made smallest.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import Goal, choose_threshold
+    >>> y, scores = [0, 0, 1, 0, 1, 1], [0.1, 0.2, 0.3, 0.4, 0.8, 0.9]
+    >>> choose_threshold(y, scores, Goal(sensitivity=1.0))
+    0.25
+    >>> round(choose_threshold(y, scores, Goal(specificity=1.0)), 3)
+    0.6
+    """
+
+    sensitivity: float | None = None
+    specificity: float | None = None
+    cost: tuple[float, float] | None = None
+
+
+YOUDEN = Goal()
+
+
+def proportion(
+    successes: int, total: int, *, confidence: float = 0.95, method: Method = "wilson"
+) -> Proportion:
+    """A share with its confidence interval.
+
+    Parameters
+    ----------
+    successes, total : int
+    confidence : float
+    method : {"wilson", "exact"}
+        Wilson's score interval, close to its nominal level on average; or Clopper and Pearson's,
+        which is never below it and so wider.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import proportion
+    >>> exact = proportion(9, 10, method="exact")
+    >>> round(exact.low, 3), round(exact.high, 3)
+    (0.555, 0.997)
+    """
+    if not 0 <= successes <= total:
+        raise ValueError(f"successes must lie between 0 and total; got {successes} of {total}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1; got {confidence}.")
+    if total == 0:  # nothing is known
+        return Proportion(float("nan"), 0.0, 1.0, 0, 0)
+    value = successes / total
+    if method == "wilson":
+        z = float(stats.norm.ppf((1 + confidence) / 2))
+        middle = (value + z * z / (2 * total)) / (1 + z * z / total)
+        spread = z * np.sqrt(value * (1 - value) / total + z * z / (4 * total**2))
+        half = float(spread) / (1 + z * z / total)
+        low, high = middle - half, middle + half
+    elif method == "exact":
+        tail = (1 - confidence) / 2
+        low = float(stats.beta.ppf(tail, successes, total - successes + 1))
+        high = float(stats.beta.ppf(1 - tail, successes + 1, total - successes))
+    else:
+        raise ValueError(f"method must be 'wilson' or 'exact'; got {method!r}.")
+    # At the ends both intervals reach 0 and 1; rounding must not miss them.
+    low, high = (0.0 if successes == 0 else low), (1.0 if successes == total else high)
+    return Proportion(value, low, high, successes, total)
+
+
+def rates_at(
+    y: Any, scores: Any, threshold: float, *, confidence: float = 0.95, method: Method = "wilson"
+) -> Rates:
+    """Sensitivity and specificity of calling positive what scores above a threshold.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import rates_at
+    >>> rates = rates_at([0, 0, 1, 1], [0.1, 0.6, 0.7, 0.9], 0.5)
+    >>> rates.sensitivity.value, rates.specificity.value
+    (1.0, 0.5)
+    """
+    truth, values = _checked(y, scores)
+    return _rates(truth, values > threshold, float(threshold), confidence, method)
+
+
+def choose_threshold(y: Any, scores: Any, goal: Goal = YOUDEN) -> float:
+    """The threshold that serves a goal best on these scores.
+
+    Thresholds lie halfway between neighbouring scores. Where several serve a goal of costs or
+    Youden's index equally well, the one in the widest gap is taken.
+
+    Parameters
+    ----------
+    y : array of 0/1, shape (n,)
+        Both classes must occur.
+    scores : array, shape (n,)
+        Of bags the model has not seen.
+    goal : Goal
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import Goal, choose_threshold
+    >>> y, scores = [0, 0, 1, 1], [0.1, 0.2, 0.6, 0.7]
+    >>> round(choose_threshold(y, scores), 3)
+    0.4
+    >>> round(choose_threshold([0, 1, 0, 1], scores, Goal(cost=(1, 5))), 3)
+    0.65
+    """
+    truth, values = _checked(y, scores)
+    _check_goal(goal)
+    n_positive = int(truth.sum())
+    n_negative = len(truth) - n_positive
+    if n_positive == 0 or n_negative == 0:
+        raise ValueError("choosing a threshold needs bags of both classes; got one.")
+    levels, level_of = np.unique(values, return_inverse=True)
+    positives = np.bincount(level_of, weights=truth, minlength=len(levels))
+    negatives = np.bincount(level_of, minlength=len(levels)) - positives
+    # Cut k calls positive the levels k, k + 1, ...: how many of each class that leaves below.
+    missed = np.concatenate([[0], np.cumsum(positives)])
+    spared = np.concatenate([[0], np.cumsum(negatives)])
+    if goal.sensitivity is not None:
+        wanted = np.ceil(goal.sensitivity * n_positive - 1e-9)
+        cut = int(np.flatnonzero(n_positive - missed >= wanted)[-1])
+    elif goal.specificity is not None:
+        wanted = np.ceil(goal.specificity * n_negative - 1e-9)
+        cut = int(np.flatnonzero(spared >= wanted)[0])
+    else:
+        # Youden's index is the cost in which either class weighs the same as a whole.
+        miss, alarm = goal.cost or (float(n_negative), float(n_positive))
+        losses = miss * missed + alarm * (n_negative - spared)
+        gaps = np.concatenate([[0], np.diff(levels), [0]])
+        best = losses <= losses.min() * (1 + 1e-12)
+        cut = int(np.argmax(np.where(best, gaps, -1.0)))
+    return _between(levels, cut)
+
+
+def cross_fitted_rates(
+    y: Any,
+    scores: Any,
+    goal: Goal = YOUDEN,
+    *,
+    groups: Any = None,
+    n_splits: int = 10,
+    confidence: float = 0.95,
+    method: Method = "wilson",
+    random_state: int = 0,
+) -> Rates:
+    """The threshold for a goal, and honest rates of choosing one that way.
+
+    The threshold is chosen on all scores. Its rates are counted on parts of them, each called by
+    a threshold that was chosen without it, because on its own scores a choice flatters itself.
+
+    Parameters
+    ----------
+    y, scores, goal
+        As in `choose_threshold`.
+    groups : array, shape (n,), optional
+        Patients, say; those of one group stay in one part.
+    n_splits : int
+        Parts; fewer where a class has fewer members.
+    confidence, method
+        As in `proportion`.
+    random_state : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.evaluate import cross_fitted_rates
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(100) % 2
+    >>> rates = cross_fitted_rates(y, y + rng.normal(size=100))
+    >>> rates.sensitivity.total, rates.specificity.total
+    (50, 50)
+    """
+    truth, values = _checked(y, scores)
+    threshold = choose_threshold(truth, values, goal)
+    fewest = int(min(truth.sum(), len(truth) - truth.sum()))
+    codes = None if groups is None else np.unique(groups, return_inverse=True)[1]
+    parts = min(n_splits, fewest, fewest if codes is None else int(codes.max()) + 1)
+    called = np.zeros(len(truth), dtype=bool)
+    if parts >= 2:
+        kind = StratifiedKFold if codes is None else StratifiedGroupKFold
+        folds = kind(n_splits=parts, shuffle=True, random_state=random_state)
+        for others, part in folds.split(values[:, None], truth, codes):
+            # A group may hold every bag of a class; then there is nothing to choose on.
+            both = 0 < truth[others].sum() < len(others)
+            cut = choose_threshold(truth[others], values[others], goal) if both else threshold
+            called[part] = values[part] > cut
+    else:
+        called = values > threshold
+    return _rates(truth, called, threshold, confidence, method)
+
+
+def _rates(
+    truth: NDArray[np.int64],
+    called: NDArray[np.bool_],
+    threshold: float,
+    confidence: float,
+    method: Method,
+) -> Rates:
+    positive = truth == 1
+    hits, spared = int(called[positive].sum()), int((~called[~positive]).sum())
+    n_positive = int(positive.sum())
+    return Rates(
+        threshold,
+        proportion(hits, n_positive, confidence=confidence, method=method),
+        proportion(spared, len(truth) - n_positive, confidence=confidence, method=method),
+    )
+
+
+def _between(levels: NDArray[np.float64], cut: int) -> float:
+    """A threshold that calls positive exactly the levels from ``cut`` on."""
+    if cut == 0:
+        return float(np.nextafter(levels[0], -np.inf))
+    if cut == len(levels):
+        return float(levels[-1])
+    below, above = float(levels[cut - 1]), float(levels[cut])
+    middle = below + (above - below) / 2
+    return middle if middle < above else below
+
+
+def _check_goal(goal: Goal) -> None:
+    if sum(part is not None for part in goal) > 1:
+        raise ValueError("a goal is a sensitivity, a specificity or a pair of costs; got several.")
+    for name in ("sensitivity", "specificity"):
+        share = getattr(goal, name)
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"a goal of {name} must lie above 0 and up to 1; got {share}.")
+    if goal.cost is not None and not all(np.isfinite(c) and c > 0 for c in goal.cost):
+        raise ValueError(f"both costs must be positive numbers; got {goal.cost}.")
+
+
+def _checked(y: Any, scores: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    truth, values = np.asarray(y), np.asarray(scores, dtype=np.float64)
+    if truth.ndim != 1 or truth.shape != values.shape or len(truth) == 0:
+        raise ValueError(
+            "labels and scores must be non-empty and 1-d, of one length; got shapes "
+            f"{truth.shape} and {values.shape}."
+        )
+    if not np.isin(truth, (0, 1)).all():
+        raise ValueError(f"labels must be 0 or 1; got {np.unique(truth)[:5].tolist()}.")
+    if not np.isfinite(values).all():
+        raise ValueError("scores must be finite numbers.")
+    return truth.astype(np.int64), values

@@ -1,0 +1,213 @@
+"""Answers on disk: an append-only journal that is synced before anyone is told, and labels.csv.
+
+The journal (``labels.csv.journal``, one JSON object a line) is the truth; ``labels.csv`` is made
+from it, whole or not at all, and is what ``bagwise fit --instance-labels`` reads.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bagwise.files import new_file
+from bagwise.files.problems import bad_file
+from bagwise.files.tables import read_frame, require_columns
+
+FORMAT = "bagwise-labels"
+ANSWERS = ("yes", "no", "skip", "clear")
+_COLUMNS = ("slide_id", "index", "label")
+
+
+class Answer(NamedTuple):
+    """What was said about an instance; ``clear`` takes an earlier answer back."""
+
+    bag: str
+    index: int
+    answer: str
+    tab: str = ""
+    id: str = ""
+    time: str = ""
+
+
+class Journal:
+    """The answers of one labels.csv.
+
+    Parameters
+    ----------
+    path : path
+        Where ``labels.csv`` is, or will be; the journal lies beside it.
+    classes : (str, str)
+        Names of the negative and the positive class, as they stand in ``labels.csv``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.label import Answer, Journal
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels.csv"
+    >>> with Journal(path, ("none", "nine")) as journal:
+    ...     _ = journal.add(Answer("bag_001", 4, "yes"))
+    >>> path.read_text().splitlines()
+    ['slide_id,index,label', 'bag_001,4,nine']
+    """
+
+    def __init__(self, path: str | Path, classes: Sequence[Any]) -> None:
+        self.path = Path(path)
+        self.classes = [str(c) for c in classes]
+        self.where = self.path.with_name(self.path.name + ".journal")
+        self.history: list[Answer] = []
+        self.curve: list[dict[str, Any]] = []
+        self.state: dict[tuple[str, int], str] = {}
+        self._ids: set[str] = set()
+        if self.path.is_dir():
+            raise bad_file(self.path, "is a folder; a file is to be written there")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.where.open("a+b")
+        try:
+            self._lock()
+            self._read()
+            self._adopt()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def _lock(self) -> None:
+        """One process at a time: a second server on the same file would not see our answers."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows, where the file is not shared between processes
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            what = "another bagwise label is writing it; close that one first"
+            raise bad_file(self.where, what) from error
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        content = self._file.read()
+        # A line without its end was cut off while it was written: nobody was told about it.
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            self._file.truncate(whole)
+        lines = content[:whole].decode("utf-8", "replace").splitlines()
+        if not lines:
+            self._write({"format": FORMAT, "version": 1, "classes": self.classes})
+            return
+        for number, line in enumerate(lines, start=1):
+            self._take(self._parse(line, number), number)
+
+    def _parse(self, line: str, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise bad_file(self.where, f"line {number} is not JSON") from error
+        if not isinstance(record, dict):
+            raise bad_file(self.where, f"line {number} is not an object")
+        return record
+
+    def _take(self, record: dict[str, Any], number: int) -> None:
+        if number == 1:
+            if record.get("format") != FORMAT:
+                raise bad_file(self.where, "is not a journal of bagwise label")
+            if record.get("classes") != self.classes:
+                what = f"was made for the classes {record.get('classes')}, not {self.classes}"
+                raise bad_file(self.where, what)
+        elif "curve" in record:
+            self.curve.append(record["curve"])
+        else:
+            try:
+                answer = Answer(**record)
+            except TypeError as error:
+                raise bad_file(self.where, f"line {number} is not an answer") from error
+            self._remember(answer, number)
+
+    def _remember(self, answer: Answer, number: int) -> None:
+        if answer.answer not in ANSWERS:
+            raise bad_file(self.where, f"line {number} has the answer {answer.answer!r}")
+        self.history.append(answer)
+        self._ids.add(answer.id)
+        key = answer.bag, answer.index
+        if answer.answer == "clear":
+            self.state.pop(key, None)
+        else:
+            self.state[key] = answer.answer
+
+    def _adopt(self) -> None:
+        """Rows of a labels.csv that the journal never wrote are answers, too: made elsewhere."""
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return
+        frame = read_frame(self.path)
+        require_columns(frame, str(self.path), list(_COLUMNS))
+        ever = {(a.bag, a.index, a.answer) for a in self.history}
+        for line, (bag, index, label) in enumerate(
+            zip(*(frame[name] for name in _COLUMNS), strict=True), start=2
+        ):
+            if str(label) not in self.classes or not str(index).isdecimal():
+                what = f"line {line}: needs an index and one of the labels {self.classes}"
+                raise bad_file(self.path, what)
+            answer = "yes" if str(label) == self.classes[1] else "no"
+            if (str(bag), int(index), answer) not in ever:
+                self.add(Answer(str(bag), int(index), answer, tab="file"), table=False)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        self._file.write(line.encode("utf-8") + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def has(self, answer_id: str) -> bool:
+        """Whether an answer with this id is on disk already: a browser may send one twice."""
+        return bool(answer_id) and answer_id in self._ids
+
+    def add(self, answer: Answer, table: bool = True) -> Answer:
+        """Put an answer on disk; it is synced when this returns."""
+        if answer.answer not in ANSWERS:
+            raise ValueError(f"an answer is one of {list(ANSWERS)}; got {answer.answer!r}.")
+        self._write({k: v for k, v in answer._asdict().items() if v != ""})
+        self._remember(answer, len(self.history))
+        if table:
+            self.write_table()
+        return answer
+
+    def add_curve(self, point: dict[str, Any]) -> None:
+        """Put a point of the learning curve on disk."""
+        self._write({"curve": point})
+        self.curve.append(point)
+
+    def last_of(self, tab: str) -> Answer | None:
+        """The last answer of a tab that was not taken back, and still stands."""
+        taken_back = 0
+        for answer in reversed(self.history):
+            if answer.tab != tab:
+                continue
+            if answer.answer == "clear":
+                taken_back += 1
+            elif taken_back:
+                taken_back -= 1
+            elif self.state.get((answer.bag, answer.index)) == answer.answer:
+                return answer
+        return None
+
+    def write_table(self) -> None:
+        """Write labels.csv from what stands, whole or not at all; skipped ones are left out."""
+        label = {"no": self.classes[0], "yes": self.classes[1]}
+        with new_file(self.path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(_COLUMNS)
+            for (bag, index), answer in self.state.items():
+                if answer in label:
+                    rows.writerow([bag, index, label[answer]])

@@ -1,0 +1,295 @@
+"""The page's server: loopback only, a random token, and nothing but what it was given.
+
+Every request needs the token (a cookie that the first visit sets, or an Authorization header),
+a Host that names this server, and, where it changes something, an Origin that is this server.
+Bodies are small. A request names instances by number, so that no path comes from outside.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bagwise.label.session import ConflictError, Session
+
+HOST = "127.0.0.1"
+MAX_BODY = 16 * 1024
+_STATIC = {"page.js": "text/javascript", "page.css": "text/css"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class _TooLargeError(Exception):
+    """A body beyond the limit."""
+
+
+class Guard:
+    """Refuses what does not come from our own page, and puts the policy on every answer."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self.app, self.token = app, token
+        self.cookie = f"bagwise-{port}"
+        self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, then pass on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no websockets here
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ours = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *ours]
+            await send(message)
+
+        request = Request(scope)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            await refusal(scope, receive, send_guarded)
+            return
+        await self.app(scope, _limited(receive), send_guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if request.headers.get("host") not in self.hosts:
+            return _problem(421, "this server answers only to its own address")
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        by_header = self._is_token(bearer)
+        by_cookie = self._is_token(request.cookies.get(self.cookie, ""))
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            return _problem(403, "requests from other pages are refused")
+        if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return _problem(403, "requests from other pages are refused")
+        if request.method not in ("GET", "HEAD") and origin is None and not by_header:
+            return _problem(403, "a request that changes something needs its origin")
+        if request.url.path == "/" and self._is_token(request.query_params.get("token", "")):
+            answer = RedirectResponse("/", status_code=303)
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            return answer
+        if not (by_header or by_cookie):
+            return _problem(401, "open the address that bagwise label printed; it has the token")
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            return _problem(413, "the body is too large")
+        return None
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.token.encode())
+
+
+def _limited(receive: Receive) -> Receive:
+    """A body without a length, sent in chunks, ends at the limit too."""
+    seen = 0
+
+    async def receive_limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > MAX_BODY:
+            raise _TooLargeError
+        return message
+
+    return receive_limited
+
+
+def _problem(status: int, what: str) -> JSONResponse:
+    return JSONResponse({"error": what}, status_code=status)
+
+
+class _BadRequestError(ValueError):
+    """What was sent is not what the page sends."""
+
+
+def make_app(session: Session, token: str, port: int) -> ASGIApp:
+    """The application, guarded."""
+    assets = files("bagwise.label") / "assets"
+
+    def page(request: Request) -> Response:
+        return Response((assets / "page.html").read_bytes(), media_type="text/html; charset=utf-8")
+
+    def static(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            return _problem(404, "there is no such file")
+        return Response((assets / name).read_bytes(), media_type=f"{_STATIC[name]}; charset=utf-8")
+
+    def state(request: Request) -> Response:
+        return JSONResponse(session.state())
+
+    def queue(request: Request) -> Response:
+        n = _number(request.query_params.get("n", "5"), 1, 20)
+        keep = request.query_params.get("keep")
+        row = None if keep is None else _number(keep, 0, session.bags.n_instances - 1)
+        tab = _text(request.query_params.get("tab", ""), 64)
+        return JSONResponse(session.queue(tab, n, row))
+
+    def bags(request: Request) -> Response:
+        return JSONResponse(session.bag_list())
+
+    def bag(request: Request) -> Response:
+        return JSONResponse(session.bag(request.path_params["number"]))
+
+    def picture(request: Request) -> Response:
+        row = request.path_params["row"]
+        session.place(row)
+        found = None if session.pictures is None else session.pictures.read(row)
+        if found is None:
+            return _problem(404, "this instance has no picture")
+        return Response(found.content, media_type=found.media_type)
+
+    def answer(request: Request, body: dict[str, Any]) -> Response:
+        return JSONResponse(
+            session.answer(
+                _number(body.get("row"), 0, session.bags.n_instances - 1),
+                _text(body.get("answer"), 8),
+                tab=_text(body.get("tab", ""), 64),
+                answer_id=_text(body.get("id", ""), 64),
+                replace=body.get("replace") is True,
+            )
+        )
+
+    def undo(request: Request, body: dict[str, Any]) -> Response:
+        card = session.undo(_text(body.get("tab", ""), 64))
+        return JSONResponse({"card": card, "state": session.state()})
+
+    def learn(request: Request, body: dict[str, Any]) -> Response:
+        session.start_learning()
+        return JSONResponse(session.state())
+
+    def settings(request: Request, body: dict[str, Any]) -> Response:
+        session.auto = _number(body.get("auto"), 0, 1000)
+        return JSONResponse(session.state())
+
+    routes = [
+        Route("/", page),
+        Route("/static/{name}", static),
+        Route("/api/state", _asked(state)),
+        Route("/api/queue", _asked(queue)),
+        Route("/api/bags", _asked(bags)),
+        Route("/api/bags/{number:int}", _asked(bag)),
+        Route("/api/pictures/{row:int}", _asked(picture)),
+        Route("/api/answer", _told(answer), methods=["POST"]),
+        Route("/api/undo", _told(undo), methods=["POST"]),
+        Route("/api/learn", _told(learn), methods=["POST"]),
+        Route("/api/settings", _told(settings), methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+def _asked(function: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """A question of the page; what cannot be answered is said in one line."""
+
+    def endpoint(request: Request) -> Response:
+        try:
+            return function(request)
+        except ValueError as error:
+            return _problem(404, str(error))
+
+    return endpoint
+
+
+def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
+    """Something the page tells; it is done when the answer comes."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except _TooLargeError:
+            return _problem(413, "the body is too large")
+        except ValueError:
+            return _problem(400, "the body is not JSON")
+        if not isinstance(body, dict):
+            return _problem(400, "the body is not a JSON object")
+        try:
+            return await run_in_threadpool(function, request, body)
+        except ConflictError as error:
+            return _problem(409, str(error))
+        except ValueError as error:
+            return _problem(400, str(error))
+        except OSError as error:
+            return _problem(507, f"the answer could not be saved: {error.strerror or error}")
+
+    return endpoint
+
+
+def _number(value: Any, low: int, high: int) -> int:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _BadRequestError(f"a number from {low} to {high} is needed")
+    return value
+
+
+def _text(value: Any, longest: int) -> str:
+    if not isinstance(value, str) or len(value) > longest:
+        raise _BadRequestError(f"a text of at most {longest} characters is needed")
+    return value
+
+
+class LabelServer:
+    """The server of one session, on a free port of the loopback address.
+
+    Examples
+    --------
+    >>> from bagwise.label import LabelServer
+    >>> server = LabelServer(None)
+    >>> server.url.startswith("http://127.0.0.1:")
+    True
+    >>> server.close()
+    """
+
+    def __init__(self, session: Any, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self.socket.bind((HOST, port))
+        except OSError as error:
+            self.socket.close()
+            raise ValueError(f"port {port} cannot be used: {error.strerror}.") from error
+        self.port = int(self.socket.getsockname()[1])
+        self.app = make_app(session, self.token, self.port)
+        config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")
+        self.server = uvicorn.Server(config)
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        self.server.run(sockets=[self.socket])
+
+    def close(self) -> None:
+        """Stop serving."""
+        self.server.should_exit = True
+        self.socket.close()

@@ -1,0 +1,200 @@
+"""APR by iterated discrimination: a box that one instance of every positive bag fits into.
+
+Dietterich, Lathrop and Lozano-Pérez, "Solving the multiple instance problem with axis-parallel
+rectangles" (1997): grow a tight box, choose the features that tell negatives apart, repeat with
+these features only, and finally widen the box.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.utils._param_validation import Interval
+
+from bagwise.bags import Bags
+from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.core.distances import bag_distances
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
+
+
+def box_size(X: Floats) -> float:
+    """Sum of the sides of the smallest box around rows: the size that growing keeps small."""
+    return float((X.max(axis=0) - X.min(axis=0)).sum())
+
+
+def grow(bags: Bags, start: int) -> Ints:
+    """One row per bag, chosen greedily so that the box around them stays small, [B].
+
+    From row ``start`` the bag that enlarges the box least is added, by its best instance;
+    after each addition all earlier choices but the first are made anew (backfitting).
+    """
+    X, owner = bags.instances, bags.bag_index
+    chosen = {int(owner[start]): int(start)}
+    while len(chosen) < len(bags):
+        low, high = _box(X, list(chosen.values()))
+        growth = _growth(X, low, high)
+        growth[np.isin(owner, list(chosen))] = np.inf
+        row = int(np.argmin(growth))
+        chosen[int(owner[row])] = row
+        _backfit(bags, chosen)
+    return np.array([chosen[b] for b in range(len(bags))])
+
+
+def _box(X: Floats, rows: Any) -> tuple[Floats, Floats]:
+    return X[rows].min(axis=0), X[rows].max(axis=0)
+
+
+def _growth(X: Floats, low: Floats, high: Floats) -> Floats:
+    """By how much each row would enlarge the box, [N]."""
+    growth: Floats = (np.maximum(low - X, 0) + np.maximum(X - high, 0)).sum(axis=1)
+    return growth
+
+
+def _backfit(bags: Bags, chosen: dict[int, int]) -> None:
+    """Choose each earlier bag's instance again, given all the others."""
+    X, offsets = bags.instances, bags.offsets
+    for b in list(chosen)[1:-1]:
+        low, high = _box(X, [r for other, r in chosen.items() if other != b])
+        start, stop = int(offsets[b]), int(offsets[b + 1])
+        chosen[b] = start + int(np.argmin(_growth(X[start:stop], low, high)))
+
+
+def discriminating(negatives: Floats, low: Floats, high: Floats, margin: Floats) -> Ints:
+    """Features chosen greedily until every negative instance is told apart, sorted.
+
+    A feature tells a negative apart when the instance lies more than ``margin`` outside the
+    box there, or when no other feature has it farther out.
+    """
+    outside = np.maximum(low - negatives, negatives - high) / margin  # [n, D]
+    farthest = outside >= outside.max(axis=1, keepdims=True)
+    tells = (outside >= 1) | (farthest & (outside > 0))
+    left = tells.any(axis=1)  # an instance inside the box cannot be told apart
+    kept: list[int] = []
+    while left.any():
+        counts = tells[left].sum(axis=0)
+        best = int(np.argmax(counts))
+        kept.append(best)
+        left &= ~tells[:, best]
+    return np.array(sorted(kept), dtype=np.int64)
+
+
+def widen(values: Floats, miss: float, width: float) -> tuple[Floats, Floats]:
+    """Bounds that a new positive passes below or above with probability ``miss / 2`` each.
+
+    The outermost chosen instances carry Gaussians whose width is ``width`` times the spread of
+    the values, and the bounds lie where these have fallen to that probability.
+    """
+    spread = values.std(axis=0)
+    reach = norm.ppf(1 - miss / 2) * width * np.where(spread > 0, spread, 1.0)
+    return values.min(axis=0) - reach, values.max(axis=0) + reach
+
+
+class APR(InstanceComparator):
+    """Axis-parallel rectangle by iterated discrimination.
+
+    A bag is positive when one of its instances lies inside a box over a few features. The score
+    of an instance is how far inside (> 0) or outside (< 0) it lies at its worst feature, in
+    units of half the box.
+
+    Parameters
+    ----------
+    margin : float
+        How far outside the box a feature must put a negative to count as telling it apart, in
+        standard deviations of the feature.
+    miss : float
+        ε: probability with which a new positive may fall outside the widened box at a feature.
+    width : float
+        Width of the Gaussians with which the box is widened, in spreads of the chosen instances.
+    max_iter : int
+        Most rounds of growing and choosing features.
+    scale : {"feature", "global", None}
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    features_ : array of int
+        Features of the box.
+    low_, high_ : arrays
+        Its bounds, in scaled features.
+    witnesses_ : array of int
+        The training row chosen from each positive bag.
+    n_iter_ : int
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import APR
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> model = APR(cv=3).fit(bags[::2], y[::2])
+    >>> len(model.features_) < 100
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "margin": [Interval(Real, 0, None, closed="neither")],
+        "miss": [Interval(Real, 0, 1, closed="neither")],
+        "width": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        miss: float = 0.01,
+        width: float = 0.3,
+        max_iter: int = 10,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+    ) -> None:
+        self.margin = margin
+        self.miss = miss
+        self.width = width
+        self.max_iter = max_iter
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        spread = bags.instances.std(axis=0)
+        margin = self.margin * np.where(spread > 0, spread, 1.0)
+        positive = bags[y == 1]
+        negatives = bags[y == 0].instances
+        features = np.arange(bags.n_features)
+        for turn in range(self.max_iter):
+            on_features = Bags(positive.instances[:, features], positive.offsets)
+            rows = grow(on_features, central(on_features))
+            low, high = _box(on_features.instances, rows)
+            kept = discriminating(negatives[:, features], low, high, margin[features])
+            self.n_iter_ = turn + 1
+            if len(kept) == len(features) or len(kept) == 0:
+                break
+            features = features[kept]
+        self.features_ = features
+        self.witnesses_ = np.flatnonzero(segments.spread(y, bags.offsets) == 1)[rows]
+        chosen = positive.instances[rows][:, features]
+        self.low_, self.high_ = widen(chosen, self.miss, self.width)
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        x = X[:, self.features_]
+        half = (self.high_ - self.low_) / 2
+        inside = np.minimum(x - self.low_, self.high_ - x) / np.where(half > 0, half, 1.0)
+        score: Floats = inside.min(axis=1)
+        return score
+
+
+def central(bags: Bags) -> int:
+    """The row with the smallest sum of distances to its nearest neighbour in each bag."""
+    nearest = np.sqrt(bag_distances(bags.instances, bags.offsets, bags.instances))  # [B, N]
+    return int(np.argmin(nearest.sum(axis=0)))

@@ -1,0 +1,125 @@
+"""What the comparators share: scaling inside the model, one ``fit``, calibrated scores.
+
+A comparator learns from scaled bags in ``_learn`` and scores scaled bags. Scaling, validation,
+known instance labels and calibration are done here, once for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bagwise.bags import Bags
+from bagwise.core.arrays import Floats, Ints, to_numpy
+from bagwise.models.base import BagsLike, InstanceLabels, TrainingData
+from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.embedded import make_examples
+from bagwise.models.scaled import ScalesFeatures
+
+
+class Comparator(ScalesFeatures, CalibratedClassifier):
+    """A bag classifier with ``scale``, ``probability``, ``calibration`` and ``cv``.
+
+    A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
+    """
+
+    _common_constraints: ClassVar[dict[str, Any]] = {
+        **ScalesFeatures._scale_constraints,
+        **CalibratedClassifier._calibration_constraints,
+    }
+
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
+        """Fit on labelled bags.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional, one per instance; missing means unknown
+            A model that ranks instances learns from a labelled instance of a positive bag as
+            from a bag of one; the others check the labels and do not use them.
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        self._learn(*self._training_bags(data))
+        self._calibrate(data)
+        return self
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        """Learn from scaled bags and their codes 0 and 1."""
+        raise AttributeError(f"{type(self).__name__} does not learn")
+
+    def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
+        return data.bags, data.y
+
+    def _scaled(self, bags: Bags) -> Bags:
+        """Scaled instances as one array in memory, in float64."""
+        scaled = super()._scaled(bags)
+        return Bags(to_numpy(scaled.instances[:]), scaled.offsets)
+
+
+class InstanceComparator(BestInstanceClassifier, Comparator):
+    """A comparator that scores instances; a bag scores as its best one.
+
+    A subclass implements ``_learn(bags, y)`` and ``_instance_scores(X)`` on scaled instances.
+    """
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        """Score of each scaled instance; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no scores of instances")
+
+    def _raw_instance_scores(self, bags: Bags) -> Floats:
+        return self._instance_scores(bags.instances)
+
+    def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
+        examples = make_examples(data)
+        if len(examples) == len(data.bags):
+            return data.bags, data.y
+        codes = (examples.signs > 0).astype(np.int64)
+        return Bags(data.bags.instances[examples.rows], examples.offsets), codes
+
+
+class PairwiseComparator(Comparator):
+    """A comparator that needs only a matrix between bags: distances or a kernel.
+
+    A subclass implements ``_remember(bags)``, which keeps what later comparisons need,
+    ``_compare(bags)``, the matrix of bags by training bags, ``_learn_from(matrix, y)`` and
+    ``_score(matrix)``. The inner cross-validation of the calibration then takes rows and
+    columns of one matrix instead of making a new one per fold.
+    """
+
+    def _remember(self, bags: Bags) -> None:
+        """Keep the training bags in the form that `_compare` needs."""
+        raise AttributeError(f"{type(self).__name__} remembers no bags")
+
+    def _compare(self, bags: Bags) -> Floats:
+        """Matrix of scaled bags by training bags."""
+        raise AttributeError(f"{type(self).__name__} compares no bags")
+
+    def _learn_from(self, matrix: Floats, y: Ints) -> Any:
+        """A rule learned from the square matrix of training bags."""
+        raise AttributeError(f"{type(self).__name__} does not learn")
+
+    def _score(self, rule: Any, matrix: Floats) -> Floats:
+        """Scores by the rule, of rows that hold a bag's values to the bags of the rule."""
+        raise AttributeError(f"{type(self).__name__} has no scores")
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        self._remember(bags)
+        self._training_matrix = self._compare(bags)
+        self.rule_ = self._learn_from(self._training_matrix, y)
+
+    def _calibrate(self, data: TrainingData) -> None:
+        super()._calibrate(data)
+        del self._training_matrix  # only the calibration asks for it again
+
+    def _held_out_scores(self, data: TrainingData) -> Floats:
+        scores = np.full(len(data.y), np.nan)
+        for train, test in self._inner_splits(data.y):
+            rule = self._learn_from(self._training_matrix[np.ix_(train, train)], data.y[train])
+            scores[test] = self._score(rule, self._training_matrix[np.ix_(test, train)])
+        return self._complete(scores)
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return self._score(self.rule_, self._compare(bags))

@@ -1,0 +1,191 @@
+"""Diverse Density: a point near to instances of all positive bags and far from negative ones.
+
+Maron and Lozano-Pérez, "A framework for multiple-instance learning" (1998). A concept is a point
+h with scales s; an instance x is positive with probability ``exp(-q)``, where
+``q = sum_d s_d² (x_d - h_d)²``.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+
+from bagwise.bags import Bags
+from bagwise.core import rules, segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.core.squared import median_sq_distance
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
+
+# Least q: an instance at the concept itself is positive with a little less than certainty.
+_LEAST = 1e-9
+
+
+class Concept(NamedTuple):
+    """A point and its scales, with the negative log-likelihood of the bags it was fitted to."""
+
+    point: Floats  # [D]
+    scales: Floats  # [D]
+    loss: float
+
+
+def scaled_distances(X: Floats, point: Floats, scales: Floats) -> Floats:
+    """Q of each instance, [N]."""
+    q: Floats = ((X - point) ** 2) @ scales**2
+    return np.maximum(q, _LEAST)
+
+
+def log_odds(q: Floats) -> Floats:
+    """Log-odds of the probability exp(-q)."""
+    odds: Floats = -q - np.log(-np.expm1(-q))
+    return odds
+
+
+def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
+    """Negative log of the diverse density and its gradient in (point, scales), stacked in theta.
+
+    A positive bag has the probability 1 - prod(1 - p), a negative one prod(1 - p).
+    """
+    D = X.shape[1]
+    h, s = theta[:D], theta[D:]
+    q = scaled_distances(X, h, s)
+    none = segments.sum(np.log(-np.expm1(-q)), offsets)  # log prod (1 - p), [B]
+    none = np.minimum(none, -1e-300)
+    loss = np.where(y == 1, -np.log(-np.expm1(none)), -none).sum()
+    with np.errstate(over="ignore"):
+        slope = np.where(y == 1, 1 / np.expm1(-none), -1.0)  # in log prod, [B]
+        g = segments.spread(slope, offsets) / np.expm1(q)  # in q, [N]
+    return float(loss), _chain(g, X, h, s)
+
+
+def nearest_loss(theta: Floats, chosen: Floats, y: Ints) -> tuple[float, Floats]:
+    """The same where one chosen instance [B, D] stands for each bag, as EM-DD has it."""
+    D = chosen.shape[1]
+    h, s = theta[:D], theta[D:]
+    q = scaled_distances(chosen, h, s)
+    loss = np.where(y == 1, q, -np.log(-np.expm1(-q))).sum()
+    with np.errstate(over="ignore"):
+        g = np.where(y == 1, 1.0, -1 / np.expm1(q))
+    return float(loss), _chain(g, chosen, h, s)
+
+
+def _chain(g: Floats, X: Floats, h: Floats, s: Floats) -> Floats:
+    """Gradient in h and s from that in q, without an array larger than X."""
+    gX = g @ X
+    to_point = -2 * s**2 * (gX - g.sum() * h)
+    squares = g @ X**2 - 2 * h * gX + g.sum() * h**2
+    return np.concatenate([to_point, 2 * s * squares])
+
+
+def first_scale(bags: Bags) -> float:
+    """A scale at which instances at the median distance are positive with p = exp(-1)."""
+    return float(1 / np.sqrt(median_sq_distance(bags.instances, random_state=0)))
+
+
+def draw_starts(bags: Bags, y: Ints, n: int, rng: Any) -> Ints:
+    """Rows of positive bags to start from: one of each bag in a random order, then again."""
+    rows = rng.permutation(np.flatnonzero(segments.spread(y, bags.offsets) == 1))
+    owner = bags.bag_index[rows]
+    # The k-th row of every bag comes before the (k + 1)-th of any.
+    turn = np.empty(len(rows), dtype=np.int64)
+    order = np.argsort(owner, kind="stable")
+    first = np.searchsorted(owner[order], owner[order])
+    turn[order] = np.arange(len(rows)) - first
+    return rows[np.argsort(turn, kind="stable")][:n]
+
+
+class DiverseDensity(InstanceComparator):
+    """The point of highest diverse density, found from several starts.
+
+    An instance is positive with a probability that falls with its scaled distance from the
+    concept, and a bag by noisy-or. Both the point and one scale per feature are learned, so
+    features that do not matter are switched off.
+
+    Parameters
+    ----------
+    n_starts : int
+        Instances of positive bags from which the search starts: the most promising under the
+        first scales. The paper starts from all.
+    max_iter : int
+        Most steps of L-BFGS per start.
+    scale : {"feature", "global", None}
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    point_, scales_ : arrays of shape (n_features,)
+        The concept, in scaled features.
+    loss_ : float
+        Negative log-likelihood of the training bags.
+    n_iter_ : int
+        Steps of the best start.
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import DiverseDensity
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> DiverseDensity(cv=3).fit(bags, y).predict_proba_instances(bags).shape[1]
+    2
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_starts": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        n_starts: int = 5,
+        max_iter: int = 50,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+    ) -> None:
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        X, offsets = bags.instances, bags.offsets
+        first = np.full(bags.n_features, first_scale(bags))
+        best, self.loss_ = None, np.inf
+        for row in self._promising(bags, y, first):
+            end = minimize(
+                noisy_or_loss,
+                np.concatenate([X[row], first]),
+                args=(X, offsets, y),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": self.max_iter},
+            )
+            if best is None or end.fun < self.loss_:
+                best, self.loss_, self.n_iter_ = end.x, float(end.fun), max(1, int(end.nit))
+        assert best is not None
+        self.point_, self.scales_ = best[: bags.n_features], np.abs(best[bags.n_features :])
+
+    def _promising(self, bags: Bags, y: Ints, scales: Floats) -> Ints:
+        """Candidate starts of lowest loss, from at most 200 instances of positive bags."""
+        X, offsets = bags.instances, bags.offsets
+        rows = draw_starts(bags, y, 200, check_random_state(0))
+        losses = [noisy_or_loss(np.concatenate([X[r], scales]), X, offsets, y)[0] for r in rows]
+        return rows[np.argsort(losses, kind="stable")[: self.n_starts]]
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        return log_odds(scaled_distances(X, self.point_, self.scales_))
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return rules.bag_log_odds(self._raw_instance_scores(bags), bags.offsets, "noisy-or")

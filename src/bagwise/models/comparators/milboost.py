@@ -1,0 +1,163 @@
+"""MILBoost: boosting whose instances share the blame for their bag by noisy-or.
+
+Viola, Platt and Zhang, "Multiple instance boosting for object detection" (2005), in the
+gradient view of AnyBoost.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn.utils._param_validation import Interval
+
+from bagwise.bags import Bags
+from bagwise.core import rules, segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
+
+
+class Stump(NamedTuple):
+    """Says ``side`` where the feature is above the threshold, else ``-side``."""
+
+    feature: int
+    threshold: float
+    side: float
+
+    def __call__(self, X: Floats) -> Floats:
+        """+1 or -1 for each row."""
+        return np.where(X[:, self.feature] > self.threshold, self.side, -self.side)
+
+
+def best_stump(X: Floats, order: Ints, w: Floats) -> Stump:
+    """The stump h of largest ``sum w_i h(x_i)``, by one cumulative sum over sorted columns.
+
+    ``order`` is ``argsort(X, axis=0)``, made once for all rounds.
+    """
+    ordered = np.take_along_axis(X, order, axis=0)
+    below = np.cumsum(w[order], axis=0)  # weight at or below the k-th value, [N, D]
+    gain = w.sum() - 2 * below
+    gain[:-1][ordered[:-1] == ordered[1:]] = 0  # no threshold fits between equal values
+    k, d = np.unravel_index(int(np.argmax(np.abs(gain))), gain.shape)
+    last = int(k) + 1 == len(X)
+    threshold = ordered[k, d] if last else (ordered[k, d] + ordered[k + 1, d]) / 2
+    return Stump(int(d), float(threshold), 1.0 if gain[k, d] >= 0 else -1.0)
+
+
+def bag_loss(scores: Floats, offsets: Ints, y: Ints) -> float:
+    """Negative log-likelihood of the bags under noisy-or of the instances' sigmoids."""
+    odds = rules.bag_log_odds(scores, offsets, "noisy-or")
+    return float(np.logaddexp(0.0, np.where(y == 1, -odds, odds)).sum())
+
+
+def instance_weights(scores: Floats, offsets: Ints, y: Ints) -> Floats:
+    """Derivative of the log-likelihood in each instance's score, (t - p) / p x p_ij, [N]."""
+    p = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
+    odds = rules.bag_log_odds(scores, offsets, "noisy-or")
+    with np.errstate(over="ignore"):
+        share = np.where(y == 1, np.exp(-odds), -1.0)  # (1 - p) / p for a positive bag
+    return segments.spread(share, offsets) * p
+
+
+class MILBoost(InstanceComparator):
+    """Boosted stumps on instances, with the noisy-or likelihood of bags.
+
+    In each round every instance is weighted by the derivative of the bag likelihood, the best
+    stump under these weights is added, and its coefficient is found by a line search.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Rounds of boosting.
+    learning_rate : float
+        Share of each coefficient that is added.
+    scale : {"feature", "global", None}
+        Stumps do not care about monotone scaling; it only keeps numbers tame.
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    features_, thresholds_, coefs_ : arrays of shape (n_rounds,)
+        The stumps; a coefficient's sign says on which side of the threshold it votes.
+    intercept_ : float
+        Score at the start, which makes an average bag undecided.
+    losses_ : list of float
+        Negative log-likelihood of the training bags after each round.
+    n_iter_ : int
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import MILBoost
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> MILBoost(50, cv=3).fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
+    (476, 2)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, 1, closed="right")],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 100,
+        learning_rate: float = 0.5,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        X, offsets = bags.instances, bags.offsets
+        order = np.argsort(X, axis=0, kind="stable")
+        # Noisy-or of a bag of average size is a half: 1 - (1 - p)^n = 1/2.
+        none = 0.5 ** (1 / bags.sizes.mean())
+        self.intercept_ = float(np.log((1 - none) / none))
+        scores = np.full(bags.n_instances, self.intercept_)
+        self.losses_ = [bag_loss(scores, offsets, y)]
+        stumps: list[tuple[int, float, float]] = []
+        for _ in range(self.n_estimators):
+            stump = best_stump(X, order, instance_weights(scores, offsets, y))
+            votes = stump(X)
+            step = self._line_search(scores, votes, offsets, y)
+            if step <= 0:
+                break  # no stump raises the likelihood
+            scores = scores + step * votes
+            self.losses_.append(bag_loss(scores, offsets, y))
+            stumps.append((stump.feature, stump.threshold, step * stump.side))
+        self.features_ = np.array([s[0] for s in stumps], dtype=np.int64)
+        self.thresholds_ = np.array([s[1] for s in stumps], dtype=np.float64)
+        self.coefs_ = np.array([s[2] for s in stumps], dtype=np.float64)
+        self.n_iter_ = max(1, len(stumps))
+
+    def _line_search(self, scores: Floats, votes: Floats, offsets: Ints, y: Ints) -> float:
+        end = minimize_scalar(
+            lambda step: bag_loss(scores + step * votes, offsets, y),
+            bounds=(0.0, 4.0),
+            method="bounded",
+            options={"maxiter": 15},
+        )
+        better = end.fun < self.losses_[-1] * (1 - 1e-9)
+        return self.learning_rate * float(end.x) if better else 0.0
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        above = np.where(X[:, self.features_] > self.thresholds_, 1.0, -1.0)  # [N, rounds]
+        return above @ self.coefs_ + self.intercept_
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return rules.bag_log_odds(self._raw_instance_scores(bags), bags.offsets, "noisy-or")

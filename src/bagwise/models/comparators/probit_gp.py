@@ -1,0 +1,183 @@
+"""A probit Gaussian process under the standard assumption, sampled instead of approximated.
+
+After Wang and Pinar, "The multiple instance learning Gaussian process probit model" (AISTATS
+2021): an instance is positive when ``f(x) + noise > 0`` with standard normal noise, a bag
+when one of its instances is. Given the noisy values the process is Gaussian; given the process
+the noisy values are truncated normals, so a Gibbs sampler needs no approximation.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.special import log_ndtr, ndtr, ndtri_exp
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from bagwise.bags import Bags
+from bagwise.core import inducing, rules, segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.core.squared import median_sq_distance
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.features import Features
+from bagwise.models.scaling import Scale
+
+
+def first_positive(log_q: Floats, offsets: Ints, rng: Any) -> Ints:
+    """Draw, for each bag, the row of its first positive instance, given that there is one, [B].
+
+    Row i is the first with probability ``q_1 ... q_(i-1) (1 - q_i) / (1 - q_1 ... q_n)``, where
+    ``q`` is the probability of being negative.
+    """
+    passed = np.concatenate([[0.0], np.cumsum(log_q)])
+    before = passed[:-1] - segments.spread(passed[offsets[:-1]], offsets)  # log prod of earlier q
+    with np.errstate(divide="ignore"):
+        log_p = before + np.log(-np.expm1(np.minimum(log_q, -1e-300)))
+    # The largest of log p + Gumbel noise is a draw in proportion to p.
+    rows: Ints = segments.argmax(log_p + rng.gumbel(size=len(log_p)), offsets)
+    return rows
+
+
+def draw_below(f: Floats, rng: Any) -> Floats:
+    """Normal draws of mean f and variance 1, given that they are negative."""
+    z: Floats = f + ndtri_exp(log_ndtr(-f) + np.log(rng.uniform(size=len(f))))
+    return z
+
+
+def draw_values(f: Floats, offsets: Ints, y: Ints, rng: Any) -> Floats:
+    """Noisy values given f: all negative in a negative bag, not all negative in a positive one."""
+    z = draw_below(f, rng)
+    first = first_positive(log_ndtr(-f), offsets, rng)[y == 1]
+    # Before the first positive all are negative; after it they are free.
+    z[first] = -draw_below(-f[first], rng)
+    row = np.arange(len(f))
+    start = np.full(len(y), np.iinfo(np.int64).max)
+    start[y == 1] = first
+    free = row > segments.spread(start, offsets)
+    z[free] = f[free] + rng.standard_normal(int(free.sum()))
+    return z
+
+
+class ProbitGP(InstanceComparator):
+    """Probit Gaussian process with Gibbs sampling, exact up to its inducing points.
+
+    Parameters
+    ----------
+    length_scale : float or "median"
+        Of the kernel ``variance * exp(-d² / (2 length_scale²))``; "median" is half the median
+        distance.
+    variance : float
+        Prior variance of the latent function and of its bias.
+    n_inducing : int
+    n_samples, n_burn_in : int
+        Sweeps that are kept, and sweeps before them.
+    scale : {"feature", "global", None}
+    random_state : int, RandomState or None
+        Of the sampler and of the inducing points.
+    probability, calibration, cv
+        As in `CitationKNN`. Without calibration the score is the log-odds of the averaged
+        probability.
+
+    Attributes
+    ----------
+    samples_ : array of shape (n_samples, n_weights)
+        Draws of the process's weights.
+    inducing_ : array of shape (n_points, n_features)
+    length_scale_ : float
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import ProbitGP
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> model = ProbitGP(n_samples=50, cv=3, random_state=0).fit(bags[::2], y[::2])
+    >>> model.predict_proba_instances(bags).shape
+    (476, 2)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "length_scale": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
+        "variance": [Interval(Real, 0, None, closed="neither")],
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "n_samples": [Interval(Integral, 1, None, closed="left")],
+        "n_burn_in": [Interval(Integral, 0, None, closed="left")],
+        "random_state": ["random_state"],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        length_scale: Any = "median",
+        variance: float = 10.0,
+        n_inducing: int = 150,
+        n_samples: int = 100,
+        n_burn_in: int = 50,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+        random_state: Any = None,
+    ) -> None:
+        self.length_scale = length_scale
+        self.variance = variance
+        self.n_inducing = n_inducing
+        self.n_samples = n_samples
+        self.n_burn_in = n_burn_in
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+        self.random_state = random_state
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        rng = check_random_state(self.random_state)
+        X, offsets = bags.instances, bags.offsets
+        self.length_scale_ = (
+            0.5 * np.sqrt(median_sq_distance(X, random_state=0))
+            if self.length_scale == "median"
+            else float(self.length_scale)
+        )
+        in_positive = segments.spread(y, offsets) == 1
+        self.inducing_ = inducing.choose(X, in_positive, self.n_inducing, "kmeans", rng)
+        phi = self._features().with_bias(X)
+        n = self.n_burn_in + self.n_samples
+        self.samples_ = sample_weights(phi, offsets, y, n, rng)[self.n_burn_in :]
+
+    def _features(self) -> Features:
+        return Features(self.inducing_, 0.5 / self.length_scale_**2, self.variance)
+
+    def _latent(self, X: Floats) -> Floats:
+        """Draws of f at each row, [N, S]."""
+        return self._features().with_bias(X) @ self.samples_.T
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        odds: Floats = rules.log_odds(ndtr(self._latent(X)).mean(axis=1))
+        return odds
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        f = self._latent(bags.instances)
+        none = np.exp(segments.sum(log_ndtr(-f), bags.offsets))  # [B, S]
+        # 1 - p and p apart, so that neither end of the scale is rounded away.
+        some = -np.expm1(segments.sum(log_ndtr(-f), bags.offsets))
+        tiny = np.finfo(np.float64).tiny
+        return np.log(np.maximum(some.mean(axis=1), tiny)) - np.log(
+            np.maximum(none.mean(axis=1), tiny)
+        )
+
+
+def sample_weights(phi: Floats, offsets: Ints, y: Ints, n: int, rng: Any) -> Floats:
+    """Gibbs sampler: n draws of standard normal weights given the bag labels, [n, M]."""
+    M = phi.shape[1]
+    root = np.linalg.cholesky(phi.T @ phi + np.eye(M))
+    w, draws = np.zeros(M), np.empty((n, M))
+    for k in range(n):
+        z = draw_values(phi @ w, offsets, y, rng)
+        mean = cho_solve((root, True), phi.T @ z)
+        w = mean + solve_triangular(root.T, rng.standard_normal(M), lower=False)
+        draws[k] = w
+    return draws

@@ -1,0 +1,194 @@
+"""Trees on statistics of bags: a random forest and gradient boosting, scikit-learn's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+
+from bagwise.bags import Bags
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.common import Comparator
+from bagwise.models.comparators.trees import forest_log_odds, keep
+from bagwise.models.pipeline import BagStatistics
+from bagwise.models.scaling import Scale
+
+
+class _OnStatistics(Comparator):
+    """Trees on the statistics of bags."""
+
+    statistics: Sequence[Any]
+    random_state: Any
+
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        """Grow the trees on rows of statistics."""
+        raise AttributeError(f"{type(self).__name__} grows no trees")
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        """Log-odds of each row of statistics."""
+        raise AttributeError(f"{type(self).__name__} has no scores")
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        self.statistics_ = BagStatistics(tuple(self.statistics)).fit(bags)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._grow(self.statistics_.transform(bags), y, seed)
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return self._score_rows(self.statistics_.transform(bags))
+
+
+class StatisticsForest(_OnStatistics):
+    """Random forest on mean, minimum, maximum and deviation of each feature over the bag.
+
+    A strong baseline that knows nothing of instances: where it is as good as a model of
+    instances, the bags hold no riddle.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Trees.
+    statistics : sequence
+        As in `BagStatistics`.
+    scale : {"feature", "global", None}
+        Trees do not care; it is there for the common contract.
+    random_state : int, RandomState or None
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    trees_ : the trees, as arrays
+    statistics_ : BagStatistics
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import StatisticsForest
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> StatisticsForest(50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    (92,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "statistics": [tuple, list],
+        "random_state": ["random_state"],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 200,
+        statistics: Sequence[Any] = ("mean", "max", "min", "std"),
+        *,
+        scale: Scale = None,
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+        random_state: Any = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.statistics = statistics
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+        self.random_state = random_state
+
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        forest = RandomForestClassifier(self.n_estimators, random_state=seed).fit(Z, y)
+        self.trees_ = keep(forest.estimators_)
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        return forest_log_odds(self.trees_, Z)
+
+
+class StatisticsBoosting(_OnStatistics):
+    """Gradient boosting on mean, minimum, maximum and deviation of each feature over the bag.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Trees.
+    learning_rate : float
+    max_depth : int
+        Of each tree.
+    statistics : sequence
+        As in `BagStatistics`.
+    scale : {"feature", "global", None}
+        Trees do not care; it is there for the common contract.
+    random_state : int, RandomState or None
+        Of the features that each split may choose from, and of the bags each tree sees.
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    trees_ : the trees, as arrays
+    intercept_ : float, log-odds of the classes
+    statistics_ : BagStatistics
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import StatisticsBoosting
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> StatisticsBoosting(50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    (92,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, 1, closed="right")],
+        "max_depth": [Interval(Integral, 1, None, closed="left")],
+        "statistics": [tuple, list],
+        "random_state": ["random_state"],
+        **Comparator._common_constraints,
+    }
+
+    def __init__(
+        self,
+        n_estimators: int = 200,
+        learning_rate: float = 0.1,
+        max_depth: int = 3,
+        statistics: Sequence[Any] = ("mean", "max", "min", "std"),
+        *,
+        scale: Scale = None,
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+        random_state: Any = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.max_depth = max_depth
+        self.statistics = statistics
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+        self.random_state = random_state
+
+    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+        boosting = GradientBoostingClassifier(
+            n_estimators=self.n_estimators,
+            learning_rate=self.learning_rate,
+            max_depth=self.max_depth,
+            subsample=0.7,
+            max_features="sqrt",
+            random_state=seed,
+        ).fit(Z, y)
+        self.trees_ = keep(boosting.estimators_[:, 0])
+        share = float(y.mean())
+        self.intercept_ = float(np.log(share / (1 - share)))
+
+    def _score_rows(self, Z: Floats) -> Floats:
+        total: Floats = self.trees_.leaves(Z).sum(axis=1)
+        return self.intercept_ + self.learning_rate * total

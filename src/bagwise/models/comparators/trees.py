@@ -1,0 +1,69 @@
+"""Grown trees as plain arrays: scikit-learn grows them, and what is kept needs no trust to load.
+
+A model file holds no compiled tree objects, so that loading one cannot run past its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bagwise.core.arrays import Floats, Ints
+
+
+class Trees(NamedTuple):
+    """Nodes of several binary trees in a row; a leaf is its own child."""
+
+    roots: Ints  # [T]
+    left: Ints  # [nodes] where x <= threshold
+    right: Ints  # [nodes]
+    feature: Ints  # [nodes]
+    threshold: Floats  # [nodes]
+    value: Floats  # [nodes]
+    depth: int
+
+    def leaves(self, X: Floats) -> Floats:
+        """Value of the leaf that each row reaches in each tree, [N, T]."""
+        x = np.asarray(X, dtype=np.float32)  # as scikit-learn compares
+        node = np.broadcast_to(self.roots, (len(x), len(self.roots)))
+        rows = np.arange(len(x))[:, None]
+        for _ in range(self.depth):
+            goes_left = x[rows, self.feature[node]] <= self.threshold[node]
+            node = np.where(goes_left, self.left[node], self.right[node])
+        return self.value[node]
+
+
+def keep(estimators: Sequence[Any]) -> Trees:
+    """The trees of a fitted ensemble; values are the second class's share, or the prediction."""
+    trees = [estimator.tree_ for estimator in estimators]
+    roots = np.concatenate([[0], np.cumsum([tree.node_count for tree in trees])])
+    left, right, value = [], [], []
+    for tree, root in zip(trees, roots, strict=False):
+        own = np.arange(tree.node_count)
+        is_leaf = tree.children_left < 0
+        left.append(root + np.where(is_leaf, own, tree.children_left))
+        right.append(root + np.where(is_leaf, own, tree.children_right))
+        out = tree.value[:, 0, :]
+        value.append(out[:, 0] if out.shape[1] == 1 else out[:, 1] / out.sum(axis=1))
+    return Trees(
+        roots[:-1].astype(np.int64),
+        np.concatenate(left).astype(np.int64),
+        np.concatenate(right).astype(np.int64),
+        # A leaf compares any feature, and both ways lead back to it.
+        np.concatenate([np.maximum(tree.feature, 0) for tree in trees]).astype(np.int64),
+        np.concatenate([tree.threshold for tree in trees]),
+        np.concatenate(value),
+        int(max(tree.max_depth for tree in trees)),
+    )
+
+
+def forest_log_odds(trees: Trees, X: Floats) -> Floats:
+    """Log-odds of the mean share over the trees, [N].
+
+    A forest may be unanimous; its log-odds are held within those of one vote in a thousand.
+    """
+    p = np.clip(trees.leaves(X).mean(axis=1), 1e-3, 1 - 1e-3)
+    odds: Floats = np.log(p) - np.log1p(-p)
+    return odds

@@ -1,0 +1,211 @@
+"""VF and VFr: instances voted on by the training instances that cite them.
+
+After Liu, Wu and Zhou, "Key instance detection in multi-instance learning" (2012): a graph in
+which an instance is linked to its *citers*, those to which it is one of the k nearest. VF counts
+the votes of the citers; VFr lets them travel over the graph by a random walk with restart.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils._param_validation import Interval
+
+from bagwise.bags import Bags
+from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.core.blocks import BLOCK_ENTRIES
+from bagwise.core.squared import sq_distances
+from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.scaling import Scale
+
+# Distances are told apart down to this share of the mean squared length of an instance.
+_UNIT = 1e-9
+
+
+def citers(between: Floats, reach: Floats, k: int) -> sp.csr_array:
+    """Who votes on each new instance, as rows that sum to one, [A, N].
+
+    Training instance j votes on a new one that lies within ``reach[j]``, the distance of its own
+    k-th neighbour. An instance that nobody cites is judged by its k nearest.
+    """
+    cites = between <= reach[None, :]
+    alone = np.flatnonzero(~cites.any(axis=1))
+    if len(alone):
+        nearest = np.argsort(between[alone], axis=1, kind="stable")[:, :k]
+        cites[alone[:, None], nearest] = True
+    links = sp.csr_array(cites.astype(np.float64))
+    links.data /= np.repeat(np.diff(links.indptr), np.diff(links.indptr))
+    return links
+
+
+class _Voting(InstanceComparator):
+    """Votes of citers; a subclass says how reliable each training instance is."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        **Comparator._common_constraints,
+    }
+    n_neighbors: int
+
+    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
+        """What each training instance votes, in [-1, 1], [N]."""
+        raise AttributeError(f"{type(self).__name__} has no opinions")
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        self.instances_ = bags.instances
+        self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
+        k = min(self.n_neighbors, bags.n_instances - 1)
+        self.reach_ = np.empty(bags.n_instances)
+        for rows, d in self._distances(bags.instances):
+            d[np.arange(len(d)), np.arange(rows.start, rows.start + len(d))] = np.inf
+            self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
+        links = sp.vstack(
+            [self._links(d, own=rows.start) for rows, d in self._distances(bags.instances)]
+        ).tocsr()
+        self.votes_ = self._opinions(y, bags.offsets, links)
+        # Votes are mostly negative, so zero is no threshold; midway between the classes is.
+        scores = segments.max(links @ self.votes_, bags.offsets)
+        self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
+
+    def _distances(self, X: Floats) -> Any:
+        """Blocks of rows and their squared distances to the training instances."""
+        step = max(1, BLOCK_ENTRIES // len(self.instances_))
+        for start in range(0, len(X), step):
+            rows = slice(start, min(start + step, len(X)))
+            d = sq_distances(X[rows], self.instances_)
+            # Equal distances must tie, though products of other sizes round them differently.
+            yield rows, np.round(d / self.unit_) * self.unit_
+
+    def _links(self, d: Floats, own: int | None = None) -> sp.csr_array:
+        if own is not None:  # nobody votes on itself
+            d[np.arange(len(d)), np.arange(own, own + len(d))] = np.inf
+        return citers(d, self.reach_, self.n_neighbors)
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        parts = [self._links(d) @ self.votes_ for _, d in self._distances(X)]
+        return np.concatenate(parts) - self.threshold_
+
+
+class VotingFramework(_Voting):
+    """Votes of the training instances that cite an instance (VF).
+
+    A training instance cites those nearer than its k-th neighbour. It votes -1 when its bag is
+    negative. Otherwise it votes with its own standing: the share of its citers in positive bags
+    less the share in negative ones. A bag scores as its best instance.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        k: how many instances each one cites.
+    scale : {"feature", "global", None}
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    votes_ : array, what each training instance votes
+    reach_ : array, squared distance of its k-th neighbour
+    instances_ : the training instances, scaled
+    threshold_ : float, midway between the classes' mean best votes
+    unit_ : float
+        Distances that differ by less are equal.
+    classes_ : the two bag classes
+
+    Examples
+    --------
+    >>> from bagwise.comparators import VotingFramework
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> VotingFramework().fit(bags[::2], y[::2]).predict_instances(bags).shape
+    (476,)
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
+        labels = segments.spread(2.0 * y - 1, offsets)
+        return np.where(labels > 0, links @ labels, -1.0)
+
+
+class VotingWalk(_Voting):
+    """The voting framework with votes that travel over the graph of citers (VFr).
+
+    The standing of an instance of a positive bag is the limit of a random walk with restart:
+    each step takes the standing of its citers, with probability ``1 - restart``, or its bag's
+    label. Instances of negative bags stay at -1.
+
+    Parameters
+    ----------
+    n_neighbors : int
+        k: how many instances each one cites.
+    restart : float
+        Probability of returning to the bag's label.
+    scale : {"feature", "global", None}
+    probability, calibration, cv
+        As in `CitationKNN`.
+
+    Attributes
+    ----------
+    votes_, reach_, instances_, threshold_, unit_, classes_
+        As in `VotingFramework`.
+
+    Examples
+    --------
+    >>> from bagwise.comparators import VotingWalk
+    >>> from bagwise.datasets import load_musk1
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> VotingWalk().fit(bags[::2], y[::2]).predict_instances(bags).shape
+    (476,)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "restart": [Interval(Real, 0, 1, closed="right")],
+        **_Voting._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        restart: float = 0.3,
+        *,
+        scale: Scale = "feature",
+        probability: bool = True,
+        calibration: str = "platt",
+        cv: Any = 3,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.restart = restart
+        self.scale = scale
+        self.probability = probability
+        self.calibration = calibration
+        self.cv = cv
+
+    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
+        return walk(links, segments.spread(2.0 * y - 1, offsets), self.restart)
+
+
+def walk(links: Any, labels: Floats, restart: float) -> Floats:
+    """Standing of each instance, the fixed point of the walk; -1 where the label is, [N]."""
+    standing = labels.copy()
+    while True:
+        new = np.where(labels > 0, (1 - restart) * (links @ standing) + restart, -1.0)
+        if np.abs(new - standing).max() < 1e-6:
+            return new
+        standing = new

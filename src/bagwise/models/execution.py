@@ -1,0 +1,302 @@
+"""Where and how the work over instances runs: device, driver, cache, memory, checkpoints.
+
+Nothing here knows a family of models. An estimator takes one ``execution`` parameter; `resolve`
+turns its short forms into an `Execution`, which is checked when it is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Literal
+
+import numpy as np
+from array_api_compat import is_torch_array
+
+from bagwise.core.arrays import Rows
+from bagwise.models.drivers import DRIVERS, Driver, make_driver
+
+CACHES = ("auto", "memory", "disk", "none")
+# Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
+CHUNK_SIZE = 1024
+# On a GPU launches cost more than the cache saves.
+DEVICE_CHUNK_SIZE = 1 << 22
+_CHECKPOINT_EVERY = 10
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a fit and its predictions are run; the result does not depend on it.
+
+    Parameters
+    ----------
+    device : str, optional
+        A torch device such as "cuda". Default: where the instances are (torch tensors stay on
+        their device), else plain NumPy. A missing GPU is an error.
+    dtype : {"float64", "float32"}, optional
+        Storage of the projected instances; small matrices are always float64. Default: the
+        model's own choice.
+    precision : {"tf32"}, optional
+        Allow TF32 in float32 products on a GPU.
+    n_jobs : int, optional
+        Threads over blocks of bags; -1 means every core.
+    driver : {"serial", "threads", "dask"} or driver object, optional
+        Who runs the work. Default: the active Dask client where there is one, else threads if
+        ``n_jobs`` asks for them.
+    cache : {"auto", "memory", "disk", "none"}
+        Keep the projected instances in memory, in a temporary file, or project them anew in
+        each iteration. "auto" is memory where they fit ``memory_limit``, else disk.
+    memory_limit : int or str, optional
+        Bytes, or such as "2GB", that the projected instances may take. Default: half of what is
+        free where they are kept, on the host or on the device.
+    chunk_size : int, optional
+        Instances per chunk of work. Default: 1024, which stays in cache, and 2^22 on a GPU.
+    checkpoint : path, optional
+        Save the state of the fit there; a fit of the same problem that finds the file goes on
+        from it. Removed when the fit ends.
+    checkpoint_every : int, optional
+        Iterations between two checkpoints; default 10.
+
+    Examples
+    --------
+    >>> from bagwise import Execution
+    >>> Execution(cache="disk", n_jobs=2).cache
+    'disk'
+    >>> Execution(cache="disk", memory_limit="2GB")
+    Traceback (most recent call last):
+    ...
+    ValueError: memory_limit has no effect with cache='disk'; drop one of them.
+    """
+
+    device: str | None = None
+    dtype: Literal["float64", "float32"] | None = None
+    precision: Literal["tf32"] | None = None
+    n_jobs: int | None = None
+    driver: str | Driver | None = None
+    cache: Literal["auto", "memory", "disk", "none"] = "auto"
+    memory_limit: int | float | str | None = None
+    chunk_size: int | None = None
+    checkpoint: str | PathLike[str] | None = None
+    checkpoint_every: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("dtype", self.dtype, ("float64", "float32", None))
+        _check_choice("precision", self.precision, ("tf32", None))
+        _check_choice("cache", self.cache, CACHES)
+        if isinstance(self.driver, str) or self.driver is None:
+            _check_choice("driver", self.driver, (*DRIVERS, None))
+        elif not (hasattr(self.driver, "map") and hasattr(self.driver, "sweep")):
+            raise ValueError(
+                f"driver must be one of {list(DRIVERS)} or an object with map and sweep; got "
+                f"{self.driver!r}."
+            )
+        for name in ("chunk_size", "checkpoint_every"):
+            _check_count(name, getattr(self, name))
+        if self.n_jobs is not None and (not _is_whole(self.n_jobs) or self.n_jobs == 0):
+            raise ValueError(f"n_jobs must be a whole number other than 0; got {self.n_jobs!r}.")
+        parse_bytes(self.memory_limit)
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """A setting that would have no effect is an error."""
+        if self.memory_limit is not None and self.cache in ("disk", "none"):
+            raise ValueError(
+                f"memory_limit has no effect with cache={self.cache!r}; drop one of them."
+            )
+        if self.n_jobs not in (None, 1) and self.driver not in (None, "threads"):
+            raise ValueError(f"n_jobs has no effect with driver={self.driver!r}; drop one of them.")
+        if self.checkpoint_every is not None and self.checkpoint is None:
+            raise ValueError("checkpoint_every has no effect without checkpoint; give it a path.")
+        on_gpu = self.device is not None and self.device.startswith("cuda")
+        if on_gpu and (self.driver == "threads" or self.n_jobs not in (None, 1)):
+            raise ValueError(
+                f"threads have no effect with device={self.device!r}, which does the work itself; "
+                "drop n_jobs and driver."
+            )
+        if self.precision is not None and (self.dtype == "float64" or self.device == "cpu"):
+            raise ValueError(
+                "precision='tf32' speeds up float32 products on a GPU; it has no effect with "
+                f"dtype={self.dtype!r} and device={self.device!r}."
+            )
+
+    def make_driver(self) -> Driver:
+        """The driver that runs the work."""
+        return make_driver(self.n_jobs, self.driver)
+
+    def chunk(self, on_device: bool) -> int:
+        """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
+        if self.chunk_size is not None:
+            return self.chunk_size
+        return DEVICE_CHUNK_SIZE if on_device else CHUNK_SIZE
+
+    @property
+    def saves_every(self) -> int:
+        """Iterations between two checkpoints."""
+        return self.checkpoint_every or _CHECKPOINT_EVERY
+
+    def torch_device(self, instances: Rows | None) -> str | None:
+        """The torch device to work on, or None for plain NumPy.
+
+        A missing GPU is an error, never a silent step back to the CPU.
+        """
+        if self.device in (None, "cpu"):
+            device = None
+            if instances is not None and is_torch_array(instances):
+                device = str(instances.device)
+        else:
+            device = _checked_device(self.device)
+        if self.precision is not None and not str(device).startswith("cuda"):
+            raise ValueError(
+                "precision='tf32' has no effect without a GPU; pass device='cuda' or drop it."
+            )
+        return device
+
+    def plan_cache(self, n_bytes: int, device: str | None = None) -> str:
+        """Where ``n_bytes`` of projected instances are kept: "memory", "disk" or "none".
+
+        "auto" is memory where they fit the limit, which defaults to half of what is free on the
+        device, or on the host; else disk, or projecting anew on a device.
+        """
+        limit = parse_bytes(self.memory_limit)
+        if self.cache == "auto":
+            limit = free_memory(device) // 2 if limit is None else limit
+            if n_bytes <= limit:
+                return "memory"
+            return "disk" if device is None else "none"
+        if self.cache == "disk" and device is not None:
+            raise ValueError(
+                f"cache='disk' keeps projections of NumPy arrays; the work runs on {device!r}. "
+                "Use cache='memory' or 'none' there."
+            )
+        if self.cache == "memory" and limit is not None and n_bytes > limit:
+            raise ValueError(
+                f"cache='memory' would hold {n_bytes / 1e9:.2f} GB of projected instances, more "
+                f"than memory_limit ({limit / 1e9:.2f} GB); use cache='disk' or 'none', or fewer "
+                "inducing points."
+            )
+        return self.cache
+
+    def restricted(self, usable: tuple[str, ...], model: str) -> Execution:
+        """The same, after checking that a model can use every setting that was made."""
+        for field in fields(self):
+            if field.name not in usable and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"execution.{field.name} has no effect on {model}, which can use "
+                    f"{', '.join(usable)}."
+                )
+        return self
+
+
+_SHORT_FORMS = ("serial", "threads", "dask", "cpu", "cuda")
+
+
+def resolve(execution: Execution | str | None) -> Execution:
+    """The `Execution` meant by a parameter: itself, a short form, or the default.
+
+    Examples
+    --------
+    >>> from bagwise.models.execution import resolve
+    >>> resolve("threads").driver, resolve("cuda:1").device, resolve(None).cache
+    ('threads', 'cuda:1', 'auto')
+    """
+    if execution is None:
+        return Execution()
+    if isinstance(execution, Execution):
+        return execution
+    if isinstance(execution, str):
+        if execution in DRIVERS:
+            return Execution(driver=execution)
+        if execution == "cpu" or execution.split(":")[0] == "cuda":
+            return Execution(device=execution)
+    raise ValueError(
+        f"execution must be an Execution or one of {list(_SHORT_FORMS)}; got {execution!r}."
+    )
+
+
+def _checked_device(device: str | None) -> str:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError(f"device={device!r} needs torch; install bagwise[torch].") from error
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={device!r} was asked for, but torch sees no GPU on this machine; use "
+            "device='cpu'."
+        )
+    return str(device)
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and not (_is_whole(value) and value >= 1):  # type: ignore[operator]
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+
+
+def parse_bytes(size: int | float | str | None) -> int | None:
+    """Bytes from a number or a string such as "1.5GB".
+
+    Examples
+    --------
+    >>> from bagwise.models.execution import parse_bytes
+    >>> parse_bytes("1.5 GB"), parse_bytes(100)
+    (1500000000, 100)
+    """
+    if size is None:
+        return None
+    if isinstance(size, str):
+        text = size.strip().upper()
+        unit = next((u for u in sorted(_UNITS, key=len, reverse=True) if text.endswith(u)), "")
+        try:
+            amount = float(text.removesuffix(unit)) * _UNITS.get(unit, 1)
+        except ValueError as error:
+            raise ValueError(
+                f"memory_limit must be bytes or such as '2GB'; got {size!r}."
+            ) from error
+    else:
+        amount = float(size)
+    if not amount > 0:
+        raise ValueError(f"memory_limit must be larger than 0; got {size!r}.")
+    return int(amount)
+
+
+def free_memory(device: str | None = None) -> int:
+    """Bytes that are free now, on the host or on a torch device."""
+    if device is not None and device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ()):
+        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    import psutil  # macOS and Windows do not say otherwise
+
+    return int(psutil.virtual_memory().available)
+
+
+@contextmanager
+def device_settings(precision: str | None) -> Iterator[None]:
+    """TF32 where asked for, and one BLAS thread: the host only does M x M algebra.
+
+    Threads that spin between two small factorisations take the host from feeding the device.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or precision == "tf32"
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

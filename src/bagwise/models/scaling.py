@@ -1,0 +1,143 @@
+"""Scaling of the features: learnt from training instances in one pass, on disk or on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from array_api_compat import is_torch_array
+from numpy.typing import NDArray
+from sklearn.utils.sparsefuncs import mean_variance_axis
+
+from bagwise.core.arrays import Array, Rows, to_numpy, torch_rows
+from bagwise.models.drivers import Driver, Serial
+
+Scale = Literal["feature", "global"] | None
+T = TypeVar("T")
+
+# Numbers read at a time while the features are measured: 8 MB.
+_NUMBERS = 1_000_000
+# Such chunks in a run of rows that one worker measures.
+_CHUNKS = 32
+
+
+class FeatureScaling(NamedTuple):
+    """``(X - center) / width``, learnt from training instances."""
+
+    center: Array  # [D]
+    width: Array  # [D]
+
+    def __call__(self, X: Rows) -> Array:
+        """Scaled rows, in float64, on the device the scaling lives on."""
+        if sp.issparse(X):
+            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
+        if is_torch_array(self.center):
+            X = torch_rows(X, self.center.device)
+            return (X - self.center) / self.width
+        return (np.asarray(X, dtype=np.float64) - self.center) / self.width
+
+    def undo(self, X: Array) -> Array:
+        """Back to the user's units."""
+        return X * self.width + self.center
+
+
+class FeatureMoments(NamedTuple):
+    """Number, mean, and squared distances from that mean, of rows."""
+
+    n: int
+    mean: NDArray[np.float64]  # [D]
+    squares: NDArray[np.float64]  # [D]
+
+
+def measure(X: Rows) -> FeatureMoments:
+    """Rows in chunks, each read once."""
+    step = max(1, _NUMBERS // X.shape[1])
+    return pooled([_measure(X[a : a + step]) for a in range(0, X.shape[0], step)])
+
+
+def _measure(X: Rows) -> FeatureMoments:
+    rows = np.array(X, dtype=np.float64)
+    # NaN and infinity go through, so that one pass over rows on disk also finds them.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = rows.sum(axis=0) / len(rows)
+        rows -= mean
+        return FeatureMoments(len(rows), mean, np.square(rows, out=rows).sum(axis=0))
+
+
+def pooled(parts: Sequence[FeatureMoments]) -> FeatureMoments:
+    """Rows measured apart as if together; every term is a square, so nothing cancels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.scaling import measure, pooled
+    >>> X = np.arange(6.0)[:, None] + 1e9
+    >>> apart, together = pooled([measure(X[:4]), measure(X[4:])]), measure(X)
+    >>> float(apart.squares[0]), float(together.squares[0])
+    (17.5, 17.5)
+    """
+    if len(parts) == 1:
+        return parts[0]
+    n, means, squares = (np.array(column) for column in zip(*parts, strict=True))
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = n @ means / n.sum()
+        between = n @ np.square(means - mean)
+    return FeatureMoments(int(n.sum()), mean, squares.sum(axis=0) + between)
+
+
+def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> FeatureScaling:
+    """Standardise every feature, or divide all by one width; chunked, one pass.
+
+    A constant feature keeps its width. Rows on disk are read where the driver works.
+    """
+    if scale is None:
+        return FeatureScaling(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+    return scaling_of(feature_moments(X, driver), scale)
+
+
+def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
+    """Number, mean and squares of the features, from one pass over the rows."""
+    if is_torch_array(X):
+        return _device_moments(X)
+    if sp.issparse(X):
+        # Taking the mean off would fill a sparse matrix: only the widths are used.
+        mean, variance = mean_variance_axis(X, axis=0)
+        return FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
+    return pooled(list(over_rows(measure, X, driver)))
+
+
+def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> Iterator[T]:
+    """``function`` of runs of rows: by the driver where they are on disk, here where in memory.
+
+    What is in memory would take longer to send than to read. The runs are the same whoever
+    reads them, so that results are, to the last bit: a checkpoint knows a problem by them.
+    """
+    step = _CHUNKS * max(1, _NUMBERS // X.shape[1])
+    runs = [slice(a, min(a + step, X.shape[0])) for a in range(0, X.shape[0], step)]
+    if not hasattr(X, "select_rows"):
+        return Serial().map(function, [X[run] for run in runs])
+    return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
+
+
+def _device_moments(X: Rows) -> FeatureMoments:
+    """As `measure`, where the tensor lives; the result comes to the host."""
+    step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the room
+    rows = range(0, X.shape[0], step)
+    mean = sum(X[a : a + step].double().sum(0) for a in rows) / X.shape[0]
+    squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
+    return FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
+
+
+def scaling_of(moments: FeatureMoments, scale: Scale) -> FeatureScaling:
+    """The scaling of features with these moments."""
+    center = moments.mean
+    with np.errstate(invalid="ignore"):
+        width = np.sqrt(moments.squares / moments.n)
+        # Rounding leaves a constant feature with a width that is not quite 0.
+        constant = width <= 1e-12 * np.maximum(np.abs(center), 1e-300)
+    width = np.where(constant, 0.0, width)
+    if scale == "global":
+        width = np.full(len(width), np.sqrt(np.mean(width**2)))
+    return FeatureScaling(center, np.where(width > 0, width, 1.0))

@@ -1,0 +1,86 @@
+"""Any classifier on the statistics of each bag: the baseline that ignores instances."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.core.arrays import Floats
+from bagwise.models.base import BagClassifier, BagsLike, InstanceLabels
+from bagwise.models.pipeline import BagStatistics
+
+
+class StatisticsClassifier(BagClassifier):
+    """A scikit-learn classifier on the mean, minimum and maximum of each feature in a bag.
+
+    The baseline that every multiple-instance model must beat: it sees the bag as one row and
+    cannot say which instances made the label.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier, optional
+        Trained on the standardised statistics. Default: a logistic regression with C = 0.1.
+
+    Attributes
+    ----------
+    estimator_ : the fitted pipeline of scaling and classifier
+    classes_ : the two bag classes
+
+    Notes
+    -----
+    ``instance_labels`` are checked but carry nothing for this model.
+
+    Examples
+    --------
+    >>> from bagwise import StatisticsClassifier
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> StatisticsClassifier().fit(bags, y).predict_proba(bags).shape
+    (40, 2)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+    }
+
+    def __init__(self, estimator: Any = None) -> None:
+        self.estimator = estimator
+
+    def _estimator(self) -> Any:
+        if self.estimator is not None:
+            return self.estimator
+        return LogisticRegression(C=0.1, max_iter=5000)
+
+    def fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> StatisticsClassifier:
+        """Fit the classifier to one row of statistics per bag."""
+        data = self._validate_fit(bags, y, instance_labels)
+        self.statistics_ = BagStatistics().fit(data.bags)
+        self.estimator_ = make_pipeline(StandardScaler(), clone(self._estimator()))
+        self.estimator_.fit(self.statistics_.transform(data.bags), data.y)
+        return self
+
+    def decision_function(self, bags: BagsLike) -> Floats:
+        """Score of each bag; log-odds where the classifier has them."""
+        rows = self.statistics_.transform(self._validate_predict(bags))
+        if hasattr(self.estimator_, "decision_function"):
+            return self.estimator_.decision_function(rows)
+        positive = self.estimator_.predict_proba(rows)[:, 1]
+        tiny = np.finfo(np.float64).tiny
+        return np.log(np.maximum(positive, tiny)) - np.log(np.maximum(1 - positive, tiny))
+
+    @available_if(lambda model: hasattr(model._estimator(), "predict_proba"))
+    def predict_proba(self, bags: BagsLike) -> Floats:
+        """Class probabilities of each bag, shape (n_bags, 2)."""
+        return self.estimator_.predict_proba(
+            self.statistics_.transform(self._validate_predict(bags))
+        )

@@ -1,0 +1,34 @@
+"""Blocks: whole bags in whitened coordinates, with their labels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bagwise.core import segments
+from bagwise.core.arrays import Array, as_float
+
+
+class BagLabels(NamedTuple):
+    """Labels of whole bags and what is known of their instances."""
+
+    offsets: Array  # [b + 1]
+    y: Array  # [b] 0 or 1
+    known: Array  # [n] int8, -1 where unknown
+
+    @property
+    def of_bag(self) -> Array:
+        """Label of its bag for every instance, float, [n]."""
+        return segments.spread(as_float(self.y), self.offsets)
+
+    @property
+    def has_positive(self) -> Array:
+        """Whether a bag holds an instance known to be positive, [b]."""
+        return segments.max(as_float(self.known == 1), self.offsets) > 0
+
+
+class Block(NamedTuple):
+    """Whole bags in whitened coordinates. More than one chunk only for a bag larger than one."""
+
+    A: tuple[Array, ...]  # chunks [M, n_i]
+    r: Array  # [n] k(x, x) - |a|^2
+    labels: BagLabels

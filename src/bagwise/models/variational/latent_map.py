@@ -1,0 +1,494 @@
+"""Calibration on bags whose labels the model never saw, as a map of the latent function.
+
+Leaving a bag out at fixed sites is not enough: its label still sits in the sites of the others.
+Here the model is fitted again without each fold of bags, from the start, on the projection that
+all fits share. The left-out bags' latent values f ~ N(mean, var) are then mapped to
+
+f' whose log-odds are ``slope * log-odds of f + intercept``, slope > 0,
+
+so that the bags they make under the model's own rule have the likelihood of their labels as
+large as possible. Everything that is reported follows from the one distribution of f':
+a probability is the mean of sigmoid(f'), a standard deviation that of sigmoid(f'), an interval
+has its quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from array_api_compat import is_torch_array
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import betaincinv, expit, ndtri
+from sklearn.model_selection import StratifiedKFold
+
+from bagwise.core import segments
+from bagwise.core.arrays import to_numpy
+from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
+from bagwise.core.rules import bag_log_odds
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.marginal import draw_functions
+from bagwise.models.variational.updates import InducingPosterior, moments
+
+BagRule = Literal["noisy-or", "max", "joint"]
+
+# Nodes for expectations while the map is fitted; 1e-3 is plenty there.
+_NODES = 20
+# Bags are thinned so that the fit of two numbers sees at most this many instances.
+_MOST_INSTANCES = 100_000
+# Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
+_LEAST_SPREAD = 1e-3
+# Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
+_WIDEST = 20.0
+_STEEPEST = 4.0
+
+
+class HeldOut(NamedTuple):
+    """Latent values of bags under models that were fitted without them."""
+
+    mean: Any  # [n]
+    var: Any  # [n]
+    offsets: Any  # [b + 1]
+    functions: Any = None  # [n, C] drawn from q, for the joint rule
+    shrink: Any = None  # [n] by which the noise r shrinks their values
+
+    def take(self, bags: Any) -> HeldOut:
+        """Only some bags, in the order given."""
+        rows, offsets = segments.take(self.offsets, bags)
+        functions, shrink = (x if x is None else x[rows] for x in (self.functions, self.shrink))
+        return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink)
+
+
+class LatentMap(NamedTuple):
+    """From f ~ N(mean, var) to f', whose log-odds are ``slope * log-odds + intercept``.
+
+    The log-odds of E sigmoid(f) are ``mean / sqrt(1 + pi var / 8)``, nearly (MacKay, 1992). They
+    are what is calibrated, so that the order of the probabilities stays. Where the slope is
+    below 1, the deviations of f from its mean shrink with it; a slope above 1 says that the
+    means are too timid and leaves them as they are. The default is the identity.
+    """
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    @property
+    def spread(self) -> float:
+        """By how much the standard deviation of f shrinks."""
+        return min(self.slope, 1.0)
+
+    def moments(self, mean: Any, var: Any) -> tuple[Any, Any]:
+        """Mean and variance of f' from those of f."""
+        new_var = self.spread**2 * var
+        log_odds = self.slope * (mean / _widening(var)) + self.intercept
+        return log_odds * _widening(new_var), new_var
+
+    def functions(self, held_out: HeldOut) -> Any:
+        """Functions drawn from q, mapped, [n, C]."""
+        drawn = held_out.functions
+        if drawn is None or held_out.shrink is None:
+            raise ValueError("the joint rule needs functions drawn from q(f); got None.")
+        mean, _ = self.moments(held_out.mean, held_out.var)
+        deviation = drawn - drawn.mean(1, keepdims=True)
+        return (held_out.shrink * mean)[:, None] + self.spread * deviation
+
+    def probabilities(self, mean: Any, var: Any) -> SigmoidMoments:
+        """Moments of sigmoid(f') for every instance."""
+        return sigmoid_moments(*self.moments(mean, var))
+
+
+def _widening(var: Any) -> Any:
+    return (1 + np.pi / 8 * var) ** 0.5
+
+
+class Interval(NamedTuple):
+    """Lower and upper end of a central interval of a probability."""
+
+    low: Any
+    high: Any
+
+
+def instance_interval(mean: Any, var: Any, level: float) -> Interval:
+    """Central interval of sigmoid(f), f ~ N(mean, var): quantiles pass through the sigmoid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import instance_interval
+    >>> low, high = instance_interval(np.zeros(1), np.ones(1), 0.9)
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.162], [0.838])
+    """
+    mean, half = np.asarray(mean), ndtri((1 + _level(level)) / 2) * np.sqrt(var)
+    return Interval(expit(mean - half), expit(mean + half))
+
+
+def beta_interval(p: Any, std: Any, level: float) -> Interval:
+    """Central interval of the Beta distribution with this mean and standard deviation.
+
+    For bags under noisy-or and joint, and for the share of positives in a bag, whose
+    distributions have known moments but no simple quantiles.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import beta_interval
+    >>> low, high = beta_interval(np.array([0.5]), np.array([12**-0.5]), 0.9)  # uniform
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.05], [0.95])
+    """
+    p, std = np.asarray(p, dtype=np.float64), np.asarray(std, dtype=np.float64)
+    tail = (1 - _level(level)) / 2
+    variance = p * (1 - p)
+    sure = std**2 <= 1e-12 * variance + 1e-300
+    # No distribution on [0, 1] spreads more than two points at its ends.
+    size = np.maximum(variance / np.where(sure, 1.0, std**2) - 1, 1e-6)
+    a, b = np.maximum(p * size, 1e-12), np.maximum((1 - p) * size, 1e-12)
+    low, high = betaincinv(a, b, tail), betaincinv(a, b, 1 - tail)
+    return Interval(np.where(sure, p, low), np.where(sure, p, high))
+
+
+def _level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"an interval needs a level strictly between 0 and 1; got {level!r}.")
+    return level
+
+
+class Fraction(NamedTuple):
+    """Share of positive instances in every bag: mean and standard deviation."""
+
+    mean: Any  # [b]
+    std: Any  # [b]
+
+
+def positive_fraction(mean: Any, var: Any, functions: Any, offsets: Any) -> Fraction:
+    """The share of positives in each bag, from latent moments and functions drawn from q [n, C].
+
+    Its variance is that of the mean probability over functions, which instances share, plus that
+    of the labels given the probabilities. Arguments are mapped already.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import positive_fraction
+    >>> share = positive_fraction(np.zeros(4), np.zeros(4), np.zeros((4, 2)), np.array([0, 4]))
+    >>> share.mean.tolist(), share.std.tolist()  # four tosses of a coin
+    ([0.5], [0.25])
+    """
+    n = segments.lengths(np.asarray(offsets))
+    centre = segments.mean(np.exp(sigmoid_moments(mean, var).log_positive), offsets)
+    p = expit(to_numpy(functions))
+    between = segments.mean(p, offsets).var(axis=1)
+    within = segments.mean((p * (1 - p)).mean(axis=1), offsets) / n
+    return Fraction(centre, np.sqrt(between + within))
+
+
+def bag_folds(y: Any, n_folds: int = 5, random_state: Any = 0) -> Any:
+    """Fold of every bag, stratified by label; as many as the rarer class has bags, at least 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import bag_folds
+    >>> sorted(bag_folds(np.array([0, 0, 0, 1, 1, 1]), n_folds=3).tolist())
+    [0, 0, 1, 1, 2, 2]
+    """
+    y = np.asarray(y)
+    fewest = int(np.bincount(y, minlength=2).min())
+    if fewest < 2:
+        raise ValueError(f"calibration needs at least 2 bags of each class; got {fewest}.")
+    splitter = StratifiedKFold(min(n_folds, fewest), shuffle=True, random_state=random_state)
+    fold = np.empty(len(y), dtype=np.int64)
+    for k, (_, left_out) in enumerate(splitter.split(y, y)):
+        fold[left_out] = k
+    return fold
+
+
+def select_bags(blocks: Iterable[Block], chosen: Any) -> Iterator[Block]:
+    """The chosen bags (a mask over all bags, in order) of each block; blocks left empty go.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import select_bags
+    >>> from bagwise.models.variational.blocks import BagLabels
+    >>> from bagwise.models.variational.updates import make_blocks
+    >>> labels = BagLabels(np.array([0, 2, 3]), np.array([0, 1]), np.full(3, -1))
+    >>> blocks = make_blocks(np.ones((1, 3)), np.ones(3), labels)
+    >>> [block.A[0].shape for block in select_bags(blocks, np.array([True, False]))]
+    [(1, 2)]
+    """
+    start = 0
+    for block in blocks:
+        offsets = to_numpy(block.labels.offsets).astype(np.int64)
+        own = np.asarray(chosen[start : start + len(offsets) - 1])
+        start += len(own)
+        if own.all():
+            yield block
+        elif own.any():
+            yield _selected(block, offsets, np.flatnonzero(own))
+
+
+def _selected(block: Block, offsets: Any, bags: Any) -> Block:
+    rows, new = segments.take(offsets, bags)
+    owner = np.searchsorted(np.cumsum([a.shape[1] for a in block.A]), rows, side="right")
+    starts = np.cumsum([0] + [a.shape[1] for a in block.A])
+    chunks = []
+    for i, chunk in enumerate(block.A):
+        columns = rows[owner == i] - starts[i]
+        if len(columns):
+            chunks.append(_columns(chunk, columns))
+    labels = BagLabels(_place(new, block), block.labels.y[_place(bags, block)], None)
+    known = block.labels.known[_place(rows, block)]
+    return Block(tuple(chunks), block.r[_place(rows, block)], labels._replace(known=known))
+
+
+def _columns(A: Any, columns: Any) -> Any:
+    if not is_torch_array(A):
+        return np.asfortranarray(A[:, columns])
+    import torch
+
+    return A[:, torch.as_tensor(columns, device=A.device)]
+
+
+def _place(x: Any, block: Block) -> Any:
+    """Whole numbers where the block lives."""
+    if not is_torch_array(block.r):
+        return x
+    import torch
+
+    return torch.as_tensor(x, device=block.r.device)
+
+
+def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Any:
+    """Log-odds of the bags under a rule, with the map put in, [b]."""
+    if rule != "joint":
+        p = sigmoid_moments(*latent_map.moments(held_out.mean, held_out.var), n_nodes=_NODES)
+        return bag_log_odds(p.log_odds, held_out.offsets, rule)
+    f = latent_map.functions(held_out)
+    log_none = -segments.sum(np.logaddexp(0.0, f), held_out.offsets)
+    none, some = np.exp(log_none).mean(1), -np.expm1(log_none).mean(1)
+    tiny = np.finfo(np.float64).tiny
+    return np.log(np.maximum(some, tiny)) - np.log(np.maximum(none, tiny))
+
+
+def fit_map(
+    held_out: HeldOut,
+    y: Any,
+    rule: BagRule,
+    known: Any = None,
+    *,
+    random_state: Any = 0,
+) -> LatentMap:
+    """The map under which held-out bags have their labels most likely, shrunk where that is noise.
+
+    Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
+    labels (0 or 1; -1 where unknown) join as bags of one. The slope is then multiplied by
+    ``max(0, 1 - 1 / (2 gain))``, the gain being the rise in log-likelihood that the slope has
+    brought over the base rate: the positive-part estimate of James and Stein, for which
+    ``2 gain`` is the squared ratio of the slope to its error. Scores that say nothing about the
+    labels so give the base rate, and a slope that is sure stays as it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, fit_map
+    >>> rng = np.random.default_rng(0)
+    >>> f = 3 * rng.normal(size=400)  # three times too sure
+    >>> y = (rng.random(400) < 1 / (1 + np.exp(-f / 3))).astype(int)
+    >>> held_out = HeldOut(f, np.zeros(400), np.arange(401))
+    >>> 0.2 < fit_map(held_out, y, "max").slope < 0.45
+    True
+    """
+    y = np.asarray(y, dtype=np.float64)
+    held_out, y, known = _thinned(held_out, y, known, random_state)
+    target = _smoothed(y)
+    rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
+    given = None if known is None else np.asarray(known, dtype=np.float64)[rows]
+    # Bags are decided near their largest values: about these slope and intercept hardly interact.
+    top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
+    centre, spread = float(np.mean(top)), float(np.std(top)) or 1.0
+
+    def about_centre(slope: float, level: float) -> LatentMap:
+        return LatentMap(slope / spread, level - slope / spread * centre)
+
+    def loss(slope: float, level: float) -> float:
+        latent_map = about_centre(slope, level)
+        z = rule_log_odds(held_out, rule, latent_map)
+        value = float(np.sum(np.logaddexp(0.0, z) - target * z))
+        if given is not None and len(rows):
+            own = latent_map.moments(held_out.mean[rows], held_out.var[rows])
+            log_odds = sigmoid_moments(*own, n_nodes=_NODES).log_odds
+            value += float(np.sum(np.logaddexp(0.0, log_odds) - given * log_odds))
+        return value
+
+    def best_level(slope: float) -> Any:
+        return minimize_scalar(
+            lambda level: loss(slope, level), bounds=(-_WIDEST, _WIDEST), method="bounded"
+        )
+
+    flat, start = best_level(0.0), best_level(1.0)
+    # Two numbers, and a loss that is flat far away: a simplex from a sensible start is safe.
+    best = minimize(
+        lambda x: loss(float(np.exp(x[0])), float(x[1])),
+        np.array([0.0, float(start.x)]),
+        method="Nelder-Mead",
+        bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
+        options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
+    )
+    gain = float(flat.fun - best.fun)
+    factor = max(0.0, 1 - 1 / (2 * gain)) if gain > 0 else 0.0
+    slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
+    return about_centre(slope, float(best_level(slope).x))
+
+
+def _smoothed(y: Any) -> Any:
+    """Platt's targets: short of 0 and 1 by what so few bags cannot show."""
+    n_pos, n_neg = y.sum(), (1 - y).sum()
+    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
+
+
+def _thinned(held_out: HeldOut, y: Any, known: Any, random_state: Any) -> tuple[HeldOut, Any, Any]:
+    """At most `_MOST_INSTANCES` instances, of bags chosen at random."""
+    n = int(held_out.offsets[-1])
+    if n <= _MOST_INSTANCES:
+        return held_out, y, known
+    order = np.random.default_rng(random_state).permutation(len(y))
+    sizes = segments.lengths(held_out.offsets)[order]
+    chosen = np.sort(order[: max(2, int(np.searchsorted(np.cumsum(sizes), _MOST_INSTANCES)))])
+    rows, _ = segments.take(held_out.offsets, chosen)
+    return held_out.take(chosen), y[chosen], None if known is None else np.asarray(known)[rows]
+
+
+class ProbabilityMoments(NamedTuple):
+    """Mean and standard deviation of a probability."""
+
+    mean: Any
+    std: Any
+
+
+class InstanceMap(NamedTuple):
+    """What bag labels say about instances, by contrast between positive and negative bags.
+
+    ``own`` maps f to the chance that an instance of a *positive* bag is positive.
+    """
+
+    own: LatentMap
+    positive_rate: float  # of the instances in positive bags, as the contrast has it
+
+    def probabilities(self, mean: Any, var: Any, bag: Any, bag_std: Any) -> ProbabilityMoments:
+        """Mean and standard deviation of p(y = 1), given those of the bag of each instance, [n].
+
+        An instance is positive if its bag is and if it is one of its positives: the product of
+        two probabilities, taken to vary independently. It never exceeds that of the bag.
+        """
+        p = self.own.probabilities(mean, var)
+        own, std = np.exp(p.log_positive), p.std
+        product = bag * own
+        square = (bag**2 + bag_std**2) * (own**2 + std**2)
+        return ProbabilityMoments(product, np.sqrt(np.maximum(square - product**2, 0.0)))
+
+
+def fit_instance_map(
+    held_out: HeldOut, y: Any, bag_map: LatentMap, known: Any = None
+) -> InstanceMap:
+    """Level of the instances' probabilities, from the labels of the bags they lie in.
+
+    With p(z) the chance that an instance with log-odds z is positive and q the chance that a
+    negative one lies in a positive bag, an instance of a negative bag has likelihood
+    ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(slope z +
+    d) and q are identified as soon as some values of z belong to negatives alone; how many
+    positives a bag holds, and whether they come together, does not matter. The slope is the bag
+    map's: bags know it better than the few positives among many instances do. Known instance
+    labels (0 or 1; -1 where unknown) enter as they are. Values must be held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, LatentMap, fit_instance_map
+    >>> rng = np.random.default_rng(1)
+    >>> y = np.repeat([0, 1], 50)
+    >>> truth = np.repeat(y, 20) * (rng.random(2000) < 0.3)  # 30 % in positive bags
+    >>> f = 3 * truth - 1.5 + rng.normal(size=2000)
+    >>> held_out = HeldOut(f, np.zeros(2000), np.arange(0, 2001, 20))
+    >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
+    0.3
+    """
+    z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
+    label = segments.spread(np.asarray(y) == 1, held_out.offsets)
+    share = float(label.mean())
+    known = np.full(len(z), -1) if known is None else np.asarray(known)
+
+    def loss(x: Any) -> float:
+        level, q = x[0], share * expit(x[1])
+        log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
+        in_positive = np.where(known < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
+        in_negative = np.where(known < 0, log_n + np.log1p(-q), 0.0)
+        given = np.where(known == 1, log_p, np.where(known == 0, log_n, 0.0))
+        return -float(np.sum(np.where(label, in_positive, in_negative) + given))
+
+    # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
+    centre = -float(np.quantile(z, 0.9))
+    starts = [np.array([centre, a]) for a in (0.0, 3.0)]
+    search = {
+        "method": "Nelder-Mead",
+        "bounds": [(centre - _WIDEST, centre + _WIDEST), (-8.0, 8.0)],
+        "options": {"xatol": 1e-3, "fatol": 1e-3},
+    }
+    ends = [minimize(loss, start, **search) for start in starts]
+    level, logit = min(ends, key=lambda end: float(end.fun)).x
+    q = share * expit(logit)
+    # Of the instances in positive bags a share q / (1 - q) * (1 - share) / share is negative.
+    rate = 1 - q / (1 - q) * (1 - share) / share
+    own = LatentMap(bag_map.slope, float(level - np.log(q)))
+    return InstanceMap(own, float(np.clip(rate, 0.0, 1.0)))
+
+
+def held_out_values(
+    blocks: Sequence[Block], q: InducingPosterior, joint: bool = False, n_functions: int = 64
+) -> HeldOut:
+    """Latent moments of the bags of some blocks under q, and functions where a rule needs them."""
+    columns: list[list[Any]] = [[], [], [], []]
+    sizes = []
+    for block in blocks:
+        f = moments(block.A, block.r, q)
+        own = [f.mean, f.var]
+        if joint:
+            own += draw_functions(block, q, n_functions)
+        for column, values in zip(columns, own, strict=False):
+            column.append(to_numpy(values))
+        sizes.append(to_numpy(segments.lengths(block.labels.offsets)).astype(np.int64))
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+    mean, var, functions, shrink = (np.concatenate(c) if c else None for c in columns)
+    return HeldOut(mean, var, offsets, functions, shrink)
+
+
+def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
+    """Held-out values of all folds (bags of fold k in ``parts[k]``) in the order of the bags."""
+    order = np.argsort(np.concatenate([np.flatnonzero(folds == k) for k in range(len(parts))]))
+    sizes = np.concatenate([segments.lengths(part.offsets) for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    mean, var, functions, shrink = (
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*(part[:2] + part[3:] for part in parts), strict=True)
+    )
+    return HeldOut(mean, var, offsets, functions, shrink).take(order)
+
+
+def refit_folds(
+    blocks: Sequence[Block],
+    folds: Any,
+    fit: Callable[[list[Block]], InducingPosterior],
+    joint: bool = False,
+) -> HeldOut:
+    """Held-out latent values of every bag, from one fit for each fold without its bags.
+
+    ``fit`` must start afresh: started from the fit to all bags, or from its beliefs, it would
+    know the labels it is meant to do without. It is given no more than the other bags' blocks.
+    """
+    folds = np.asarray(folds)
+    parts = []
+    for k in range(int(folds.max()) + 1):
+        q = fit(list(select_bags(blocks, folds != k)))
+        parts.append(held_out_values(list(select_bags(blocks, folds == k)), q, joint))
+    return joined(parts, folds)

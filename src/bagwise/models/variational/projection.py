@@ -1,0 +1,148 @@
+"""From instances in the user's units to whitened coordinates.
+
+``A = L^{-1} k(Z, X)`` with ``L L^T = k(Z, Z)``: the only code of the family that sees features.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from array_api_compat import is_torch_array
+
+from bagwise.core import inducing as inducing_points
+from bagwise.core import linalg, segments
+from bagwise.core.arrays import Array, Floats, Rows, concatenate, host_rows
+from bagwise.core.gaussians import project
+from bagwise.core.kernels import Kernel
+from bagwise.models.base import TrainingData
+from bagwise.models.drivers import Span
+from bagwise.models.scaling import FeatureScaling
+from bagwise.models.variational.blocks import BagLabels, Block
+
+# Instances whose distances make the median length scale.
+_MEDIAN_ROWS = 1000
+
+
+class Projector(NamedTuple):
+    """Instances in the user's units -> whitened coordinates.
+
+    On a device ``Z``, ``L`` and the scaling are tensors there.
+    """
+
+    kernel: Kernel
+    Z: Array  # [M, D] scaled
+    L: Array  # [M, M]
+    scaling: FeatureScaling
+    dtype: object  # of A; numpy's or torch's
+
+    def __call__(self, X: Rows) -> tuple[Array, Array]:
+        """``A`` [M, n] and ``r`` [n]."""
+        if not is_torch_array(self.Z):
+            return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        import torch
+
+        n = X.shape[0]
+        A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
+        r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
+        # Slabs bound the float64 workspace; only A and r are kept.
+        for start in range(0, n, linalg.SLAB):
+            rows = slice(start, min(start + linalg.SLAB, n))
+            A[:, rows], r[rows] = project(
+                self.kernel, self.scaling(X[rows]), self.Z, self.L, self.dtype
+            )
+        return A, r
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the work is done by torch."""
+        return is_torch_array(self.Z)
+
+    def place(self, labels: BagLabels) -> BagLabels:
+        """Labels where the projections will be."""
+        if not self.on_device:
+            return labels
+        import torch
+
+        return BagLabels(*(torch.as_tensor(np.array(x)).to(self.Z.device) for x in labels))
+
+    def to(self, device: str | None) -> Projector:
+        """The same projector on a torch device, or here for None; the algebra stays in float64."""
+        if device is None:
+            return self
+        import torch
+
+        Z, L, *scaling = (
+            torch.as_tensor(np.array(x), dtype=torch.float64).to(device)
+            for x in (self.Z, self.L, *self.scaling)
+        )
+        dtype = getattr(torch, str(np.dtype(self.dtype)))  # type: ignore[call-overload]
+        return Projector(self.kernel, Z, L, FeatureScaling(*scaling), dtype)
+
+
+def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: str) -> Projector:
+    """A projector onto scaled inducing points ``Z``."""
+    return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
+
+
+class ProjectionChoices(NamedTuple):
+    """What a model says about its projection."""
+
+    kernel: Kernel
+    scaling: FeatureScaling
+    inducing: Literal["kmeans", "subset"] | Floats
+    n_inducing: int
+    dtype: str
+
+
+def choose_projector(
+    data: TrainingData, choices: ProjectionChoices, rng: np.random.RandomState
+) -> Projector:
+    """Inducing points and kernel for training bags, on the host."""
+    X, scaling = data.bags.instances, choices.scaling
+    if isinstance(choices.inducing, str):
+        method, n = choices.inducing, choices.n_inducing
+        Z = inducing_points.choose(X, _positive_side(data), n, method, rng, scaling)
+    else:
+        Z = scaling(choices.inducing)
+    kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))
+    return make_projector(kernel, Z, scaling, choices.dtype)
+
+
+def _positive_side(data: TrainingData) -> Array:
+    """Which instances count as positive where points are chosen class by class, [N]."""
+    # Known labels sort the instances into the two groups better than their bags do.
+    known = data.instance_labels
+    return np.where(known < 0, segments.spread(data.y == 1, data.bags.offsets), known == 1)
+
+
+def sample_rows(
+    X: Rows, scaling: FeatureScaling, kernel: Kernel, rng: np.random.RandomState
+) -> Floats:
+    """Scaled rows for `Kernel.resolve`: as many as a median needs, or none."""
+    rows = np.arange(X.shape[0])
+    if not kernel.needs_distances:
+        rows = rows[:0]
+    elif len(rows) > _MEDIAN_ROWS:
+        rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
+    if len(rows) == 0:
+        return np.empty((0, X.shape[1]))
+    return scaling(host_rows(X, rows))
+
+
+def project_span(
+    X: Rows,
+    labels: BagLabels,
+    span: Span,
+    projector: Projector,
+    first_bag: int = 0,
+    first_row: int = 0,
+) -> Block:
+    """The block of a span, from rows and labels that begin at ``first_bag`` and ``first_row``."""
+    chunks = [projector(X[a - first_row : b - first_row]) for a, b in span.rows]
+    bags = slice(span.first_bag - first_bag, span.last_bag - first_bag)
+    offsets = labels.offsets[bags.start : bags.stop + 1]
+    known = labels.known[span.start - first_row : span.stop - first_row]
+    A, r = zip(*chunks, strict=True)
+    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known))
+    return Block(A, concatenate(r), own)

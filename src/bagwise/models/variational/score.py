@@ -1,0 +1,353 @@
+"""From q(v) to scores: instances, bags by a rule, and bags left out. P(30-36).
+
+`read_block` is the one way from a block to numbers: latent moments of the instances, and the
+log-odds of their bags under a rule. Everything a model predicts is a view of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from array_api_compat import is_torch_array
+from scipy.linalg import eigh
+from scipy.special import logsumexp, ndtri
+
+from bagwise.core import linalg, segments
+from bagwise.core.arrays import Array, Floats, Ints, Rows, to_numpy
+from bagwise.core.finite import all_finite
+from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
+from bagwise.core.rules import bag_log_odds
+from bagwise.models.drivers import Span
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.parts import Part, Sites, rows_of, share_out
+from bagwise.models.variational.projection import Projector, project_span
+from bagwise.models.variational.updates import InducingPosterior, moments
+
+BagRule = Literal["noisy-or", "max", "joint"]
+
+# Joint bag posterior: quasi-random points over the leading directions of a bag's covariance.
+N_SAMPLES = 256
+# The residual noise is small, so that few nodes integrate it out.
+_NOISE_NODES = 9
+# Left-out scores serve calibration; 1e-3 is plenty.
+_LEFT_OUT_NODES = 32
+_ROWS = 1024
+
+
+class BagScores(NamedTuple):
+    """Log-odds and standard deviation of the probability of every bag."""
+
+    log_odds: Floats  # [b]
+    std: Floats  # [b]
+
+
+def bag_scores(p: SigmoidMoments, offsets: Ints, rule: Literal["noisy-or", "max"]) -> BagScores:
+    """Bags from the moments of their instances, independent given q. P(34-36).
+
+    The standard deviation of ``1 - prod sigmoid(-f)`` is closed form for independent f:
+    no sampling is needed.
+    """
+    log_odds = bag_log_odds(p.log_odds, offsets, rule)
+    if rule == "max":
+        return BagScores(log_odds, p.std[segments.argmax(p.log_odds, offsets)])
+    none = segments.sum(p.log_negative, offsets)
+    square = segments.sum(p.log_negative_squared, offsets)
+    return BagScores(log_odds, _std_from_logs(none, square))
+
+
+def _std_from_logs(log_mean: Array, log_square: Array) -> Array:
+    return np.sqrt(np.maximum(np.exp(log_square) - np.exp(2 * log_mean), 0.0))
+
+
+def joint_bag_scores(
+    A: Sequence[Array], r: Array, offsets: Ints, q: InducingPosterior, n_samples: int = N_SAMPLES
+) -> BagScores:
+    """Bags whose instances are correlated through u: ``E_v [1 - prod_n E sigmoid(-f_n | v)]``."""
+    mean = np.concatenate([chunk.T @ q.m.astype(chunk.dtype, copy=False) for chunk in A])
+    V = np.concatenate([linalg.lower_times(q.W.astype(a.dtype, copy=False), a) for a in A], axis=1)
+    bags = []
+    for a, b in itertools.pairwise(offsets):
+        rows = slice(int(a), int(b))
+        bags.append(_joint(mean[rows], _principal(V[:, rows]), r[rows], n_samples))
+    return BagScores(*np.array(bags).T)
+
+
+def _principal(V: Array) -> Array:
+    """``F`` [n, d] with ``F F^T = V^T V``, columns by falling variance, signs fixed."""
+    V = np.asarray(V, dtype=np.float64)
+    if V.shape[1] <= V.shape[0]:
+        values, U = eigh(V.T @ V, check_finite=False)
+        F = U * np.sqrt(np.maximum(values, 0.0))
+    else:
+        _, U = eigh(V @ V.T, check_finite=False)
+        F = V.T @ U
+    F = F[:, ::-1]
+    # The sign of an eigenvector is arbitrary; fix it, so that the order of instances is too.
+    top = F[np.abs(F).argmax(axis=0), np.arange(F.shape[1])]
+    return F * np.where(top < 0, -1.0, 1.0)
+
+
+@lru_cache(maxsize=32)
+def _normal_points(n: int, d: int) -> Array:
+    """Standard normal points [d, n]: a Sobol sequence, shifted off the origin by a fixed amount."""
+    from scipy.stats import qmc
+
+    points = qmc.Sobol(d, scramble=False).random(n)  # [n, d]
+    shift = np.random.default_rng(0).random(d)
+    return ndtri(np.clip((points + shift) % 1.0, 1e-12, 1 - 1e-12)).T
+
+
+def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, float]:
+    """Log-odds and std of ``1 - prod sigmoid(-f)``, f = mean + F z + noise of variance r."""
+    z = _normal_points(n_samples, F.shape[1])
+    log_none, log_square = np.zeros(n_samples), np.zeros(n_samples)
+    for start in range(0, len(mean), _ROWS):
+        rows = slice(start, start + _ROWS)
+        f = mean[rows, None] + F[rows] @ z  # [n, samples]
+        noise = np.broadcast_to(r[rows, None], f.shape)
+        p = sigmoid_moments(f.ravel(), noise.ravel(), n_nodes=_NOISE_NODES)
+        log_none += p.log_negative.reshape(f.shape).sum(0)
+        log_square += p.log_negative_squared.reshape(f.shape).sum(0)
+    log_mean = logsumexp(log_none) - np.log(n_samples)
+    log_mean_square = logsumexp(log_square) - np.log(n_samples)
+    # log(1 - prod) averaged in the log domain too, so that a tiny bag probability keeps its digits.
+    with np.errstate(divide="ignore"):
+        log_some = logsumexp(np.log(-np.expm1(log_none))) - np.log(n_samples)
+    return log_some - log_mean, float(_std_from_logs(log_mean, log_mean_square))
+
+
+class Readout(NamedTuple):
+    """What q(v) says about the bags of a block, before any calibration."""
+
+    bag: Floats  # [b] log-odds by a rule
+    bag_std: Floats  # [b] standard deviation of the bag's probability
+    instance: Floats  # [n] log-odds of the expected probability
+    instance_std: Floats  # [n] standard deviation of the instance's probability
+    latent_mean: Floats  # [n] E f
+    latent_var: Floats  # [n]
+
+
+def read_block(block: Block, q: InducingPosterior, rule: BagRule) -> Readout:
+    """Bags and instances of one block under a rule, on the host."""
+    return read_rules(block, q, (rule,))[0]
+
+
+def read_rules(block: Block, q: InducingPosterior, rules: Sequence[BagRule]) -> list[Readout]:
+    """`read_block` for several rules at once, which share the moments of the instances."""
+    offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
+    f = moments(block.A, block.r, q)
+    p = sigmoid_moments(f.mean, f.var)
+    instances = p.log_odds, p.std, to_numpy(f.mean), to_numpy(f.var)
+    return [Readout(*_read_bags(block, p, offsets, q, rule), *instances) for rule in rules]
+
+
+def _read_bags(
+    block: Block, p: SigmoidMoments, offsets: Ints, q: InducingPosterior, rule: BagRule
+) -> BagScores:
+    if rule != "joint":
+        return bag_scores(p, offsets, rule)
+    bags = joint_bag_scores([_host(a) for a in block.A], to_numpy(block.r), offsets, q)
+    # A bag is at least as positive as each of its instances, also with few samples.
+    return bags._replace(log_odds=np.maximum(bags.log_odds, segments.max(p.log_odds, offsets)))
+
+
+class Scores(NamedTuple):
+    """All that a model says about bags: log-odds, and the probabilities' standard deviations."""
+
+    bag: Floats  # [B]
+    bag_std: Floats  # [B]
+    instance: Floats  # [N]
+    instance_std: Floats  # [N]
+
+
+class Reader(NamedTuple):
+    """A posterior on the projections of one projector, and the rule that reads bags off it."""
+
+    projector: int  # position in the list of projectors
+    q: InducingPosterior
+    rule: BagRule
+
+
+class RowPart(NamedTuple):
+    """Neighbouring bags to predict: their rows, read on demand."""
+
+    X: Rows
+    spans: tuple[Span, ...]
+    offsets: Ints  # of all bags
+
+    @property
+    def start(self) -> int:
+        """Number of the first row in the whole."""
+        return self.spans[0].start
+
+
+def make_row_parts(X: Rows, offsets: Ints, spans: list[Span], n_parts: int) -> list[RowPart]:
+    """Bags to predict, cut into at most ``n_parts`` parts of about as many rows."""
+    return [RowPart(rows_of(X, g), g, offsets) for g in share_out(spans, n_parts)]
+
+
+class NotFiniteError(ValueError):
+    """Rows that were read for the first time hold NaN or infinity."""
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Columns made of the readouts of every bag of a part; picklable, for any driver.
+
+    Rows are read once, whatever the number of projectors and readers.
+    """
+
+    projectors: tuple[Projector, ...]
+    readers: tuple[Reader, ...]
+    finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]  # and the bags' offsets
+    check: bool  # whether the rows have not been looked at for NaN and infinity
+
+    def __call__(self, part: RowPart) -> tuple[Floats, ...]:
+        """One array per column, on the host."""
+        spans = [self._columns(part, span) for span in part.spans]
+        return tuple(np.concatenate(column) for column in zip(*spans, strict=True))
+
+    def _columns(self, part: RowPart, span: Span) -> tuple[Floats, ...]:
+        rows = part.X[span.start - part.start : span.stop - part.start]
+        if self.check and not all_finite(rows):
+            raise NotFiniteError
+        offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
+        n_bags = span.last_bag - span.first_bag
+        unknown = np.full(span.stop - span.start, -1, dtype=np.int8)
+        labels = BagLabels(offsets, np.zeros(n_bags, dtype=int), unknown)
+        readouts: dict[int, Readout] = {}
+        for number, projector in enumerate(self.projectors):
+            block = project_span(rows, labels, span, projector, span.first_bag, span.start)
+            for i, reader in enumerate(self.readers):
+                if reader.projector == number:
+                    readouts[i] = read_block(block, reader.q, reader.rule)
+        return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
+
+
+def on_host(block: Block) -> Block:
+    """The block as NumPy arrays in float64, wherever it lives."""
+    if not is_torch_array(block.A[0]):
+        return block
+    labels = BagLabels(*(x.cpu().numpy() for x in block.labels))
+    return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
+
+
+def _host(A: Array) -> Array:
+    return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
+
+
+class LeftOut(NamedTuple):
+    """Latent moments of every instance when its bag is left out."""
+
+    mean: Array  # [n]
+    var: Array  # [n]
+    factors: dict[int, Array]  # bag -> V [d, n_b], V^T V its covariance without r; joint rule only
+
+
+def leave_bags_out(
+    block: Block, q: InducingPosterior, sites: Sites, joint: bool = False
+) -> LeftOut:
+    """Latent moments of each bag from the q(v) fitted without it, at fixed weights and theta.
+
+    With ``C = A_b^T S A_b``, ``Theta = diag(omega)``: ``m = (I - C Theta)^{-1} (E f - C rho)``,
+    ``V = (I - C Theta)^{-1} C``, solved in the symmetric form ``I - Theta^{1/2} C Theta^{1/2}``.
+    Bags of one size are solved together; bags larger than M in the M-space.
+    """
+    block, sites = on_host(block), Sites(to_numpy(sites.omega), to_numpy(sites.rho))
+    dtype = block.A[0].dtype
+    m, W = q.m.astype(dtype, copy=False), q.W.astype(dtype, copy=False)
+    V = np.concatenate([linalg.lower_times(W, chunk).T for chunk in block.A]).T  # [M, n]
+    mean = np.concatenate([chunk.T @ m for chunk in block.A]).astype(np.float64, copy=False)
+    var = np.empty_like(mean)
+    offsets = np.asarray(block.labels.offsets)
+    sizes, factors = np.diff(offsets), {}
+    for size in np.unique(sizes):
+        chosen = np.flatnonzero(sizes == size)
+        if size > len(V):
+            for b in chosen:
+                rows = slice(int(offsets[b]), int(offsets[b + 1]))
+                mean[rows], factor = _left_out_large(V[:, rows], q, sites, rows)
+                var[rows] = linalg.column_squares(factor)
+                if joint:
+                    factors[int(b)] = factor
+            continue
+        index = offsets[chosen, None] + np.arange(size)  # [g, size]
+        mean[index], C = _left_out_small(V, mean, sites, index)
+        var[index] = np.diagonal(C, axis1=1, axis2=2)
+        if joint:
+            factors.update(zip(chosen.tolist(), map(_square_root, C), strict=True))
+    return LeftOut(mean, np.maximum(var, 0.0) + block.r, factors)
+
+
+def _left_out_small(V: Array, mean: Array, sites: Sites, rows: Array) -> tuple[Array, Array]:
+    Vb = V.T[rows]  # [g, size, M]
+    C = (Vb @ Vb.transpose(0, 2, 1)).astype(np.float64, copy=False)
+    D = np.sqrt(sites.omega[rows])[:, :, None]  # [g, size, 1]
+    G = np.eye(rows.shape[1]) - D * C * D.transpose(0, 2, 1)
+    base = mean[rows][:, :, None] - C @ sites.rho[rows][:, :, None]
+    CD = C * D.transpose(0, 2, 1)
+    solved = np.linalg.solve(G, D * np.concatenate([base, C], axis=2))
+    left = np.concatenate([base, C], axis=2) + CD @ solved
+    return left[:, :, 0], left[:, :, 1:]
+
+
+def _left_out_large(
+    V: Array, q: InducingPosterior, sites: Sites, rows: slice
+) -> tuple[Array, Array]:
+    """In coordinates where S = I: precision ``I - V Theta V^T``, linear part less ``V rho``."""
+    V = np.asfortranarray(V, dtype=np.float64)
+    gram = linalg.weighted_gram(V, sites.omega[rows])
+    inverse = linalg.inverse_factor(np.asfortranarray(np.eye(V.shape[0]) - gram))
+    whole = linalg.solve_upper(q.W.T, q.m)
+    factor = linalg.lower_times(inverse, V)  # [M, n]
+    return factor.T @ (inverse @ (whole - V @ sites.rho[rows])), factor
+
+
+def _square_root(C: Array) -> Array:
+    values, U = eigh((C + C.T) / 2, check_finite=False)
+    return (U * np.sqrt(np.maximum(values, 0.0))).T
+
+
+class LeftOutScores(NamedTuple):
+    """Log-odds of bags, and of their instances, predicted without the bag."""
+
+    bags: Array  # [b]
+    instances: Array  # [n]
+
+
+def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) -> LeftOutScores:
+    """Log-odds predicted without the bag, at fixed weights and theta."""
+    block = on_host(block)
+    left = leave_bags_out(block, q, sites, joint=rule == "joint")
+    offsets = np.asarray(block.labels.offsets)
+    p = sigmoid_moments(left.mean, left.var, n_nodes=_LEFT_OUT_NODES)
+    if rule != "joint":
+        return LeftOutScores(bag_scores(p, offsets, rule).log_odds, p.log_odds)
+    joint = [
+        _joint(left.mean[a:b], _principal(left.factors[i]), block.r[a:b], N_SAMPLES)[0]
+        for i, (a, b) in enumerate(itertools.pairwise(offsets))
+    ]
+    # As in `read_rules`: a bag is at least as positive as each of its instances.
+    return LeftOutScores(np.maximum(joint, segments.max(p.log_odds, offsets)), p.log_odds)
+
+
+@dataclass(frozen=True)
+class LeaveOut:
+    """Left-out scores of the bags of a part, read by a sweep."""
+
+    q: InducingPosterior
+    rule: BagRule
+
+    def __call__(self, part: Part) -> tuple[Part, LeftOutScores]:
+        """The part as it was, and the scores."""
+        assert part.sites is not None  # set by the first pass of every fit
+        scores = [
+            loo_scores(block, self.q, sites, self.rule)
+            for block, sites in zip(part.blocks, part.sites, strict=True)
+        ]
+        return part, LeftOutScores(*(np.concatenate(c) for c in zip(*scores, strict=True)))

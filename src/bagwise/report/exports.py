@@ -1,0 +1,174 @@
+"""What else predictions are good for: fractions per bag, GeoJSON, a sheet of the top pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from bagwise.bags import Bags
+from bagwise.core import segments
+from bagwise.files import new_file, write_geojson
+from bagwise.report.predictions import Predictions
+
+# Rows and columns of the sheet: a page that can be looked at.
+_MAX_BAGS, _PER_BAG = 40, 8
+
+
+class Fraction(NamedTuple):
+    """Share of positive instances of every bag, with an interval."""
+
+    mean: NDArray[np.float64]  # [B]
+    low: NDArray[np.float64]  # [B]
+    high: NDArray[np.float64]  # [B]
+
+
+def positive_fraction(probability: Any, std: Any, offsets: Any, level: float = 0.9) -> Fraction:
+    """Estimated share of positive instances of each bag (in pathology: tumour purity).
+
+    The mean is that of the instances' probabilities. Its variance has two parts: the labels are
+    draws given the probabilities, independent of each other; and the probabilities are uncertain
+    themselves, all in the same direction at worst, so that their mean is as uncertain as their
+    mean standard deviation. A beta distribution with these moments gives the interval.
+
+    Parameters
+    ----------
+    probability, std : arrays of shape (n_instances,)
+        NaN in ``std`` counts as 0.
+    offsets : array of shape (n_bags + 1,)
+    level : float
+        Probability of the interval.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.report import positive_fraction
+    >>> p = np.r_[np.full(100, 0.3), np.full(10, 0.3)]
+    >>> found = positive_fraction(p, np.zeros(110), [0, 100, 110])
+    >>> found.mean.round(2).tolist(), bool(np.diff(found.high - found.low)[0] > 0)
+    ([0.3, 0.3], True)
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1; got {level}.")
+    p, offsets = np.asarray(probability, dtype=np.float64), np.asarray(offsets)
+    sizes = np.diff(offsets)
+    mean = segments.mean(p, offsets)
+    spread = segments.mean(np.nan_to_num(np.asarray(std, dtype=np.float64)), offsets)
+    variance = segments.sum(p * (1 - p), offsets) / sizes**2 + spread**2
+    # No distribution on [0, 1] has a larger variance than mean (1 - mean).
+    most = mean * (1 - mean)
+    sure = most < 1e-12
+    strength = np.where(sure, 1.0, most / np.clip(variance, 1e-12, 0.999 * most + 1e-12) - 1)
+    a, b = np.maximum(mean * strength, 1e-9), np.maximum((1 - mean) * strength, 1e-9)
+    low, high = (np.asarray(beta.ppf(q, a, b)) for q in ((1 - level) / 2, (1 + level) / 2))
+    low, high = np.minimum(low, mean), np.maximum(high, mean)
+    return Fraction(mean, np.where(sure, mean, low), np.where(sure, mean, high))
+
+
+def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
+    """Predictions whose table of bags has ``fraction`` and its 90 % interval.
+
+    Unchanged where the model gives no probabilities of instances.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report import predict_tables, with_fractions
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> list(with_fractions(tables, bags).bags.columns)[-3:]
+    ['fraction', 'fraction_low', 'fraction_high']
+    """
+    table = predictions.instances
+    if table is None or table["probability"].isna().any():
+        return predictions
+    found = positive_fraction(table["probability"], table["std"], bags.offsets)
+    names = ("fraction", "fraction_low", "fraction_high")
+    return predictions._replace(
+        bags=predictions.bags.assign(**dict(zip(names, found, strict=True)))
+    )
+
+
+def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:
+    """Write one GeoJSON file per bag for QuPath; see `bagwise.files.write_geojson`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report import predict_tables, write_geojson_folder
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model = make_model("single-instance").fit(bags, y)
+    >>> grid = np.stack([np.arange(bags.n_instances), np.zeros(bags.n_instances)], axis=1)
+    >>> slides = bags.with_columns(coords=256 * grid)
+    >>> folder = write_geojson_folder(predict_tables(model, slides), slides, tempfile.mkdtemp())
+    >>> len(list(folder.iterdir()))
+    20
+    """
+    table = predictions.instances
+    if table is None or table["probability"].isna().any():
+        raise ValueError("GeoJSON needs probabilities of instances; this model gives none.")
+    write_geojson(
+        folder,
+        bags,
+        table["probability"].to_numpy(),
+        table["std"].to_numpy(),
+        classes=predictions.classes,
+    )
+    return Path(folder)
+
+
+def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
+    """Write one picture with the most probable instances of the most probable bags.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from bagwise.datasets import load_digit_bags
+    >>> from bagwise.models.registry import make_model
+    >>> from bagwise.report import predict_tables, write_sheet
+    >>> data = load_digit_bags(n_bags=20)
+    >>> bags = data.bags.with_columns(images=data.images)
+    >>> tables = predict_tables(make_model("single-instance").fit(bags, data.y), bags)
+    >>> path = write_sheet(tables, bags, pathlib.Path(tempfile.mkdtemp()) / "top.png")
+    >>> path.stat().st_size > 0
+    True
+    """
+    from matplotlib.figure import Figure
+
+    images, table = bags.columns.get("images"), predictions.instances
+    if images is None:
+        raise ValueError("a sheet needs pictures; name their dataset with --images.")
+    if table is None or table["probability"].isna().any():
+        raise ValueError("a sheet needs probabilities of instances; this model gives none.")
+    p, std = table["probability"].to_numpy(), table["std"].to_numpy()
+    chosen = np.argsort(-predictions.bags["probability"].to_numpy(), kind="stable")[:_MAX_BAGS]
+    figure = Figure(figsize=(1.15 * _PER_BAG + 1.6, 1.35 * len(chosen)), layout="constrained")
+    grid = figure.subplots(len(chosen), _PER_BAG, squeeze=False)
+    gray = None if np.asarray(images).ndim == 4 else "gray"
+    for axes, i in zip(grid, chosen, strict=True):
+        rows = np.arange(bags.offsets[i], bags.offsets[i + 1])
+        top = rows[np.argsort(-p[rows], kind="stable")[:_PER_BAG]]
+        for ax in axes:
+            ax.set_axis_off()
+        for ax, row in zip(axes, top, strict=False):
+            image = np.squeeze(np.asarray(images[row]))
+            ax.imshow(image, cmap=gray)
+            doubt = "" if np.isnan(std[row]) else f" ± {std[row]:.2f}"
+            ax.set_title(f"{p[row]:.2f}{doubt}", fontsize=7, pad=2)
+        name = f"{str(bags.ids[i])[:24]}\n{predictions.bags['probability'].iloc[i]:.2f}"
+        # Names are data, never markup for formulas.
+        axes[0].text(
+            -0.15, 0.5, name, transform=axes[0].transAxes, ha="right", va="center", fontsize=7,
+            parse_math=False,
+        )  # fmt: skip
+    with new_file(path) as draft:
+        figure.savefig(draft, format="png", dpi=110)
+    return Path(path)

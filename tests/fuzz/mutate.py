@@ -1,0 +1,263 @@
+"""Valid files made invalid: at random bytes, and by rules that know the format."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pandas as pd
+import torch
+
+from bagwise import persist
+
+EXTREMES = [0, 1, -1, 127, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, -(2**63)]
+WORDS = [
+    "", " ", "nan", "NaN", "None", "inf", "-inf", "1e999", "0x10", "-1", "1.5", "１", "true",
+    "null", "=1+1", "@x", "[/x]", "[bold]", ":smile:", "<script>alert(1)</script>", "a" * 20_000,
+    "\x00",
+    "\u202e", "ü", "\ud7ff", '"', "'", ",", "\n", "\t", "../../x", "/etc/passwd", "%s",
+    "{0}", "9" * 400,
+]  # fmt: skip
+ODD_JSON: list[Any] = [
+    None, True, -1, 0, 2**70, 1e308, "", "x" * 10_000, [], {}, [[]], {"a": None}, [None],
+    "<img src=x>",
+]  # fmt: skip
+
+
+def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flip, overwrite, cut, repeat, insert or shorten."""
+    content = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 4, 16])):
+        n = len(content)
+        at, size = rng.randrange(n + 1), min(n, rng.choice([1, 2, 4, 8, 64, 512]))
+        action = rng.randrange(8)
+        if action == 0 and n:
+            content[at % n] ^= 1 << rng.randrange(8)
+        elif action == 1:
+            content[at : at + size] = rng.choice([b"\x00", b"\xff", b"\x7f"]) * size
+        elif action == 2:
+            del content[at : at + size]
+        elif action == 3:
+            content[at:at] = content[at : at + size] * rng.choice([1, 2, 50])
+        elif action == 4:
+            content[at:at] = rng.randbytes(size)
+        elif action == 5:
+            del content[at:]
+        elif action == 6:
+            value, width = rng.choice(EXTREMES), rng.choice([2, 4, 8])
+            order = rng.choice(["little", "big"])
+            content[at : at + width] = (value % 256**width).to_bytes(width, order)
+        else:
+            content[at : at + size] = rng.randbytes(size)
+    return bytes(content)
+
+
+def spoil_text(data: bytes, rng: random.Random) -> bytes:
+    """Odd words in cells, lost and repeated lines, other separators and encodings."""
+    lines = [line.split(",") for line in data.decode("utf-8").splitlines()]
+    separator, end, encoding = ",", "\n", "utf-8"
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        row = rng.randrange(len(lines))
+        action = rng.randrange(9)
+        if action <= 3 and lines[row]:
+            lines[row][rng.randrange(len(lines[row]))] = rng.choice(WORDS)
+        elif action == 4 and len(lines) > 1:
+            del lines[row]
+        elif action == 5:
+            lines.insert(rng.randrange(len(lines)), list(lines[row]))
+        elif action == 6:
+            separator = rng.choice([";", "\t", " ", "|", ",,"])
+        elif action == 7:
+            encoding = rng.choice(["utf-16", "utf-8-sig", "latin-1", "utf-32"])
+        else:
+            end = rng.choice(["\r\n", "\r", "\n\n", "\x0b"])
+    text = end.join(separator.join(line) for line in lines) + rng.choice(["", end])
+    return text.encode(encoding, "replace")
+
+
+def spoil_json(value: Any, rng: random.Random) -> Any:
+    """The same with one part replaced, removed or nested deep."""
+    if rng.random() < 0.25 or not isinstance(value, (dict, list)) or not value:
+        odd = rng.choice([*ODD_JSON, "deep"])
+        if odd == "deep":
+            for _ in range(rng.choice([50, 900])):
+                odd = [odd]
+        return odd
+    if isinstance(value, dict):
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: spoil_json(value[key], rng)}
+    at = rng.randrange(len(value))
+    return [*value[:at], spoil_json(value[at], rng), *value[at + 1 :]]
+
+
+def spoil_json_text(data: bytes, rng: random.Random) -> bytes:
+    """JSON as above, as text."""
+    return json.dumps(spoil_json(json.loads(data), rng)).encode()
+
+
+def spoil_zip(data: bytes, rng: random.Random) -> bytes:
+    """One member spoiled, the archive itself whole."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    name = rng.choice(sorted(members))
+    if name.endswith(".json"):
+        members[name] = spoil_json_text(members[name], rng)
+    elif name.endswith(".skops"):
+        members[name] = rng.choice([spoil_zip, spoil_bytes])(members[name], rng)
+    else:
+        members[name] = spoil_bytes(members[name], rng)
+    return _zip(members)
+
+
+def spoil_model(data: bytes, rng: random.Random) -> bytes:
+    """A model with an odd description or odd parameters, and checksums that match."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        about, payload = json.loads(archive.read("bagwise.json")), archive.read("model.skops")
+    if rng.random() < 0.5:
+        about = spoil_json(about, rng)
+    else:
+        payload = spoil_zip(payload, rng)
+    if isinstance(about, dict):
+        about["sha256"] = hashlib.sha256(payload).hexdigest()
+        about["description_sha256"] = persist._description_checksum(about)
+    return _zip({"bagwise.json": json.dumps(about).encode(), "model.skops": payload})
+
+
+def _zip(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def odd_array(rng: random.Random) -> Any:
+    """An array of a shape, type or content that features may not have."""
+    shape = rng.choice([(), (0,), (5,), (5, 0), (0, 6), (5, 6), (1, 5, 6), (2, 5, 6), (1,) * 8])
+    kind = rng.choice(
+        ["f2", "f4", "f8", "i1", "u8", "?", "c8", "S3", "U2", "M8[s]", ">f4", "f4,i2"]
+    )
+    array = np.ones(shape, dtype=kind)
+    if array.dtype.kind == "f" and array.size and rng.random() < 0.6:
+        array.flat[rng.randrange(array.size)] = rng.choice([np.nan, np.inf, -np.inf, 1e4, 6e-8])
+    return array
+
+
+def make_h5(data: bytes, rng: random.Random) -> bytes:
+    """An HDF5 file with odd datasets, types, attributes and links."""
+    buffer = io.BytesIO(data)
+    with h5py.File(buffer, "r+") as file:
+        name = rng.choice(["features", "coords", "instance_labels"])
+        if name in file and rng.random() < 0.9:
+            del file[name]
+        action = rng.randrange(9)
+        if name in file:
+            file[name].attrs["patch_size"] = rng.choice([[1, 2], "big", -1, np.nan, b"\xff"])
+        elif action == 0:
+            file[name] = h5py.ExternalLink("/etc/passwd", "/x")
+        elif action == 1:
+            file[name] = h5py.SoftLink(rng.choice(["/nowhere", "/" + name, "features", "."]))
+        elif action == 2:
+            file.create_group(name)
+        elif action == 3:
+            size = rng.choice([10**3, 10**7, 10**11])
+            file.create_dataset(name, (size, 6), "f4", chunks=(100, 6))
+        elif action == 4:
+            file.create_dataset(name, data=["a", "ü", ""], dtype=h5py.string_dtype())
+        elif action == 5:
+            file.create_dataset(name, (3,), dtype=h5py.vlen_dtype(np.float32))
+        elif action == 6:
+            file.create_dataset(name, data=h5py.Empty("f4"))
+        elif action == 7:
+            big = np.zeros((20_000, 6), "f4")
+            file.create_dataset(name, data=big, compression="gzip")
+        else:
+            array = odd_array(rng)
+            file[name] = array.astype("S3") if array.dtype.kind in "UM" else array
+    return buffer.getvalue()
+
+
+def make_npz(data: bytes, rng: random.Random) -> bytes:
+    """A zip of odd arrays."""
+    buffer = io.BytesIO()
+    names = rng.choice([["features"], ["features", "coords"], ["x"], [], ["features/x"]])
+    np.savez_compressed(buffer, **{name: odd_array(rng) for name in names})
+    return buffer.getvalue()
+
+
+def make_pt(data: bytes, rng: random.Random) -> bytes:
+    """A torch file of odd tensors and containers."""
+    x = torch.ones(5, 6)
+    odd = [
+        x, x.to_sparse(), x.bfloat16(), x.half(), x.bool(), x.to(torch.complex64),
+        x.requires_grad_(), x[:, :0], x[0, 0], torch.zeros(1, 1).expand(10**9, 6), x.to(torch.int8),
+        torch.full((5, 6), torch.nan), 3, "text", None, [1, 2], {"a": {"b": 1}},
+        torch.empty(5, 6, device="meta"),
+    ]  # fmt: skip
+    value = rng.choice(odd)
+    content = rng.choice([value, {"features": value}, {"features": x, "coords": value}, [value]])
+    buffer = io.BytesIO()
+    torch.save(content, buffer, _use_new_zipfile_serialization=rng.random() < 0.8)
+    return buffer.getvalue()
+
+
+def make_parquet(data: bytes, rng: random.Random) -> bytes:
+    """A table with odd columns."""
+    frame = pd.read_parquet(io.BytesIO(data))
+    column = rng.choice(sorted(frame.columns))
+    odd: list[Any] = [
+        None,
+        np.nan,
+        "x",
+        True,
+        [1.0, 2.0],
+        {"a": 1},
+        b"\x00",
+        pd.Timestamp(0),
+        2**60,
+    ]
+    value = rng.choice(odd)
+    action = rng.randrange(4)
+    if action == 0:
+        frame = frame.drop(columns=column)
+    elif action == 1:
+        frame = frame.iloc[:0]
+    else:
+        frame[column] = pd.Series([value] * len(frame), dtype=object)
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def make_png(data: bytes, rng: random.Random) -> bytes:
+    """A picture of an odd size or kind."""
+    shape = rng.choice([(1, 1), (1, 3000, 3), (3000, 1), (48, 48, 4), (2, 2, 3), (700, 900, 3)])
+    kind = rng.choice([np.uint8, np.uint16])
+    image = np.full(shape, rng.choice([0, 7, 255]), dtype=kind)
+    suffix = rng.choice(
+        [".png", ".tiff", ".jpg", ".webp"] if kind == np.uint8 else [".png", ".tiff"]
+    )
+    return bytes(cv2.imencode(suffix, image)[1].tobytes())
+
+
+Mutator = Callable[[bytes, random.Random], bytes]
+BY_SUFFIX: dict[str, dict[str, Mutator]] = {
+    "h5": {"bytes": spoil_bytes, "h5": make_h5},
+    "npz": {"bytes": spoil_bytes, "zip": spoil_zip, "npz": make_npz},
+    "pt": {"bytes": spoil_bytes, "zip": spoil_zip, "pt": make_pt},
+    "csv": {"bytes": spoil_bytes, "text": spoil_text},
+    "parquet": {"bytes": spoil_bytes, "parquet": make_parquet},
+    "png": {"bytes": spoil_bytes, "png": make_png},
+    "json": {"bytes": spoil_bytes, "json": spoil_json_text},
+    "bagwise": {"bytes": spoil_bytes, "zip": spoil_zip, "model": spoil_model},
+}

@@ -1,0 +1,109 @@
+"""Diverse density: losses against loops, gradients against differences, EM that never falls."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from bagwise import Bags
+from bagwise.comparators import DDSVM, EMDD, DiverseDensity
+from bagwise.models.comparators.dd_svm import select_prototypes
+from bagwise.models.comparators.diverse_density import (
+    Concept,
+    draw_starts,
+    nearest_loss,
+    noisy_or_loss,
+)
+from bagwise.models.comparators.em_dd import em, most_likely
+from tests.checks import make_problem
+
+
+def problem(seed=0):
+    rng = np.random.default_rng(seed)
+    bags = Bags.from_list([rng.normal(size=(rng.integers(1, 5), 3)) for _ in range(8)])
+    return bags, np.arange(8) % 2, rng.normal(size=6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noisy_or_loss_and_gradient(seed):
+    bags, y, theta = problem(seed)
+    h, s = theta[:3], theta[3:]
+    naive = 0.0
+    for x, label in zip(bags, y, strict=True):
+        none = np.prod([1 - np.exp(-((s * (row - h)) ** 2).sum()) for row in x])
+        naive -= np.log(1 - none if label else none)
+    loss, gradient = noisy_or_loss(theta, bags.instances, bags.offsets, y)
+    assert loss == pytest.approx(naive)
+    numeric = approx_fprime(
+        theta, lambda t: noisy_or_loss(t, bags.instances, bags.offsets, y)[0], 1e-7
+    )
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nearest_loss_and_gradient(seed):
+    bags, y, theta = problem(seed)
+    h, s = theta[:3], theta[3:]
+    naive = 0.0
+    for x, label in zip(bags, y, strict=True):
+        p = max(np.exp(-((s * (row - h)) ** 2).sum()) for row in x)
+        naive -= np.log(p if label else 1 - p)
+    chosen = bags.instances[most_likely(bags, h, s)]
+    loss, gradient = nearest_loss(theta, chosen, y)
+    assert loss == pytest.approx(naive)
+    numeric = approx_fprime(theta, lambda t: nearest_loss(t, chosen, y)[0], 1e-7)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_likelihood_of_em_never_falls(seed):
+    bags, y, _ = make_problem(seed=seed, shift=1.0)
+    concept, losses = em(bags, y, int(bags.offsets[1]), 0.5, 20)
+    assert losses == sorted(losses, reverse=True)
+    chosen = bags.instances[most_likely(bags, concept.point, concept.scales)]
+    theta = np.concatenate([concept.point, concept.scales])
+    assert nearest_loss(theta, chosen, y)[0] == pytest.approx(losses[-1])
+
+
+def test_starts_take_one_row_of_each_positive_bag_first():
+    bags, y, _ = make_problem()
+    rows = draw_starts(bags, y, 12, np.random.RandomState(0))
+    owners = bags.bag_index[rows]
+    assert set(owners) == set(np.flatnonzero(y == 1))
+    assert len(draw_starts(bags, y, 10**6, np.random.RandomState(0))) == (y[bags.bag_index]).sum()
+
+
+@pytest.mark.parametrize("make", [DiverseDensity, lambda: EMDD(random_state=0)])
+def test_the_concept_is_found(make):
+    """Positive bags hold an instance at 3; the concept lands there and the rest does not matter."""
+    bags, y, labels = make_problem(n_bags=60, shift=5.0)
+    model = make().set_params(scale=None, probability=False).fit(bags, y)
+    centre = bags.instances[labels == 1].mean(axis=0)
+    relevant = model.scales_ > 0.1 * model.scales_.max()
+    np.testing.assert_allclose(model.point_[relevant], centre[relevant], atol=1.5)
+
+
+def test_prototypes_are_good_and_distinct():
+    one, two = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    ones = np.ones(2)
+    concepts = [
+        Concept(one, ones, 1.0),
+        Concept(one + 1e-4, ones, 1.1),
+        Concept(two, ones, 2.0),
+        Concept(-one, ones, 9.0),
+    ]
+    kept = select_prototypes(concepts)
+    assert [c.loss for c in kept] == [1.0, 2.0]
+
+
+def test_ddsvm_features_are_smallest_distances():
+    bags, y, _ = make_problem()
+    model = DDSVM(3, random_state=0, scale=None, probability=False).fit(bags, y)
+    Z = model._distances(bags)
+    naive = [
+        [
+            min(np.sqrt((((row - h) * s) ** 2).sum()) for row in x)
+            for h, s in zip(model.points_, model.scales_, strict=True)
+        ]
+        for x in bags
+    ]
+    np.testing.assert_allclose(Z, naive, atol=1e-4)

@@ -1,0 +1,47 @@
+"""The experiment's quick mode, its verdicts, and that a stopped run goes on."""
+
+import json
+
+import numpy as np
+from experiments import comparators as experiment
+
+from bagwise import comparators
+from bagwise.comparators import GICF, CitationKNN
+from bagwise.report.tables import RESULT_COLUMNS
+
+
+def test_quick_run_sets_published_beside_measured(tmp_path, monkeypatch):
+    chosen = {"CitationKNN": CitationKNN(probability=False), "GICF": GICF(probability=False)}
+    monkeypatch.setattr(experiment, "models", lambda data: chosen)
+    table = experiment.run(quick=True, out=tmp_path)
+    assert tuple(table.columns) == RESULT_COLUMNS
+    assert table["model"].tolist() == ["CitationKNN", "GICF"]
+    assert table["published"].iloc[0] == 0.924
+    assert np.isnan(table["published"].iloc[1])
+    assert "two standard errors" in table["note"].iloc[0]
+    assert table["note"].iloc[1] == "no published figure"
+
+    # Without the last three fits the run goes on, and the others are read, not repeated.
+    path = tmp_path / "fits_musk1.jsonl"
+    lines = path.read_text().splitlines()
+    marked = [json.dumps(json.loads(line) | {"fit_seconds": 123.0}) for line in lines[:-3]]
+    path.write_text("\n".join(marked) + "\n")
+    again = experiment.run(quick=True, out=tmp_path)
+    assert again["mean"].tolist() == table["mean"].tolist()
+    seconds = [json.loads(line)["fit_seconds"] for line in path.read_text().splitlines()]
+    assert seconds.count(123.0) == len(lines) - 3
+    assert len(seconds) == len(lines)
+
+
+def test_verdicts():
+    # Of 100 bags at 0.9 the standard error is 0.03.
+    assert experiment.verdict(0.9, 0.91, 100) == "within two standard errors"
+    assert experiment.verdict(0.9, 0.80, 100).startswith("below")
+    assert experiment.verdict(0.6, 0.9, 100) == "better"
+    assert experiment.verdict(np.nan, 0.9, 100) == "no published figure"
+
+
+def test_every_published_figure_has_a_model():
+    assert set(experiment.PUBLISHED) <= set(comparators.__all__)
+    assert set(experiment.models("musk1")) == set(comparators.__all__)
+    assert set(experiment.models("musk2")) == set(experiment.PUBLISHED)

@@ -1,0 +1,300 @@
+"""Calibration: the map of the latent function, its moments and intervals, and fold refits."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import beta
+from sklearn.metrics import log_loss
+
+from bagwise.core import segments
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.latent_map import (
+    HeldOut,
+    LatentMap,
+    bag_folds,
+    beta_interval,
+    fit_instance_map,
+    fit_map,
+    held_out_values,
+    instance_interval,
+    positive_fraction,
+    refit_folds,
+    rule_log_odds,
+    select_bags,
+)
+from bagwise.models.variational.likelihoods import ExactOr
+from bagwise.models.variational.updates import fit_blocks, make_blocks, prior
+
+
+def test_moments_are_those_of_the_mapped_function():
+    rng = np.random.default_rng(0)
+    mean, var = np.array([-2.0, 0.5, 3.0]), np.array([0.1, 4.0, 9.0])
+    latent_map = LatentMap(0.4, -0.7)
+    p = latent_map.probabilities(mean, var)
+    log_odds = 0.4 * mean / np.sqrt(1 + np.pi * var / 8) - 0.7
+    centre = log_odds * np.sqrt(1 + np.pi * 0.16 * var / 8)
+    draws = expit(centre + 0.4 * np.sqrt(var) * rng.normal(size=(200_000, 3)))
+    np.testing.assert_allclose(np.exp(p.log_positive), draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+    np.testing.assert_allclose(np.exp(p.log_positive), expit(log_odds), atol=0.02)
+    low, high = instance_interval(*latent_map.moments(mean, var), 0.9)
+    np.testing.assert_allclose(((draws > low) & (draws < high)).mean(0), 0.9, atol=5e-3)
+
+
+def test_the_identity_changes_nothing_and_a_steep_map_widens_nothing():
+    mean, var = np.array([-2.0, 0.5]), np.array([0.1, 4.0])
+    for found, expected in zip(LatentMap().moments(mean, var), (mean, var), strict=True):
+        np.testing.assert_allclose(found, expected)
+    np.testing.assert_array_equal(LatentMap(3.0, 0.0).moments(mean, var)[1], var)
+
+
+def test_beta_interval_has_the_moments_and_the_level():
+    p, std = np.array([0.2, 0.9, 0.5]), np.array([0.1, 0.05, 0.4])
+    low, high = beta_interval(p, std, 0.8)
+    size = p * (1 - p) / std**2 - 1
+    family = beta(p * size, (1 - p) * size)
+    np.testing.assert_allclose(family.mean(), p)
+    np.testing.assert_allclose(family.std(), std)
+    np.testing.assert_allclose(family.cdf(high) - family.cdf(low), 0.8, rtol=1e-6)
+    np.testing.assert_allclose(family.cdf(low), 0.1, rtol=1e-6)
+    sure = beta_interval(np.array([0.0, 0.3, 1.0]), np.zeros(3), 0.9)
+    np.testing.assert_array_equal(sure.low, [0.0, 0.3, 1.0])
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        beta_interval(p, std, 90)
+
+
+def test_positive_fraction_equals_simulation():
+    rng = np.random.default_rng(0)
+    offsets = np.array([0, 3, 8])
+    shared = rng.normal(size=(1, 4000))
+    functions = np.linspace(-2, 1, 8)[:, None] + 1.5 * shared
+    labels = rng.random((8, 4000)) < expit(functions)
+    share = positive_fraction(np.linspace(-2, 1, 8), np.full(8, 2.25), functions, offsets)
+    simulated = segments.mean(labels.astype(float), offsets)
+    np.testing.assert_allclose(share.mean, simulated.mean(1), atol=0.01)
+    np.testing.assert_allclose(share.std, simulated.std(1), atol=0.01)
+
+
+def simulated(rng, rule, n_bags, slope, intercept):
+    """Latent functions, and labels of bags that a rule makes of them after a known map."""
+    sizes = rng.integers(1, 6, size=n_bags)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    functions = 2 * rng.normal(size=(offsets[-1], 1)) + 0.5 * rng.normal(size=(offsets[-1], 16))
+    mean = functions.mean(1) if rule == "joint" else functions[:, 0]
+    held_out = HeldOut(mean, np.full(offsets[-1], 0.25), offsets, functions, np.ones(len(mean)))
+    z = rule_log_odds(held_out, rule, LatentMap(slope, intercept))
+    return held_out, (rng.random(n_bags) < expit(z)).astype(int)
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy-or", "joint"])
+def test_a_known_map_is_found(rule):
+    held_out, y = simulated(np.random.default_rng(1), rule, 3000, 0.6, -1.5)
+    found = fit_map(held_out, y, rule)
+    assert found.slope == pytest.approx(0.6, abs=0.08)
+    assert found.intercept == pytest.approx(-1.5, abs=0.15)
+
+
+def test_rules_agree_for_bags_of_one_sure_instance():
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(20, 1))
+    held_out = HeldOut(f[:, 0], np.zeros(20), np.arange(21), np.repeat(f, 4, axis=1), np.ones(20))
+    scores = [
+        rule_log_odds(held_out, rule, LatentMap(0.5, 1.0)) for rule in ("max", "noisy-or", "joint")
+    ]
+    np.testing.assert_allclose(scores, [0.5 * f[:, 0] + 1.0] * 3, atol=1e-12)
+
+
+def test_scores_that_say_nothing_give_the_base_rate():
+    losses, means, flat = [], [], 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        f, y = 2 * rng.normal(size=80), np.repeat([0, 1], 40)
+        latent_map = fit_map(HeldOut(f, np.ones(80), np.arange(81)), y, "max")
+        fresh = latent_map.probabilities(2 * rng.normal(size=80), np.ones(80))
+        p = np.exp(fresh.log_positive)
+        losses.append(log_loss(y, p))
+        means.append(p.mean())
+        flat += latent_map.slope < 0.001
+    assert np.mean(losses) <= 0.70
+    assert abs(np.mean(means) - 0.5) < 0.02
+    # A slope that gains less than half a nat is taken for noise; three quarters are, or reversed.
+    assert 28 <= flat <= 39
+
+
+def test_a_sure_slope_is_hardly_shrunk():
+    rng = np.random.default_rng(0)
+    f = 4 * rng.normal(size=300)
+    y = (rng.random(300) < expit(f)).astype(int)
+    assert fit_map(HeldOut(f, np.zeros(300), np.arange(301)), y, "max").slope > 0.8
+
+
+def test_known_instances_move_the_intercept():
+    rng = np.random.default_rng(0)
+    held_out, y = simulated(rng, "max", 200, 1.0, 0.0)
+    known = np.full(len(held_out.mean), -1)
+    known[::2] = 0
+    plain, informed = fit_map(held_out, y, "max"), fit_map(held_out, y, "max", known)
+    assert informed.intercept < plain.intercept - 0.5
+
+
+def test_thinning_keeps_the_map(monkeypatch):
+    from bagwise.models.variational import latent_map as calibration
+
+    rng = np.random.default_rng(3)
+    held_out, y = simulated(rng, "noisy-or", 4000, 0.6, -1.5)
+    monkeypatch.setattr(calibration, "_MOST_INSTANCES", 6000)
+    thinned, fewer, _ = calibration._thinned(held_out, y, None, 0)
+    assert len(thinned.mean) <= 6000 and len(fewer) > 1500
+    assert fit_map(held_out, y, "noisy-or").slope == pytest.approx(0.6, abs=0.1)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(0)
+    sizes = np.array([3, 1, 7, 2, 5, 4])
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    labels = BagLabels(offsets, np.array([0, 1, 0, 1, 1, 0]), np.full(offsets[-1], -1))
+    return rng.normal(size=(4, offsets[-1])), rng.uniform(size=offsets[-1]), labels
+
+
+def test_selected_bags_are_those_of_the_whole(problem):
+    A, r, labels = problem
+    chosen = np.array([True, False, True, True, False, True])
+    rows = np.concatenate([np.arange(*labels.offsets[b : b + 2]) for b in np.flatnonzero(chosen)])
+    for chunk_size in (1, 2, 100):
+        blocks = list(select_bags(make_blocks(A, r, labels, chunk_size), chosen))
+        np.testing.assert_array_equal(np.hstack([a for b in blocks for a in b.A]), A[:, rows])
+        np.testing.assert_array_equal(np.concatenate([b.r for b in blocks]), r[rows])
+        np.testing.assert_array_equal(
+            np.concatenate([b.labels.y for b in blocks]), labels.y[chosen]
+        )
+        sizes = np.concatenate([np.diff(b.labels.offsets) for b in blocks])
+        np.testing.assert_array_equal(sizes, np.diff(labels.offsets)[chosen])
+
+
+def test_selection_on_torch_equals_numpy(problem):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    A, r, labels = problem
+    chosen = np.array([True, False, True, True, False, True])
+    (plain,) = select_bags(make_blocks(A, r, labels), chosen)
+    (block,) = make_blocks(A, r, labels)
+    tensors = block._replace(
+        A=tuple(torch.as_tensor(np.array(a)) for a in block.A),
+        r=torch.as_tensor(r),
+        labels=BagLabels(*(torch.as_tensor(np.array(x)) for x in labels)),
+    )
+    (placed,) = select_bags([tensors], chosen)
+    np.testing.assert_array_equal(placed.A[0].numpy(), plain.A[0])
+    for a, b in zip(placed.labels, plain.labels, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b)
+
+
+def test_folds_are_fitted_without_their_bags(problem):
+    A, r, labels = problem
+    blocks = make_blocks(A, r, labels, chunk_size=2)
+    folds = np.array([0, 0, 1, 1, 2, 2])
+    seen = []
+
+    def fit(own):
+        seen.append(np.concatenate([np.diff(b.labels.offsets) for b in own]))
+        return prior(4)._replace(m=np.full(4, float(len(seen))))
+
+    held_out = refit_folds(blocks, folds, fit, joint=True)
+    sizes = np.diff(labels.offsets)
+    for k in range(3):
+        np.testing.assert_array_equal(seen[k], sizes[folds != k])
+        rows = np.repeat(folds, sizes) == k
+        np.testing.assert_allclose(held_out.mean[rows], (k + 1) * A.sum(0)[rows])
+    np.testing.assert_allclose(held_out.var, (A**2).sum(0) + r)
+    np.testing.assert_array_equal(held_out.offsets, labels.offsets)
+    assert held_out.functions.shape == (22, 64)
+
+
+def test_the_left_out_label_is_not_seen():
+    """Swapping the label of a bag does not move its own held-out values."""
+    rng = np.random.default_rng(0)
+    offsets = np.arange(0, 61, 3)
+    A, r = rng.normal(size=(5, 60)), np.full(60, 0.1)
+    folds = np.arange(20) % 4
+
+    def values(y):
+        def fit(own):
+            pi = np.concatenate([b.labels.of_bag / 2 for b in own])
+            return fit_blocks(own, pi, ExactOr(), max_iter=10).posterior
+
+        blocks = make_blocks(A, r, BagLabels(offsets, y, np.full(60, -1)))
+        return refit_folds(blocks, folds, fit).mean
+
+    y = np.arange(20) // 10
+    swapped = y.copy()
+    swapped[3] = 1 - y[3]
+    moved = values(y) != values(swapped)
+    assert not moved[9:12].any() and moved[:9].any()
+
+
+def test_folds_hold_both_classes():
+    y = np.array([0] * 12 + [1] * 3)
+    folds = bag_folds(y)
+    assert folds.max() == 2 and all(y[folds == k].sum() == 1 for k in range(3))
+    with pytest.raises(ValueError, match="at least 2 bags of each class; got 1"):
+        bag_folds(np.array([0, 0, 0, 1]))
+
+
+def test_held_out_values_of_the_prior(problem):
+    A, r, labels = problem
+    values = held_out_values(make_blocks(A, r, labels), prior(4))
+    np.testing.assert_allclose(values.mean, 0.0)
+    assert values.functions is None
+    with pytest.raises(ValueError, match="joint rule needs functions"):
+        rule_log_odds(values, "joint", LatentMap())
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.5])
+def test_contrast_finds_the_level_of_the_instances(rate, together):
+    """Bags of 20; the positives are spread evenly, or each bag has its own rate."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 100)
+    own = rng.choice([0.2, 1.8], size=200) * rate if together else np.full(200, rate)
+    truth = np.repeat(y * own, 20) > rng.random(4000)
+    f = np.where(truth, 1.5, -1.5) + rng.normal(size=4000)
+    held_out = HeldOut(f, np.zeros(4000), np.arange(0, 4001, 20))
+    # Log-odds of the truth have slope 3; the map is told a little less.
+    found = fit_instance_map(held_out, y, LatentMap(2.8, 0.0))
+    assert found.positive_rate == pytest.approx(truth[2000:].mean(), abs=0.04)
+    bag = np.repeat(y.astype(float), 20)
+    p = found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).mean
+    assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
+    assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
+
+
+def test_known_instances_join_the_contrast():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 10)
+    truth = np.repeat(y, 10) * (np.arange(200) % 5 == 0)
+    f = 2.0 * truth - 1 + rng.normal(size=200)
+    held_out = HeldOut(f, np.zeros(200), np.arange(0, 201, 10))
+    free = fit_instance_map(held_out, y, LatentMap(2.0, 0.0))
+    told = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.where(truth == 1, 1, 0))
+    sure, hidden = (m.own.intercept for m in (told, free))
+    assert sure != hidden
+    negatives = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.zeros(200))
+    assert negatives.own.intercept < min(sure, hidden) - 2
+
+
+def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
+    rng = np.random.default_rng(0)
+    found = fit_instance_map(
+        HeldOut(rng.normal(size=40), np.ones(40), np.arange(0, 41, 4)),
+        np.arange(10) % 2,
+        LatentMap(0.7, 0.1),
+    )
+    mean, var = rng.normal(size=5), rng.uniform(1, 2, size=5)
+    bag, bag_std = np.full(5, 0.6), np.full(5, 0.2)
+    p = found.probabilities(mean, var, bag, bag_std)
+    assert np.all(p.mean < bag)
+    centre, spread = found.own.moments(mean, var)
+    own = expit(centre + np.sqrt(spread) * rng.normal(size=(100_000, 5)))
+    draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
+    np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)

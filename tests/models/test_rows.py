@@ -1,0 +1,225 @@
+"""One list of checks over every registered model and every kind of rows."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+
+import bagwise
+from bagwise import AutoVGPMIL, Execution
+from bagwise.files import LazyRows, read_bags
+from bagwise.models.registry import MODELS, make_model
+from tests.checks import make_problem
+
+torch = pytest.importorskip("torch", reason="the torch extra is missing")
+
+# Small settings: the point is the rows, not the fit.
+QUICK = {
+    "auto": {
+        "n_inducing": 12,
+        "cv": 2,
+        "n_finalists": 2,
+        "max_iter": 5,
+        # By default it projects in float32, which NumPy and torch round differently.
+        "execution": Execution(dtype="float64"),
+    },
+    "vgpmil": {"n_inducing": 12},
+    "lm-vgpmil": {"n_inducing": 12},
+    "g-vgpmil": {"n_inducing": 12},
+    "dpmil": {"n_components": 3, "max_iter": 10},
+}
+KINDS = ("float32", "memmap", "files", "csr", "tensor")
+
+
+@pytest.fixture(scope="module")
+def problem():
+    bags, y, _ = make_problem(n_bags=24)
+    # Numbers that float32 holds exactly: what is compared is the work, not the rounding of input.
+    return bags.map(lambda X: X.astype(np.float32).astype(np.float64)), y
+
+
+def rows_of(kind, bags, folder):
+    X = np.asarray(bags.instances, dtype=np.float64)
+    if kind == "float32":
+        return bags.with_instances(X.astype(np.float32))
+    if kind == "memmap":
+        X.tofile(folder / "rows.bin")
+        return bags.with_instances(np.memmap(folder / "rows.bin", np.float64, "r", shape=X.shape))
+    if kind == "csr":
+        return bags.with_instances(sp.csr_matrix(X))
+    if kind == "tensor":
+        return bags.with_instances(torch.as_tensor(X))
+    files = folder / "bags"
+    files.mkdir()
+    for i, x in enumerate(bags):
+        np.save(files / f"{i:03d}.npy", np.asarray(x))
+    return read_bags(files, lazy=True)
+
+
+def fitted(name, bags, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return make_model(name, **QUICK.get(name, {}), random_state=0).fit(bags, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_rows_gives_the_same_numbers(name, kind, problem, tmp_path):
+    """Fit, predict, instances, save and load; or one line that says what to do."""
+    bags, y = problem
+    model = fitted(name, bags, y)
+    rows = rows_of(kind, bags, tmp_path)
+    # Sparse features are scaled without taking their mean off: another model, told apart below.
+    moved = kind == "csr" and type(model)._accept_sparse
+    tolerance = 1e-4 if kind == "float32" else 1e-8
+    other = fitted(name, rows, y)
+    other = bagwise.load(bagwise.save(other, tmp_path / "model.bagwise"))
+    for method in ("decision_function", "predict_proba", "decision_function_instances"):
+        if not hasattr(model, method):
+            continue
+        here, there = getattr(model, method)(bags), getattr(other, method)(rows)
+        assert isinstance(there, np.ndarray)
+        if not moved:
+            scale = max(1.0, float(np.abs(here).max()))
+            np.testing.assert_allclose(there, here, rtol=0, atol=tolerance * scale, err_msg=method)
+        else:
+            assert np.isfinite(there).all()
+
+
+@pytest.fixture
+def counted(problem, tmp_path, monkeypatch):
+    """Bags on disk, and a list of how many rows each read asked for."""
+    bags, y = problem
+    files = tmp_path / "counted"
+    files.mkdir()
+    for i, x in enumerate(bags):
+        np.save(files / f"{i:03d}.npy", np.asarray(x))
+    reads = []
+    original = LazyRows.__getitem__
+
+    def counting(self, key):
+        rows = original(self, key)
+        reads.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(LazyRows, "__getitem__", counting)
+    return read_bags(files, lazy=True), y, reads
+
+
+@pytest.mark.parametrize("scale", ["feature", "global"])
+def test_rows_on_disk_are_read_few_times(counted, scale):
+    bags, y, reads = counted
+    model = bagwise.VGPMIL(n_inducing=10, scale=scale, random_state=0, execution="serial")
+    model.fit(bags, y)
+    # Once to measure, once to choose the inducing points, once to project.
+    assert sum(reads) <= 3 * bags.n_instances
+    for method in (model.predict_proba, model.predict_proba_instances, model.predict_latent):
+        reads.clear()
+        method(bags)
+        assert sum(reads) == bags.n_instances
+
+
+def test_the_automatic_model_reads_rows_once_per_prediction(counted):
+    bags, y, reads = counted
+    model = AutoVGPMIL(**QUICK["auto"], random_state=0).fit(bags, y)
+    reads.clear()
+    model.score_bags(bags)
+    assert sum(reads) == bags.n_instances
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        Execution(cache="disk"),
+        Execution(cache="none"),
+        Execution(n_jobs=2),
+        Execution(n_jobs=2, cache="disk", chunk_size=16),
+    ],
+    ids=["disk", "none", "threads", "threads-disk"],
+)
+def test_the_automatic_model_is_the_same_however_it_runs(problem, tmp_path, execution):
+    bags, y = problem
+    options = {**QUICK["auto"], "n_finalists": 4, "random_state": 0, "execution": None}
+    chunk = Execution(chunk_size=execution.chunk_size) if execution.chunk_size else None
+    here = AutoVGPMIL(**{**options, "execution": chunk}).fit(bags, y)
+    rows = rows_of("files", bags, tmp_path)
+    there = AutoVGPMIL(**{**options, "execution": execution}).fit(rows, y)
+    np.testing.assert_allclose(here.weights_, there.weights_, atol=1e-8)
+    for a, b in zip(here.score_bags(bags), there.score_bags(rows), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-8)
+
+
+def test_the_automatic_model_goes_on_from_its_checkpoint(problem, tmp_path, monkeypatch):
+    bags, y = problem
+    options = {**QUICK["auto"], "n_finalists": 4, "random_state": 0, "execution": None}
+    whole = AutoVGPMIL(**options).fit(bags, y)
+    path = tmp_path / "search.npz"
+    original, fits = bagwise.VGPMIL.fit_projected, []
+
+    def stopping(self, *arguments):
+        if len(fits) == 1:
+            raise KeyboardInterrupt
+        fits.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(bagwise.VGPMIL, "fit_projected", stopping)
+    stored = {**options, "execution": Execution(checkpoint=path)}
+    with pytest.raises(KeyboardInterrupt):
+        AutoVGPMIL(**stored).fit(bags, y)
+    assert path.exists()
+    monkeypatch.setattr(bagwise.VGPMIL, "fit_projected", original)
+
+    def searching(self, task):
+        raise AssertionError("the search was stored")
+
+    monkeypatch.setattr("bagwise.models.variational.search.HeldOut.__call__", searching)
+    resumed = AutoVGPMIL(**stored).fit(bags, y)
+    assert not path.exists()
+    for a, b in zip(resumed.score_bags(bags), whole.score_bags(bags), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+    path.write_bytes(b"junk")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        AutoVGPMIL(**stored).fit(bags, y)
+
+
+def test_update_takes_labels_that_came_later(problem):
+    bags, y = problem
+    _, _, truth = make_problem(n_bags=24)
+    for make in (
+        lambda: bagwise.VGPMIL(n_inducing=12, random_state=0, likelihood="or"),
+        lambda: AutoVGPMIL(**QUICK["auto"], random_state=0),
+    ):
+        model = make().fit(bags, y)
+        before = model.score_bags(bags).instance.copy()
+        model.update(bags, y, instance_labels=truth)
+        after = model.score_bags(bags).instance
+        assert not np.allclose(before, after)
+        positive = truth == 1
+        assert after[positive].mean() - after[~positive].mean() > (
+            before[positive].mean() - before[~positive].mean()
+        )
+    with pytest.raises(ValueError, match="update must keep the classes"):
+        model.update(bags, np.array(["a", "b"])[y])
+
+
+def test_what_has_no_effect_is_an_error():
+    for settings, message in [
+        ({"cache": "disk", "memory_limit": 10}, "memory_limit has no effect"),
+        ({"driver": "dask", "n_jobs": 2}, "n_jobs has no effect"),
+        ({"checkpoint_every": 2}, "checkpoint_every has no effect"),
+        ({"device": "cuda", "n_jobs": 2}, "threads have no effect"),
+        ({"precision": "tf32", "dtype": "float64"}, "has no effect"),
+        ({"n_jobs": 0}, "n_jobs must be"),
+        ({"chunk_size": 0}, "chunk_size must be"),
+        ({"driver": object()}, "driver must be"),
+        ({"dtype": "float16"}, "dtype must be"),
+        ({"memory_limit": -1}, "memory_limit must be larger than 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Execution(**settings)
+    with pytest.raises(ValueError, match=r"execution\.cache has no effect on DPMIL"):
+        bagwise.DPMIL(execution=Execution(cache="disk")).fit([[[0.0], [1.0]]] * 4, [0, 1, 0, 1])

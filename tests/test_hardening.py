@@ -1,0 +1,505 @@
+"""Crafted files, odd outputs, signals and odd names: refused or survived in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from bagwise import persist
+from bagwise.cli import commands, main
+from bagwise.files import BadFilesError, Problem, new_file, new_folder, read_bags
+from bagwise.files.limits import allow_unpacked, check_unpacked, check_zip
+from bagwise.vision.images import read_image
+from tests.filing import make_folder, write_labels
+from tests.test_persist import edited, rewrite
+
+QUICK = ["--model", "single-instance"]
+
+
+def run(*words):
+    return main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    root = tmp_path_factory.mktemp("trained")
+    folder, labels = make_folder(root)
+    model = root / "m.bagwise"
+    assert run("fit", "--bags", folder, "--labels", labels, *QUICK, "--cv", 3, "--out", model) == 0
+    return folder, labels, model
+
+
+def one_line(capsys, code, *words):
+    """Run a command that must end with ``code`` and say one line on stderr."""
+    capsys.readouterr()
+    assert run(*words) == code
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1, said
+    assert "np.str_" not in said
+    return said
+
+
+# Files that claim more than they hold.
+
+
+def test_the_limit_is_a_multiple_of_the_size_with_a_floor():
+    check_unpacked(256 * 2**20, 10)
+    check_unpacked(20 * 10**9, 10**9)
+    with pytest.raises(ValueError, match=r"claims 269 MB.*--max-unpacked"):
+        check_unpacked(256 * 2**20 + 10**6, 10)
+    with pytest.raises(ValueError, match="claims 20001 MB"):
+        check_unpacked(20 * 10**9 + 10**6, 10**9)
+    with allow_unpacked(10**10):
+        check_unpacked(10**10, 10)
+    with pytest.raises(ValueError, match="claims"):
+        check_unpacked(10**10, 10)
+
+
+def zip_of_zeros(path, name, megabytes):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as f:
+        for _ in range(megabytes):
+            f.write(bytes(2**20))
+
+
+def test_an_npz_bomb(tmp_path):
+    folder = tmp_path / "bags"
+    folder.mkdir()
+    zip_of_zeros(folder / "a.npz", "features.npy", 300)
+    with pytest.raises(BadFilesError, match=r"a\.npz: has 0\.\d MB on disk but claims 315 MB"):
+        read_bags(folder)
+
+
+def test_an_array_in_a_zip_cannot_claim_more_than_its_bytes(tmp_path):
+    header = io.BytesIO()
+    claim = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 1000)}
+    np.lib.format.write_array_header_1_0(header, claim)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("features.npy", header.getvalue() + bytes(800))
+    with pytest.raises(ValueError, match=r"claims the shape \(1000000000, 1000\) but has only"):
+        check_zip(tmp_path / "a.npz", 1000)
+
+
+def test_text_of_characters_that_do_not_exist(tmp_path):
+    names = np.array(["cell"])
+    names.view("u4")[2] = 0x113_7BC
+    np.savez(tmp_path / "a.npz", features=names)
+    with pytest.raises(BadFilesError, match="characters that do not exist"):
+        read_bags(tmp_path)
+
+
+def test_hdf5_that_claims_two_hundred_gigabytes(tmp_path, capsys, trained):
+    folder, labels = make_folder(tmp_path)
+    with h5py.File(folder / "000.h5", "w") as file:
+        file.create_dataset("features", (25 * 10**9, 1), "f8", chunks=(10**6, 1))
+    start = time.perf_counter()
+    words = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m"]
+    said = one_line(capsys, 2, *words)
+    assert "claims 200000 MB of content" in said
+    assert time.perf_counter() - start < 20
+    with h5py.File(folder / "000.h5", "w") as file:
+        file["features"] = np.ones((4, 6))
+        file.create_dataset("coords", (4, 10**10), "f8", chunks=(4, 10**6))
+    assert "claims 320000 MB" in one_line(capsys, 2, *words)
+
+
+def test_a_torch_file_whose_tensor_repeats_one_number(tmp_path):
+    torch = pytest.importorskip("torch", reason="reads .pt files")
+    torch.save(torch.zeros(1, 1).expand(10**8, 1000), tmp_path / "a.pt")
+    with pytest.raises(BadFilesError, match="claims 400000 MB"):
+        read_bags(tmp_path)
+
+
+def test_a_parquet_table_of_one_repeated_value(tmp_path):
+    zeros = np.zeros(2_000_000)
+    frame = pd.DataFrame({f"x{i}": zeros for i in range(20)}, copy=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(BadFilesError, match="claims 320 MB"):
+        read_bags(tmp_path / "t.parquet")
+
+
+def test_a_table_of_endless_columns(tmp_path):
+    (tmp_path / "t.csv").write_text("slide_id" + "," * 200_000 + "\n")
+    with pytest.raises(BadFilesError, match="has 200001 columns"):
+        read_bags(tmp_path / "t.csv")
+
+
+def png_claiming(side):
+    """A valid header of a PNG, whatever follows."""
+    import struct
+    import zlib
+
+    def chunk(kind, body):
+        crc = zlib.crc32(kind + body)
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0)
+    body = zlib.compress(bytes(1000))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    )
+
+
+def test_a_picture_of_too_many_pixels(tmp_path):
+    (tmp_path / "a.png").write_bytes(png_claiming(30_000))
+    with pytest.raises(ValueError, match=r"a\.png' has .* but claims 3600 MB"):
+        read_image(tmp_path / "a.png")
+
+
+def test_a_model_that_unpacks_to_gigabytes(tmp_path, capsys, trained):
+    path = tmp_path / "m.bagwise"
+    zip_of_zeros(path, "model.skops", 300)
+    assert "claims 315 MB" in one_line(capsys, 2, "info", path)
+
+
+def test_a_bomb_inside_the_parameters(tmp_path, trained):
+    path = tmp_path / "m.bagwise"
+    path.write_bytes(trained[2].read_bytes())
+    payload = io.BytesIO(zipfile.ZipFile(path).read("model.skops"))
+    with zipfile.ZipFile(payload, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros.bin", bytes(300 * 2**20))
+    rewrite(path, payload=payload.getvalue())
+    with pytest.raises(ValueError, match=r"claims 31\d MB"):
+        persist.load(path)
+
+
+# HDF5 that points elsewhere on the machine.
+
+
+@pytest.fixture
+def secret(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    with h5py.File(tmp_path / "elsewhere" / "secret.h5", "w") as file:
+        file["features"] = np.full((4, 6), 42.0)
+    (tmp_path / "elsewhere" / "raw.bin").write_bytes(np.full((4, 6), 42.0).tobytes())
+    (tmp_path / "bags").mkdir()
+    return tmp_path / "elsewhere"
+
+
+def link_out(file, secret):
+    file["features"] = h5py.ExternalLink(str(secret / "secret.h5"), "/features")
+
+
+def link_out_by_a_detour(file, secret):
+    file["there"] = h5py.ExternalLink(str(secret / "secret.h5"), "/")
+    file["features"] = h5py.SoftLink("/there/features")
+
+
+def raw_storage(file, secret):
+    where = [(str(secret / "raw.bin"), 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("features", (4, 6), "f8", external=where)
+
+
+def virtual(file, secret):
+    layout = h5py.VirtualLayout((4, 6), "f8")
+    layout[:] = h5py.VirtualSource(str(secret / "secret.h5"), "features", (4, 6))
+    file.create_virtual_dataset("features", layout)
+
+
+def linked_coords(file, secret):
+    file["features"] = np.ones((4, 6))
+    file["coords"] = h5py.ExternalLink(str(secret / "secret.h5"), "/features")
+
+
+def circle(file, secret):
+    file["features"] = h5py.SoftLink("/features")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (link_out, "link out of the file"),
+        (link_out_by_a_detour, "link out of the file"),
+        (raw_storage, "keeps its numbers in another file"),
+        (virtual, "is virtual"),
+        (linked_coords, "'coords' is a link out of the file"),
+        (circle, "leads in circles"),
+    ],
+)
+def test_hdf5_is_not_followed_out_of_its_file(make, says, secret, tmp_path):
+    with h5py.File(tmp_path / "bags" / "a.h5", "w") as file:
+        make(file, secret)
+    with pytest.raises(BadFilesError, match=says):
+        read_bags(tmp_path / "bags")
+
+
+def test_links_inside_a_file_are_followed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["group/deep"] = np.full((4, 6), 3.0)
+        file["group/near"] = h5py.SoftLink("deep")
+        file["features"] = h5py.SoftLink("/group/near")
+    bags = read_bags(tmp_path)
+    np.testing.assert_array_equal(bags.instances, np.full((4, 6), 3.0))
+
+
+def test_a_pipe_among_the_bags_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "a.h5")
+    with pytest.raises(BadFilesError, match="special file"):
+        read_bags(tmp_path)
+
+
+# Outputs that are not plain.
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "device", "pipe"])
+def test_special_outputs_are_refused_even_with_force(kind, tmp_path, capsys, trained):
+    folder, labels, model = trained
+    target = tmp_path / "target"
+    out = Path(os.devnull) if kind == "device" else tmp_path / "out"
+    if kind == "link":
+        target.write_text("precious")
+    if "link" in kind:
+        out.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(out)
+    says = "symbolic link" if "link" in kind else "device or another special file"
+    for words in (
+        ["fit", "--bags", folder, "--labels", labels, *QUICK],
+        ["predict", model, "--bags", folder],
+    ):
+        assert says in one_line(capsys, 2, *words, "--out", out, "--force")
+    with pytest.raises(ValueError, match=says), new_file(out):
+        pass
+    with pytest.raises(ValueError, match=says), new_folder(out):
+        pass
+    assert not target.exists() or target.read_text() == "precious"
+    assert Path(os.devnull).is_char_device()
+
+
+# Descriptions of models.
+
+ODD_DESCRIPTIONS = {
+    "no parameters": lambda about: about.pop("parameters"),
+    "parameters of numbers": lambda about: about.update(parameters={"a": 1}),
+    "steps of numbers": lambda about: about.update(steps=[1, 2]),
+    "training of text": lambda about: about.update(training="much"),
+    "counts of text": lambda about: about["training"].update(n_bags="<b>many</b>"),
+    "classes with markup": lambda about: about["training"].update(classes={"a": "<img src=x>"}),
+    "extra of nothing": lambda about: about.update(extra=None),
+    "remarks of one text": lambda about: about["extra"].update(remarks="beware"),
+    "class names of one": lambda about: about["extra"].update(class_names=["a"]),
+    "an evaluation of other lengths": lambda about: about["extra"]["evaluation"].update(y=[0]),
+    "an evaluation of text": lambda about: about["extra"].update(evaluation="good"),
+    "features of text": lambda about: about.update(n_features="six"),
+    "a version of nothing": lambda about: about.update(bagwise=None),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_DESCRIPTIONS)
+def test_descriptions_are_of_the_right_type(odd, trained, tmp_path, capsys):
+    folder, _, model = trained
+    path = tmp_path / "m.bagwise"
+    path.write_bytes(model.read_bytes())
+    rewrite(path, ODD_DESCRIPTIONS[odd])
+    assert "its description has a wrong" in one_line(capsys, 2, "info", path)
+    words = ["predict", path, "--bags", folder, "--out", tmp_path / "o"]
+    assert str(path) in one_line(capsys, 2, *words)
+    assert not (tmp_path / "o").exists()
+
+
+def test_an_edited_description_does_not_match_its_checksum(trained, tmp_path, capsys):
+    path = tmp_path / "m.bagwise"
+    with zipfile.ZipFile(trained[2]) as old, zipfile.ZipFile(path, "w") as new:
+        about = json.loads(old.read("bagwise.json"))
+        about["training"]["n_bags"] = 7
+        new.writestr("bagwise.json", json.dumps(about))
+        new.writestr("model.skops", old.read("model.skops"))
+    assert "does not match its checksum" in one_line(capsys, 2, "info", path)
+
+
+def test_deep_nesting(trained, tmp_path, capsys):
+    path = tmp_path / "m.bagwise"
+    deep = "[" * 200_000 + "]" * 200_000
+    with zipfile.ZipFile(path, "w") as new:
+        new.writestr("bagwise.json", '{"format": "bagwise-model", "x": ' + deep + "}")
+    assert "not JSON" in one_line(capsys, 2, "info", path)
+    path.write_bytes(trained[2].read_bytes())
+
+    def nest(schema):
+        inner = schema["content"]
+        for _ in range(400):
+            schema["content"] = {**schema, "content": inner}
+            inner = schema["content"]
+
+    payload = zipfile.ZipFile(path).read("model.skops")
+    rewrite(path, payload=edited(payload, nest))
+    folder = trained[0]
+    words = ["predict", path, "--bags", folder, "--out", tmp_path / "o"]
+    assert "cannot be read" in one_line(capsys, 2, *words)
+
+
+# Names and arguments.
+
+
+def test_square_brackets_and_emoji_in_class_names(tmp_path, capsys):
+    folder, labels = make_folder(tmp_path)
+    names = ["[/x] none", "[bold]:smile: np"]
+    write_labels(labels, [(f"{i:03d}", names[i % 2]) for i in range(24)])
+    fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--cv", 2, "--positive", names[1]]
+    assert run(*fit, "--out", tmp_path / "m") == 0
+    assert run("predict", tmp_path / "m", "--bags", folder, "--out", tmp_path / "o") == 0
+    assert f"bags are {names[1]}" in capsys.readouterr().out
+    assert run("info", tmp_path / "m") == 0
+    assert names[0] in capsys.readouterr().out
+
+
+def test_messages_have_the_users_names(tmp_path, capsys):
+    folder, labels = make_folder(tmp_path)
+    write_labels(labels, [(f"{i:03d}", ["normal", "tumor"][i % 2]) for i in range(24)])
+    fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m"]
+    said = one_line(capsys, 2, *fit, "--cv", 13, "--positive", "tumor")
+    assert "class 'normal' has 12" in said
+    patches = tmp_path / "patches.csv"
+    patches.write_text("slide_id,index,label\n001,0,maybe\n")
+    said = one_line(capsys, 2, *fit, "--instance-labels", patches, "--positive", "tumor")
+    assert "has label 'maybe'; instance labels must be one of ['normal', 'tumor']" in said
+
+
+def test_seeds_and_random_states(tmp_path, capsys, trained):
+    folder, labels, _ = trained
+    fit = ["fit", "--bags", folder, "--labels", labels, "--model", "vgpmil", "--seed", 3]
+    fit += ["--set", "random_state=7", "--set", "n_inducing=10"]
+    assert run(*fit, "--out", tmp_path / "m") == 0
+    assert persist.about(tmp_path / "m")["parameters"]["random_state"] == "7"
+    compare = ["compare", "--bags", folder, "--labels", labels, "--models", "single-instance"]
+    assert "--seeds" in one_line(capsys, 2, *compare, "--seeds", 0)
+    assert "--cv" in one_line(capsys, 2, *compare, "--cv", 1)
+    assert "--jobs" in one_line(capsys, 2, *compare, "--jobs", 0)
+
+
+def test_six_hundred_bad_files_are_summarised(tmp_path, capsys):
+    folder = tmp_path / "bags"
+    folder.mkdir()
+    for i in range(600):
+        (folder / f"{i:03d}.npy").write_bytes(b"" if i % 2 else b"nonsense %d" % i)
+    write_labels(tmp_path / "l.csv", [(f"{i:03d}", i % 2) for i in range(600)])
+    words = ["fit", "--bags", folder, "--labels", tmp_path / "l.csv", "--out", tmp_path / "m"]
+    assert run(*words) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert lines[0] == "bagwise: error: 600 problems:"
+    assert len(lines) == 3
+    assert all(line.strip().startswith("300 like this: ") for line in lines[1:])
+    few = BadFilesError([Problem(f"{i}", "is empty") for i in range(20)])
+    assert len(str(few).splitlines()) == 21
+
+
+def test_coco_without_file_names(tmp_path, capsys):
+    content = {"images": [{"id": 1}], "annotations": [], "categories": []}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    words = ["detect", "fit", "--images", tmp_path, "--coco", tmp_path / "c.json"]
+    assert "file_name" in one_line(capsys, 2, *words, "--out", tmp_path / "m")
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    assert "json" in one_line(capsys, 2, *words, "--out", tmp_path / "m")
+
+
+# Errors nobody expected, and signals.
+
+
+def test_an_unexpected_error_is_one_line_with_advice(tmp_path, capsys, trained, monkeypatch):
+    def broken(*_arguments, **_more):
+        raise ZeroDivisionError("no\nluck")
+
+    monkeypatch.setattr(commands, "read_labelled", broken)
+    folder, labels, model = trained
+    words = ["evaluate", model, "--bags", folder, "--labels", labels]
+    said = one_line(capsys, 1, *words)
+    assert said.startswith("bagwise: error: unexpected ZeroDivisionError: no luck")
+    assert "--traceback" in said
+    with pytest.raises(ZeroDivisionError):
+        run(*words, "--traceback")
+
+
+def test_too_little_memory_is_said(tmp_path, capsys, trained, monkeypatch):
+    def hungry(*_arguments, **_more):
+        raise MemoryError
+
+    monkeypatch.setattr(commands, "read_labelled", hungry)
+    folder, labels, model = trained
+    said = one_line(capsys, 2, "evaluate", model, "--bags", folder, "--labels", labels)
+    assert "not enough memory" in said
+
+
+def children(pid):
+    """Processes below one, by id."""
+    found, below = [], [pid]
+    while below:
+        parent = below.pop()
+        task = Path(f"/proc/{parent}/task")
+        if task.exists():
+            for kid in [
+                int(k) for t in task.iterdir() for k in (t / "children").read_text().split()
+            ]:
+                found.append(kid)
+                below.append(kid)
+    return found
+
+
+def wait_until_gone(pids, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for workers in /proc")
+def test_sigterm_removes_drafts_and_workers(tmp_path, trained):
+    folder, _, model = trained
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    code = (
+        "import subprocess, sys, time\n"
+        "from joblib import Parallel, delayed\n"
+        "import bagwise.report.html as html\n"
+        "from bagwise.cli import main\n"
+        "def slow(*_):\n"
+        "    Parallel(n_jobs=2)(delayed(abs)(i) for i in range(4))\n"
+        "    print('writing', flush=True)\n"
+        "    Parallel(n_jobs=2)(delayed(time.sleep)(60) for _ in range(2))\n"
+        "html.render_report = slow\n"
+        "sys.exit(main())"
+    )
+    words = ["predict", model, "--bags", folder, "--out", tmp_path / "o", "--json"]
+    environment = {**os.environ, "TMPDIR": str(scratch), "JOBLIB_TEMP_FOLDER": str(scratch)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout.readline() == "writing\n"
+        workers = children(process.pid)
+        assert workers
+        assert any(p.name.startswith(".o.") for p in tmp_path.iterdir())
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert "stopped; nothing was written" in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["scratch"]
+    assert list(scratch.iterdir()) == []
+    assert wait_until_gone(workers)
+
+
+def test_help_names_the_limit_and_every_exit_code(capsys):
+    with pytest.raises(SystemExit):
+        run("predict", "--help")
+    said = capsys.readouterr().out
+    assert "--max-unpacked" in said
+    assert re.search(r"^  143 ", said, re.M)
+    with pytest.raises(SystemExit) as caught:
+        run("info", "m", "--max-unpacked", "-1")
+    assert caught.value.code == 2
