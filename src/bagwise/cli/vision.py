@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 
 def run_detect_fit(arguments: Namespace) -> int:
@@ -229,8 +229,7 @@ def _image_set(arguments: Namespace) -> Any:
 
 
 def _read_labels(path: Path) -> dict[str, set[str]]:
-    frame = read_frame(path)
-    require_columns(frame, str(path), ["image", "label"])
+    frame = named_columns(read_frame(path), str(path), ["image", "label"])
     labels: dict[str, set[str]] = {}
     for image, label in zip(frame["image"], frame["label"], strict=True):
         labels.setdefault(image, set()).update({label} - {""})

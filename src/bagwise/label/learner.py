@@ -340,7 +340,7 @@ class Learner:
     def _calibrate(self) -> None:
         """A single model's map, fitted as its ``fit`` does; an ensemble keeps its own maps."""
         (member,) = self._members
-        if member.platt is not None:
+        if member.platt is not None and self.y is not None:
             left, offsets = self._left_out[0], self.bags.offsets
             held_out = self.bags.held_out
             member.platt = fit_calibration(left, offsets, self.y, member.rule, held_out)
@@ -471,8 +471,11 @@ def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
     """The Gaussian processes of a model, on the projected bags; equal projections are shared."""
     last = last_step(model)
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
+    models: Sequence[Any]
+    weights: Sequence[float]
+    maps: Sequence[Platt | None]
     if isinstance(last, AutoVGPMIL):
-        models, weights, maps = last.members_, last.weights_, last.maps_
+        models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
         models, weights, maps = [last], [1.0], [last.platt_]
     else:
