@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 from bagwise.vision.detection import Detections, shown
 
 _COLUMNS = ("image", "class", "x", "y", "w", "h", "score", "probability", "std")
@@ -103,8 +103,8 @@ class FoundBoxes(NamedTuple):
 
 def read_table(path: str | Path) -> FoundBoxes:
     """Read what `write_table` wrote, or any table with those columns; ``score`` ranks the boxes."""
-    frame = read_frame(Path(path))
-    require_columns(frame, str(path), [c for c in _COLUMNS if c not in ("probability", "std")])
+    needed = [c for c in _COLUMNS if c not in ("probability", "std")]
+    frame = named_columns(read_frame(Path(path)), str(path), needed)
     numbers = []
     for column in ("x", "y", "w", "h", "score"):
         values = []
