@@ -34,11 +34,12 @@ def run(strategy, n_answers=40):
     for done in range(0, n_answers + 1, 5):
         score = learner.fitted_model().decision_function_instances(held_out)
         curve.append(roc_auc_score(held_out.instance_labels, score))
-        n_questions = min(5, n_answers - done)
-        for row in suggest_for(learner, n_questions, strategy, closed=asked, random_state=rng):
+        if done == n_answers:
+            break
+        for row in suggest_for(learner, 5, strategy, closed=asked, random_state=rng):
             learner.answer([row], [truth[row]])
             asked.append(int(row))
-        if done % 10 == 5 and done < n_answers:
+        if done % 10 == 5:
             learner.learn()
     return learner, curve, asked
 
