@@ -22,7 +22,7 @@ from bagwise.vision.proposals import edge_boxes
 from bagwise.vision.saliency import have_u2netp
 
 TITLE = "Weakly supervised detection in photographs: CorLoc and average precision"
-PAPER = "VGPMIL, section 4.3: detection from image labels, on photographs"
+PAPER = "VGPMIL, section 3.3 (other images)"
 NEEDS = ("detection/animals", "detection/scenes")
 # The settings of the detector were chosen on the training images of "animals" and on "scenes",
 # cross-validated; the test images of "animals" were not looked at before.
