@@ -189,3 +189,14 @@ def test_contributing_docstring_example():
         runner.run(test)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+def test_contributing_lists_where_things_are_registered():
+    """Every place in the table exists, holds names, and what it names can be made."""
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    places = re.findall(r"^\| [\w ]+ \| `([\w.]+):(\w+)` \|$", text, re.MULTILINE)
+    assert len(places) >= 6
+    for module, name in places:
+        registered = getattr(importlib.import_module(module), name)
+        assert len(registered) > 1
+        assert all(isinstance(key, str) for key in registered)
