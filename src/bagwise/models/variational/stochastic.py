@@ -62,7 +62,7 @@ def blend(old: Naturals | None, batch: Statistics, scale: float, step: float, n:
 class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
-    platt_: Any
+    calibration_: Any
 
     def partial_fit(
         self: Any,
@@ -117,7 +117,7 @@ class StochasticFit:
         self.naturals_ = blend(old, batch, scale, size, n)
         new = update_posterior(self.naturals_.precision, self.naturals_.linear)
         self._store_posterior(projector, new)
-        self.instance_proba_, self.n_iter_, self.platt_ = pi, self.naturals_.n_steps, None
+        self.instance_proba_, self.n_iter_, self.calibration_ = pi, self.naturals_.n_steps, None
         return self
 
     def _batch_statistics(
