@@ -221,6 +221,11 @@ class Bags:
         return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
 
     @property
+    def named(self) -> bool:
+        """Whether the bags were given names; positions in some collection are none."""
+        return self._ids is not None and self._ids.dtype == object
+
+    @property
     def columns(self) -> Mapping[str, Any]:
         """Instance-aligned extras that travel with the bags."""
         return self._columns

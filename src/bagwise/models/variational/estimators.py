@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from array_api_compat import is_torch_array
 from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
@@ -17,9 +19,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, check_bags
-from bagwise.core import segments
+from bagwise.core import linalg, segments
 from bagwise.core.arrays import Array, Floats, Ints, to_numpy
 from bagwise.core.finite import all_finite
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
@@ -30,23 +33,26 @@ from bagwise.models.base import (
     TrainingData,
     two_columns,
 )
-from bagwise.models.drivers import Driver, cut
+from bagwise.models.drivers import Driver, RunningSum, cut, total
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
-from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
     LatentMap,
     bag_folds,
+    beta_interval,
     cooled,
     fit_map,
+    instance_interval,
     rule_log_odds,
 )
 from bagwise.models.variational.likelihoods import BagLikelihood, Inherited, make_likelihood
+from bagwise.models.variational.marginal import MarginalStep, has_marginal, refine
 from bagwise.models.variational.monitors import Monitor, Patience, all_of, iteration_bar
-from bagwise.models.variational.parts import Part, make_parts, materialised
+from bagwise.models.variational.parts import Part, Sites, make_parts, materialised
 from bagwise.models.variational.projection import (
     ProjectionChoices,
     Projector,
@@ -63,8 +69,20 @@ from bagwise.models.variational.score import (
     Scores,
     make_row_parts,
 )
+from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
-from bagwise.models.variational.updates import Fit, InducingPosterior, Iteration, fit_parts, iterate
+from bagwise.models.variational.updates import (
+    Fit,
+    FitState,
+    InducingPosterior,
+    Iteration,
+    Statistics,
+    fit_parts,
+    iterate,
+    moments,
+    statistics,
+    update_posterior,
+)
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _N_INDUCING = 100
@@ -75,6 +93,7 @@ _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 _ONE_FOLD = 200_000
 
 Init = Literal["half", "label", "random"]
+Posterior = Literal["factorised", "marginal"]
 Validation = tuple[BagsLike, ArrayLike]
 
 
@@ -102,6 +121,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     learn_kernel: bool
     bag_rule: BagRule
     calibrate: bool
+    posterior: Posterior = "factorised"  # of models without the parameter
     init: Init | ArrayLike
     max_iter: int
     tol: float
@@ -125,6 +145,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         "learn_kernel": ["boolean"],
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
         "calibrate": ["boolean"],
+        "posterior": [StrOptions({"factorised", "marginal"})],
         "init": [StrOptions({"label", "half", "random"}), "array-like"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -180,15 +201,70 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         fresh = problem.start
         if self.learn_kernel:
             problem = self._learn_kernel(problem)
+        self._check_posterior(problem)
+        self._warn_of_instability(problem)
         watch = None if validation is None else self._watch(validation, patience, problem)
         parts, fit = self._train_or_halve(problem, watch)
+        if self._refines:
+            with _settings_of(problem):
+                fit = fit._replace(posterior=self._refined(problem, parts, fit.posterior))
         self._store(problem.projector, fit)
         self._warn_unless_converged()
+        self._check_escape(problem, parts, fit)
         # What stopped a fit early, a callback or validation bags, stops the refits as early.
         max_iter = self.max_iter if fit.converged and watch is None else fit.n_iter
         with _settings_of(problem):
             self._calibrate(problem._replace(start=fresh), parts, max_iter)
         return self
+
+    @property
+    def _refines(self) -> bool:
+        return self.posterior == "marginal"
+
+    def _check_posterior(self, problem: Problem) -> None:
+        if self._refines and not has_marginal(problem.likelihood):
+            raise ValueError(
+                f"posterior='marginal' has no effect with {type(problem.likelihood).__name__}, "
+                "whose hidden labels cannot be summed out; use posterior='factorised'."
+            )
+
+    def _refined(
+        self, problem: Problem, parts: list[Any], q: InducingPosterior
+    ) -> InducingPosterior:
+        """q(v) under the marginal likelihood, from where the updates left it."""
+
+        def statistics(at: InducingPosterior) -> Statistics:
+            sums = RunningSum()
+            problem.driver.sweep(MarginalStep(problem.likelihood, at), parts, sums)
+            return sums.value
+
+        # Another density's mean is not that of a likelihood: only its covariance is refined.
+        return refine(statistics, q, move_mean=isinstance(problem.density, Sech)).posterior
+
+    def _warn_of_instability(self, problem: Problem) -> None:
+        """Say before the fit where a Gamma density has no stable latent function."""
+        density = problem.density
+        if isinstance(density, Gamma):
+            reason = instability(density.alpha, density.beta, _prior_variance(problem.projector))
+            if reason is not None:
+                warnings.warn(f"{type(self).__name__}: {reason}", stacklevel=3)
+
+    def _check_escape(self, problem: Problem, parts: list[Any], fit: Fit) -> None:
+        """Mark a fit whose latent function ran away, and say so."""
+        if not isinstance(problem.density, Gamma):
+            return
+        largest: list[float] = []
+        problem.driver.sweep(_LargestMean(fit.posterior), parts, largest.append)
+        variance = _prior_variance(problem.projector)
+        reason = escape(np.array(largest), variance, float(fit.bound_history[-1]))
+        if reason is not None:
+            self.converged_ = False
+            warnings.warn(
+                f"{type(self).__name__}: {reason} Do not trust this fit; lower beta or the "
+                "kernel's variance, or raise alpha.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _calibrate(self, problem: Problem, parts: list[Any], max_iter: int) -> None:
         """Latent values of held-out bags, and the map fitted to them, where asked for."""
@@ -209,7 +285,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         def fit(kept: list[Any]) -> InducingPosterior:
             objects = problem.likelihood, problem.density
             options = {"max_iter": max_iter, "tol": self.tol, "driver": problem.driver}
-            return iterate(kept, len(problem.projector.Z), *objects, **options)[0].q
+            state, ended = iterate(kept, len(problem.projector.Z), *objects, **options)
+            return self._refined(problem, ended, state.q) if self._refines else state.q
 
         held_out = refit_folds(
             parts,
@@ -281,32 +358,67 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return np.unique(Z, axis=0)
 
     def _learn_kernel(self, problem: Problem) -> Problem:
-        """Short fits and kernel updates in turn, P(29); the beliefs carry over."""
-        from bagwise.models.variational.hyper import learn_kernel
+        """Short fits and kernel updates in turn, P(29); sites and beliefs carry over."""
+        from bagwise.models.variational.hyper import KernelFit, learn
 
-        _, _, projector, pi, likelihood, density, execution, driver = problem
+        projector, density, execution = problem.projector, problem.density, problem.execution
         scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(problem.bags.instances[:])), to_numpy(projector.Z)
         device = execution.torch_device(problem.bags.instances)
-        for _ in range(_KERNEL_ROUNDS):
-            chunk = execution.chunk(projector.on_device)
-            parts = self._parts(problem._replace(projector=projector, start=pi), chunk)
-            fit, _ = fit_parts(
-                parts,
-                len(projector.Z),
-                likelihood,
+        chunk = execution.chunk(projector.on_device)
+
+        def under(kernel: Kernel) -> Projector:
+            return make_projector(kernel, Z, scaling, execution.dtype or self._dtype).to(device)
+
+        def advance(kernel: Kernel, last: KernelFit | None) -> KernelFit:
+            parts = self._unprojected(problem._replace(projector=under(kernel)), chunk)
+            if last is not None:
+                parts = [
+                    part._replace(beliefs=beliefs, sites=sites)
+                    for part, (beliefs, sites) in zip(parts, last.carry, strict=True)
+                ]
+            ready = materialised(parts, self.cache_, problem.driver)
+            state, n_done = None, 0
+            if last is not None:
+                sums = RunningSum()
+                problem.driver.sweep(_site_statistics, ready, sums)
+                q = update_posterior(sums.value.precision, sums.value.linear)
+                state, n_done = FitState(1, q, [], np.inf, False), 1
+            fit, ended = fit_parts(
+                ready,
+                len(Z),
+                problem.likelihood,
                 density,
-                max_iter=_KERNEL_ITERATIONS,
+                max_iter=n_done + _KERNEL_ITERATIONS,
                 tol=self.tol,
-                driver=driver,
+                driver=problem.driver,
+                state=state,
             )
-            old, pi = projector.kernel, fit.pi
-            kernel = learn_kernel(old, X, Z, fit.omega, fit.rho, chunk_size=chunk)
-            projector = make_projector(kernel, Z, scaling, execution.dtype or self._dtype)
-            projector = projector.to(device)
-            if np.abs(kernel.theta - old.theta).max() < _KERNEL_TOL:
-                break
-        return problem._replace(projector=projector, start=pi)
+            carry: list[Any] = []
+            problem.driver.sweep(_read_carry, ended, carry.append)
+            return KernelFit(fit.omega, fit.rho, float(fit.bound_history[-1]), carry)
+
+        normaliser = not isinstance(density, Sech)
+        if normaliser and not isinstance(projector.kernel, RBF):
+            warnings.warn(
+                f"log Z of {type(density).__name__} is known for the RBF kernel alone; this kernel "
+                "is learnt without it.",
+                stacklevel=3,
+            )
+            normaliser = False
+        learnt = learn(
+            projector.kernel,
+            X,
+            Z,
+            advance,
+            n_rounds=_KERNEL_ROUNDS,
+            tol=_KERNEL_TOL,
+            density=density,
+            normaliser=normaliser,
+            chunk_size=chunk,
+        )
+        pi = np.concatenate([b.pi for beliefs, _ in learnt.fit.carry for b in beliefs])
+        return problem._replace(projector=under(learnt.kernel), start=pi)
 
     def _parts(self, problem: Problem, chunk_size: int) -> list[Any]:
         """The bags as parts whose projections are kept as ``cache_`` says."""
@@ -493,11 +605,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return InducingPosterior(self.posterior_mean_, self.posterior_factor_)
 
     def _read(
-        self, bags: BagsLike, finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]
+        self,
+        bags: BagsLike,
+        finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
+        fractions: bool = False,
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
-        reader = Reader(0, self._posterior(), self.bag_rule, self.calibration_)
+        reader = Reader(0, self._posterior(), self.bag_rule, self.calibration_, fractions)
         execution = resolve(self.execution)
         return read_bags(
             checked, (self._fitted_projector("float64"),), (reader,), finish, execution
@@ -532,30 +647,68 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return self.score_bags(bags).instance
 
     def predict_proba(
-        self, bags: BagsLike, return_std: bool = False
-    ) -> Floats | tuple[Floats, Floats]:
-        """Probability of both classes for each bag, and its standard deviation on request.
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Probability of both classes for each bag, and its uncertainty on request.
 
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         return_std : bool
             Also return the standard deviation of the positive probability under q(f), P(36).
+        return_interval : float in (0, 1), optional
+            Also return the central interval that holds the positive probability with this
+            probability: that of the Beta distribution with the same mean and standard deviation.
 
         Returns
         -------
         proba : array of shape (n_bags, 2)
         std : array of shape (n_bags,), if ``return_std``
+        interval : array of shape (n_bags, 2), if ``return_interval``
+            Lower and upper end.
         """
         scores = self.score_bags(bags)
-        return probabilities(scores.bag, scores.bag_std, return_std)
+        return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(
-        self, bags: BagsLike, return_std: bool = False
-    ) -> Floats | tuple[Floats, Floats]:
-        """Probability of both classes for each instance; as `predict_proba`. P(32, 33)."""
-        scores = self.score_bags(bags)
-        return probabilities(scores.instance, scores.instance_std, return_std)
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Probability of both classes for each instance; as `predict_proba`. P(32, 33).
+
+        The ends of an interval are quantiles of sigmoid(f).
+        """
+        if return_interval is None:
+            scores = self.score_bags(bags)
+            return probabilities(scores.instance, scores.instance_std, return_std)
+        latent = (self.calibration_ or LatentMap()).moments(*self.predict_latent(bags))
+        p = sigmoid_moments(*latent)
+        interval = np.stack(instance_interval(*latent, return_interval), axis=1)
+        proba = two_columns(expit(p.log_odds))
+        return (proba, p.std, interval) if return_std else (proba, interval)
+
+    def predict_positive_fraction(
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Expected share of positive instances in each bag, and its uncertainty on request.
+
+        Its mean is the mean probability of the instances. Its spread has two sources: the latent
+        function, which the instances of a bag share, and the labels given the function.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        return_std, return_interval
+            As for `predict_proba`.
+
+        Returns
+        -------
+        fraction : array of shape (n_bags,)
+        std : array of shape (n_bags,), if ``return_std``
+        interval : array of shape (n_bags, 2), if ``return_interval``
+        """
+        check_is_fitted(self)
+        mean, std = self._read(bags, _fractions, fractions=True)
+        return with_uncertainty(mean, mean, std, return_std, return_interval)
 
 
 class VGPMIL(VariationalClassifier):
@@ -580,7 +733,8 @@ class VGPMIL(VariationalClassifier):
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     learn_kernel : bool
-        Maximise the collapsed bound over the kernel's parameters as well, P(29).
+        Maximise the collapsed bound over the kernel's parameters as well, P(29). A step that
+        would lower the full bound is refused; the log Z of densities other than `Sech` counts.
     bag_rule : {"noisy-or", "max", "joint"}
         A bag's probability: 1 - prod(1 - p) over independent instances, the largest p, or
         noisy-or with the instances correlated through u.
@@ -593,6 +747,12 @@ class VGPMIL(VariationalClassifier):
         fit. Where features were learned from the bags' labels, the log-odds are shrunk by a
         factor estimated on the bags held out from that. False gives the papers' uncalibrated
         probabilities.
+    posterior : {"factorised", "marginal"}
+        ``factorised`` is the papers' q(v), which treats every instance as labelled to the extent
+        it is believed in and is far too narrow. ``marginal`` goes on from there with the hidden
+        labels summed out, at the cost of about six more passes with 64 functions each: its
+        spread covers. For densities other than `Sech` only the covariance is refined. An error
+        for likelihoods whose labels cannot be summed out.
     init : {"half", "label", "random"} or array of shape (n_instances,)
         Instance probabilities in positive bags before the first update: 1/2, 1, or
         uniform draws; instances of negative bags start at 0 (``random`` draws for them too, as P
@@ -655,6 +815,7 @@ class VGPMIL(VariationalClassifier):
         learn_kernel: bool = False,
         bag_rule: BagRule = "noisy-or",
         calibrate: bool = True,
+        posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
@@ -671,6 +832,7 @@ class VGPMIL(VariationalClassifier):
         self.learn_kernel = learn_kernel
         self.bag_rule = bag_rule
         self.calibrate = calibrate
+        self.posterior = posterior
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
@@ -688,8 +850,8 @@ class PsiVGPMIL(VariationalClassifier):
     density : density object, optional
         `Sech` (the default: VGPMIL), `Gamma`, or any object with ``theta(c)`` and ``log_psi(c)``;
         see `bagwise.models.variational.Density`.
-    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, init, \
-max_iter, tol, execution, random_state, verbose, callback
+    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, posterior, \
+init, max_iter, tol, execution, random_state, verbose, callback
         As for `VGPMIL`.
 
     Examples
@@ -700,7 +862,7 @@ max_iter, tol, execution, random_state, verbose, callback
     >>> X = np.random.default_rng(0).normal(size=(40, 5, 2))
     >>> y = np.arange(40) % 2
     >>> X[y == 1, 0] += 3
-    >>> PsiVGPMIL(density=Gamma(1.0, 2.5), random_state=0).fit(X, y).score(X, y) > 0.9
+    >>> PsiVGPMIL(density=Gamma(1.0, 1.0), random_state=0).fit(X, y).score(X, y) > 0.9
     True
     """
 
@@ -722,6 +884,7 @@ max_iter, tol, execution, random_state, verbose, callback
         learn_kernel: bool = False,
         bag_rule: BagRule = "noisy-or",
         calibrate: bool = True,
+        posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
@@ -739,6 +902,7 @@ max_iter, tol, execution, random_state, verbose, callback
         self.learn_kernel = learn_kernel
         self.bag_rule = bag_rule
         self.calibrate = calibrate
+        self.posterior = posterior
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
@@ -758,8 +922,8 @@ class GVGPMIL(VariationalClassifier):
     ----------
     alpha, beta : float
         Shape and rate of the Gamma; see `Gamma`.
-    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, init, \
-max_iter, tol, execution, random_state, verbose, callback
+    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, posterior, \
+init, max_iter, tol, execution, random_state, verbose, callback
         As for `VGPMIL`.
 
     Examples
@@ -792,6 +956,7 @@ max_iter, tol, execution, random_state, verbose, callback
         learn_kernel: bool = False,
         bag_rule: BagRule = "noisy-or",
         calibrate: bool = True,
+        posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
         max_iter: int = 200,
         tol: float = 1e-3,
@@ -810,6 +975,7 @@ max_iter, tol, execution, random_state, verbose, callback
         self.learn_kernel = learn_kernel
         self.bag_rule = bag_rule
         self.calibrate = calibrate
+        self.posterior = posterior
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
@@ -858,7 +1024,7 @@ random_state, verbose, callback
         **{
             name: constraint
             for name, constraint in VariationalClassifier._parameter_constraints.items()
-            if name != "likelihood"
+            if name not in ("likelihood", "posterior")
         },
         "C": [_POSITIVE],
         "V": [_POSITIVE],
@@ -957,11 +1123,21 @@ def read_bags(
 
 
 def probabilities(
-    log_odds: Floats, std: Floats, return_std: bool
-) -> Floats | tuple[Floats, Floats]:
-    """Both classes' probabilities, with the standard deviation on request."""
-    proba = two_columns(expit(log_odds))
-    return (proba, std) if return_std else proba
+    log_odds: Floats, std: Floats, return_std: bool, return_interval: float | None = None
+) -> Floats | tuple[Floats, ...]:
+    """Both classes' probabilities, with standard deviation and interval on request."""
+    p = expit(log_odds)
+    return with_uncertainty(two_columns(p), p, std, return_std, return_interval)
+
+
+def with_uncertainty(
+    value: Floats, p: Floats, std: Floats, return_std: bool, return_interval: float | None
+) -> Floats | tuple[Floats, ...]:
+    """A value alone, or with the standard deviation and Beta interval of the share ``p``."""
+    columns = [value, std] if return_std else [value]
+    if return_interval is not None:
+        columns.append(np.stack(beta_interval(p, std, return_interval), axis=1))
+    return tuple(columns) if len(columns) > 1 else value
 
 
 def on_disk(bags: Bags) -> bool:
@@ -977,8 +1153,51 @@ def _latent(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, Floats]
     return readouts[0].latent_mean, readouts[0].latent_var
 
 
+def _fractions(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, ...]:
+    fraction = readouts[0].fraction
+    assert fraction is not None  # the reader asked for it
+    return fraction.mean, fraction.std
+
+
 def _scores(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, ...]:
     return readouts[0][:4]
+
+
+def _read_carry(part: Part) -> tuple[Part, tuple[tuple[Any, ...], tuple[Sites, ...]]]:
+    """What a part believes and the sites of its last update, on the host."""
+    assert part.beliefs is not None and part.sites is not None
+    beliefs = tuple(type(b)(*(to_numpy(x) for x in b)) for b in part.beliefs)
+    return part, (beliefs, tuple(Sites(*(to_numpy(x) for x in s)) for s in part.sites))
+
+
+def _site_statistics(part: Part) -> tuple[Part, Statistics]:
+    """The statistics that the sites a part was given make under its projection."""
+    assert part.sites is not None
+    pairs = zip(part.blocks, part.sites, strict=True)
+    return part, total(statistics(block.A, _placed(sites, block), 0.0) for block, sites in pairs)
+
+
+def _placed(sites: Sites, block: Block) -> Sites:
+    """The sites where the block lives."""
+    if not is_torch_array(block.A[0]):
+        return sites
+    return Sites(*(linalg.like(x, block.A[0]) for x in sites))
+
+
+@dataclass(frozen=True)
+class _LargestMean:
+    """The largest latent mean of a part, either sign."""
+
+    q: InducingPosterior
+
+    def __call__(self, part: Part) -> tuple[Part, float]:
+        means = (moments(block.A, block.r, self.q).mean for block in part.blocks)
+        return part, max(float(abs(mean).max()) for mean in means)
+
+
+def _prior_variance(projector: Projector) -> float:
+    """The largest k(z, z) at the inducing points."""
+    return float(np.max(to_numpy(projector.kernel.diag(projector.Z))))
 
 
 def _settings_of(problem: Problem) -> AbstractContextManager[None]:

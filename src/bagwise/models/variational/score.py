@@ -24,7 +24,13 @@ from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.latent_map import BagRule, LatentMap
+from bagwise.models.variational.latent_map import (
+    BagRule,
+    Fraction,
+    LatentMap,
+    held_out_values,
+    positive_fraction,
+)
 from bagwise.models.variational.parts import Sites, rows_of, share_out
 from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
@@ -137,13 +143,28 @@ class Readout(NamedTuple):
     instance_std: Floats  # [n] standard deviation of the instance's probability
     latent_mean: Floats  # [n] E f, before the map
     latent_var: Floats  # [n]
+    fraction: Fraction | None = None  # of positives in each bag, where asked for
 
 
 def read_block(
-    block: Block, q: InducingPosterior, rule: BagRule, latent_map: LatentMap | None = None
+    block: Block,
+    q: InducingPosterior,
+    rule: BagRule,
+    latent_map: LatentMap | None = None,
+    fractions: bool = False,
 ) -> Readout:
     """Bags and instances of one block under a rule, on the host."""
-    return read_rules(block, q, (rule,), latent_map)[0]
+    readout = read_rules(block, q, (rule,), latent_map)[0]
+    if not fractions:
+        return readout
+    return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
+
+
+def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
+    """Share of positives in each bag of a block, under the mapped function."""
+    f = held_out_values([block], q, joint=True)
+    mapped = latent_map.moments(f.mean, f.var)
+    return positive_fraction(*mapped, latent_map.functions(f), f.offsets)
 
 
 def read_rules(
@@ -195,6 +216,7 @@ class Reader(NamedTuple):
     q: InducingPosterior
     rule: BagRule
     latent_map: LatentMap | None = None
+    fractions: bool = False  # whether to read the share of positives in each bag, too
 
 
 class RowPart(NamedTuple):
