@@ -9,6 +9,7 @@ from scipy.stats import beta
 from sklearn.metrics import log_loss
 
 from bagwise.core import segments
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.models.drivers import Serial
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.latent_map import (
@@ -329,3 +330,15 @@ def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
     draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
     np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+
+
+def test_reading_keeps_the_order_and_meets_the_log_odds():
+    rng = np.random.default_rng(0)
+    mean, var = 4 * rng.normal(size=500), 6 * rng.random(500)
+    before = sigmoid_moments(mean, var).log_odds
+    for slope, intercept in ((0.3, -1.0), (2.0, 1.0)):
+        mapped = LatentMap(slope, intercept).read(mean, var)
+        np.testing.assert_array_equal(np.argsort(mapped.probabilities.log_odds), np.argsort(before))
+        near = np.abs(slope * before + intercept) < 10
+        reached = sigmoid_moments(mapped.mean, mapped.var).log_odds
+        np.testing.assert_allclose(reached[near], (slope * before + intercept)[near], atol=1e-6)

@@ -680,8 +680,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if return_interval is None:
             scores = self.score_bags(bags)
             return probabilities(scores.instance, scores.instance_std, return_std)
-        latent = (self.calibration_ or LatentMap()).moments(*self.predict_latent(bags))
-        p = sigmoid_moments(*latent)
+        latent = self.predict_latent(bags)
+        if self.calibration_ is None:
+            p = sigmoid_moments(*latent)
+        else:
+            mean, var, p = self.calibration_.read(*latent)
+            latent = mean, var
         interval = np.stack(instance_interval(*latent, return_interval), axis=1)
         proba = two_columns(expit(p.log_odds))
         return (proba, p.std, interval) if return_std else (proba, interval)

@@ -81,7 +81,7 @@ def joint_bag_scores(
     mean = np.concatenate([chunk.T @ q.m.astype(chunk.dtype, copy=False) for chunk in A])
     V = np.concatenate([linalg.lower_times(q.W.astype(a.dtype, copy=False), a) for a in A], axis=1)
     if latent_map is not None:
-        mean, _ = latent_map.moments(mean, linalg.column_squares(V) + r)
+        mean = latent_map.read(mean, linalg.column_squares(V) + r).mean
         V, r = latent_map.spread * V, latent_map.spread**2 * r
     bags = []
     for a, b in itertools.pairwise(offsets):
@@ -163,8 +163,8 @@ def read_block(
 def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
     """Share of positives in each bag of a block, under the mapped function."""
     f = held_out_values([block], q, joint=True)
-    mapped = latent_map.moments(f.mean, f.var)
-    return positive_fraction(*mapped, latent_map.functions(f), f.offsets)
+    mapped = latent_map.read(f.mean, f.var)
+    return positive_fraction(mapped.mean, mapped.var, latent_map.functions(f), f.offsets)
 
 
 def read_rules(
@@ -176,8 +176,10 @@ def read_rules(
     """`read_block` for several rules at once, which share the moments of the instances."""
     offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
     f = moments(block.A, block.r, q)
-    mapped = (f.mean, f.var) if latent_map is None else latent_map.moments(f.mean, f.var)
-    p = sigmoid_moments(*mapped)
+    if latent_map is None:
+        p = sigmoid_moments(f.mean, f.var)
+    else:
+        p = latent_map.read(f.mean, f.var).probabilities
     instances = p.log_odds, p.std, to_numpy(f.mean), to_numpy(f.var)
     return [
         Readout(*_read_bags(block, p, offsets, q, rule, latent_map), *instances) for rule in rules
