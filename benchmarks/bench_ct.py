@@ -33,9 +33,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="bagwise-bench-") as place:
         for n in (few, many):
             root = Path(place) / f"scans{n}"
-            truth = make_cq500_folder(
-                root, n_scans=n, n_slices=n_slices, size=size, random_state=0
-            )
+            truth = make_cq500_folder(root, n_scans=n, n_slices=n_slices, size=size, random_state=0)
             model = str(root.with_suffix(".bagwise"))
             data = ["--scans", str(root), "--labels", str(truth.labels)]
             peaks["fit", n] = _peak(["ct", "fit", *data, "--classes", "ICH", "--out", model])

@@ -115,8 +115,8 @@ def test_the_positive_class_can_be_named(tmp_path, capsys):
     folder, labels = make_folder(tmp_path)
     write_labels(labels, [(f"{i:03d}", ["wild", "mutant"][i % 2]) for i in range(24)])
     fit = ["fit", "--bags", folder, "--labels", labels, *QUICK]
-    assert run(*fit, "--out", tmp_path / "a.bagwise") == 0
-    assert "positive class: wild (choose with --positive)" in capsys.readouterr().out
+    assert run(*fit, "--out", tmp_path / "a.bagwise") == 2
+    assert "'mutant' or 'wild'? Pass it as --positive." in capsys.readouterr().err
     assert run(*fit, "--positive", "mutant", "--cv", 3, "--out", tmp_path / "b.bagwise") == 0
     assert (
         run(
@@ -156,7 +156,7 @@ def test_fit_warns_where_held_out_bags_rank_the_wrong_way_round(tmp_path, capsys
     assert "below 0.5" not in capsys.readouterr().err
     chance = np.random.default_rng(11).permutation(24) % 2  # labels that say nothing
     write_labels(labels, [(f"{i:03d}", ["wild", "mutant"][c]) for i, c in enumerate(chance)])
-    assert run(*fit, "--out", tmp_path / "b.bagwise") == 0
+    assert run(*fit, "--positive", "wild", "--out", tmp_path / "b.bagwise") == 0
     said = capsys.readouterr()
     result = json.loads(said.out)
     assert result["metrics"]["auc"] < 0.4

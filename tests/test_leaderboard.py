@@ -203,6 +203,10 @@ def test_command_stops_at_its_deadline_with_two_processes(tmp_path):
     assert pd.read_csv(tmp_path / "fits.csv")["error"].isna().all()
 
 
+def test_published_figures_belong_to_registered_models():
+    assert set(leaderboard.PUBLISHED) <= set(leaderboard.MODELS)
+
+
 def test_bad_names_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'atlantis' is neither a model"):
         leaderboard.chosen_fits(True, models=["atlantis"])

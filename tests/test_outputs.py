@@ -11,7 +11,13 @@ import pytest
 from bagwise import Bags, persist
 from bagwise.cli import main
 from bagwise.report.evaluation import Evaluation
-from bagwise.report.predictions import Predictions, neutralised, patient_table, top_instances
+from bagwise.report.predictions import (
+    Predictions,
+    neutralised,
+    patient_table,
+    predict_tables,
+    top_instances,
+)
 from tests.filing import arrays, make_folder, write_h5, write_labels
 
 QUICK = ["--model", "single-instance"]
@@ -175,6 +181,22 @@ def test_patients_are_stored_as_numbers(trained, tmp_path):
     about = persist.about(tmp_path / "m")
     assert "pat1" not in json.dumps(about)
     assert len(set(about["extra"]["evaluation"]["groups"])) == 8
+
+
+class Broken:
+    """A model whose parameters were damaged."""
+
+    classes_ = np.array([0, 1])
+
+    def predict_proba(self, bags):
+        p = np.full(len(bags), np.nan)
+        return np.column_stack([1 - p, p])
+
+
+def test_probabilities_that_are_none_are_refused():
+    bags = Bags(np.zeros((2, 1)), [0, 1, 2], ids=["a", "b"])
+    with pytest.raises(ValueError, match="a probability of nan for bag 0"):
+        predict_tables(Broken(), bags)
 
 
 # Formulas.

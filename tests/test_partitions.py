@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from bagwise import VGPMIL, Bags, Execution
 from bagwise.datasets import load_musk1
-from bagwise.files import MappedRows, concat_bags, map_rows_of, read_bags, read_plainly
+from bagwise.files import MappedRows, map_rows_of, read_bags, read_plainly
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def virtual(kind, rows, folder):
         Bags(piece if i == 1 else mapped(piece, folder / f"{i}.bin"), [0, len(piece)])
         for i, piece in enumerate(pieces)
     ]
-    return concat_bags(parts).instances
+    return Bags.concat(parts).instances
 
 
 MASK = np.arange(20) % 3 == 0
@@ -89,11 +89,11 @@ def test_only_memory_maps_of_floats_are_read_plainly(rows, tmp_path):
 def test_concat_keeps_names_and_columns(rows):
     a = Bags(rows[:5], [0, 2, 5], ["x", "y"], columns={"coords": np.arange(5)})
     b = Bags(rows[5:], [0, 15], columns={"coords": np.arange(15)})
-    both = concat_bags([a, b])
+    both = Bags.concat([a, b])
     assert both.ids.tolist() == ["x", "y", "0"]
     assert both.columns["coords"].tolist() == [*range(5), *range(15)]
     np.testing.assert_array_equal(both.instances, rows)
-    assert concat_bags([Bags(sp.csr_matrix(rows), [0, 20])] * 2).instances.shape == (40, 3)
+    assert Bags.concat([Bags(sp.csr_matrix(rows), [0, 20])] * 2).instances.shape == (40, 3)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_concat_keeps_names_and_columns(rows):
 )  # fmt: skip
 def test_bad_partitions_are_named(parts, message):
     with pytest.raises(ValueError, match=message):
-        concat_bags(parts)
+        Bags.concat(parts)
 
 
 def test_fit_on_partitions_of_every_kind(tmp_path):
@@ -129,7 +129,7 @@ def test_fit_on_partitions_of_every_kind(tmp_path):
     lazy = read_bags(tmp_path, lazy=True)
     lazy = lazy[[lazy.ids.tolist().index(name.removesuffix(".npy")) for name in order]]
     on_disk = Bags(mapped(np.asarray(third.instances), tmp_path / "t.bin"), third.offsets)
-    joined = concat_bags([first, lazy, on_disk])
+    joined = Bags.concat([first, lazy, on_disk])
     options = {"n_inducing": 20, "random_state": 0, "max_iter": 5, "tol": 0.0}
     a = VGPMIL(**options, execution=Execution(cache="none", driver="serial")).fit(joined, y)
     b = VGPMIL(**options).fit(bags, y)

@@ -34,7 +34,7 @@ _HOME = {
     "save": "bagwise.persist",
     "load": "bagwise.persist",
 }
-_MODULES = ("comparators", "datasets", "evaluate", "kernels", "vision", "deep", "report")
+_MODULES = ("comparators", "datasets", "evaluate", "kernels", "vision", "deep", "report", "label")
 
 __all__ = ["__version__"]
 __all__ += list(_HOME)
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from bagwise import datasets as datasets
     from bagwise import deep as deep
     from bagwise import evaluate as evaluate
+    from bagwise import label as label
     from bagwise import report as report
     from bagwise import vision as vision
     from bagwise.bags import Bags as Bags

@@ -94,9 +94,9 @@ def test_sparse_rows_give_the_same_findings():
 
 def test_duplicates_equal_a_plain_search():
     rng = np.random.default_rng(0)
-    parts = [rng.integers(0, 3, (n, 2)).astype(float) for n in rng.integers(1, 4, 30)]
+    parts = [rng.integers(0, 3, (n, 2)).astype(float) for n in rng.integers(1, 4, 60)]
     bags = Bags.from_list(parts)
-    splits = list(BagFolds(3, (0,)).splits(bags, np.arange(30) % 2))
+    splits = list(BagFolds(3, (0,)).splits(bags, np.arange(60) % 2))
     same = {
         i
         for s in splits
@@ -112,7 +112,7 @@ def test_duplicates_equal_a_plain_search():
         inside = [tuple(row) in rows for i in kept for row in bags[int(i)]]
         shares.append(np.mean(inside))
     copies, instances = folds.duplicates(bags, splits)
-    assert copies.strength == f"{len(same)} of 30 bags have a copy in training"
+    assert copies.strength == f"{len(same)} of 60 bags have a copy in training"
     assert instances.strength.startswith(f"{max(shares):.1%} of the test instances")
 
 

@@ -84,7 +84,7 @@ class Runner:
         self._process = self._context.Process(target=_serve, args=(theirs, self.home), daemon=True)
         self._process.start()
         theirs.close()
-        if not self._pipe.poll(300) or self._pipe.recv() != "ready":
+        if not self._pipe.poll(1800) or self._pipe.recv() != "ready":
             raise RuntimeError("the worker did not start")
 
     def _stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bagwise.label import Journal, Learner, Session, Test
+from bagwise.label import CurveBags, Journal, Learner, Session
 from bagwise.label.session import ConflictError
 
 
@@ -133,7 +133,7 @@ def test_learns_by_itself_after_k_answers(session):
 
 def test_curve_on_bags_apart_has_instance_auc(model, data, tmp_path):
     bags, y, truth = data
-    apart = Test(bags.with_columns(instance_labels=truth), y)
+    apart = CurveBags(bags.with_columns(instance_labels=truth), y)
     with Journal(tmp_path / "labels.csv", model.classes_) as journal:
         session = Session(Learner(model, bags, y), journal, test=apart)
         (point,) = session.state()["curve"]

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn import config_context
+from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.feature_selection import SelectKBest
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline as sk_make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from bagwise import (
+    MISVM,
     BagPipeline,
     Bags,
     BagStatistics,
@@ -156,3 +161,121 @@ def test_a_step_for_rows_says_so_to_lists_and_arrays_too(given):
     bags, y, _ = make_problem()
     with pytest.raises(ValueError, match="InstanceTransformer"):
         make_pipeline(StandardScaler(), SingleInstance(SVC())).fit(given(bags), y)
+
+
+# Frames and scikit-learn: names, missing values, containers, weights.
+
+
+def named_bags(n_bags=30, seed=0):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_bags) % 2
+    X = rng.normal(size=(n_bags * 5, 3))
+    X[::5] += 3 * y[:, None]
+    return Bags(X, np.arange(0, n_bags * 5 + 1, 5), feature_names=["mass", "charge", "size"]), y
+
+
+def test_feature_names_go_through_a_fit():
+    bags, y = named_bags()
+    model = SingleInstance(LogisticRegression()).fit(bags, y)
+    assert model.feature_names_in_.tolist() == ["mass", "charge", "size"]
+    swapped = bags.with_instances(bags.instances, feature_names=["charge", "mass", "size"])
+    with pytest.raises(ValueError, match="feature 0 is called 'charge', but SingleInstance was"):
+        model.predict(swapped)
+    unnamed = bags.with_instances(bags.instances)
+    np.testing.assert_array_equal(model.predict(unnamed), model.predict(bags))
+    assert not hasattr(model.fit(unnamed, y), "feature_names_in_")
+
+
+def test_names_of_a_pipeline_follow_the_steps():
+    bags, y = named_bags()
+    model = make_pipeline(
+        InstanceTransformer(ColumnTransformer([("scale", StandardScaler(), ["size", "mass"])])),
+        BagStatistics(("max",)),
+        LogisticRegression(),
+    ).fit(bags, y)
+    scaled = model[0].transform(bags)
+    assert scaled.feature_names == ("scale__size", "scale__mass")
+    expected = (bags.instances - bags.instances.mean(0)) / bags.instances.std(0)
+    np.testing.assert_allclose(scaled.instances, expected[:, [2, 0]])
+    assert model[1].get_feature_names_out().tolist() == ["max_scale__size", "max_scale__mass"]
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_set_output_names_the_rows_and_leaves_bags(container):
+    library = pytest.importorskip(container)
+    bags, y = named_bags()
+    steps = make_pipeline(InstanceTransformer(StandardScaler()), BagStatistics(("mean", "max")))
+    rows = steps.set_output(transform=container).fit_transform(bags, y)
+    assert isinstance(rows, library.DataFrame)
+    assert list(rows.columns)[:2] == ["mean_mass", "mean_charge"]
+    with config_context(transform_output=container):
+        made = InstanceTransformer(StandardScaler()).fit_transform(bags)
+    assert isinstance(made, Bags)
+    assert isinstance(made.instances, np.ndarray)
+    assert made.feature_names == bags.feature_names
+    with pytest.raises(ValueError, match="'default', 'pandas' or 'polars'"):
+        InstanceTransformer(StandardScaler()).set_output(transform="xml")
+
+
+def test_missing_values_reach_an_imputer_and_nothing_else():
+    bags, y = named_bags()
+    X = bags.instances.copy()
+    X[7, 1] = np.nan
+    holes = bags.with_instances(X, bags.feature_names)
+    model = make_pipeline(
+        InstanceTransformer(SimpleImputer()), SingleInstance(LogisticRegression())
+    )
+    filled = model.fit(holes, y)[0].transform(holes)
+    assert filled.instances[7, 1] == pytest.approx(np.nanmean(X[:, 1]))
+    inner = (
+        sk_make_pipeline(SimpleImputer(), StandardScaler()),
+        ColumnTransformer(
+            [("fill", SimpleImputer(), ["charge"]), ("keep", "passthrough", ["mass"])]
+        ),
+    )
+    for transformer in inner:
+        assert np.isfinite(InstanceTransformer(transformer).fit_transform(holes).instances).all()
+    for transformer in (PCA(2), sk_make_pipeline(PCA(2), StandardScaler())):
+        with pytest.raises(ValueError, match="bag 1 contains NaN in instance 2, feature 1"):
+            InstanceTransformer(transformer).fit(holes)
+    X[7, 1] = np.inf
+    with pytest.raises(ValueError, match="bag 1 contains infinity in instance 2, feature 1"):
+        InstanceTransformer(SimpleImputer()).fit(bags.with_instances(X))
+
+
+def test_bag_weights_are_used_or_refused():
+    bags, y = named_bags()
+    weights = np.where(np.arange(30) < 10, 0.0, 1.0)
+    weighed = SingleInstance(LogisticRegression(tol=1e-10), scale=None).fit(
+        bags, y, sample_weight=weights
+    )
+    without = SingleInstance(LogisticRegression(tol=1e-10), scale=None).fit(bags[10:], y[10:])
+    np.testing.assert_allclose(
+        weighed.decision_function(bags), without.decision_function(bags), rtol=1e-5
+    )
+    steps = make_pipeline(BagStatistics(("max",)), LogisticRegression(tol=1e-10))
+    weighed_rows = steps.fit(bags, y, sample_weight=weights).decision_function(bags)
+    rows = steps.fit(bags[10:], y[10:]).decision_function(bags)
+    np.testing.assert_allclose(weighed_rows, rows, rtol=1e-5)
+    for model in (
+        SingleInstance(KNeighborsClassifier()),
+        make_pipeline(BagStatistics(), KNeighborsClassifier()),
+    ):
+        with pytest.raises(ValueError, match="KNeighborsClassifier cannot weigh bags"):
+            model.fit(bags, y, sample_weight=weights)
+    with pytest.raises(ValueError, match="MISVM cannot weigh bags"):
+        make_pipeline(InstanceTransformer(StandardScaler()), MISVM()).fit(
+            bags, y, sample_weight=weights
+        )
+    with pytest.raises(ValueError, match="bag 3 has -1"):
+        weights[3] = -1
+        SingleInstance(LogisticRegression()).fit(bags, y, sample_weight=weights)
+
+
+def test_fit_warns_of_a_feature_that_is_the_label():
+    bags, y = named_bags()
+    X = bags.instances.copy()
+    X[:, 2] = np.repeat(y, 5)
+    leaking = bags.with_instances(X, bags.feature_names)
+    with pytest.warns(UserWarning, match=r"feature 2 \('size'\) alone determines the label"):
+        SingleInstance(LogisticRegression()).fit(leaking, y)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
+import shutil
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from bagwise import load
 from bagwise.cli.vision_arguments import _PROPOSALS, add_vision, parse_box
 from bagwise.datasets import make_cq500_folder
+from bagwise.vision import read_coco
+from bagwise.vision.exports import read_table
+from bagwise.vision.images import _read_voc_boxes
 from bagwise.vision.proposals import METHODS
 from tests.vision.test_detection import make_scenes
 from tests.vision.test_tracking import moving_target
@@ -68,6 +73,66 @@ def test_detect_fit_and_predict(folder, model, capsys):
     assert "http" not in page.replace("<!doctype html>", "")
     with pytest.raises(ValueError, match="exists already"):
         call("detect", "predict", model, "--images", folder / "all", "--out", out)
+
+
+def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
+    """COCO and VOC files hold the boxes of the table; one bad image is named and left out."""
+    images = tmp_path / "new"
+    shutil.copytree(folder / "all", images)
+    (images / "broken.png").write_bytes(b"nothing")
+    words = ["detect", "predict", model, "--images", images, "--min-probability", 0.5]
+    with pytest.raises(ValueError, match=r"broken\.png"):
+        call(*words, "--out", tmp_path / "none", "--json")
+    assert not (tmp_path / "none").exists()
+    out = tmp_path / "results"
+    assert call(*words, "--skip-bad", "--out", out, "--json") == 0
+    said = capsys.readouterr()
+    assert '"skipped": 1' in said.out
+    assert "broken.png" in said.err
+    table = read_table(out / "detections.csv")
+    coco = read_coco(out / "coco.json", images)
+    assert coco.class_names == ("red",)
+    np.testing.assert_allclose(np.concatenate(coco.boxes), table.boxes, atol=0.01)
+    probable = [float(r["probability"]) >= 0.5 for r in rows_of(out / "detections.csv")]
+    voc = [_read_voc_boxes(path)[0] for path in sorted((out / "voc").glob("*.xml"))]
+    assert len(voc) == 16
+    np.testing.assert_allclose(np.concatenate(voc), table.boxes[probable], atol=0.02)
+    assert len(list((out / "overlays").iterdir())) == 16
+    capsys.readouterr()
+    words = ["detect", "evaluate", out / "detections.csv", "--coco", out / "coco.json"]
+    assert call(*words, "--images", images, "--json") == 0
+    assert '"AP": 1.0' in capsys.readouterr().out  # every box against itself
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_evaluate_names_what_is_wrong(folder, tmp_path):
+    table = tmp_path / "t.csv"
+    header = "image,class,x,y,w,h,score\n"
+    (tmp_path / "boxes.json").write_text(
+        '{"images": [{"id": 1, "file_name": "00.png"}], "categories": [{"id": 1, "name": "red"}],'
+        '"annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [2, 2, 9, 9]}]}'
+    )
+    words = ["detect", "evaluate", table, "--coco", tmp_path / "boxes.json"]
+    words += ["--images", folder / "all"]
+    table.write_text(header + "00.png,red,2,2,nine,9,0.5\n")
+    with pytest.raises(ValueError, match=r"row 2 .* has 'nine' as w"):
+        call(*words)
+    table.write_text(header + "elsewhere.png,red,2,2,9,9,0.5\n")
+    with pytest.raises(ValueError, match="no image of"):
+        call(*words)
+
+
+def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bagwise.vision.saliency._packaged", lambda: None)
+    words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
+    words += ["--features", "hog", "--out", tmp_path / "m.bagwise", "--json"]
+    assert call(*words) == 0
+    assert '"thresholds"' in capsys.readouterr().out
+    assert load(tmp_path / "m.bagwise").photographic
 
 
 def test_labels_must_match_the_images(folder, tmp_path):

@@ -6,8 +6,8 @@ from argparse import Namespace
 
 from rich.table import Table
 
-from bagwise.cli.commands import read_labelled
 from bagwise.cli.console import Printer
+from bagwise.cli.inputs import read_labelled
 
 
 def audit(arguments: Namespace) -> int:
@@ -27,7 +27,7 @@ def audit(arguments: Namespace) -> int:
             estimator=model,
             splitter=protocol,
             groups=data.patients,
-            feature_names=data.feature_names,
+            feature_names=data.bags.feature_names,
             n_permutations=arguments.permutations,
         )
     if made.findings:

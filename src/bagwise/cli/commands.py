@@ -6,7 +6,7 @@ import ast
 import time
 from argparse import Namespace
 from collections import Counter
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from bagwise.cli.console import Printer
-from bagwise.files import (
-    BadFilesError,
-    Names,
-    Problem,
-    Training,
-    check_output,
-    new_file,
-    new_folder,
-    read_training,
-    scan_bags,
+from bagwise.cli.inputs import (
+    mixed_patients,
+    patients_of_all,
+    positive_last,
+    read_labelled,
+    read_truth,
+    read_unlabelled,
 )
-from bagwise.files.problems import list_problems
+from bagwise.files import Training, check_output, new_file, new_folder
 
 
 def fit(arguments: Namespace) -> int:
@@ -45,11 +42,11 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
     known = _known_labels(arguments, data)
-    data, names = _positive_last(data, arguments.positive, printer)
+    data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
     with printer.working("looking at the data"):
-        remarks = data_warnings(data.bags, data.y)
+        remarks = data_warnings(data.bags, data.y) + mixed_patients(data)
     for remark in remarks:
         printer.warn(remark)
     evaluation = _cross_validated(model, data, known, arguments, printer)
@@ -71,7 +68,7 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         out,
         bags=data.bags,
         y=_named(data.y, names),
-        feature_names=data.feature_names,
+        feature_names=data.bags.feature_names,
         extra=extra,
     )
     printer.say(
@@ -135,7 +132,7 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
-    from bagwise.report.exports import with_fractions
+    from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables, top_instances, write_predictions
 
@@ -144,28 +141,18 @@ def predict(arguments: Namespace) -> int:
         raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
     if arguments.top < 0:
         raise ValueError(f"--top must be at least 0; got {arguments.top}.")
-    ours = (
-        "bags.csv",
-        "patients.csv",
-        "top_instances.csv",
-        "instances.parquet",
-        "report.html",
-        "geojson",
-        "top_instances.png",
-    )
-    out = check_output(arguments.out, arguments.force, ours)
+    out = check_output(arguments.out, arguments.force, WRITTEN)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     stored = about["extra"].get("evaluation")
     before = Evaluation.from_json(stored) if stored else None
     threshold = _threshold(arguments, before)
-    truth = patients = here = None
-    if arguments.labels is None:
-        bags, skipped = _read_unlabelled(arguments, printer)
-    else:
-        data = read_labelled(arguments, printer, two_classes=False)
-        bags, skipped, truth, patients = data.bags, data.skipped, data.y, data.patients
+    bags, skipped = read_unlabelled(arguments, printer)
+    truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
+    patients = here = None
     if arguments.patients is not None:
         patients = _read_patients(arguments, bags)
+    elif truth is not None:
+        patients = patients_of_all(truth, bags, printer)
     _check_features(bags, about, arguments)
     seen = _count_seen(bags, about)
     with printer.working(f"predicting {len(bags)} bags"):
@@ -173,14 +160,22 @@ def predict(arguments: Namespace) -> int:
         made = predict_tables(model, bags, threshold, class_names, patients)
         made = with_fractions(made, bags)
         if truth is not None:
-            source = f"{len(bags)} labelled bags"
-            p = made.bags["probability"] if hasattr(model, "predict_proba") else None
-            here = evaluate_held_out(model, bags, truth, source, made.classes, p, patients)
+            source = f"{len(truth.y)} labelled bags"
+            p = made.bags["probability"].to_numpy() if hasattr(model, "predict_proba") else None
+            here = evaluate_held_out(
+                model,
+                bags[truth.known],
+                truth.y,
+                source,
+                made.classes,
+                None if p is None else p[truth.known],
+                truth.patients if patients is None else np.asarray(patients)[truth.known],
+            )
         report = Report(
             made,
             bags,
             about,
-            truth,
+            None if truth is None else truth.for_all(len(bags)),
             here,
             _history(model),
             skipped,
@@ -196,7 +191,7 @@ def predict(arguments: Namespace) -> int:
                 spreadsheet_safe=arguments.spreadsheet_safe,
             )
             written.append(write_report(report, draft / "report.html"))
-            written += _extras(made, bags, draft, arguments)
+            written += write_extras(made, bags, draft, arguments.geojson, arguments.sheet)
             names = [path.name for path in written]
     positive = int((made.bags["label"] == made.classes[-1]).sum())
     name = escape(str(made.classes[-1]))
@@ -229,18 +224,6 @@ def predict(arguments: Namespace) -> int:
     return 0
 
 
-def _extras(made: Any, bags: Any, folder: Path, arguments: Namespace) -> list[Path]:
-    """What ``predict`` writes on request: GeoJSON for QuPath, and a sheet of top instances."""
-    from bagwise.report.exports import write_geojson_folder, write_sheet
-
-    written = []
-    if arguments.geojson:
-        written.append(write_geojson_folder(made, bags, folder / "geojson"))
-    if arguments.sheet:
-        written.append(write_sheet(made, bags, folder / "top_instances.png"))
-    return written
-
-
 def _goal(arguments: Namespace) -> Any:
     """What the options ask a threshold to be chosen for, or None."""
     from bagwise.evaluate import Goal
@@ -267,11 +250,11 @@ def _threshold(arguments: Namespace, before: Any) -> float:
 def _read_patients(arguments: Namespace, bags: Any) -> Any:
     """The patient of every bag, from a table of its own."""
     from bagwise.files.problems import bad_file
-    from bagwise.files.tables import read_frame, require_columns
+    from bagwise.files.tables import named_columns, read_frame
 
     column = arguments.patient_column or "patient_id"
-    frame = read_frame(arguments.patients)
-    require_columns(frame, str(arguments.patients), [arguments.id_column, column])
+    needed = [arguments.id_column, column]
+    frame = named_columns(read_frame(arguments.patients), str(arguments.patients), needed)
     known = dict(zip(frame[arguments.id_column].str.strip(), frame[column], strict=True))
     lacking = [name for name in bags.ids if str(name) not in known]
     if lacking:
@@ -405,11 +388,13 @@ def compare(arguments: Namespace) -> int:
     if arguments.bags is not None:
         if arguments.labels is None:
             raise ValueError("compare --bags needs --labels.")
-        data = read_labelled(arguments, printer)
+        data, _ = positive_last(read_labelled(arguments, printer), arguments.positive, printer)
+        for remark in mixed_patients(data):
+            printer.warn(remark)
         found = Bunch(bags=data.bags, y=data.y)
         if data.patients is not None:
             found.groups, folds = data.patients, GroupFolds
-        datasets = {arguments.bags.name: found}
+        datasets = {PurePosixPath(str(arguments.bags)).name: found}
     made = run_comparison(
         arguments.models.split(","),
         datasets,
@@ -515,74 +500,12 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def file_names(arguments: Namespace) -> Names:
-    """What the options say things are called."""
-    columns = arguments.feature_columns
-    return Names(
-        features=arguments.features,
-        coords=arguments.coords,
-        images=getattr(arguments, "images", None),
-        bag=arguments.id_column,
-        label=arguments.label_column,
-        patient=arguments.patient_column,
-        feature_columns=tuple(columns.split(",")) if columns else None,
-        encoder=arguments.encoder,
-    )
-
-
-def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = True) -> Training:
-    """Bags with labels, or one report of all that is wrong."""
-    data = read_training(
-        arguments.bags,
-        arguments.labels,
-        file_names(arguments),
-        instance_labels=getattr(arguments, "instance_labels", None),
-        skip_bad=arguments.skip_bad,
-        two_classes=two_classes,
-        progress=printer.bar("reading bags"),
-    )
-    _say_skipped(data.skipped, printer)
-    printer.say(f"read {data.bags!r} from {escape(str(arguments.bags))}")
-    return data
-
-
-def _read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
-    found = scan_bags(arguments.bags, file_names(arguments), progress=printer.bar("reading bags"))
-    if found.bags is None or (found.problems and not arguments.skip_bad):
-        raise BadFilesError(found.problems)
-    _say_skipped(found.problems, printer)
-    return found.bags, found.problems
-
-
-def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
-    if skipped:
-        printer.warn(f"skipped {len(skipped)}:")
-        for line in list_problems(skipped):
-            printer.say(f"  {escape(line)}")
-
-
 def _known_labels(arguments: Namespace, data: Training) -> Any:
     if data.instance_labels is not None or not arguments.use_instance_labels:
         return data.instance_labels
     if data.bags.instance_labels is None:
         raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
     return data.bags.instance_labels
-
-
-def _positive_last(data: Training, positive: str | None, printer: Printer) -> tuple[Training, Any]:
-    """Labels in which the positive class comes last, and the names if they had to be coded."""
-    classes = np.unique(data.y).tolist()
-    texts = [str(c) for c in classes]
-    if positive is None:
-        if isinstance(classes[1], str):
-            printer.say(f"positive class: {escape(texts[1])} (choose with --positive)")
-        return data, None
-    if positive not in texts:
-        raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
-    if positive == texts[1]:
-        return data, None
-    # Estimators sort their classes, so the other order is stored as 0 and 1 with names.
-    return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
 
 
 def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> None:

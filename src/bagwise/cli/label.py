@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.markup import escape
 
-from bagwise.cli.commands import file_names
 from bagwise.cli.console import Printer
+from bagwise.cli.inputs import file_names
 from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
 from bagwise.files.problems import bad_file
+
+# Bags of the demo that instances are labelled in.
+_DEMO_BAGS = 100
 
 
 class _Setting(NamedTuple):
@@ -71,7 +74,7 @@ def _check_arguments(arguments: Namespace) -> None:
 
 def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
     from bagwise import persist
-    from bagwise.label import Test
+    from bagwise.label import CurveBags
 
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     names = about["extra"].get("class_names") or list(model.classes_)
@@ -83,7 +86,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         found = scan_bags(arguments.bags, data_names, progress=printer.bar("reading bags"))
         if found.bags is None or (found.problems and not arguments.skip_bad):
             raise BadFilesError(found.problems)
-        bags, feature_names = found.bags, found.feature_names
+        bags, feature_names = found.bags, found.bags.feature_names
     else:
         data = read_training(
             arguments.bags,
@@ -92,7 +95,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
             skip_bad=arguments.skip_bad,
             progress=printer.bar("reading bags"),
         )
-        bags, feature_names = data.bags, data.feature_names
+        bags, feature_names = data.bags, data.bags.feature_names
         y = _coded(data.y, names, model.classes_, arguments.labels)
     test = None
     if arguments.test_bags is not None:
@@ -103,7 +106,7 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         if missing:
             raise bad_file(arguments.test_labels, f"has no label for bag {missing[0]!r}")
         raw = np.array([by_id[str(name)] for name in test_bags.ids])
-        test = Test(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
+        test = CurveBags(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
     printer.say(f"read {bags!r} from {escape(str(arguments.bags))}")
     return _Setting(model, bags, y, [str(c) for c in names], test, feature_names)
 
@@ -124,24 +127,25 @@ def _coded(y: Any, names: Sequence[Any], classes: Any, path: Path) -> Any:
 
 
 def _demo(arguments: Namespace, printer: Printer) -> _Setting:
-    """Digit bags: two thirds to label, one third held out for the curve."""
+    """Digit bags: a hundred to label instances in, fifty held out for the curve."""
     from bagwise import VGPMIL
     from bagwise.datasets import load_digit_bags
-    from bagwise.label import Test
+    from bagwise.label import CurveBags
 
-    data = load_digit_bags(n_bags=150, random_state=0)
+    data = load_digit_bags(positive=(1,), n_bags=_DEMO_BAGS + 50, random_state=0)
+    cut = _DEMO_BAGS
     bags = data.bags.with_columns(images=(data.images * 255).astype(np.uint8))
-    printer.say("Bags of handwritten digits; a bag is positive when it holds a 9.")
+    printer.say("Bags of handwritten digits; a bag is positive when it holds a 1.")
     with printer.working("training on bag labels alone"):
-        model = VGPMIL(random_state=arguments.seed).fit(bags[:100], data.y[:100])
-    pool = bags[:100]
+        model = VGPMIL(random_state=arguments.seed).fit(bags[:cut], data.y[:cut])
+    pool = bags[:cut]
     columns = {k: v for k, v in pool.columns.items() if k != "instance_labels"}
     from bagwise import Bags
 
-    pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(100)], columns=columns)
+    pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(cut)], columns=columns)
     arguments.images = "images"
-    names = ["other digit", "nine"]
-    return _Setting(model, pool, data.y[:100], names, Test(bags[100:], data.y[100:]), None)
+    names = ["other digit", "one"]
+    return _Setting(model, pool, data.y[:cut], names, CurveBags(bags[cut:], data.y[cut:]), None)
 
 
 def _session(arguments: Namespace, setting: _Setting, journal: Any) -> Any:

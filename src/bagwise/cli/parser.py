@@ -103,6 +103,11 @@ def _command(commands: Any, name: str, run: str, about: str, *examples: str) -> 
     return command
 
 
+def _address(text: str) -> Path | str:
+    """A path on this machine, or an address with a protocol, which `Path` would mangle."""
+    return text if "://" in text else Path(text)
+
+
 def _gigabytes(text: str) -> int:
     try:
         value = float(text)
@@ -116,22 +121,30 @@ def _gigabytes(text: str) -> int:
 def _bag_options(command: Any, *, labels: str) -> None:
     """Where bags and labels are, and what things are called in them."""
     data = command.add_argument_group("data")
-    what = "folder of .h5, .npy, .npz or .pt files, one per bag; or a CSV or Parquet table"
-    data.add_argument("--bags", required=True, type=Path, metavar="PATH", help=what)
+    what = (
+        "folder of .h5, .zarr, .npy, .npz or .pt files, one per bag; or a CSV, Excel or Parquet "
+        "table; also an address such as s3://bucket/features"
+    )
+    data.add_argument("--bags", required=True, type=_address, metavar="PATH", help=what)
+    data.add_argument(
+        "--recursive", action="store_true", help="read the bag files in folders below, too"
+    )
     data.add_argument(
         "--labels",
         required=labels == "required",
-        type=Path,
-        metavar="CSV",
-        help="labels of the bags: columns slide_id and label"
+        type=_address,
+        metavar="TABLE",
+        help="labels of the bags, as CSV or Excel: columns slide_id and label"
         + ("" if labels == "required" else " (optional: adds ROC and calibration)"),
     )
     data.add_argument(
-        "--skip-bad", action="store_true", help="use the good files and list the others"
+        "--skip-bad", action="store_true", help="use the good files and labels, list the others"
     )
     names = command.add_argument_group("names in the files")
     names.add_argument("--features", default="features", metavar="NAME", help="dataset of features")
-    names.add_argument("--coords", default="coords", metavar="NAME", help="dataset of coordinates")
+    names.add_argument(
+        "--coords", metavar="NAME", help="dataset of coordinates (default: coords, where present)"
+    )
     names.add_argument(
         "--encoder", metavar="NAME", help="use features_NAME/ where there are several"
     )
@@ -145,7 +158,7 @@ def _bag_options(command: Any, *, labels: str) -> None:
     names.add_argument(
         "--feature-columns",
         metavar="A,B,...",
-        help="columns of a table that are features (default: all others)",
+        help="columns of a table that are features (default: all that look like features)",
     )
 
 
@@ -178,11 +191,7 @@ def _fit(commands: Any) -> None:
         action="store_true",
         help="train on the instance labels in the bag files, too",
     )
-    command.add_argument(
-        "--positive",
-        metavar="LABEL",
-        help="the label of bags that hold what is looked for (default: the last in order)",
-    )
+    _positive(command)
     model = command.add_argument_group("model")
     model.add_argument(
         "--model", default="auto", metavar="NAME", help="which model (default: auto)"
@@ -202,6 +211,15 @@ def _fit(commands: Any) -> None:
         help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",
     )
     _output_options(command, "model file to write, such as model.bagwise")
+
+
+def _positive(command: Any) -> None:
+    command.add_argument(
+        "--positive",
+        metavar="LABEL",
+        help="the label of bags that hold what is looked for (default: the larger number, or the "
+        "name beside a usual negative such as normal, benign or control)",
+    )
 
 
 def _predict(commands: Any) -> None:
@@ -307,6 +325,7 @@ def _compare(commands: Any) -> None:
         metavar="A,B,...",
         help="which models (default: vgpmil,misvm,statistics)",
     )
+    _positive(command)
     command.add_argument("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")
     command.add_argument("--seeds", type=int, default=1, help="repetitions (default: 1)")
     command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")

@@ -1,9 +1,11 @@
-"""The commands on images: detect fit, detect predict."""
+"""The commands on images: detect fit, detect predict, detect evaluate."""
 
 from __future__ import annotations
 
-import csv
+import warnings
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +14,186 @@ from rich.markup import escape
 
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 
 def run_detect_fit(arguments: Namespace) -> int:
     """Train a detector on image labels and save it."""
     from bagwise import persist
     from bagwise.vision.detection import WeakDetector
-    from bagwise.vision.features import RegionFeatures
-    from bagwise.vision.proposals import Proposals
 
     printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
     data = _image_set(arguments)
-    cache = None if arguments.cache is None else str(arguments.cache)
     detector = WeakDetector(
-        Proposals(arguments.proposals or "selective-search", n_boxes=arguments.n_boxes),
-        RegionFeatures(arguments.features, cache=cache),
+        _proposals(arguments),
+        _features(arguments),
+        wholeness=None if arguments.wholeness == "none" else arguments.wholeness,
         pca=arguments.pca,
         contrast=arguments.contrast,
         random_state=arguments.seed,
         verbose=not arguments.json,
     )
-    bags = detector.describe(data.images, ids=data.ids)
-    boxes = None
-    if arguments.use_boxes:
-        by_class = [data.boxes_of(name) for name in data.class_names]
-        boxes = [
-            {name: rows[i] for name, rows in zip(data.class_names, by_class, strict=True)}
-            for i in range(len(data.images))
-        ]
-    with printer.working(f"training on {len(bags)} images, {bags.n_instances} boxes"):
-        detector.fit(bags, data.labels, boxes, data.class_names)
-    persist.save(detector.set_params(verbose=False), out, bags=bags, extra={"name": "detector"})
+    with _saying_warnings(printer):
+        described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
+        position = {name: i for i, name in enumerate(data.ids)}
+        kept = [position[name] for name in described.ids]
+        boxes = None
+        if arguments.use_boxes:
+            by_class = {name: data.boxes_of(name) for name in data.class_names}
+            boxes = [{name: rows[i] for name, rows in by_class.items()} for i in kept]
+        with printer.working(f"training on {len(kept)} images"):
+            detector.fit(described, data.labels[kept], boxes, data.class_names)
+    persist.save(detector.set_params(verbose=False), out, extra={"name": "detector"})
     printer.say(f"saved {escape(str(out))}: finds {', '.join(data.class_names)}")
-    printer.result({"model": str(out), "classes": list(data.class_names), "images": len(bags)})
+    printer.result(
+        {
+            "model": str(out),
+            "classes": list(data.class_names),
+            "images": len(kept),
+            "skipped": len(data.ids) - len(kept),
+            "thresholds": detector.thresholds_,
+        }
+    )
     return 0
 
 
+def _proposals(arguments: Namespace) -> Any:
+    """Proposals as asked for; None, the detector's own, where nothing is."""
+    from bagwise.vision.proposals import Proposals
+
+    asked = {"n_boxes": arguments.n_boxes, "min_side": arguments.min_side}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if arguments.proposals is None and not asked:
+        return None
+    return Proposals(arguments.proposals or "selective-search", **asked)
+
+
+def _features(arguments: Namespace) -> Any:
+    from bagwise.vision.detection import best_backbone
+    from bagwise.vision.features import RegionFeatures
+
+    if arguments.features is None and arguments.cache is None:
+        return None
+    marks = arguments.wholeness == "none" or arguments.proposals in ("blobs", "windows")
+    default = "hog" if marks else best_backbone()
+    cache = None if arguments.cache is None else str(arguments.cache)
+    return RegionFeatures(arguments.features or default, cache=cache)
+
+
+@contextmanager
+def _saying_warnings(printer: Printer) -> Iterator[None]:
+    """Say warnings as lines of the command, without the code that raised them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        finally:
+            for warning in caught:
+                printer.warn(str(warning.message))
+
+
 def run_detect_predict(arguments: Namespace) -> int:
-    """Find objects in a folder of images: a table and a page."""
+    """Find objects in a folder of images: tables, annotated images and a page."""
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
-    from bagwise.vision.detection import WeakDetector
-    from bagwise.vision.images import list_images
+    from bagwise.vision.detection import WeakDetector, shown
+    from bagwise.vision.exports import write_coco, write_table, write_voc
+    from bagwise.vision.images import list_images, read_image
 
     printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
     detector = persist.load(arguments.model)
     if not isinstance(detector, WeakDetector):
         raise ValueError(f"{str(arguments.model)!r} is not a detector; train one: detect fit.")
-    paths = list_images(arguments.images)
-    names = [str(path.relative_to(arguments.images)) for path in paths]
-    bags = detector.set_params(verbose=not arguments.json).describe(paths, ids=names)
-    found = detector.predict(bags)
-    with new_folder(out) as folder:
-        with (folder / "detections.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(["image", "class", "x", "y", "w", "h", "score", "probability", "std"])
-            for name, d in zip(names, found, strict=True):
-                for box, label, score, p, std in zip(*d, strict=True):
-                    numbers = (*box, score, p, std)
-                    table.writerow([name, label, *(f"{v:.6g}" for v in numbers)])
-        write_gallery(
-            paths, names, found, folder / "gallery.html", min_probability=arguments.min_probability
+    by_name = {
+        str(path.relative_to(arguments.images)): path for path in list_images(arguments.images)
+    }
+    detector.set_params(verbose=not arguments.json)
+    with _saying_warnings(printer):
+        described = detector.describe(
+            list(by_name.values()), list(by_name), skip_bad=arguments.skip_bad
         )
-    n = sum(int(np.sum(d.probabilities >= arguments.min_probability)) for d in found)
-    printer.say(f"{n} objects in {len(paths)} images; see {escape(str(out / 'gallery.html'))}")
-    printer.result({"out": str(out), "images": len(paths), "objects": n})
+    names = [str(name) for name in described.ids]
+    paths = [by_name[name] for name in names]
+    found = detector.predict(described)
+    least: Any = arguments.min_probability
+    least = detector.thresholds_ if least is None else least
+    sizes = [read_image(path).shape[:2] for path in paths]
+    with new_folder(out) as folder:
+        write_table(names, found, folder / "detections.csv")
+        write_coco(names, sizes, list(detector.classes_), found, folder / "coco.json")
+        write_voc(names, sizes, found, folder / "voc", min_probability=least)
+        for name, path, some in zip(names, paths, found, strict=True):
+            _write_overlay(path, some, least, folder / "overlays" / f"{name}.jpg")
+        write_gallery(paths, names, found, folder / "gallery.html", min_probability=least)
+    n = sum(int(shown(d, least).sum()) for d in found)
+    skipped = len(by_name) - len(names)
+    printer.say(
+        f"{n} objects in {len(names)} images"
+        + (f", {skipped} could not be read" if skipped else "")
+        + f"; see {escape(str(out / 'gallery.html'))}"
+    )
+    printer.result({"out": str(out), "images": len(names), "objects": n, "skipped": skipped})
     return 0
+
+
+def _write_overlay(path: Path, found: Any, least: Any, out: Path) -> None:
+    import cv2
+
+    from bagwise.vision.detection import draw
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    data = cv2.imencode(".jpg", draw(path, found, min_probability=least)[..., ::-1])[1]
+    out.write_bytes(data.tobytes())
+
+
+def run_detect_evaluate(arguments: Namespace) -> int:
+    """Measure a table of detections against true boxes: CorLoc and average precision."""
+    from rich.table import Table
+
+    from bagwise.evaluate.boxes import corloc, detection_ap
+    from bagwise.vision.exports import read_table
+
+    printer = Printer(arguments.json)
+    truth = _image_set(arguments)
+    found = read_table(arguments.detections)
+    number = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(truth.ids)}
+    named = [Path(name).with_suffix("").as_posix() for name in found.images]
+    known = np.array([name in number for name in named], dtype=bool)
+    if not known.any():
+        raise ValueError(
+            f"no image of {str(arguments.detections)!r} is among the {len(truth.ids)} annotated "
+            f"ones, which are named like {truth.ids[0]!r}."
+        )
+    image = np.array([number.get(name, -1) for name in named])
+    table = Table("class", "images", "boxes", "CorLoc", "AP")
+    results = {}
+    for name in truth.class_names:
+        boxes = truth.boxes_of(name)
+        if not any(len(b) for b in boxes):
+            continue
+        rows = np.flatnonzero(known & (found.classes == name))
+        best = _best_boxes(image[rows], found.boxes[rows], found.scores[rows], len(boxes))
+        ap = detection_ap(image[rows], found.boxes[rows], found.scores[rows], boxes)
+        results[name] = {"CorLoc": corloc(best, boxes), "AP": ap}
+        counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
+        table.add_row(
+            escape(name), *(str(v) for v in counts), *(f"{v:.3f}" for v in results[name].values())
+        )
+    if not known.all():
+        printer.warn(f"{int(np.sum(~known))} boxes are of images without annotation; left out.")
+    printer.show(table)
+    printer.result(results)
+    return 0
+
+
+def _best_boxes(image: Any, boxes: Any, scores: Any, n_images: int) -> Any:
+    """The best-scored box of each image, or one of no size where none was found, [n, 4]."""
+    best = np.zeros((n_images, 4))
+    order = np.argsort(scores, kind="stable")
+    best[image[order]] = boxes[order]  # the last one written, the best, stays
+    return best
 
 
 def _image_set(arguments: Namespace) -> Any:
@@ -116,8 +229,7 @@ def _image_set(arguments: Namespace) -> Any:
 
 
 def _read_labels(path: Path) -> dict[str, set[str]]:
-    frame = read_frame(path)
-    require_columns(frame, str(path), ["image", "label"])
+    frame = named_columns(read_frame(path), str(path), ["image", "label"])
     labels: dict[str, set[str]] = {}
     for image, label in zip(frame["image"], frame["label"], strict=True):
         labels.setdefault(image, set()).update({label} - {""})

@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 _PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
-_BACKBONES = ("hog", "mobilenetv2", "efficientnet-lite0")
+_WHOLENESS = ("auto", "u2netp", "classical", "none")
+_BACKBONES = (
+    "hog",
+    "mobilenetv2",
+    "efficientnet-lite0",
+    "efficientnet-lite1",
+    "efficientnet-lite2",
+)
 
 
-def add_detect_fit(command: Any) -> None:
-    """Arguments of ``bagwise detect fit``."""
+def _add_images(command: Any) -> Any:
     data = command.add_argument_group("data: a folder with labels, a VOC folder, or a COCO file")
     data.add_argument("--images", type=Path, metavar="FOLDER", help="folder of images")
     data.add_argument(
@@ -28,13 +34,33 @@ def add_detect_fit(command: Any) -> None:
     data.add_argument("--voc", type=Path, metavar="FOLDER", help="image set in PASCAL VOC's layout")
     data.add_argument("--split", help="with --voc: train, val, trainval, ...")
     data.add_argument("--coco", type=Path, metavar="JSON", help="COCO annotations, with --images")
+    return data
+
+
+def add_detect_fit(command: Any) -> None:
+    """Arguments of ``bagwise detect fit``."""
+    data = _add_images(command)
+    data.add_argument(
+        "--skip-bad", action="store_true", help="leave images out that cannot be read, and say so"
+    )
     data.add_argument(
         "--use-boxes", action="store_true", help="also learn from the boxes of --voc or --coco"
     )
     model = command.add_argument_group("model")
-    model.add_argument("--proposals", choices=_PROPOSALS)
-    model.add_argument("--n-boxes", type=int, default=200, help="proposals per image")
-    model.add_argument("--features", choices=_BACKBONES, default="hog")
+    model.add_argument(
+        "--proposals", choices=_PROPOSALS, help="blobs for cells and marks; default: photographs"
+    )
+    model.add_argument("--n-boxes", type=int, help="proposals per image")
+    model.add_argument(
+        "--min-side", type=float, help="least side of a proposal, as a share of the image's"
+    )
+    model.add_argument("--features", choices=_BACKBONES, help="default: the best installed")
+    model.add_argument(
+        "--wholeness",
+        choices=_WHOLENESS,
+        default="auto",
+        help="saliency that judges whether a box holds a whole object; none for cells and marks",
+    )
     model.add_argument("--pca", type=int, default=50, help="principal components kept")
     model.add_argument(
         "--contrast", type=float, help="rank boxes by contrast with a ring, 1.5 to 2"
@@ -50,8 +76,22 @@ def add_detect_predict(command: Any) -> None:
     command.add_argument("model", type=Path, help="model that detect fit wrote")
     command.add_argument("--images", type=Path, required=True, metavar="FOLDER")
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="results")
-    command.add_argument("--min-probability", type=float, default=0.5, help="for the gallery")
+    command.add_argument(
+        "--min-probability",
+        type=float,
+        help="least probability of a box in gallery, overlays and VOC files; default: chosen on "
+        "held-out images when the model was trained",
+    )
+    command.add_argument(
+        "--skip-bad", action="store_true", help="leave images out that cannot be read, and say so"
+    )
     command.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def add_detect_evaluate(command: Any) -> None:
+    """Arguments of ``bagwise detect evaluate``."""
+    command.add_argument("detections", type=Path, help="detections.csv that detect predict wrote")
+    _add_images(command)
 
 
 def add_track(command: Any) -> None:
@@ -145,8 +185,17 @@ def add_vision(commands: Any, command: Callable[..., Any]) -> None:
             parts,
             "predict",
             "vision:run_detect_predict",
-            "find objects in a folder of images: a table and a page",
+            "find objects in a folder of images: tables (CSV, COCO, VOC), overlays and a page",
             "bagwise detect predict cells.bagwise --images new/ --out results/",
+        )
+    )
+    add_detect_evaluate(
+        command(
+            parts,
+            "evaluate",
+            "vision:run_detect_evaluate",
+            "measure detections against true boxes: CorLoc and average precision",
+            "bagwise detect evaluate results/detections.csv --voc VOC2007/ --split test",
         )
     )
     add_track(

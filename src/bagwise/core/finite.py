@@ -25,8 +25,10 @@ def all_finite(X: Any) -> bool:
     return first_not_finite(X) is None
 
 
-def first_not_finite(X: Any) -> tuple[tuple[int, ...], str] | None:
+def first_not_finite(X: Any, allow_nan: bool = False) -> tuple[tuple[int, ...], str] | None:
     """Index of the first entry that is not finite and what it is, or None.
+
+    With ``allow_nan`` only infinity counts.
 
     Examples
     --------
@@ -36,29 +38,34 @@ def first_not_finite(X: Any) -> tuple[tuple[int, ...], str] | None:
     ((1, 1), 'infinity')
     """
     if sp.issparse(X):
-        bad = np.flatnonzero(~np.isfinite(X.data))
+        bad = np.flatnonzero(_bad(X.data, allow_nan))
         if len(bad) == 0:
             return None
         row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
-        return _place(row, X[row : row + 1].toarray())
+        return _place(row, X[row : row + 1].toarray(), allow_nan)
     for start in range(0, X.shape[0], _ROWS):
         block = X[start : start + _ROWS]
         if is_torch_array(block):
             import torch
 
-            if not bool(torch.isfinite(block).all()):
-                return _place(start, block.cpu().numpy())
+            good = torch.isfinite(block) | (torch.isnan(block) if allow_nan else False)
+            if not bool(good.all()):
+                return _place(start, block.cpu().numpy(), allow_nan)
             continue
         # One reduction that is NaN or inf iff an entry is; far cheaper than isfinite.
         with np.errstate(over="ignore", invalid="ignore"):
             total = np.sum(block, dtype=np.float64)
-        if not np.isfinite(total) and not np.isfinite(block).all():
-            return _place(start, np.asarray(block))
+        if not np.isfinite(total) and _bad(np.asarray(block), allow_nan).any():
+            return _place(start, np.asarray(block), allow_nan)
     return None
 
 
-def _place(start: int, block: Any) -> tuple[tuple[int, ...], str]:
+def _bad(block: Any, allow_nan: bool) -> Any:
+    return np.isinf(block) if allow_nan else ~np.isfinite(block)
+
+
+def _place(start: int, block: Any, allow_nan: bool) -> tuple[tuple[int, ...], str]:
     """Of a block of rows that begins at row ``start``."""
-    place = tuple(int(i) for i in np.argwhere(~np.isfinite(block))[0])
+    place = tuple(int(i) for i in np.argwhere(_bad(block, allow_nan))[0])
     what = "NaN" if np.isnan(block[place]) else "infinity"
     return (start + place[0], *place[1:]), what

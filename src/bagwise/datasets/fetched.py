@@ -303,7 +303,8 @@ def fetch_detection(name: str, *, data_home: str | os.PathLike[str] | None = Non
     Parameters
     ----------
     name : str
-        "bccd": blood cells, with WBC, RBC and Platelets.
+        "bccd": blood cells, with WBC, RBC and Platelets. "animals": photographs of raccoons and
+        kangaroos. "scenes": everyday scenes with 80 kinds of object.
     data_home : path, optional
 
     Examples
@@ -329,5 +330,5 @@ def fetch_detection(name: str, *, data_home: str | os.PathLike[str] | None = Non
         split=a["split"],
         image_id=a["image_id"],
         class_names=a["class_names"],
-        DESCR=f"Detection set {name} (MIT licence).",
+        DESCR=f"Detection set {name}: {n} images, {len(a['class_names'])} classes.",
     )

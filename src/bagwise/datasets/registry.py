@@ -11,7 +11,9 @@ ADDRESSES = {
 }
 
 CHECKSUMS = {
+    "detection/animals.npz": "5ca31f6b2e9fdaa04df715a0d6cd1d995e3fb6023c502263fabce404ed88f796",
     "detection/bccd.npz": "9eeb52aa5d8128b0ebc5fd570107ecd1e18ad8e7fc06a669ed17bba767e21bf3",
+    "detection/scenes.npz": "612a3b4326d3605eada2dd6e52018d5b344a9947f481a5489ac257d01d82f37c",
     "mnist.npz": "368a06584f00dd7b70bc8f31feac13470b7a3b9108b2a2e5bb6539f39b34f6ad",
     "newsgroups/alt_atheism.npz": (
         "fcfa5b6af9757a0f116efe5dcdc56ad35d3a5a8b1b9a478100cd17f3a6109c5f"

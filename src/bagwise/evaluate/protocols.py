@@ -129,10 +129,7 @@ class GroupFolds(_Plain):
         if len(groups) != len(bags):
             raise ValueError(f"groups must name every bag: got {len(groups)} for {len(bags)}.")
         _check_folds(y, self.n_splits)
-        if len(np.unique(groups)) < self.n_splits:
-            raise ValueError(
-                f"{self.n_splits} folds need at least as many groups; got {len(np.unique(groups))}."
-            )
+        _check_groups(y, groups, self.n_splits)
         for seed in self.seeds:
             folds = StratifiedGroupKFold(self.n_splits, shuffle=True, random_state=seed)
             for fold, (train, test) in enumerate(folds.split(np.zeros(len(y)), y, groups)):
@@ -339,3 +336,14 @@ def _check_folds(y: Any, n_splits: int) -> None:
             f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of each "
             f"class; class {rarest!s} has {counts.min()}."
         )
+
+
+def _check_groups(y: Any, groups: Any, n_splits: int) -> None:
+    """Every fold needs a group with a bag of each class, or a class goes missing from a test."""
+    for label in np.unique(y):
+        n_groups = len(np.unique(np.asarray(groups)[np.asarray(y) == label]))
+        if n_groups < n_splits:
+            raise ValueError(
+                f"{n_splits} folds need at least {n_splits} groups (patients) with bags of class "
+                f"{label!s}; there are {n_groups}."
+            )

@@ -5,15 +5,15 @@ labels, and ``read_training`` both, checked against each other. Whatever is wron
 and raised once, as `BadFilesError`, naming every file.
 """
 
-from bagwise.files.concat import concat_bags
+from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.files.geojson import patch_sizes, read_geojson, write_geojson
 from bagwise.files.label_studio import (
     label_studio_config,
     read_label_studio,
     write_label_studio,
 )
-from bagwise.files.labels import Labels, read_instance_labels, read_labels
-from bagwise.files.mapped import MappedRows, map_rows_of, read_plainly
+from bagwise.files.labels import Labels, positive_class, read_instance_labels, read_labels
+from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
 from bagwise.files.rows import LazyRows
@@ -30,12 +30,12 @@ __all__ = [
     "Problem",
     "Training",
     "check_output",
-    "concat_bags",
     "label_studio_config",
     "map_rows_of",
     "new_file",
     "new_folder",
     "patch_sizes",
+    "positive_class",
     "read_bags",
     "read_geojson",
     "read_instance_labels",

@@ -111,26 +111,25 @@ def write_geojson(
     for i, name in enumerate(str(v) for v in bags.ids):
         features = []
         for row in range(int(bags.offsets[i]), int(bags.offsets[i + 1])):
-            square = _square(*coords[row], sides[row])
-            index = row - int(bags.offsets[i])
-            p = float(probability[row])
-            measured = {"index": index, "probability": round(p, 6)}
-            if std is not None and np.isfinite(std[row]):
-                measured["std"] = round(float(std[row]), 6)
-            code = int(p >= threshold)
-            features.append(_feature(name, index, square, "detection", texts[code], code, measured))
-            known = None if instance_labels is None else instance_labels[row]
-            if known is not None:
-                code = texts.index(str(known))
-                features.append(
-                    _feature(name, index, square, "annotation", texts[code], code, measured)
-                )
-        path = folder / f"{quote(name, safe=' ')}.geojson"
-        with new_file(path) as draft:
+            square = _square(float(coords[row, 0]), float(coords[row, 1]), float(sides[row]))
+            doubt = np.nan if std is None else float(std[row])
+            patch = name, row - int(bags.offsets[i]), square
+            measured = _measured(patch[1], float(probability[row]), doubt)
+            code = int(probability[row] >= threshold)
+            features.append(_feature(*patch, "detection", texts[code], code, measured))
+            if instance_labels is not None and instance_labels[row] is not None:
+                code = texts.index(str(instance_labels[row]))
+                features.append(_feature(*patch, "annotation", texts[code], code, measured))
+        written.append(folder / f"{quote(name, safe=' ')}.geojson")
+        with new_file(written[-1]) as draft:
             content = {"type": "FeatureCollection", "features": features}
             draft.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-        written.append(path)
     return written
+
+
+def _measured(index: int, probability: float, std: float) -> dict[str, float]:
+    measured = {"index": index, "probability": round(probability, 6)}
+    return {**measured, "std": round(std, 6)} if np.isfinite(std) else measured
 
 
 def _square(x: float, y: float, side: float) -> list[list[float]]:
@@ -181,6 +180,21 @@ def read_geojson(
     Returns
     -------
     array of shape (n_instances,) of object
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.files import read_geojson
+    >>> bags = Bags(np.ones((2, 3)), [0, 2], ["s1"], columns={"coords": [[0, 0], [256, 0]]})
+    >>> square = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+    >>> drawn = {"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [square]},
+    ...          "properties": {"classification": {"name": "tumour"}}}
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "s1.geojson"
+    >>> _ = path.write_text(json.dumps([drawn]))
+    >>> read_geojson(path, bags, ["normal", "tumour"]).tolist()
+    ['tumour', None]
     """
     path = Path(path)
     texts = [str(c) for c in classes]

@@ -8,7 +8,6 @@ followed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 # Soft links are followed this many times; more is a circle.
@@ -31,11 +30,11 @@ class H5Arrays(Mapping[str, Any]):
     ValueError: dataset 'features' is a link out of the file, which is not followed
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, source: Any) -> None:
         import h5py
 
         # Locks are for writers; on network drives they fail even for readers.
-        self._file = h5py.File(path, "r", locking=False)
+        self._file = h5py.File(source, "r", locking=False)
 
     def __getitem__(self, name: str) -> Any:
         import h5py

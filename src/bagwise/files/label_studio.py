@@ -85,21 +85,13 @@ def write_label_studio(
     """
     texts = [str(c) for c in classes]
     tasks = []
-    owners = np.asarray(bags.bag_index)
     for k, row in enumerate(int(row) for row in rows):
-        bag, p = int(owners[row]), float(probability[k])
-        index = row - int(bags.offsets[bag])
-        data: dict[str, Any] = {
-            "bag": str(bags.ids[bag]),
-            "index": index,
-            "probability": round(p, 6),
-        }
-        if np.isfinite(std[k]):
-            data["std"] = round(float(std[k]), 6)
+        data = _data(bags, row, float(probability[k]), float(std[k]))
         if images is None:
-            data["text"] = f"{bags.ids[bag]}, instance {index}"
+            data["text"] = f"{data['bag']}, instance {data['index']}"
         else:
             data["image"] = images[k]
+        p = float(probability[k])
         guess = {"result": [_choice(texts[int(p >= 0.5)])], "model_version": model_version}
         task = {"data": data, "predictions": [{**guess, "score": round(max(p, 1 - p), 6)}]}
         if instance_labels is not None and instance_labels[row] is not None:
@@ -110,6 +102,14 @@ def write_label_studio(
     return Path(path)
 
 
+def _data(bags: Bags, row: int, probability: float, std: float) -> dict[str, Any]:
+    """What a task is about: the place of the instance, and what the model says of it."""
+    bag = int(np.searchsorted(bags.offsets, row, side="right")) - 1
+    data: dict[str, Any] = {"bag": str(bags.ids[bag]), "index": row - int(bags.offsets[bag])}
+    data["probability"] = round(probability, 6)
+    return {**data, "std": round(std, 6)} if np.isfinite(std) else data
+
+
 def _choice(label: str) -> dict[str, Any]:
     return {"from_name": _FROM, "to_name": _TO, "type": "choices", "value": {"choices": [label]}}
 
@@ -118,6 +118,20 @@ def read_label_studio(path: str | Path, bags: Bags, classes: Sequence[Any]) -> A
     """Instance labels from Label Studio's JSON export; None where nothing was answered.
 
     Of several annotations of a task the last one that was not cancelled counts.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.files import read_label_studio
+    >>> result = [{"type": "choices", "value": {"choices": ["tumour"]}}]
+    >>> tasks = [{"data": {"bag": "s1", "index": 1}, "annotations": [{"result": result}]}]
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "export.json"
+    >>> _ = path.write_text(json.dumps(tasks))
+    >>> bags = Bags(np.ones((2, 3)), [0, 2], ["s1"])
+    >>> read_label_studio(path, bags, ["normal", "tumour"]).tolist()
+    [None, 'tumour']
     """
     path = Path(path)
     tasks = read_json(path)

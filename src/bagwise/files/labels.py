@@ -9,10 +9,19 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.files.problems import BadFilesError, Problem, bad_file
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 # How a missing instance label may be written.
 _MISSING = ("", "nan", "NaN", "NA", "None", "-1")
+# Names of the class that does not hold what is looked for; letters and digits only.
+_NEGATIVES = {
+    *("normal", "benign", "control", "controls", "negative", "neg", "healthy", "wildtype", "wt"),
+    *("none", "no", "not", "nil", "false", "absent", "absence", "clean", "background", "inactive"),
+    *("nontumor", "nontumour", "tumorfree", "tumourfree", "nonmalignant", "noncancer"),
+    *("cancerfree", "unaffected", "uninfected", "nodisease", "nofinding", "nofindings"),
+    *("mss", "stable", "pmmr", "intact"),
+}
+_DENIALS = ("non", "no", "not", "un", "in")
 
 
 class Labels(NamedTuple):
@@ -29,6 +38,8 @@ class Labels(NamedTuple):
     ids: Any  # [B] str
     y: Any  # [B] int where every label is a whole number, else str
     patients: Any = None  # [B] str
+    skipped: tuple[Problem, ...] = ()  # rows left out, where that was allowed
+    skipped_ids: frozenset[str] = frozenset()
 
 
 def read_labels(
@@ -36,34 +47,135 @@ def read_labels(
     bag: str = "slide_id",
     label: str = "label",
     patient: str | None = None,
+    *,
+    skip_bad: bool = False,
 ) -> Labels:
-    r"""Read a CSV with a label per bag.
+    r"""Read a table with a label per bag: CSV as Excel writes it, Parquet, or ``.xlsx``.
+
+    Names of columns match whatever their case, blanks and underscores. A bag without a label, a
+    row that repeats another, and contradicting rows are errors; with ``skip_bad`` they are left
+    out and listed in ``skipped``.
 
     Examples
     --------
     >>> import tempfile, pathlib
     >>> from bagwise.files import read_labels
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels.csv"
-    >>> _ = path.write_text("slide_id,label\n007,1\n008,0\n")
+    >>> _ = path.write_text("Slide ID;Label\n007;1\n008;0\n")
     >>> labels = read_labels(path)
     >>> labels.ids.tolist(), labels.y.tolist()
     (['007', '008'], [1, 0])
     """
-    frame = read_frame(path)
-    require_columns(frame, str(path), [bag, label, *([patient] if patient else [])])
+    wanted = [bag, label, *([patient] if patient else [])]
+    frame = named_columns(read_frame(path), str(path), wanted)
     if len(frame) == 0:
         raise bad_file(path, "has no rows")
-    ids = np.asarray([str(v).strip() for v in frame[bag]], dtype=object)
-    labels = np.asarray([str(v).strip() for v in frame[label]], dtype=object)
-    problems = [*_blank(path, ids, bag), *_blank(path, labels, label), *_repeated(path, ids)]
+    rows = _Rows(
+        str(path),
+        frame.index.to_numpy(),
+        *(np.asarray([str(v).strip() for v in frame[c]], dtype=object) for c in wanted),
+    )
+    blank = {i: p for n, c in enumerate(wanted) for i, p in rows.blank(n, c).items()}
+    repeated = rows.repeated(set(blank))
+    problems = [*_in_order(blank), *_in_order(repeated)]
+    if problems and not skip_bad:
+        raise BadFilesError(problems)
+    keep = np.asarray([i for i in range(len(rows.ids)) if i not in blank and i not in repeated])
+    if len(keep) == 0:
+        raise BadFilesError(problems)
+    labels = rows.labels[keep]
+    _check_spelling(str(path), labels)
+    patients = None if rows.patients is None else rows.patients[keep]
+    ids = rows.ids[keep]
+    gone = frozenset(rows.ids) - frozenset(ids) - {""}
+    return Labels(str(path), ids, as_classes(labels), patients, tuple(problems), gone)
+
+
+class _Rows(NamedTuple):
+    """The columns of a label file as text, and the line of each row."""
+
+    path: str
+    lines: Any
+    ids: Any
+    labels: Any
+    patients: Any = None
+
+    def blank(self, number: int, column: str) -> dict[int, Problem]:
+        """Rows in which a column says nothing."""
+        at = [i for i, v in enumerate(self[2 + number]) if v == ""]
+        return {
+            i: Problem(
+                self.path,
+                f"line {self.lines[i]}: column {column!r} is empty"
+                + (f" (bag {self.ids[i]!r})" if self.ids[i] else ""),
+            )
+            for i in at
+        }
+
+    def repeated(self, ignored: set[int]) -> dict[int, Problem]:
+        """Rows to leave out because they repeat another, or because rows of a bag disagree."""
+        rows_of: dict[str, list[int]] = {}
+        for i, name in enumerate(self.ids):
+            if i not in ignored:
+                rows_of.setdefault(name, []).append(i)
+        found: dict[int, Problem] = {}
+        for name, rows in rows_of.items():
+            if len(rows) < 2:
+                continue
+            said = {
+                (self.labels[i], None if self.patients is None else self.patients[i]) for i in rows
+            }
+            lines = ", ".join(str(self.lines[i]) for i in rows)
+            same = "all the same" if len(said) == 1 else "which disagree"
+            problem = Problem(
+                self.path, f"bag {name!r} has {len(rows)} rows (lines {lines}), {same}"
+            )
+            # The first of identical rows is as good as any; of contradicting ones, none is.
+            found.update(dict.fromkeys(rows[1:] if len(said) == 1 else rows, problem))
+        return found
+
+
+def _in_order(problems: dict[int, Problem]) -> list[Problem]:
+    """Each problem once, by its first row."""
+    return list(dict.fromkeys(problems[i] for i in sorted(problems)))
+
+
+def _check_spelling(path: str, labels: Any) -> None:
+    """Labels that differ only in case or blanks are one label and a slip."""
+    spelled: dict[str, list[str]] = {}
+    for label in dict.fromkeys(labels):
+        spelled.setdefault("".join(label.casefold().split()), []).append(label)
+    problems = []
+    for alike in spelled.values():
+        if len(alike) > 1:
+            counts = [f"{name!r} ({int(np.sum(labels == name))} bags)" for name in alike]
+            what = f"labels {' and '.join(counts)} differ only in case or blanks, probably a slip"
+            problems.append(Problem(path, what))
     if problems:
         raise BadFilesError(problems)
-    patients = None
-    if patient:
-        patients = np.asarray([str(v).strip() for v in frame[patient]], dtype=object)
-        if blank := _blank(path, patients, patient):
-            raise BadFilesError(blank)
-    return Labels(str(path), ids, as_classes(labels), patients)
+
+
+def positive_class(classes: Any) -> Any:
+    """The class of two that holds what is looked for, or None where the names do not tell.
+
+    Numbers: the larger one. Names: the other one where one is a usual name for its absence.
+
+    Examples
+    --------
+    >>> from bagwise.files import positive_class
+    >>> positive_class([0, 1]), positive_class(["Tumor", "normal"]), positive_class(["a", "b"])
+    (1, 'Tumor', None)
+    """
+    if not any(isinstance(c, str) for c in classes):
+        return max(classes)
+    bare = ["".join(filter(str.isalnum, str(c).casefold())) for c in classes]
+    negative = [
+        name in _NEGATIVES or any(name == f"{denial}{other}" for denial in _DENIALS)
+        for name, other in zip(bare, bare[::-1], strict=True)
+    ]
+    if sum(negative) != 1:
+        return None
+    return classes[negative.index(False)]
 
 
 def as_classes(labels: Any) -> Any:
@@ -71,32 +183,13 @@ def as_classes(labels: Any) -> Any:
     if all(v.lstrip("-").isdecimal() and str(int(v)) == v for v in labels):
         return np.asarray([int(v) for v in labels])
     if all(_is_whole_float(v) for v in labels):  # 0.0 and 1.0, as a frame with gaps is saved
-        return np.asarray([int(float(v)) for v in labels])
+        return np.asarray([int(float(v.replace(",", "."))) for v in labels])
     return np.asarray([str(v) for v in labels])
 
 
 def _is_whole_float(text: str) -> bool:
-    whole, dot, rest = text.partition(".")
-    return bool(dot) and whole.lstrip("-").isdecimal() and set(rest) <= {"0"}
-
-
-def _blank(path: str | Path, values: Any, column: str) -> list[Problem]:
-    rows = [i for i, v in enumerate(values) if v in ("", "nan", "None")]
-    if not rows:
-        return []
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return [Problem(str(path), f"line {rows[0] + 2}{more}: column {column!r} is empty")]
-
-
-def _repeated(path: str | Path, ids: Any) -> list[Problem]:
-    lines: dict[str, list[int]] = {}
-    for i, name in enumerate(ids):
-        lines.setdefault(name, []).append(i + 2)
-    return [
-        Problem(str(path), f"bag {name!r} has {len(at)} rows (lines {', '.join(map(str, at))})")
-        for name, at in lines.items()
-        if len(at) > 1
-    ]
+    whole, point, rest = text.replace(",", ".").partition(".")
+    return bool(point) and whole.lstrip("-").isdecimal() and set(rest) <= {"0"}
 
 
 def read_instance_labels(
@@ -118,17 +211,14 @@ def read_instance_labels(
     >>> read_instance_labels(path, bags).tolist()
     [1, None, None]
     """
-    frame = read_frame(path)
-    require_columns(frame, str(path), [bag, index, label])
+    frame = named_columns(read_frame(path), str(path), [bag, index, label])
     position = {name: i for i, name in enumerate(bags.ids)}
     out = np.full(bags.n_instances, None, dtype=object)
     texts = [str(v).strip() for v in frame[label]]
     known = as_classes(np.asarray([t for t in texts if t not in _MISSING], dtype=object))
     values = iter(known.tolist())
     problems = []
-    for line, (name, number, text) in enumerate(
-        zip(frame[bag], frame[index], texts, strict=True), start=2
-    ):
+    for line, name, number, text in zip(frame.index, frame[bag], frame[index], texts, strict=True):
         value = None if text in _MISSING else next(values)
         i = position.get(str(name).strip())
         if i is None:

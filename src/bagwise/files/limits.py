@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,19 +104,22 @@ def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
             raise ValueError(f"holds text {member.filename!r} with characters that do not exist")
 
 
-def check_table(path: Path) -> None:
+def check_table(path: Any) -> None:
     """Refuse a table whose header already says that it is far too large."""
     size = path.stat().st_size
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with path.open("rb") as raw, pyarrow.parquet.ParquetFile(raw) as file:
             about = file.metadata
             # Counted at eight bytes a value: repeated values take no room on disk.
             check_unpacked(8 * about.num_rows * about.num_columns, size)
         return
     with path.open("rb") as file:
-        head = file.readline(64 * _MAX_COLUMNS)
+        if path.suffix.lower() in (".xlsx", ".xlsm"):
+            check_zip(file, size)
+            return
+        head = file.read(64 * _MAX_COLUMNS).partition(b"\n")[0]
     columns = max(head.count(separator) for separator in (b",", b";", b"\t")) + 1
     if columns > _MAX_COLUMNS:
         raise ValueError(f"has {columns} columns; at most {_MAX_COLUMNS} are read")

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 # What the libraries raise on a damaged or crafted file.
 UNREADABLE = (
@@ -111,7 +111,7 @@ def bad_file(path: object, what: str) -> BadFilesError:
     return BadFilesError([Problem(str(path), what)])
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Any) -> None:
     """Refuse what is absent, a folder or empty."""
     if not path.exists():
         raise bad_file(path, "does not exist")

@@ -1,8 +1,4 @@
-"""From a folder with one file per bag, or a long table, to `Bags`.
-
-Folders may be laid out as CLAM does (``h5_files/`` and ``pt_files/`` beside each other) or as
-TRIDENT does (``features_{encoder}/{slide}.h5``, possibly one level further down).
-"""
+"""From a folder with one file per bag, or a long table, to `Bags`."""
 
 from __future__ import annotations
 
@@ -11,19 +7,19 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.files.addresses import as_path, reachable
+from bagwise.files.finding import find_bag_files, one_file_per_bag
 from bagwise.files.limits import check_unpacked, check_zip
-from bagwise.files.problems import UNREADABLE, BadFilesError, Problem, bad_file, one_line
+from bagwise.files.problems import UNREADABLE, BadFilesError, Problem, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
-from bagwise.files.tables import read_table
+from bagwise.files.tables import EXCEL, read_table
 
-SUFFIXES = (".h5", ".hdf5", ".npy", ".npz", ".pt")
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", *EXCEL)
 # Features beyond this many bytes stay on disk.
 _IN_MEMORY = 512 * 2**20
 _SCAN_ROWS = 16_384
@@ -37,9 +33,11 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 class Names:
     """What things are called in the files.
 
-    ``features``, ``coords``, ``instance_labels`` and ``images`` (read only when named) are dataset
-    names in ``.h5``, ``.npz`` and ``.pt`` files; the others are columns of tables, but for
-    ``encoder``, which picks ``features_{encoder}`` where there are several folders.
+    ``features``, ``coords``, ``instance_labels`` and ``images`` are names of datasets in ``.h5``,
+    ``.zarr``, ``.npz`` and ``.pt`` files. Coordinates are read where a file has ``coords``; a name
+    that is given, and that of ``images``, must be there. The others are columns of tables, but for
+    ``encoder``, which picks ``features_{encoder}`` where there are several folders. In a table
+    ``features`` may be a column of lists, and ``coords`` names columns, separated by commas.
 
     Examples
     --------
@@ -51,7 +49,7 @@ class Names:
     """
 
     features: str = "features"
-    coords: str = "coords"
+    coords: str | None = None
     instance_labels: str = "instance_labels"
     images: str | None = None
     bag: str = "slide_id"
@@ -76,7 +74,6 @@ class Found:
 
     bags: Bags | None
     problems: list[Problem] = field(default_factory=list)
-    feature_names: list[str] | None = None
 
 
 def read_bags(
@@ -85,14 +82,16 @@ def read_bags(
     *,
     lazy: bool | Literal["auto"] = "auto",
     skip_bad: bool = False,
+    recursive: bool = False,
 ) -> Bags:
     """Bags from a folder with one file per bag, a long CSV or Parquet table, or a frame.
 
     Parameters
     ----------
-    path : path or pandas.DataFrame
-        A folder of ``.h5``, ``.npy``, ``.npz`` or ``.pt`` files, each named after its bag; the
-        folder above it in a CLAM or TRIDENT layout; or a table with one row per instance.
+    path : path, address, pandas.DataFrame or polars.DataFrame
+        A folder of ``.h5``, ``.zarr``, ``.npy``, ``.npz`` or ``.pt`` files, each named after its
+        bag; the folder above it in a CLAM or TRIDENT layout; or a table with one row per instance.
+        Addresses such as ``s3://bucket/features`` are read through fsspec.
     names : Names, optional
         What datasets and columns are called.
     lazy : bool or "auto", default="auto"
@@ -100,6 +99,8 @@ def read_bags(
         512 MB. Tables are always read whole.
     skip_bad : bool, default=False
         Leave out files that cannot be used instead of raising.
+    recursive : bool, default=False
+        Read the files in folders below, too.
 
     Returns
     -------
@@ -123,7 +124,7 @@ def read_bags(
     >>> bags, list(bags.ids)
     (Bags(2 bags, 8 instances, 4 features), ['slide_01', 'slide_02'])
     """
-    found = scan_bags(path, names, lazy=lazy)
+    found = scan_bags(path, names, lazy=lazy, recursive=recursive)
     if found.bags is None or (found.problems and not skip_bad):
         raise BadFilesError(found.problems)
     return found.bags
@@ -134,6 +135,7 @@ def scan_bags(
     names: Names | None = None,
     *,
     lazy: bool | Literal["auto"] = "auto",
+    recursive: bool = False,
     progress: Progress | None = None,
 ) -> Found:
     """Like `read_bags`, but returns the problems beside the bags that can be used.
@@ -153,48 +155,55 @@ def scan_bags(
     names = names or Names()
     if hasattr(path, "columns"):
         return _from_table(path, "the frame", names)
-    path = Path(path)
-    if not path.exists():
-        return Found(None, [Problem(str(path), "does not exist")])
-    if path.is_dir():
-        return _from_folder(path, names, lazy, progress)
-    if path.suffix.lower() in TABLES:
-        return _from_table(path, str(path), names)
+    try:
+        path = as_path(path)
+        with reachable(path):
+            if not path.exists():
+                return Found(None, [Problem(str(path), "does not exist")])
+            if path.is_dir() and path.suffix.lower() != ".zarr":
+                return _from_folder(path, names, lazy, recursive, progress)
+        if path.suffix.lower() in TABLES:
+            return _from_table(path, str(path), names)
+    except BadFilesError as error:
+        return Found(None, list(error.problems))
     kinds = ", ".join(TABLES)
     return Found(None, [Problem(str(path), f"is neither a folder of bags nor a table ({kinds})")])
 
 
 def _from_table(source: Any, where: str, names: Names) -> Found:
+    given = None if names.coords is None else tuple(names.coords.split(","))
     try:
-        table = read_table(
+        bags = read_table(
             source,
             where,
             bag=names.bag,
             features=names.feature_columns,
-            coords=names.coord_columns,
+            lists=names.features,
+            coords=given or names.coord_columns,
+            coords_needed=given is not None,
             instance_labels=names.instance_labels,
             others=(names.label, *([names.patient] if names.patient else [])),
         )
     except BadFilesError as error:
         return Found(None, list(error.problems))
-    return Found(table.bags, [], table.feature_names)
+    return Found(bags, [])
 
 
 def _from_folder(
-    path: Path, names: Names, lazy: bool | Literal["auto"], progress: Progress | None
+    path: Any,
+    names: Names,
+    lazy: bool | Literal["auto"],
+    recursive: bool,
+    progress: Progress | None,
 ) -> Found:
-    try:
-        files = find_bag_files(path, names.encoder)
-    except BadFilesError as error:
-        return Found(None, list(error.problems))
-    problems = _duplicates(files)
-    twice = {problem.path for problem in problems}
+    files, problems = one_file_per_bag(find_bag_files(path, names.encoder, recursive))
     scanned: list[_Scanned] = []
     for file in (progress or _silent)(files, len(files)):
-        if str(file) in twice:
-            continue
         try:
-            scanned.append(_scan(file, names))
+            with reachable(file):
+                scanned.append(_scan(file, names))
+        except BadFilesError as error:
+            problems += error.problems
         except UNREADABLE as error:
             problems.append(Problem(str(file), _explain(error)))
     scanned, odd = _agree(scanned)
@@ -202,50 +211,6 @@ def _from_folder(
     if not scanned:
         return Found(None, problems)
     return Found(_assemble(scanned, lazy), problems)
-
-
-def find_bag_files(path: Path, encoder: str | None = None) -> list[Path]:
-    """The bag files of a folder, sorted by name, in any of the known layouts."""
-    files = _bag_files(path)
-    if files:
-        return files
-    if (path / "h5_files").is_dir() or (path / "pt_files").is_dir():  # CLAM
-        # The .h5 files hold the same features as the .pt files, and the coordinates.
-        files = _bag_files(path / "h5_files") or _bag_files(path / "pt_files")
-        if files:
-            return files
-    folders = [p for p in [*path.glob("features_*"), *path.glob("*/features_*")] if p.is_dir()]
-    if encoder is not None:
-        folders = [p for p in folders if p.name == f"features_{encoder}"]
-    if len(folders) > 1:
-        choices = ", ".join(sorted(str(p.relative_to(path)) for p in folders))
-        raise bad_file(path, f"has several feature folders: {choices}; name one")
-    if len(folders) == 1 and _bag_files(folders[0]):
-        return _bag_files(folders[0])
-    wanted = f"features_{encoder} with " if encoder else ""
-    kinds = ", ".join(SUFFIXES)
-    raise bad_file(path, f"has no {wanted}bag files ({kinds})")
-
-
-def _bag_files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(
-        p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")
-    )
-
-
-def _duplicates(files: list[Path]) -> list[Problem]:
-    """Every file whose bag another file also claims."""
-    by_id: dict[str, list[Path]] = {}
-    for file in files:
-        by_id.setdefault(file.stem, []).append(file)
-    return [
-        Problem(str(file), f"bag {name!r} is also in {same[1 - min(i, 1)].name}")
-        for name, same in by_id.items()
-        if len(same) > 1
-        for i, file in enumerate(same)
-    ]
 
 
 @dataclass(frozen=True)
@@ -262,42 +227,62 @@ class _Scanned:
     images: Any = None
 
 
-def _scan(file: Path, names: Names) -> _Scanned:
+def _scan(file: Any, names: Names) -> _Scanned:
     """Check one file through and through; raises with the reason when it cannot be used."""
-    if file.is_dir():
-        raise ValueError("is a folder, not a file")
-    size = file.stat().st_size
-    if not file.is_file():
-        raise ValueError("is a pipe, a device or another special file, not a file of numbers")
-    if size == 0:
-        raise ValueError("is empty (0 bytes)")
-    if zipfile.is_zipfile(file):
-        check_zip(file, size)
+    size = _size_on_disk(file)
     arrays = open_arrays(file)
     try:
         key = "" if "" in arrays else names.features
-        if key not in arrays:
-            raise ValueError(f"has no dataset {key!r}; it has {sorted(map(str, arrays)) or 'none'}")
-        features = arrays[key]
+        features = _dataset(arrays, key)
         nested = _check_shape(features)
         _check_claim(features, size)
         rows, width = features.shape[-2:]
         _check_finite(features, nested)
-        coords = _column(arrays, names.coords, rows, size)
-        if coords is not None and (coords.ndim != 2 or coords.shape[1] not in (2, 3)):
-            raise ValueError(f"{names.coords!r} must be N x 2; got shape {coords.shape}")
+        place = names.coords or "coords"
+        for name in (names.coords, names.images):  # a name that was given must be there
+            if name is not None:
+                _dataset(arrays, name)
+        coords = _column(arrays, place, rows, size)
+        if coords is not None and (coords.ndim > 2 or coords.shape[1:] not in ((), (2,), (3,))):
+            raise ValueError(f"{place!r} must be N, N x 2 or N x 3; got shape {coords.shape}")
         return _Scanned(
             Source(str(file), key, rows, nested),
             file.stem,
             width,
             _float_dtype(features.dtype),
             coords,
-            _patch_size(arrays[names.coords]) if coords is not None else None,
+            _patch_size(arrays[place]) if coords is not None else None,
             _column(arrays, names.instance_labels, rows, size),
             _column(arrays, names.images, rows, size) if names.images else None,
         )
     finally:
         close(arrays)
+
+
+def _size_on_disk(file: Any) -> int:
+    """Bytes of a file, or of a .zarr folder; raises where there is nothing to read numbers from."""
+    if file.suffix.lower() == ".zarr":
+        if not file.is_dir():
+            raise ValueError("is a file; a .zarr is a folder")
+        return sum(int(p.stat().st_size) for p in file.rglob("*") if p.is_file())
+    if file.is_dir():
+        raise ValueError("is a folder, not a file")
+    size = int(file.stat().st_size)
+    if not file.is_file():
+        raise ValueError("is a pipe, a device or another special file, not a file of numbers")
+    if size == 0:
+        raise ValueError("is empty (0 bytes)")
+    with file.open("rb") as raw:
+        if zipfile.is_zipfile(raw):
+            check_zip(raw, size)
+    return size
+
+
+def _dataset(arrays: Any, name: str) -> Any:
+    if name not in arrays:
+        has = sorted(str(n) or "one unnamed array" for n in arrays)
+        raise ValueError(f"has no dataset {name!r}; it has {has or 'none'}")
+    return arrays[name]
 
 
 def _check_shape(features: Any) -> bool:
@@ -409,7 +394,9 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
         sides = np.asarray([s.patch_size for s in scanned], dtype=np.float32)
         columns["patch_size"] = np.repeat(sides, sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Bags(rows, offsets, [s.name for s in scanned], columns=columns)
+    bags = Bags(rows, offsets, [s.name for s in scanned], columns=columns)
+    object.__setattr__(bags, "_known_finite", True)  # every file was read through
+    return bags
 
 
 def _explain(error: BaseException) -> str:

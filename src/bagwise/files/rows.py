@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.bags.virtual import VirtualRows
+from bagwise.files.addresses import as_path, is_remote
 from bagwise.files.hdf5 import H5Arrays
 from bagwise.files.problems import UNREADABLE
-from bagwise.files.virtual import VirtualRows
 
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
@@ -36,18 +37,34 @@ class Source:
 
 def open_arrays(path: str | Path) -> Arrays:
     """The arrays of a file by name; a file that is a single array has the name ``""``."""
-    path = Path(path)
-    suffix = path.suffix.lower()
+    place = as_path(path)
+    suffix = place.suffix.lower()
+    if suffix == ".zarr":
+        return _open_zarr(place)
+    # A file on another machine is read through its handle, which the arrays keep open.
+    source = place.open("rb") if is_remote(path) else place
     if suffix in (".h5", ".hdf5"):
-        return H5Arrays(path)
+        return H5Arrays(source)
     if suffix == ".npz":
-        return np.load(path, allow_pickle=False)
+        return np.load(source, allow_pickle=False)
     if suffix == ".npy":
-        return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-    return _open_torch(path)
+        mode: Any = None if is_remote(path) else "r"
+        return {"": np.load(source, mmap_mode=mode, allow_pickle=False)}
+    return _open_torch(source)
 
 
-def _open_torch(path: Path) -> Arrays:
+def _open_zarr(path: Any) -> Arrays:
+    try:
+        import zarr
+    except ImportError as error:
+        raise ValueError("needs zarr: pip install 'bagwise[zarr]'") from error
+    node = zarr.open(str(path), mode="r")
+    if isinstance(node, zarr.Array):
+        return {"": node}
+    return dict(node.arrays())
+
+
+def _open_torch(source: Any) -> Arrays:
     try:
         import torch
     except ImportError as error:
@@ -56,7 +73,7 @@ def _open_torch(path: Path) -> Arrays:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(source, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, *UNREADABLE) as error:
         raise ValueError("is not a file of plain tensors; nothing in it was executed") from error
     if isinstance(content, torch.Tensor):
@@ -103,7 +120,7 @@ class _OpenFiles:
             return self._open[key]
         try:
             arrays = open_arrays(path)
-            if Path(path).suffix.lower() == ".npz":  # would be unpacked anew at every slice
+            if path.lower().endswith(".npz"):  # would be unpacked anew at every slice
                 arrays = dict(arrays)
         except UNREADABLE as error:
             raise ValueError(f"{path}: can no longer be read: {error}") from error

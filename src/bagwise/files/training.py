@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.files.finding import bag_id
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.reading import Found, Names, Progress, scan_bags
@@ -36,7 +37,6 @@ class Training(NamedTuple):
     y: Any
     patients: Any
     instance_labels: Any
-    feature_names: list[str] | None
     skipped: list[Problem]
     labels: str
 
@@ -50,6 +50,7 @@ def read_training(
     skip_bad: bool = False,
     lazy: bool | Literal["auto"] = "auto",
     two_classes: bool = True,
+    recursive: bool = False,
     progress: Progress | None = None,
 ) -> Training:
     r"""Read bags and their labels; everything that does not fit is raised as one `BadFilesError`.
@@ -71,15 +72,15 @@ def read_training(
     (2, [0, 1], 1)
     """
     names = names or Names()
-    found = scan_bags(bags, names, lazy=lazy, progress=progress)
+    found = scan_bags(bags, names, lazy=lazy, recursive=recursive, progress=progress)
     problems = list(found.problems)
     try:
-        given = read_labels(labels, names.bag, names.label, names.patient)
+        given = read_labels(labels, names.bag, names.label, names.patient, skip_bad=skip_bad)
     except BadFilesError as error:
         raise BadFilesError([*problems, *error.problems]) from error
     if found.bags is None:
         raise BadFilesError(problems)
-    problems += _mismatches(found, given, bags)
+    problems += [*given.skipped, *_mismatches(found, given, bags)]
     if problems and not skip_bad:
         raise BadFilesError(problems)
     keep, rows = _common(found.bags.ids, given.ids)
@@ -92,7 +93,7 @@ def read_training(
     # Labels that files carry are for evaluation; only those that are asked for train a model.
     known = instance_labels and read_instance_labels(instance_labels, chosen, names.bag)
     patients = None if given.patients is None else given.patients[rows]
-    return Training(chosen, y, patients, known, found.feature_names, problems, given.path)
+    return Training(chosen, y, patients, known, problems, given.path)
 
 
 def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:
@@ -104,8 +105,8 @@ def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:
 
 def _mismatches(found: Found, labels: Labels, bags: Any) -> list[Problem]:
     assert found.bags is not None
-    broken = {Path(problem.path).stem for problem in found.problems}
-    have, labelled = set(found.bags.ids) | broken, set(labels.ids)
+    broken = {bag_id(problem.path) for problem in found.problems}
+    have, labelled = set(found.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
     unknown = [name for name in labels.ids if name not in have]
     unlabelled = [name for name in found.bags.ids if name not in labelled]
     where = str(bags) if isinstance(bags, (str, Path)) else "the frame"
@@ -121,10 +122,13 @@ def _mismatches(found: Found, labels: Labels, bags: Any) -> list[Problem]:
 
 
 def _suffix_hint(unknown: Sequence[str], have: set[str]) -> str:
-    """Slide names often come with the extension of the image."""
+    """Slide names often come with the extension of the image, or lose their zeros to Excel."""
+    unpadded = {name.lstrip("0"): name for name in have if name.isdecimal()}
     for name in unknown:
         if Path(name).stem in have:
             return f" (there is {Path(name).stem!r}: drop the extension)"
+        if name.isdecimal() and name.lstrip("0") in unpadded:
+            return f" (there is {unpadded[name.lstrip('0')]!r}: store ids as text to keep zeros)"
     return ""
 
 

@@ -20,7 +20,7 @@ _HOME = {
     "Learner": "learner",
     "STRATEGIES": "strategies",
     "Session": "session",
-    "Test": "session",
+    "CurveBags": "session",
     "project": "learner",
     "suggest": "strategies",
     "suggest_for": "strategies",

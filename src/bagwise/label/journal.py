@@ -10,20 +10,29 @@ import csv
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bagwise.files import new_file
 from bagwise.files.problems import bad_file
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 FORMAT = "bagwise-labels"
 ANSWERS = ("yes", "no", "skip", "clear")
 _COLUMNS = ("slide_id", "index", "label")
 
 
-class Answer(NamedTuple):
-    """What was said about an instance; ``clear`` takes an earlier answer back."""
+@dataclass(frozen=True)
+class Answer:
+    """What was said about an instance; ``clear`` takes an earlier answer back.
+
+    Examples
+    --------
+    >>> from bagwise.label import Answer
+    >>> Answer("bag_001", 4, "yes").answer
+    'yes'
+    """
 
     bag: str
     index: int
@@ -151,7 +160,7 @@ class Journal:
         if not self.path.exists() or self.path.stat().st_size == 0:
             return
         frame = read_frame(self.path)
-        require_columns(frame, str(self.path), list(_COLUMNS))
+        frame = named_columns(frame, str(self.path), list(_COLUMNS))
         ever = {(a.bag, a.index, a.answer) for a in self.history}
         for line, (bag, index, label) in enumerate(
             zip(*(frame[name] for name in _COLUMNS), strict=True), start=2
@@ -177,7 +186,7 @@ class Journal:
         """Put an answer on disk; it is synced when this returns."""
         if answer.answer not in ANSWERS:
             raise ValueError(f"an answer is one of {list(ANSWERS)}; got {answer.answer!r}.")
-        self._write({k: v for k, v in answer._asdict().items() if v != ""})
+        self._write({k: v for k, v in asdict(answer).items() if v != ""})
         self._remember(answer, len(self.history))
         if table:
             self.write_table()

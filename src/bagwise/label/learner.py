@@ -478,8 +478,11 @@ def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
     """The Gaussian processes of a model, on the projected bags; equal projections are shared."""
     last = last_step(model)
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
+    models: Sequence[Any]
+    weights: Sequence[float]
+    maps: Sequence[Platt | None]
     if isinstance(last, AutoVGPMIL):
-        models, weights, maps = last.members_, last.weights_, last.maps_
+        models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
         own = None if last.calibration_ is None else Platt(*last.calibration_)
         models, weights, maps = [last], [1.0], [own]
@@ -543,7 +546,7 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
     """Scores from the cache, read as the model itself reads them."""
     voices = [Voice(member.weight, _map(member.platt, outer)) for member in members]
     own = _latent_map(members[0].platt)
-    spans = []
+    spans: list[tuple[Any, ...]] = []
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
         offsets = np.asarray(blocks[0].labels.offsets)
         read = [
@@ -551,7 +554,7 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
             for block, member in zip(blocks, members, strict=True)
         ]
         if outer is None:
-            spans.append(Scores(*read[0][:4]))
+            spans.append(read[0][:4])
         else:
             spans.append(pooled_scores(read, offsets, voices))
     bag, bag_std, instance, instance_std = (np.concatenate(c) for c in zip(*spans, strict=True))

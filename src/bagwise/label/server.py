@@ -128,78 +128,90 @@ class _BadRequestError(ValueError):
     """What was sent is not what the page sends."""
 
 
-def make_app(session: Session, token: str, port: int) -> ASGIApp:
-    """The application, guarded."""
-    assets = files("bagwise.label") / "assets"
+class _Pages:
+    """What a session answers to the page, one method per address."""
 
-    def page(request: Request) -> Response:
-        return Response((assets / "page.html").read_bytes(), media_type="text/html; charset=utf-8")
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.assets = files("bagwise.label") / "assets"
 
-    def static(request: Request) -> Response:
+    def page(self, request: Request) -> Response:
+        html = (self.assets / "page.html").read_bytes()
+        return Response(html, media_type="text/html; charset=utf-8")
+
+    def static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
             return _problem(404, "there is no such file")
-        return Response((assets / name).read_bytes(), media_type=f"{_STATIC[name]}; charset=utf-8")
+        content = (self.assets / name).read_bytes()
+        return Response(content, media_type=f"{_STATIC[name]}; charset=utf-8")
 
-    def state(request: Request) -> Response:
-        return JSONResponse(session.state())
+    def state(self, request: Request) -> Response:
+        return JSONResponse(self.session.state())
 
-    def queue(request: Request) -> Response:
+    def queue(self, request: Request) -> Response:
         n = _number(request.query_params.get("n", "5"), 1, 20)
         keep = request.query_params.get("keep")
-        row = None if keep is None else _number(keep, 0, session.bags.n_instances - 1)
+        row = None if keep is None else self._row(keep)
         tab = _text(request.query_params.get("tab", ""), 64)
-        return JSONResponse(session.queue(tab, n, row))
+        return JSONResponse(self.session.queue(tab, n, row))
 
-    def bags(request: Request) -> Response:
-        return JSONResponse(session.bag_list())
+    def bags(self, request: Request) -> Response:
+        return JSONResponse(self.session.bag_list())
 
-    def bag(request: Request) -> Response:
-        return JSONResponse(session.bag(request.path_params["number"]))
+    def bag(self, request: Request) -> Response:
+        return JSONResponse(self.session.bag(request.path_params["number"]))
 
-    def picture(request: Request) -> Response:
+    def picture(self, request: Request) -> Response:
         row = request.path_params["row"]
-        session.place(row)
-        found = None if session.pictures is None else session.pictures.read(row)
+        self.session.place(row)
+        pictures = self.session.pictures
+        found = None if pictures is None else pictures.read(row)
         if found is None:
             return _problem(404, "this instance has no picture")
         return Response(found.content, media_type=found.media_type)
 
-    def answer(request: Request, body: dict[str, Any]) -> Response:
-        return JSONResponse(
-            session.answer(
-                _number(body.get("row"), 0, session.bags.n_instances - 1),
-                _text(body.get("answer"), 8),
-                tab=_text(body.get("tab", ""), 64),
-                answer_id=_text(body.get("id", ""), 64),
-                replace=body.get("replace") is True,
-            )
+    def answer(self, request: Request, body: dict[str, Any]) -> Response:
+        state = self.session.answer(
+            self._row(body.get("row")),
+            _text(body.get("answer"), 8),
+            tab=_text(body.get("tab", ""), 64),
+            answer_id=_text(body.get("id", ""), 64),
+            replace=body.get("replace") is True,
         )
+        return JSONResponse(state)
 
-    def undo(request: Request, body: dict[str, Any]) -> Response:
-        card = session.undo(_text(body.get("tab", ""), 64))
-        return JSONResponse({"card": card, "state": session.state()})
+    def undo(self, request: Request, body: dict[str, Any]) -> Response:
+        card = self.session.undo(_text(body.get("tab", ""), 64))
+        return JSONResponse({"card": card, "state": self.session.state()})
 
-    def learn(request: Request, body: dict[str, Any]) -> Response:
-        session.start_learning()
-        return JSONResponse(session.state())
+    def learn(self, request: Request, body: dict[str, Any]) -> Response:
+        self.session.start_learning()
+        return JSONResponse(self.session.state())
 
-    def settings(request: Request, body: dict[str, Any]) -> Response:
-        session.auto = _number(body.get("auto"), 0, 1000)
-        return JSONResponse(session.state())
+    def settings(self, request: Request, body: dict[str, Any]) -> Response:
+        self.session.auto = _number(body.get("auto"), 0, 1000)
+        return JSONResponse(self.session.state())
 
+    def _row(self, value: Any) -> int:
+        return _number(value, 0, self.session.bags.n_instances - 1)
+
+
+def make_app(session: Session, token: str, port: int) -> ASGIApp:
+    """The application, guarded."""
+    pages = _Pages(session)
     routes = [
-        Route("/", page),
-        Route("/static/{name}", static),
-        Route("/api/state", _asked(state)),
-        Route("/api/queue", _asked(queue)),
-        Route("/api/bags", _asked(bags)),
-        Route("/api/bags/{number:int}", _asked(bag)),
-        Route("/api/pictures/{row:int}", _asked(picture)),
-        Route("/api/answer", _told(answer), methods=["POST"]),
-        Route("/api/undo", _told(undo), methods=["POST"]),
-        Route("/api/learn", _told(learn), methods=["POST"]),
-        Route("/api/settings", _told(settings), methods=["POST"]),
+        Route("/", pages.page),
+        Route("/static/{name}", pages.static),
+        Route("/api/state", _asked(pages.state)),
+        Route("/api/queue", _asked(pages.queue)),
+        Route("/api/bags", _asked(pages.bags)),
+        Route("/api/bags/{number:int}", _asked(pages.bag)),
+        Route("/api/pictures/{row:int}", _asked(pages.picture)),
+        Route("/api/answer", _told(pages.answer), methods=["POST"]),
+        Route("/api/undo", _told(pages.undo), methods=["POST"]),
+        Route("/api/learn", _told(pages.learn), methods=["POST"]),
+        Route("/api/settings", _told(pages.settings), methods=["POST"]),
     ]
     return Guard(Starlette(routes=routes), token, port)
 

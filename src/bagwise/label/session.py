@@ -27,13 +27,20 @@ class ConflictError(ValueError):
     """The answer contradicts one that another tab gave, or the labels of the bags."""
 
 
-class Test(NamedTuple):
-    """Labelled bags apart from those that are answered about, for the curve."""
+class CurveBags(NamedTuple):
+    """Labelled bags apart from those that are answered about, for the curve.
+
+    Examples
+    --------
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.label import CurveBags
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> len(CurveBags(bags, y).bags)
+    20
+    """
 
     bags: Any
     y: Any  # [B] classes of the model
-
-    __test__ = False  # not a test for pytest
 
 
 class Session:
@@ -48,7 +55,7 @@ class Session:
     feature_names : sequence of str, optional
     class_names : (negative, positive), optional
         What the classes are called on the page.
-    test : Test, optional
+    test : CurveBags, optional
         Held-out bags for the curve; by default the bags of the learner, each left out.
     strategy : str
         See `suggest`.
@@ -79,7 +86,7 @@ class Session:
         pictures: Pictures | None = None,
         feature_names: Sequence[str] | None = None,
         class_names: Sequence[Any] | None = None,
-        test: Test | None = None,
+        test: CurveBags | None = None,
         strategy: str = "information",
         auto: int = 10,
         random_state: int = 0,

@@ -119,7 +119,20 @@ def suggest_for(
     closed: Any = (),
     random_state: Any = None,
 ) -> Integers:
-    """As `suggest`, from a learner's cache; ``closed`` are rows that shall not be asked now."""
+    """As `suggest`, from a learner's cache; ``closed`` are rows that shall not be asked now.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.label import Learner, suggest_for
+    >>> data = make_gaussian_bags(n_bags=30, random_state=0)
+    >>> model = VGPMIL(n_inducing=20, random_state=0).fit(data.bags, data.y)
+    >>> learner = Learner(model, data.bags, data.y)
+    >>> first = suggest_for(learner, 3, random_state=0)
+    >>> bool(set(first) & set(suggest_for(learner, 3, closed=first, random_state=0)))
+    False
+    """
     return choose(
         learner.views(),
         learner.bags,

@@ -17,8 +17,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from bagwise.bags import Bags, check_bags, encode_instance_labels
+from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
 from bagwise.core.arrays import Array, as_array
+from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 # What users may pass: `check_bags` and `encode_instance_labels` are the gates.
 BagsLike = Bags | Sequence[Array] | Array
@@ -66,8 +67,10 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
                 "sklearn.multiclass.OneVsRestClassifier. Unknown label type: multiclass."
             )
         known = encode_instance_labels(instance_labels, bags, classes, codes)
+        warn_of_leaks(bags, codes)
         self.classes_ = classes
         self.n_features_in_ = bags.n_features
+        remember_feature_names(self, bags)
         return TrainingData(bags, codes, known)
 
     def _validate_stream(
@@ -92,7 +95,9 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     def _validate_predict(self, bags: Any) -> Bags:
         """Check that the model is fitted and the bags fit it."""
         check_is_fitted(self)
-        return self._check_bags(bags, n_features=self.n_features_in_)
+        bags = self._check_bags(bags, n_features=self.n_features_in_)
+        check_feature_names(getattr(self, "feature_names_in_", None), bags, type(self).__name__)
+        return bags
 
     def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
         checked = check_bags(

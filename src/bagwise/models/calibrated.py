@@ -17,8 +17,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
-from bagwise.core.isotonic import fit_isotonic
-from bagwise.core.platt import fit_platt, keep_ranking
+from bagwise.core.isotonic import Isotonic, fit_isotonic
+from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_columns
 
 
@@ -55,7 +55,7 @@ class CalibratedClassifier(BagClassifier):
 
     def _set_calibration(self, scores: Any, y: Any) -> None:
         if self.calibration == "isotonic":
-            self.calibration_ = fit_isotonic(scores, y)
+            self.calibration_: Isotonic | Platt = fit_isotonic(scores, y)
         else:
             # Where the held-out scores say nothing the best slope is 0; a hint keeps the ranking.
             self.calibration_ = keep_ranking(fit_platt(scores, y), scores)

@@ -15,26 +15,33 @@ from typing import Any, ClassVar
 import numpy as np
 from array_api_compat import is_torch_array
 from scipy.sparse import issparse
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.pipeline import Pipeline, _name_estimators
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, check_bags, check_feature_names
 from bagwise.core import segments
+from bagwise.models.feature_checks import check_bag_weights, remember_feature_names
 
 # Rows handed to a transformer at a time when the instances are opened lazily.
 _CHUNK = 65_536
 
 
-class InstanceTransformer(TransformerMixin, BaseEstimator):
+class InstanceTransformer(  # type: ignore[call-arg]
+    TransformerMixin, BaseEstimator, auto_wrap_output_keys=None
+):
     """Any scikit-learn transformer, applied to the instances of bags.
 
     Parameters
     ----------
     transformer : scikit-learn transformer
         Fitted on the instances of the training bags. A supervised transformer sees each
-        instance with the label of its bag.
+        instance with the label of its bag. An imputer may get missing values; where the bags name
+        their features the transformer sees a frame, so that a ``ColumnTransformer`` may choose
+        columns by name.
 
     Examples
     --------
@@ -52,8 +59,8 @@ class InstanceTransformer(TransformerMixin, BaseEstimator):
 
     def fit(self, bags: Any, y: Any = None) -> InstanceTransformer:
         """Fit the transformer on the instances."""
-        bags = check_bags(bags, accept_sparse=True, estimator="InstanceTransformer")
         transformer = clone(self.transformer)
+        bags = self._check(bags, transformer)
         labels = None if y is None else segments.spread(np.asarray(y), bags.offsets)
         if _is_lazy(bags.instances) and hasattr(transformer, "partial_fit"):
             for start in range(0, bags.n_instances, _CHUNK):
@@ -63,28 +70,97 @@ class InstanceTransformer(TransformerMixin, BaseEstimator):
                 )
         else:
             X = bags.instances[:] if _is_lazy(bags.instances) else bags.instances
-            transformer.fit(X, labels)
+            transformer.fit(_framed(X, bags.feature_names), labels)
         self.transformer_ = transformer
         self.n_features_in_ = bags.n_features
+        remember_feature_names(self, bags)
         return self
 
     def transform(self, bags: Any) -> Bags:
-        """Transform the instances; bags, names and columns stay as they are."""
+        """Transform the instances; bags, names and columns stay as they are.
+
+        Where the bags name their features and the transformer can name its own, so does the
+        result, as ``feature_names``.
+        """
         check_is_fitted(self)
-        bags = check_bags(
-            bags,
-            n_features=self.n_features_in_,
-            accept_sparse=True,
-            estimator="InstanceTransformer",
-        )
+        bags = self._check(bags, self.transformer_, self.n_features_in_)
+        fitted = getattr(self, "feature_names_in_", None)
+        check_feature_names(fitted, bags, "InstanceTransformer")
+        # The inner transformer is called as it was fitted: with names or without.
+        inner = getattr(self.transformer_, "feature_names_in_", None)
+        step = _RowStep(self.transformer_, None if inner is None else tuple(inner))
+        names = None
+        if fitted is not None and hasattr(self.transformer_, "get_feature_names_out"):
+            names = tuple(map(str, self.transformer_.get_feature_names_out(fitted)))
         # Rows that can be transformed whenever they are read stay on disk.
         if not _is_lazy(bags.instances) or hasattr(bags.instances, "map_rows"):
-            return bags.map(self.transformer_.transform)
+            return bags.map(step, names)
         blocks = [
-            self.transformer_.transform(bags.instances[start : start + _CHUNK])
+            step(bags.instances[start : start + _CHUNK])
             for start in range(0, bags.n_instances, _CHUNK)
         ]
-        return bags.map(lambda _: np.concatenate(blocks))
+        return bags.map(lambda _: np.concatenate(blocks), names)
+
+    def _check(self, bags: Any, transformer: Any, n_features: int | None = None) -> Bags:
+        """Missing values pass where the transformer takes them, as an imputer does."""
+        return check_bags(
+            bags,
+            n_features=n_features,
+            accept_sparse=True,
+            estimator="InstanceTransformer",
+            finite="allow-nan" if _takes_missing(transformer) else True,
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the features that come out, as the transformer gives them."""
+        check_is_fitted(self)
+        if input_features is None:
+            input_features = getattr(self, "feature_names_in_", None)
+        return self.transformer_.get_feature_names_out(input_features)
+
+    def set_output(self, *, transform: str | None = None) -> InstanceTransformer:
+        """Accept scikit-learn's choice of a container, which bags do not need.
+
+        The result is `Bags` whatever is chosen, because rows alone would forget which bag they
+        belong to; names of features travel as ``bags.feature_names``. A step after
+        `BagStatistics` returns frames where they are asked for.
+        """
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ValueError(
+                f"transform must be 'default', 'pandas' or 'polars'; got {transform!r}."
+            )
+        return self
+
+
+def _takes_missing(transformer: Any) -> bool:
+    """Whether missing values may reach a transformer; of a composite one, its first steps."""
+    if isinstance(transformer, Pipeline):
+        return _takes_missing(transformer.steps[0][1])
+    parts = getattr(transformer, "transformers", getattr(transformer, "transformer_list", None))
+    if parts is not None:
+        return any(_takes_missing(part[1]) for part in parts)
+    return hasattr(transformer, "fit") and bool(get_tags(transformer).input_tags.allow_nan)
+
+
+class _RowStep:
+    """A fitted transformer as a function of rows: arrays or sparse matrices in and out."""
+
+    def __init__(self, transformer: Any, names: tuple[str, ...] | None) -> None:
+        self.transformer, self.names = transformer, names
+
+    def __call__(self, X: Any) -> Any:
+        with config_context(transform_output="default"):
+            rows = self.transformer.transform(_framed(X, self.names))
+        return rows.to_numpy() if hasattr(rows, "columns") else rows
+
+
+def _framed(X: Any, names: tuple[str, ...] | None) -> Any:
+    """Rows as a frame where their features have names, so that steps may choose by name."""
+    if names is None or not isinstance(X, np.ndarray):
+        return X
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=list(names))
 
 
 def _is_lazy(instances: Any) -> bool:
@@ -129,12 +205,14 @@ class BagStatistics(TransformerMixin, BaseEstimator):
                     f"got {statistic!r}."
                 )
         self.n_features_in_ = bags.n_features
+        remember_feature_names(self, bags)
         return self
 
     def transform(self, bags: Any) -> Any:
         """Statistics of each bag, shape (n_bags, n_features * n_statistics)."""
         check_is_fitted(self)
         bags = check_bags(bags, n_features=self.n_features_in_, estimator="BagStatistics")
+        check_feature_names(getattr(self, "feature_names_in_", None), bags, "BagStatistics")
         X = bags.instances[:] if _is_lazy(bags.instances) else bags.instances
         return np.hstack(
             [
@@ -149,7 +227,8 @@ class BagStatistics(TransformerMixin, BaseEstimator):
         """Names such as ``mean_x0``."""
         check_is_fitted(self)
         if input_features is None:
-            input_features = [f"x{j}" for j in range(self.n_features_in_)]
+            unnamed = [f"x{j}" for j in range(self.n_features_in_)]
+            input_features = getattr(self, "feature_names_in_", unnamed)
         return np.asarray(
             [
                 f"{s if isinstance(s, str) else f'q{s:g}'}_{name}"
@@ -219,16 +298,26 @@ class BagPipeline(Pipeline):
     """
 
     # Not a hyperparameter: names the fit argument that belongs to the last step.
-    _last_step_arguments: ClassVar[tuple[str, ...]] = ("instance_labels", "validation")
+    _last_step_arguments: ClassVar[tuple[str, ...]] = (
+        "instance_labels",
+        "validation",
+        "sample_weight",
+    )
 
     def fit(self, bags: Any, y: Any = None, **params: Any) -> BagPipeline:
-        """Fit the steps in turn; ``instance_labels`` go to the last one.
+        """Fit the steps in turn; ``instance_labels`` and ``sample_weight`` go to the last one.
+
+        ``sample_weight`` holds one weight per bag; a last step that cannot weigh bags says so.
 
         A step that takes rows, such as ``StandardScaler()``, is wrapped in an
         `InstanceTransformer`, or comes after `BagStatistics`.
         """
         if not isinstance(bags, Bags):  # so that such a step says so, whatever was given
             bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="BagPipeline")
+        if params.get("sample_weight", ...) is None:
+            del params["sample_weight"]
+        if "sample_weight" in params:
+            check_bag_weights(params["sample_weight"], bags, self.steps[-1][1])
         last = self.steps[-1][0]
         for name in self._last_step_arguments:
             if name in params:

@@ -10,8 +10,9 @@ from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags
-from bagwise.core import rules
+from bagwise.core import rules, segments
 from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
 
@@ -73,8 +74,13 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
 
         return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SingleInstance:
-        """Fit the classifier on instances; known instance labels replace inherited ones."""
+    def fit(
+        self, bags: Any, y: Any, instance_labels: Any = None, sample_weight: Any = None
+    ) -> SingleInstance:
+        """Fit the classifier on instances; known instance labels replace inherited ones.
+
+        ``sample_weight`` weighs bags; each instance counts with the weight of its bag.
+        """
         bags, y, known = self._validate_fit(bags, y, instance_labels)
         estimator = self._estimator()
         if self.bag_rule == "noisy-or" and not hasattr(estimator, "predict_proba"):
@@ -83,7 +89,14 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
                 f"{type(estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
         self.estimator_ = clone(estimator)
-        self.estimator_.fit(bags.instances, rules.inherited_labels(y, known, bags.offsets))
+        labels = rules.inherited_labels(y, known, bags.offsets)
+        if sample_weight is None:
+            self.estimator_.fit(bags.instances, labels)
+        else:
+            weights = check_bag_weights(sample_weight, bags, estimator)
+            self.estimator_.fit(
+                bags.instances, labels, sample_weight=segments.spread(weights, bags.offsets)
+            )
         return self
 
     def decision_function_instances(self, bags: Any) -> Any:

@@ -14,6 +14,16 @@ from bagwise.core import segments
 from bagwise.files import new_file, write_geojson
 from bagwise.report.predictions import Predictions
 
+# What ``bagwise predict`` may write into its folder.
+WRITTEN = (
+    "bags.csv",
+    "patients.csv",
+    "top_instances.csv",
+    "instances.parquet",
+    "report.html",
+    "geojson",
+    "top_instances.png",
+)
 # Rows and columns of the sheet: a page that can be looked at.
 _MAX_BAGS, _PER_BAG = 40, 8
 
@@ -91,6 +101,18 @@ def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
     return predictions._replace(
         bags=predictions.bags.assign(**dict(zip(names, found, strict=True)))
     )
+
+
+def write_extras(
+    predictions: Predictions, bags: Bags, folder: Path, geojson: bool, sheet: bool
+) -> list[Path]:
+    """What ``bagwise predict`` writes on request: GeoJSON for QuPath, a sheet of pictures."""
+    written = []
+    if geojson:
+        written.append(write_geojson_folder(predictions, bags, folder / "geojson"))
+    if sheet:
+        written.append(write_sheet(predictions, bags, folder / "top_instances.png"))
+    return written
 
 
 def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:

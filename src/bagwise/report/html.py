@@ -174,7 +174,7 @@ def _instance_payload(report: Report) -> dict[str, Any]:
     if np.isfinite(std).all():
         payload["std"] = _packed(np.clip(std, 0, 1))
     coords = bags.columns.get("coords")
-    if coords is not None:
+    if coords is not None and coords.ndim == 2 and coords.shape[1] > 1:  # an order is no map
         payload["xy"] = _base64(np.asarray(coords)[rows, :2].astype("<f4"))
         size = bags.columns.get("patch_size")
         payload["patch"] = None if size is None else size[bags.offsets[:-1][shown]].tolist()

@@ -166,7 +166,9 @@ def _instance_table(model: Any, bags: Bags) -> Any:
     }
     coords = bags.columns.get("coords")
     if coords is not None:
-        for name, values in zip("xyz", coords.T, strict=False):
+        places = coords.reshape(len(coords), -1)
+        axes = ["order"] if places.shape[1] == 1 else ["x", "y", "z"]
+        for name, values in zip(axes, places.T, strict=False):
             columns[name] = values
     if p is None:
         columns["score"] = model.decision_function_instances(bags)
@@ -178,7 +180,15 @@ def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
     """Probability of the positive class and its standard deviation, or None and NaN."""
     if not hasattr(model, f"predict_proba{twin}"):
         return None, np.full(bags.n_instances if twin else len(bags), np.nan)
-    return positive_proba(model, bags, twin)
+    p, std = positive_proba(model, bags, twin)
+    wrong = np.flatnonzero(~((p >= 0) & (p <= 1)))
+    if len(wrong):
+        where = int(bags.bag_index[wrong[0]]) if twin else int(wrong[0])
+        raise ValueError(
+            f"the model gives a probability of {p[wrong[0]]:g} for {bags.describe_bag(where)}; its "
+            "parameters are damaged, or the features are far from those it was trained on."
+        )
+    return p, std
 
 
 def formula_ids(made: Predictions) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bagwise.bags import Bags
-from bagwise.files.tables import read_frame, require_columns
+from bagwise.files.tables import named_columns, read_frame
 
 
 class CTLabels(NamedTuple):
@@ -50,7 +50,7 @@ def read_ct_labels(path: Any) -> CTLabels:
         return _rsna_labels(frame, path)
     if "name" in frame.columns and any(str(c).startswith("R1:") for c in frame.columns):
         return _cq500_labels(frame, path)
-    require_columns(frame, str(path), ["scan"])
+    frame = named_columns(frame, str(path), ["scan"])
     classes = [str(c) for c in frame.columns if c != "scan"]
     if not classes:
         raise ValueError(f"{path} has no column of labels beside 'scan'.")
@@ -76,7 +76,7 @@ def _rsna_labels(frame: Any, path: Any) -> CTLabels:
 def _cq500_labels(frame: Any, path: Any) -> CTLabels:
     classes = [str(c)[3:] for c in frame.columns if str(c).startswith("R1:")]
     columns = [f"R{reader}:{finding}" for finding in classes for reader in (1, 2, 3)]
-    require_columns(frame, str(path), columns)
+    frame = named_columns(frame, str(path), columns)
     names = frame["name"].astype(str)
     votes = _zero_one(frame[columns].to_numpy(), path, names, columns)
     majority = votes.reshape(len(frame), len(classes), 3).sum(axis=2) >= 2

@@ -1,11 +1,15 @@
 """Finding objects from image labels alone: section 3.3 of the VGPMIL paper, as a tool.
 
-An image is a bag; its instances are proposed boxes. Image labels train one multiple-instance
-classifier per class, whose instance probabilities score the boxes of new images.
+An image is a bag. Where objects are marks on a ground (cells, digits), its instances are proposed
+boxes: image labels train one multiple-instance classifier per class, whose instance probabilities
+score the boxes of new images. In photographs its instances are the cells of a grid, and boxes are
+judged by how well they hold one whole object (`bagwise.vision.photographs`).
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +20,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
@@ -24,10 +28,14 @@ from bagwise.core import segments
 from bagwise.core.rules import log_odds
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.pipeline import positive_proba
+from bagwise.vision import photographs, saliency
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import read_image
+from bagwise.vision.networks import have_backbone
+from bagwise.vision.photographs import Photographs
 from bagwise.vision.proposals import Proposals, ring_contrast
 from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
+from bagwise.vision.wholeness import find_components
 
 # Instances that the principal components are learned from, at most.
 _PCA_ROWS = 20_000
@@ -39,6 +47,10 @@ _RINGS = (1.25, 1.5, 2.0)
 _BLUR = 0.1
 # Log-odds of a probability as near to 1 as a float can be.
 _MOST = 36.0
+# Proposals made for photographs; others are made for marks on a ground, or given.
+_PHOTOGRAPHIC = ("selective-search", "edge-boxes")
+# What describes photographs best, where it is installed.
+_BACKBONE = "efficientnet-lite2"
 
 
 class Detections(NamedTuple):
@@ -65,13 +77,19 @@ class WeakDetector(BaseEstimator):
     Parameters
     ----------
     proposals : Proposals, optional
-        Default: selective search, 200 boxes.
+        Default: selective search on a small copy of the image, 250 boxes.
     features : RegionFeatures, optional
-        Default: oriented gradients and colour histograms.
+        Default: for photographs EfficientNet-lite2 where it is installed, else oriented gradients
+        and colour histograms.
+    wholeness : {"auto", "u2netp", "classical"} or None
+        Judge boxes by how well they hold one whole object: for photographs, with this saliency
+        map (see `bagwise.vision.saliency`). None: the classifier's probability alone ranks boxes.
+        "auto": None where proposals are blobs, windows or given, or where ``classifier`` or
+        ``contrast`` is set; else "u2netp" where it is installed, or "classical".
     pca : int or None
-        Principal components kept of the standardised features.
+        Principal components kept of the standardised features; without ``wholeness``.
     classifier : instance classifier, optional
-        Trained once per class. Default: ``VGPMIL(n_inducing=50)``.
+        Trained once per class, without ``wholeness``. Default: ``VGPMIL(n_inducing=50)``.
     nms : float
         Of two boxes of a class that overlap more than this, the better one is kept.
     contrast : float or None
@@ -84,6 +102,9 @@ class WeakDetector(BaseEstimator):
         Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
     n_detections : int
         At most so many boxes per class and image.
+    check : bool
+        With wholeness, whether `fit` trains three times more on parts of the images to choose
+        ``thresholds_`` and to compare its boxes with simple ones on the images left out.
     random_state : int, RandomState or None
         Of the principal components and, where it has none, the classifier.
     verbose : bool
@@ -92,8 +113,13 @@ class WeakDetector(BaseEstimator):
     Attributes
     ----------
     classes_ : array of class names
-    classifiers_ : list, one fitted classifier per class
-    refinements_ : list, for each class what true boxes taught, or None without any
+    classifiers_ : list, one fitted classifier per class; without wholeness
+    refinements_ : list, for each class what true boxes taught, or None; without wholeness
+    models_ : list of ClassModel, one per class; with wholeness
+    thresholds_ : dict by class: the least probability of a box to be counted. With wholeness it
+        is chosen on held-out images: there it tells images with and without the class apart best
+    agreement_ : dict by class, with wholeness: how well held-out boxes explain the image label,
+        of the detector and of simple boxes (see `bagwise.vision.photographs.held_out_agreement`)
 
     Examples
     --------
@@ -114,12 +140,14 @@ class WeakDetector(BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "proposals": [HasMethods(["propose"]), None],
         "features": [HasMethods(["extract"]), None],
+        "wholeness": [StrOptions(set(saliency.METHODS)), None],
         "pca": [Interval(Integral, 1, None, closed="left"), None],
         "classifier": [HasMethods(["fit", "predict_proba_instances"]), None],
         "nms": [Interval(Real, 0, 1, closed="both")],
         "contrast": [Interval(Real, 1, None, closed="neither"), None],
         "overlap": [Interval(Real, 0, 1, closed="right")],
         "n_detections": [Interval(Integral, 1, None, closed="left")],
+        "check": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -129,57 +157,114 @@ class WeakDetector(BaseEstimator):
         proposals: Any = None,
         features: Any = None,
         *,
+        wholeness: str | None = "auto",
         pca: int | None = 50,
         classifier: Any = None,
         nms: float = 0.3,
         contrast: float | None = None,
         overlap: float = 0.5,
         n_detections: int = 100,
+        check: bool = True,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.proposals = proposals
         self.features = features
+        self.wholeness = wholeness
         self.pca = pca
         self.classifier = classifier
         self.nms = nms
         self.contrast = contrast
         self.overlap = overlap
         self.n_detections = n_detections
+        self.check = check
         self.random_state = random_state
         self.verbose = verbose
 
-    def describe(self, images: Any, ids: Any = None) -> Bags:
-        """Propose and describe the boxes of images: one bag per image, with a column ``boxes``.
+    @property
+    def photographic(self) -> bool:
+        """Whether boxes are judged by wholeness, as ``wholeness`` and the other settings say."""
+        if self.wholeness != "auto":
+            return self.wholeness is not None
+        method = _PHOTOGRAPHIC[0] if self.proposals is None else self._method()
+        return method in _PHOTOGRAPHIC and self.classifier is None and self.contrast is None
+
+    def _method(self) -> Any:
+        return getattr(self.proposals, "method", None)
+
+    def describe(self, images: Any, ids: Any = None, *, skip_bad: bool = False) -> Any:
+        """Propose and describe the boxes of images.
 
         This is the slow part; `fit` and `predict` take its result in place of images. ``ids``
-        name the images in messages, and look up boxes of ``Proposals("given")``.
+        name the images in messages, and look up boxes of ``Proposals("given")``. With
+        ``skip_bad``, images that cannot be read are left out, with a warning that names each; the
+        result's ``ids`` say which are left.
+
+        Returns
+        -------
+        Bags, one per image, with a column ``boxes``; or `Photographs`, with wholeness
         """
         self._validate_params()
-        proposals = Proposals() if self.proposals is None else self.proposals
-        features = RegionFeatures() if self.features is None else self.features
         images = list(images)
         if not images:
             raise ValueError("at least one image is needed; got none.")
         keys = list(range(len(images))) if ids is None else list(ids)
         if len(keys) != len(images):
             raise ValueError(f"ids must name every image: got {len(keys)} for {len(images)}.")
-        boxes, rows, sizes = [], [], []
+        describe_one = self._photograph if self.photographic else self._regions
+        kept, parts = [], []
         for key, source in self._watch(list(zip(keys, images, strict=True))):
             try:
                 image = read_image(source)
             except ValueError as error:
-                raise ValueError(f"image {key!r}: {error}") from error
-            boxes.append(proposals.propose(image, key))
-            rows.append(features.extract(image, boxes[-1]))
-            sizes.append(image.shape[:2])
-        offsets = np.concatenate([[0], np.cumsum([len(b) for b in boxes])])
-        counts = [len(b) for b in boxes]
-        columns = {
-            "boxes": np.concatenate(boxes),
-            "image_size": np.repeat(np.asarray(sizes), counts, axis=0),  # height, width
-        }
-        return Bags(np.concatenate(rows), offsets, [str(k) for k in keys], columns=columns)
+                if not skip_bad:
+                    raise ValueError(f"image {key!r}: {error}") from error
+                warnings.warn(f"image {key!r} is left out: {error}", stacklevel=2)
+                continue
+            kept.append(str(key))
+            parts.append(describe_one(image, key))
+        if not parts:
+            raise ValueError(f"none of the {len(images)} images can be read.")
+        columns = list(zip(*parts, strict=True))
+        return (_join_photographs if self.photographic else _join_regions)(kept, *columns)
+
+    def _regions(self, image: Any, key: Any) -> tuple[Any, ...]:
+        proposals = Proposals() if self.proposals is None else self.proposals
+        features = RegionFeatures() if self.features is None else self.features
+        boxes = proposals.propose(image, key)
+        return boxes, features.extract(image, boxes), image.shape[:2]
+
+    def _photograph(self, image: Any, key: Any) -> tuple[Any, ...]:
+        proposals, features = self.proposals, self.features
+        if proposals is None:
+            proposals = Proposals(
+                n_boxes=250, max_side=224, quality="fast", min_side=0.04, max_area=1.0
+            )
+        if features is None:
+            if not hasattr(self, "_features"):  # keeps the network between images
+                self._features = RegionFeatures(best_backbone())
+            features = self._features
+        height, width = image.shape[:2]
+        salient = saliency.saliency_map(image, str(self.wholeness))
+        components = find_components(salient, height, width)
+        proposed = proposals.propose(image, key)
+        frames = photographs.frames(height, width)
+        boxes = np.concatenate([frames, components.boxes, proposed])
+        first = np.unique(boxes.round(), axis=0, return_index=True)[1]
+        cells, grid = features.extract_cells(image)
+        return (
+            cells,
+            photographs.cell_means(salient, grid),
+            grid,
+            (height, width),
+            boxes[np.sort(first)],
+            components,
+        )
+
+    def __getstate__(self) -> Any:
+        state = dict(super().__getstate__())
+        state.pop("_features", None)  # made again where it is needed
+        return state
 
     def _watch(self, items: list[Any]) -> Any:
         if not self.verbose:
@@ -188,14 +273,22 @@ class WeakDetector(BaseEstimator):
 
         return track(items, description="images")
 
-    def _described(self, images: Any) -> Bags:
-        bags = images if isinstance(images, Bags) else self.describe(images)
-        if not {"boxes", "image_size"} <= set(bags.columns):
-            raise ValueError("bags must come from describe(images): they carry the boxes.")
-        return bags
+    def _described(self, images: Any) -> Any:
+        if not isinstance(images, (Bags, Photographs)):
+            images = self.describe(images)
+        if self.photographic != isinstance(images, Photographs) or (
+            isinstance(images, Bags) and not {"boxes", "image_size"} <= set(images.columns)
+        ):
+            raise ValueError(
+                "what describe(images) returned is needed, of a detector with the same settings."
+            )
+        return images
 
     def fit(self, images: Any, labels: Any, boxes: Any = None, class_names: Any = None) -> Any:
         """Learn each class from image labels.
+
+        Warns where the held-out image labels cannot be predicted, or where the boxes of held-out
+        images explain them no better than a fixed box does (with wholeness).
 
         Parameters
         ----------
@@ -213,21 +306,51 @@ class WeakDetector(BaseEstimator):
             Names of the columns of ``labels``.
         """
         self._validate_params()
-        bags = self._described(images)
-        Y, names = label_matrix(labels, class_names, len(bags))
-        rng = check_random_state(self.random_state)
-        self.classes_ = names
-        self.reducer_ = self._fit_reducer(bags, rng)
-        self.n_features_in_ = bags.n_features
-        reduced = bags.map(self.reducer_.transform)
-        seed = int(rng.randint(2**31 - 1))
-        self.classifiers_, self.refinements_ = [], []
+        described = self._described(images)
+        Y, names = label_matrix(labels, class_names, len(described))
         for c, name in enumerate(names):
             if Y[:, c].min() == Y[:, c].max():
                 raise ValueError(
                     f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} "
                     "images; images with and without it are needed."
                 )
+        rng = check_random_state(self.random_state)
+        self.classes_ = names
+        if isinstance(described, Photographs):
+            return self._fit_photographs(described, Y, boxes, rng)
+        return self._fit_regions(described, Y, boxes, rng)
+
+    def _fit_photographs(self, photos: Photographs, Y: Any, boxes: Any, rng: Any) -> Any:
+        seed = int(rng.randint(2**31 - 1))
+        self.n_features_in_ = photos.cells.n_features
+        self.models_, self.agreement_, self.thresholds_ = [], {}, {}
+        for c, name in enumerate(self.classes_):
+            given = true_boxes(photos.cells, Y[:, c], name, boxes)
+            model = photographs.learn_class(
+                photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
+            )
+            self.models_.append(model)
+            self.thresholds_[str(name)] = 0.5
+            if not self.check:
+                continue
+            agreement = photographs.held_out_agreement(
+                photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
+            )
+            self.agreement_[str(name)] = agreement
+            if agreement is not None:
+                self.thresholds_[str(name)] = agreement.threshold
+            for message in photographs.doubts(agreement):
+                warnings.warn(f"class {str(name)!r}: {message}", stacklevel=3)
+        return self
+
+    def _fit_regions(self, bags: Bags, Y: Any, boxes: Any, rng: Any) -> Any:
+        self.reducer_ = self._fit_reducer(bags, rng)
+        self.n_features_in_ = bags.n_features
+        reduced = bags.map(self.reducer_.transform)
+        seed = int(rng.randint(2**31 - 1))
+        self.classifiers_, self.refinements_ = [], []
+        self.thresholds_ = {str(name): 0.5 for name in self.classes_}
+        for c, name in enumerate(self.classes_):
             iou = _overlap_with_given(bags, Y[:, c], name, boxes)
             met = iou >= self.overlap
             # What misses a box may show an object that nobody boxed: unknown to the classifier.
@@ -275,17 +398,30 @@ class WeakDetector(BaseEstimator):
     def predict(self, images: Any) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
         check_is_fitted(self)
-        bags = self._described(images)
-        if bags.n_features != self.n_features_in_:
+        described = self._described(images)
+        photos = isinstance(described, Photographs)
+        n_features = described.cells.n_features if photos else described.n_features
+        if n_features != self.n_features_in_:
             raise ValueError(
-                f"the regions have {bags.n_features} features, but the detector was fitted on "
+                f"the regions have {n_features} features, but the detector was fitted on "
                 f"{self.n_features_in_}."
             )
-        scored = [self.score_boxes(bags, c) for c in range(len(self.classes_))]
-        return [self._detections(bags, i, scored) for i in range(len(bags))]
+        scored = [self.score_boxes(described, c) for c in range(len(self.classes_))]
+        boxes = described.boxes if photos else described.split(described.columns["boxes"])
+        return [
+            self._detections(boxes[i], [_rows(part, start, stop) for part in scored])
+            for i, (start, stop) in enumerate(
+                zip(described.offsets[:-1], described.offsets[1:], strict=True)
+            )
+        ]
 
-    def score_boxes(self, bags: Bags, c: int = 0) -> tuple[Any, Any, Any]:
+    def score_boxes(self, described: Any, c: int = 0) -> tuple[Any, Any, Any]:
         """Ranking score, probability and its std of every proposal for class number ``c``."""
+        if isinstance(described, Photographs):
+            return photographs.score_boxes(self.models_[c], described)
+        return self._score_regions(described, c)
+
+    def _score_regions(self, bags: Bags, c: int) -> tuple[Any, Any, Any]:
         reduced = bags.map(self.reducer_.transform)
         model = self.classifiers_[c]
         p, std = positive_proba(model, reduced, "_instances")
@@ -299,36 +435,71 @@ class WeakDetector(BaseEstimator):
                 score = score + p
         return score, p, std
 
-    def _detections(self, bags: Bags, i: int, scored: list[Any]) -> Detections:
-        start, stop = bags.offsets[i], bags.offsets[i + 1]
-        boxes = bags.columns["boxes"][start:stop]
+    def _detections(self, boxes: Any, scored: list[Any]) -> Detections:
         parts = []
         for name, (score, p, std) in zip(self.classes_, scored, strict=True):
-            keep = start + suppress(boxes, score[start:stop], self.nms)[: self.n_detections]
+            keep = suppress(boxes, score, self.nms)[: self.n_detections]
             named = np.full(len(keep), name)
-            parts.append((boxes[keep - start], named, score[keep], p[keep], std[keep]))
+            parts.append((boxes[keep], named, score[keep], p[keep], std[keep]))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
 
 
-def _overlap_with_given(bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-    """Overlap of each proposal with the true box it meets best; -1 in images without boxes, [N]."""
-    iou = np.full(bags.n_instances, -1.0)
+def best_backbone() -> str:
+    """What describes photographs best of what is installed."""
+    return _BACKBONE if have_backbone(_BACKBONE) else "hog"
+
+
+def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
+    score, p, std = scored
+    return score[start:stop], p[start:stop], std[start:stop]
+
+
+def _join_regions(ids: list[str], boxes: Any, rows: Any, sizes: Any) -> Bags:
+    counts = [len(b) for b in boxes]
+    columns = {
+        "boxes": np.concatenate(boxes),
+        "image_size": np.repeat(np.asarray(sizes), counts, axis=0),  # height, width
+    }
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return Bags(np.concatenate(rows), offsets, ids, columns=columns)
+
+
+def _join_photographs(
+    ids: list[str], cells: Any, salient: Any, grids: Any, sizes: Any, boxes: Any, components: Any
+) -> Photographs:
+    offsets = np.concatenate([[0], np.cumsum([len(c) for c in cells])])
+    columns = {"salient": np.concatenate(salient)}
+    bags = Bags(np.concatenate(cells), offsets, ids, columns=columns)
+    return Photographs(bags, np.asarray(grids), np.asarray(sizes), boxes, components)
+
+
+def true_boxes(bags: Bags, y: Any, name: str, boxes: Any) -> list[Any]:
+    """For each image its true boxes of a class, or None where none are given."""
     if boxes is None:
-        return iou
+        return [None] * len(bags)
     if len(boxes) != len(bags):
         raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(bags)}.")
-    for i, (given, start, stop) in enumerate(
-        zip(boxes, bags.offsets[:-1], bags.offsets[1:], strict=True)
-    ):
-        if given is None or name not in given or len(given[name]) == 0:
-            continue
-        if not y[i]:
+    out = []
+    for i, given in enumerate(boxes):
+        some = None if given is None or name not in given else given[name]
+        if some is not None and len(some) and not y[i]:
             raise ValueError(
                 f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
             )
-        iou[start:stop] = box_iou(bags.columns["boxes"][start:stop], given[name]).max(axis=1)
+        out.append(some if some is not None and len(some) else None)
+    return out
+
+
+def _overlap_with_given(bags: Bags, y: Any, name: str, boxes: Any) -> Any:
+    """Overlap of each proposal with the true box it meets best; -1 in images without boxes, [N]."""
+    iou = np.full(bags.n_instances, -1.0)
+    for given, start, stop in zip(
+        true_boxes(bags, y, name, boxes), bags.offsets[:-1], bags.offsets[1:], strict=True
+    ):
+        if given is not None:
+            iou[start:stop] = box_iou(bags.columns["boxes"][start:stop], given).max(axis=1)
     return iou
 
 
@@ -436,8 +607,19 @@ def box_contrast(bags: Bags, scores: Any, rings: Any) -> Any:
     return out
 
 
-def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) -> Any:
+def shown(detections: Detections, min_probability: Any) -> Any:
+    """Which boxes are probable enough, [k] bool; a mapping gives each class its own limit."""
+    p = np.asarray(detections.probabilities, dtype=np.float64)
+    if not isinstance(min_probability, Mapping):
+        return p >= min_probability
+    return p >= [min_probability[str(name)] for name in detections.classes]
+
+
+def draw(image: Any, detections: Detections, *, min_probability: Any = 0.5) -> Any:
     """The image with boxes, classes and probabilities drawn on it, RGB uint8.
+
+    Boxes below ``min_probability`` (a number, or one by class name) are left out, except that
+    where none is above it the best box is drawn thinly in grey.
 
     Examples
     --------
@@ -452,15 +634,18 @@ def draw(image: Any, detections: Detections, *, min_probability: float = 0.5) ->
     out = read_image(image).copy()
     names = sorted({str(name) for name in detections.classes})
     width = max(1, round(max(out.shape[:2]) / 300))
-    for box, name, _, p, std in zip(*detections, strict=True):
-        if p < min_probability:
-            continue
+    certain = shown(detections, min_probability)
+    drawn = np.flatnonzero(certain) if certain.any() else range(min(1, len(certain)))
+    for k in reversed(drawn):  # the best on top
+        box, name, _, p, std = (part[k] for part in detections)
         hue = 179 * names.index(str(name)) // max(len(names), 1)
         colour = cv2.cvtColor(np.array([[[hue, 255, 230]]], dtype=np.uint8), cv2.COLOR_HSV2RGB)[
             0, 0
         ].tolist()
+        if not certain[k]:
+            colour = [150, 150, 150]
         x, y, w, h = (round(float(v)) for v in box)
-        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width)
+        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width if certain[k] else 1)
         text = f"{name} {p:.2f}" + ("" if np.isnan(std) else f" +- {std:.2f}")
         cv2.putText(out, text, (x, max(y - 3, 8)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour, 1)
     return out

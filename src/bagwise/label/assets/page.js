@@ -165,11 +165,16 @@
   };
 
   // The bag.
+  // Answers may come back in another order than they were asked for; only the last request counts.
+  let asked = 0;
   const openBag = async (number) => {
-    bag = await api(`/api/bags/${number}`);
+    const mine = ++asked;
+    const found = await api(`/api/bags/${number}`);
+    if (mine !== asked) return;
+    bag = found;
     drawBag();
   };
-  const refreshBag = async () => { if (bag) await openBag(bag.number); };
+  const refreshBag = async () => { if (bag) await openBag(queue.length ? queue[0].bag_number : bag.number); };
   const ask = (index) => {
     const row = bag.first + index;
     const card = { row, bag: bag.bag, bag_number: bag.number, index, p: bag.instance[index], std: bag.instance_std[index], answer: bag.answers[index], picture: bag.picture, neighbours: { yes: null, no: null } };

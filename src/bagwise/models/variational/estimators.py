@@ -283,9 +283,15 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         n_refits = 1 if bags.n_instances > _ONE_FOLD else int(folds.max()) + 1
 
         def fit(kept: list[Any]) -> InducingPosterior:
-            objects = problem.likelihood, problem.density
-            options = {"max_iter": max_iter, "tol": self.tol, "driver": problem.driver}
-            state, ended = iterate(kept, len(problem.projector.Z), *objects, **options)
+            state, ended = iterate(
+                kept,
+                len(problem.projector.Z),
+                problem.likelihood,
+                problem.density,
+                max_iter=max_iter,
+                tol=self.tol,
+                driver=problem.driver,
+            )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
         held_out = refit_folds(

@@ -25,7 +25,6 @@ from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
-    BagRule,
     Fraction,
     LatentMap,
     held_out_values,
@@ -34,6 +33,8 @@ from bagwise.models.variational.latent_map import (
 from bagwise.models.variational.parts import Sites, rows_of, share_out
 from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
+
+BagRule = Literal["noisy-or", "max", "joint"]
 
 # Joint bag posterior: quasi-random points over the leading directions of a bag's covariance.
 N_SAMPLES = 256

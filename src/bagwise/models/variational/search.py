@@ -27,6 +27,7 @@ from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
 from bagwise.models.drivers import Driver
+from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.likelihoods import (
@@ -188,7 +189,8 @@ class HeldOut:
         scores = np.empty((len(task.likelihoods), len(self.rules), len(self.bags)))
         for train, test in self.folds:
             seen, unseen = (take_bags(whole, self.labels, chosen) for chosen in (train, test))
-            blocks = make_blocks(seen.A[0], seen.r, seen.labels)
+            chunk = DEVICE_CHUNK_SIZE if task.projector.on_device else CHUNK_SIZE
+            blocks = make_blocks(seen.A[0], seen.r, seen.labels, chunk)
             pi = self.labels._replace(
                 offsets=segments.take(self.labels.offsets, train)[1], y=self.labels.y[train]
             ).of_bag

@@ -85,7 +85,7 @@ def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE)
     if isinstance(A, np.ndarray):
         A = np.asfortranarray(A)
     blocks = []
-    for span in cut(labels.offsets, chunk_size):
+    for span in cut(to_numpy(labels.offsets).astype(np.int64), chunk_size):
         rows = slice(span.start, span.stop)
         local = labels.offsets[span.first_bag : span.last_bag + 1] - span.start
         part = BagLabels(local, labels.y[span.first_bag : span.last_bag], labels.known[rows])

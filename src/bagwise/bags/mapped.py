@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bagwise.bags import Bags
-from bagwise.files.virtual import VirtualRows
+from bagwise.bags.virtual import VirtualRows
 
 
 class MappedRows(VirtualRows):
@@ -137,26 +136,3 @@ def map_rows_of(instances: Any) -> Any:
     return MappedRows(
         str(instances.filename), instances.dtype, instances.shape, int(base.offset) + int(moved)
     )
-
-
-def read_plainly(bags: Any) -> Any:
-    """Bags whose rows, if they are a memory map of floats, are read by plain reads.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
-    >>> from bagwise import Bags
-    >>> from bagwise.files import read_plainly
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"
-    >>> np.save(path, np.ones((3, 2)))
-    >>> bags = Bags(np.load(path, mmap_mode="r"), [0, 1, 3])
-    >>> type(read_plainly(bags).instances).__name__
-    'MappedRows'
-    """
-    if not isinstance(bags, Bags) or not isinstance(bags.instances, np.memmap):
-        return bags
-    if bags.instances.dtype.kind != "f":
-        return bags
-    rows = map_rows_of(bags.instances)
-    return bags if rows is bags.instances else bags.with_instances(rows)

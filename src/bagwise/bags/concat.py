@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from array_api_compat import is_torch_array
 
-from bagwise.bags import Bags
-from bagwise.files.mapped import map_rows_of
-from bagwise.files.virtual import VirtualRows
+from bagwise.bags.mapped import map_rows_of
+from bagwise.bags.virtual import VirtualRows
+
+if TYPE_CHECKING:
+    from bagwise.bags.container import Bags
 
 
 class StackedRows(VirtualRows):
@@ -67,48 +69,34 @@ class StackedRows(VirtualRows):
         return f"StackedRows({self.shape[0]} x {self.shape[1]}, {len(self._sources)} sources)"
 
 
-def concat_bags(parts: Iterable[Bags]) -> Bags:
-    """The bags of several partitions as one `Bags`, in order.
+class Joined(NamedTuple):
+    """What the bags of several partitions consist of."""
 
-    Partitions in memory are copied into one array. As soon as one is a memory map or is read
-    lazily from files, all stay where they are, and rows are read when they are needed.
+    instances: Any
+    offsets: Any
+    ids: Any
+    columns: dict[str, Any]
+    feature_names: tuple[str, ...] | None
 
-    Parameters
-    ----------
-    parts : iterable of Bags
-        At least one, none empty, all of the same width and with the same columns. Ids are kept
-        where a partition names its bags.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise import Bags
-    >>> from bagwise.files import concat_bags
-    >>> parts = [Bags.from_list([np.zeros((n, 2)), np.ones((3, 2))]) for n in (1, 2)]
-    >>> concat_bags(parts).sizes.tolist()
-    [1, 3, 2, 3]
-    """
-    parts = list(parts)
+def join(parts: list[Bags]) -> Joined:
+    """Stack the partitions, which must agree in features and columns."""
     _check_partitions(parts)
     sizes = np.concatenate([part.sizes for part in parts])
     named = any(part._ids is not None for part in parts)
-    return Bags(
+    return Joined(
         _stack([map_rows_of(part.instances) for part in parts]),
         np.concatenate([[0], np.cumsum(sizes)]),
         np.concatenate([part.ids for part in parts]) if named else None,
-        columns={
-            name: np.concatenate([part.columns[name] for part in parts])
-            for name in parts[0].columns
-        },
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        parts[0].feature_names,
     )
 
 
-def _check_partitions(parts: list[Any]) -> None:
+def _check_partitions(parts: list[Bags]) -> None:
     if not parts:
         raise ValueError("at least one partition is needed; got none.")
     for i, part in enumerate(parts):
-        if not isinstance(part, Bags):
-            raise ValueError(f"partition {i} must be Bags; got {type(part).__name__}.")
         if len(part) == 0 or part.n_instances == 0:
             what = "bags" if len(part) == 0 else "instances"
             raise ValueError(f"partition {i} is empty: it has 0 {what}; leave it out.")
@@ -118,6 +106,11 @@ def _check_partitions(parts: list[Any]) -> None:
             raise ValueError(
                 f"partition {i} has {widths[0]} features but partition 0 has {widths[1]}; all "
                 "partitions need the same features."
+            )
+        if part.feature_names != parts[0].feature_names:
+            raise ValueError(
+                f"partition {i} has the features {list(part.feature_names or [])} but partition 0 "
+                f"has {list(parts[0].feature_names or [])}; all partitions need the same features."
             )
         if set(part.columns) != set(parts[0].columns):
             raise ValueError(

@@ -1,0 +1,598 @@
+"""`Bags`: ragged bags of instances as one flat array plus offsets, and what travels with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import scipy.sparse as sp
+
+from bagwise.bags import frames, storage, summary
+from bagwise.bags.concat import join
+from bagwise.bags.layout import (
+    bag_name,
+    check_offsets,
+    checked_names,
+    grouped,
+    select,
+    stacked,
+    width_of,
+)
+from bagwise.bags.metadata import check_column, check_coords, check_groups
+from bagwise.core import segments
+
+
+class Bags:
+    """Labelled-as-a-whole sets of instances, immutable, sliced by bag.
+
+    Parameters
+    ----------
+    instances : array of shape (n_instances, n_features)
+        ndarray, memmap, CSR matrix, torch tensor, or any object with ``shape``, ``dtype`` and
+        row slicing (files opened lazily). Bags of images may have more than two dimensions.
+    offsets : array of shape (n_bags + 1,)
+        Bag ``i`` owns rows ``offsets[i]:offsets[i + 1]``.
+    ids : sequence of str, optional
+        A name for each bag, used in messages and reports. Defaults to "0", "1", ...
+    columns : mapping of str to array, optional
+        Instance-aligned extras that travel with the bags, such as ``instance_labels``. Models
+        never train on them unless they are passed to ``fit``. ``held_out`` marks bags that
+        features learned from labels did not learn from: models that calibrate themselves trust
+        these more.
+    coords : array of shape (n_instances,), (n_instances, 2) or (n_instances, 3), optional
+        Where an instance lies: its place in an order, in a plane or in space. Kept as the column
+        ``coords``.
+    groups : array of shape (n_instances,), optional
+        A sub-group of the bag that an instance belongs to, such as the slide within a patient.
+        A group belongs to one bag. Kept as the column ``groups``.
+    feature_names : sequence of str, optional
+        A name for each feature. Models fitted on named features store them as
+        ``feature_names_in_`` and refuse others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> bags = Bags.from_list([np.zeros((2, 3)), np.ones((4, 3))])
+    >>> len(bags), bags.sizes.tolist(), bags[1].shape
+    (2, [2, 4], (4, 3))
+    >>> bags[[1, 0]].sizes.tolist()
+    [4, 2]
+
+    Bags are looked up by number or by name, and instances are filtered by a mask.
+
+    >>> slides = Bags(np.arange(6).reshape(3, 2), [0, 1, 3], ids=["s1", "s2"])
+    >>> slides["s2"].tolist()
+    [[2, 3], [4, 5]]
+    >>> slides.filter(lambda X: X[:, 0] < 4).sizes.tolist()
+    [1, 1]
+    """
+
+    __slots__ = ("_columns", "_feature_names", "_ids", "_instances", "_known_finite", "_offsets")
+    _instances: Any
+    _offsets: Any
+    _ids: Any
+    _columns: dict[str, Any]
+    _feature_names: tuple[str, ...] | None
+    _known_finite: bool
+
+    def __init__(
+        self,
+        instances: Any,
+        offsets: Any,
+        ids: Any = None,
+        *,
+        columns: Mapping[str, Any] | None = None,
+        coords: Any = None,
+        groups: Any = None,
+        feature_names: Sequence[str] | None = None,
+    ) -> None:
+        if sp.issparse(instances) and instances.format != "csr":
+            instances = instances.tocsr()
+        elif not hasattr(instances, "shape"):
+            instances = np.asarray(instances)
+        offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+        check_offsets(offsets, instances)
+        if ids is not None:
+            # Whole numbers stay numbers until they are read: cheap to slice by the million.
+            if not (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"):
+                ids = np.asarray([str(name) for name in ids], dtype=object)
+            if len(ids) != len(offsets) - 1:
+                raise ValueError(
+                    f"ids must name every bag: got {len(ids)} ids for {len(offsets) - 1} bags."
+                )
+        extras = dict(columns or {})
+        extras.update({} if coords is None else {"coords": coords})
+        extras.update({} if groups is None else {"groups": groups})
+        extras = {name: check_column(name, c, int(offsets[-1])) for name, c in extras.items()}
+        offsets.flags.writeable = False
+        names = checked_names(feature_names, instances)
+        self._set(instances, offsets, ids, extras, names)
+        if "coords" in extras:
+            check_coords(extras["coords"], self)
+        if "groups" in extras:
+            check_groups(extras["groups"], self)
+
+    def _set(
+        self,
+        instances: Any,
+        offsets: Any,
+        ids: Any,
+        columns: dict[str, Any],
+        feature_names: tuple[str, ...] | None = None,
+        known_finite: bool = False,
+    ) -> None:
+        object.__setattr__(self, "_instances", instances)
+        object.__setattr__(self, "_offsets", offsets)
+        object.__setattr__(self, "_ids", ids)
+        object.__setattr__(self, "_columns", columns)
+        object.__setattr__(self, "_feature_names", feature_names)
+        object.__setattr__(self, "_known_finite", known_finite)
+
+    def _part(self, instances: Any, offsets: Any, ids: Any, columns: dict[str, Any]) -> Bags:
+        """Some of these rows, without checks: they were checked already."""
+        offsets.flags.writeable = False
+        new = object.__new__(Bags)
+        new._set(instances, offsets, ids, columns, self._feature_names, self._known_finite)
+        return new
+
+    def _with_rows(
+        self, instances: Any, names: tuple[str, ...] | None, known_finite: bool = False
+    ) -> Bags:
+        """The same bags with other rows, one for each of theirs."""
+        check_offsets(self._offsets, instances)
+        new = object.__new__(Bags)
+        new._set(instances, self._offsets, self._ids, self._columns, names, known_finite)
+        return new
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Bags are immutable; cannot set {name!r}.")
+
+    # Slots and an immutable __setattr__ need their own pickling, for joblib and Dask.
+    def __getstate__(self) -> tuple[Any, ...]:
+        offsets = np.asarray(self._offsets)
+        names, finite = self._feature_names, self._known_finite
+        return (self._instances, offsets, self._ids, self._columns, names, finite)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._set(*state)
+        self._offsets.flags.writeable = False
+
+    @classmethod
+    def from_list(cls, arrays: Iterable[Any], ids: Any = None) -> Bags:
+        """Bags from 2-d arrays, one per bag."""
+        return cls(*stacked(list(arrays), ids), ids)
+
+    @classmethod
+    def from_groups(cls, X: Any, groups: Any) -> Bags:
+        """Bags from rows and one group label per row, in order of first appearance.
+
+        Rows that are already grouped together are not copied.
+        """
+        groups = np.asarray(groups)
+        if not hasattr(X, "shape"):
+            X = np.asarray(X)
+        if len(groups) != X.shape[0]:
+            raise ValueError(
+                f"groups must name a bag for every row: got {len(groups)} groups "
+                f"for {X.shape[0]} rows."
+            )
+        if len(groups) == 0:
+            raise ValueError("at least one row is needed; got none.")
+        order, offsets, names = grouped(groups)
+        return cls(X if order is None else X[order], offsets, names)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        bag: str = "slide_id",
+        features: str | Sequence[str] | None = None,
+        *,
+        coords: str | Sequence[str] | None = None,
+        groups: str | None = None,
+        levels: Sequence[str] | None = None,
+    ) -> Bags:
+        """Bags from a pandas or polars frame with one row per instance and a bag column.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame, polars.DataFrame or polars.LazyFrame
+        bag : str
+            Column that says which bag a row belongs to.
+        features : str or sequence of str, optional
+            The feature columns, or one column of lists. By default every numeric column that
+            does not look like a label, an id, a coordinate or a group, judged by its name and by
+            whether all rows of a bag share its value; the columns left out are named in a
+            warning.
+        coords : str or sequence of str, optional
+            One to three columns with the coordinates.
+        groups : str, optional
+            Column with the sub-group within the bag, such as the slide of a patient.
+        levels : sequence of two str, optional
+            Bag and group columns together, from the outer to the inner: ``["patient", "slide"]``.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from bagwise import Bags
+        >>> rows = pd.DataFrame({"patient": ["a", "a", "b"], "slide": ["s1", "s2", "s3"],
+        ...                      "mass": [1.0, 2.0, 3.0]})
+        >>> bags = Bags.from_frame(rows, levels=["patient", "slide"])
+        >>> bags.feature_names, bags.groups.tolist()
+        (('mass',), ['s1', 's2', 's3'])
+        """
+        X, offsets, ids, columns, names = frames.read(frame, bag, features, coords, groups, levels)
+        return cls(X, offsets, ids, columns=columns, feature_names=names)
+
+    @classmethod
+    def concat(cls, parts: Iterable[Bags]) -> Bags:
+        """The bags of several partitions as one, in order.
+
+        Partitions in memory are copied into one array. As soon as one is a memory map or is read
+        lazily from files, all stay where they are, and rows are read when they are needed.
+
+        Parameters
+        ----------
+        parts : iterable of Bags
+            At least one, none empty, all with the same features and columns. Ids are kept where
+            a partition names its bags.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> parts = [Bags.from_list([np.zeros((n, 2)), np.ones((3, 2))]) for n in (1, 2)]
+        >>> Bags.concat(parts).sizes.tolist()
+        [1, 3, 2, 3]
+        """
+        parts = list(parts)
+        for i, part in enumerate(parts):
+            if not isinstance(part, Bags):
+                raise ValueError(f"partition {i} must be Bags; got {type(part).__name__}.")
+        X, offsets, ids, columns, names = join(parts)
+        bags = cls(X, offsets, ids, columns=columns, feature_names=names)
+        object.__setattr__(bags, "_known_finite", all(part._known_finite for part in parts))
+        return bags
+
+    @classmethod
+    def load(cls, path: str | Path, *, lazy: bool | Literal["auto"] = "auto") -> Bags:
+        """Bags from a file that `save` wrote; nothing in it is executed.
+
+        With ``lazy`` the rows stay on disk as a memory map; "auto" does so beyond 512 MB.
+        """
+        X, offsets, ids, columns, names = storage.read(Path(path), lazy)
+        return cls(X, offsets, ids, columns=columns, feature_names=names)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the bags to one file, whole or not at all; returns its path.
+
+        Rows, ids, columns, coordinates, groups and names of features are kept. The file is a zip
+        of plain arrays, without pickle. Rows on disk are copied a block at a time.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> bags = Bags(np.ones((3, 2)), [0, 1, 3], ids=["s1", "s2"], feature_names=["a", "b"])
+        >>> path = bags.save(pathlib.Path(tempfile.mkdtemp()) / "slides.bags")
+        >>> Bags.load(path)["s2"].shape
+        (2, 2)
+        """
+        return storage.write(self, Path(path))
+
+    @property
+    def instances(self) -> Any:
+        """The flat array of all instances, shape (n_instances, n_features)."""
+        return self._instances
+
+    @property
+    def offsets(self) -> Any:
+        """Row at which every bag starts, and one past the last, shape (n_bags + 1,)."""
+        return self._offsets
+
+    @property
+    def sizes(self) -> Any:
+        """Number of instances in each bag."""
+        return np.diff(self._offsets)
+
+    @property
+    def bag_index(self) -> Any:
+        """Bag number of each instance, shape (n_instances,)."""
+        return segments.index(self._offsets)
+
+    @property
+    def n_instances(self) -> int:
+        """Number of instances in all bags."""
+        return int(self._offsets[-1])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of an instance."""
+        return int(self._instances.shape[1])
+
+    @property
+    def named(self) -> bool:
+        """Whether the bags were given names; positions in some collection are none."""
+        return self._ids is not None and self._ids.dtype == object
+
+    @property
+    def ids(self) -> Any:
+        """Names of the bags, shape (n_bags,)."""
+        names = np.arange(len(self)) if self._ids is None else self._ids
+        return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Instance-aligned extras that travel with the bags."""
+        return self._columns
+
+    @property
+    def instance_labels(self) -> Any:
+        """True instance labels where the bags carry them, else None; for evaluation only."""
+        return self._columns.get("instance_labels")
+
+    @property
+    def coords(self) -> Any:
+        """Coordinates of the instances, or None: shape (n_instances,), (.., 2) or (.., 3)."""
+        return self._columns.get("coords")
+
+    @property
+    def groups(self) -> Any:
+        """Sub-group of each instance, such as its slide within a patient, or None."""
+        return self._columns.get("groups")
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Names of the features, or None where they have none."""
+        return self._feature_names
+
+    @property
+    def known_finite(self) -> bool:
+        """Whether every number was checked to be finite, so that no model looks again."""
+        return self._known_finite
+
+    @property
+    def held_out(self) -> Any:
+        """Indices of the bags that the column ``held_out`` marks; none where there is none."""
+        if "held_out" not in self._columns:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(segments.min(self._columns["held_out"].astype(float), self._offsets))
+
+    @property
+    def dtype(self) -> Any:
+        """Data type of the instances."""
+        return self._instances.dtype
+
+    # shape and ndim are what lets scikit-learn index bags like rows.
+    @property
+    def shape(self) -> tuple[int]:
+        """One-dimensional in bags."""
+        return (len(self),)
+
+    @property
+    def ndim(self) -> Literal[1]:
+        """Always 1."""
+        return 1
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        for start, stop in zip(self._offsets[:-1], self._offsets[1:], strict=True):
+            yield self._instances[int(start) : int(stop)]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        # What NumPy would make of ragged bags tells nobody what to do.
+        raise ValueError(
+            "bags cannot become one array: each has its own number of instances. A step that "
+            "takes rows works on the instances as InstanceTransformer(StandardScaler()), and on "
+            "one row per bag after BagStatistics(); a classifier of rows, as "
+            "SingleInstance(SVC()). The rows of all bags are bags.instances."
+        )
+
+    @overload
+    def __getitem__(self, key: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, key: Any) -> Bags: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, tuple):
+            if len(key) != 2 or key[1] is not Ellipsis:
+                raise IndexError("bags are indexed by bag only: use bags[i], bags[[0, 2]].")
+            key = key[0]
+        if isinstance(key, (int, np.integer)):
+            i = int(key) + (len(self) if key < 0 else 0)
+            if not 0 <= i < len(self):
+                raise IndexError(f"bag {int(key)} is out of range for {len(self)} bags.")
+            return self._instances[int(self._offsets[i]) : int(self._offsets[i + 1])]
+        if isinstance(key, str):
+            return self[self.index_of(key)]
+        if isinstance(key, slice) and key.indices(len(self))[2] == 1:
+            return self._contiguous(*key.indices(len(self))[:2])
+        return self._gather(self._positions(key))
+
+    def _positions(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return np.arange(len(self))[key]
+        key = np.asarray(key)
+        if key.dtype == bool:
+            if key.shape != (len(self),):
+                raise IndexError(f"a mask must have shape ({len(self)},); got {key.shape}.")
+            return np.flatnonzero(key)
+        if key.size == 0:
+            return key.astype(np.int64).reshape(-1)
+        if key.ndim == 1 and all(isinstance(name, str) for name in key):
+            return np.asarray([self.index_of(name) for name in key], dtype=np.int64)
+        if key.dtype.kind not in "iu" or key.ndim != 1:
+            raise IndexError(f"bags are indexed by int, slice, int array, mask or id; got {key!r}.")
+        if key.min() < -len(self) or key.max() >= len(self):
+            raise IndexError(f"bag index out of range for {len(self)} bags.")
+        return np.where(key < 0, key + len(self), key)
+
+    def _contiguous(self, start: int, stop: int) -> Bags:
+        """A run of neighbouring bags: views, no copies."""
+        stop = max(start, stop)
+        offsets = self._offsets[start : stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        return self._part(
+            select(self._instances, slice(first, last)),
+            offsets - first,
+            np.arange(start, stop) if self._ids is None else self._ids[start:stop],
+            {name: column[first:last] for name, column in self._columns.items()},
+        )
+
+    def _gather(self, chosen: Any) -> Bags:
+        rows, offsets = segments.take(self._offsets, chosen)
+        return self._part(
+            select(self._instances, rows),
+            offsets,
+            # Unnamed bags keep their numbers; a million strings would cost more than the rows.
+            chosen if self._ids is None else self._ids[chosen],
+            {name: column[rows] for name, column in self._columns.items()},
+        )
+
+    def split(self, flat: Any) -> list[Any]:
+        """Per-bag slices of an instance-aligned array."""
+        if len(flat) != self.n_instances:
+            raise ValueError(
+                f"need one entry per instance: got {len(flat)} for {self.n_instances} instances."
+            )
+        return [
+            flat[int(a) : int(b)]
+            for a, b in zip(self._offsets[:-1], self._offsets[1:], strict=True)
+        ]
+
+    def map(
+        self, function: Callable[[Any], Any], feature_names: Sequence[str] | None = None
+    ) -> Bags:
+        """Apply a function to the flat instances; it must keep the rows.
+
+        Names of features do not survive a function that may change what they mean; pass
+        ``feature_names`` to name the new ones.
+        """
+        lazy = hasattr(self._instances, "select_rows")  # rows on disk are mapped as they are read
+        instances = self._instances.map_rows(function) if lazy else function(self._instances)
+        if instances.shape[0] != self.n_instances:
+            raise ValueError(
+                f"the function must keep all {self.n_instances} rows; "
+                f"it returned {instances.shape[0]}."
+            )
+        return self._with_rows(instances, checked_names(feature_names, instances))
+
+    def with_instances(self, instances: Any, feature_names: Sequence[str] | None = None) -> Bags:
+        """The same bags with other rows, one for each of theirs."""
+        return self._with_rows(instances, checked_names(feature_names, instances))
+
+    def with_columns(self, **columns: Any) -> Bags:
+        """The same bags carrying further instance-aligned columns."""
+        new = Bags(
+            self._instances,
+            self._offsets,
+            self._ids,
+            columns={**self._columns, **columns},
+            feature_names=self._feature_names,
+        )
+        object.__setattr__(new, "_known_finite", self._known_finite)
+        return new
+
+    def filter(self, keep: Any) -> Bags:
+        """The same bags with only some of their instances.
+
+        Parameters
+        ----------
+        keep : mask of shape (n_instances,), or callable
+            A function gets the flat instances and returns the mask. All bags stay, so that labels
+            stay aligned; drop those that lost everything with ``bags[bags.sizes > 0]``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> bags = Bags(np.arange(4.0)[:, None], [0, 2, 4])
+        >>> bags.filter(np.array([True, False, True, True])).sizes.tolist()
+        [1, 2]
+        """
+        mask = np.asarray(keep(self._instances) if callable(keep) else keep)
+        if mask.shape != (self.n_instances,) or mask.dtype != bool:
+            raise ValueError(
+                f"a filter is a mask of {self.n_instances} booleans, one per instance; got "
+                f"shape {mask.shape} of {mask.dtype}."
+            )
+        rows = np.flatnonzero(mask)
+        counts = np.concatenate([[0], np.cumsum(mask)])
+        return self._part(
+            select(self._instances, rows),
+            counts[self._offsets].astype(np.int64),
+            self._ids,
+            {name: column[rows] for name, column in self._columns.items()},
+        )
+
+    def index_of(self, name: str) -> int:
+        """Number of the bag with this id; `KeyError` where none or several have it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> Bags(np.ones((3, 2)), [0, 1, 3], ids=["s1", "s2"]).index_of("s2")
+        1
+        """
+        at = np.flatnonzero(self.ids == name)
+        if len(at) == 0:
+            raise KeyError(f"no bag is called {name!r}; there are {summary.some(self.ids)}.")
+        if len(at) > 1:
+            raise KeyError(f"{len(at)} bags are called {name!r}: bags {at[:5].tolist()}.")
+        return int(at[0])
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(np.any(self.ids == name))
+
+    def to_frame(self, bag: str = "slide_id") -> Any:
+        """A pandas frame with one row per instance: the bag, the features and the columns.
+
+        `from_frame` reads it again. Coordinates are called ``order``, or ``x``, ``y``, ``z``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> Bags(np.ones((2, 1)), [0, 1, 2], ids=["s1", "s2"], coords=[5, 7]).to_frame()
+          slide_id   x0  order
+        0       s1  1.0      5
+        1       s2  1.0      7
+        """
+        return frames.write(self, bag)
+
+    def describe(self) -> Any:
+        """What the bags are, in a few lines, as a pandas Series.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> Bags(np.ones((3, 2)), [0, 1, 3]).describe()[["bags", "largest bag"]].tolist()
+        [2, 2]
+        """
+        return summary.describe(self)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self)
+
+    def describe_bag(self, i: int) -> str:
+        """Name of a bag for messages: ``bag 17 ('slide_0042')``."""
+        return bag_name(i, self._ids)
+
+    def __repr__(self) -> str:
+        return (
+            f"Bags({len(self)} bags, {self.n_instances} instances, "
+            f"{width_of(self._instances.shape[1:])} features)"
+        )
+
+
+# Model files and pickles name the public place of the class.
+Bags.__module__ = "bagwise.bags"

@@ -1,0 +1,248 @@
+"""Frames of pandas or polars, one row per instance: which columns are features, and back again."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bagwise.bags.layout import grouped
+from bagwise.core.leaks import bag_level_features
+
+if TYPE_CHECKING:
+    from bagwise.bags.container import Bags
+
+_LABEL = {"label", "labels", "target", "targets", "outcome", "diagnosis", "truth"}
+_THING = {
+    *("bag", "patient", "case", "subject", "participant", "donor", "slide", "sample", "specimen"),
+    *("block", "image", "scan", "file", "filename", "molecule", "instance", "patch", "tile"),
+    *("group", "groups", "fold", "split", "site", "center", "centre", "hospital", "scanner"),
+    *("batch", "cohort"),
+}
+_COUNTED = {"id", "ids", "no", "nr", "number", "num", "index", "idx", "name", "code"}
+_AXIS = {"x", "y", "z"}
+_PLACE = {
+    *("coord", "coords", "coordinate", "coordinates", "centroid", "center", "centre", "pos"),
+    *("position", "location", "min", "max", "start", "end", "px", "um"),
+}
+
+
+def role_of(name: str) -> str | None:
+    """What a column other than a feature is by its name, or None for a feature.
+
+    Examples
+    --------
+    >>> from bagwise.bags.frames import role_of
+    >>> [role_of(name) for name in ("Label", "patient_id", "coord_x", "mitotic_index", "x0")]
+    ['a label', 'an id', 'a coordinate', None, None]
+    """
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", str(name))
+    words = [word.lower() for word in words]
+    if not words:
+        return None
+    first, last, every = words[0], words[-1], set(words)
+    if first in _LABEL or last in _LABEL or words in (["class"], ["y", "true"], ["status"]):
+        return "a label"
+    if last in {"id", "ids", "uuid", "barcode"} or words in (["index"], ["idx"], ["unnamed", "0"]):
+        return "an id"
+    if words[0] in _THING and (len(words) == 1 or (len(words) == 2 and last in _COUNTED)):
+        return "a group"
+    if every <= _AXIS | _PLACE and (every & _AXIS or every & {"coord", "coords"}):
+        return "a coordinate"
+    if words in (["row"], ["col"], ["column"]):
+        return "a coordinate"
+    return None
+
+
+class FrameRows(NamedTuple):
+    """The rows of a frame, those of a bag together."""
+
+    X: Any  # [N, D]
+    offsets: Any  # [B + 1]
+    ids: Any  # [B]
+    columns: dict[str, Any]  # coords and groups, where asked for
+    feature_names: tuple[str, ...] | None
+
+
+def _listed(columns: dict[str, str]) -> str:
+    shown = [f"{name!r} ({why})" for name, why in list(columns.items())[:8]]
+    more = len(columns) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def read(
+    frame: Any,
+    bag: str,
+    features: str | Sequence[str] | None,
+    coords: str | Sequence[str] | None,
+    groups: str | None,
+    levels: Sequence[str] | None,
+) -> FrameRows:
+    """The rows of a frame and what its columns are."""
+    frame = frame.collect() if hasattr(frame, "collect") else frame  # polars.LazyFrame
+    if levels is not None:
+        if isinstance(levels, str) or len(levels) != 2 or groups is not None:
+            raise ValueError(
+                "levels names two columns, the bag and the group within it, such as "
+                f"['patient', 'slide'], instead of groups; got {levels!r}."
+            )
+        bag, groups = levels
+    columns = [str(c) for c in frame.columns]
+    for c in columns:
+        if columns.count(c) > 1:
+            raise ValueError(f"the frame has {columns.count(c)} columns called {c!r}.")
+    places = [coords] if isinstance(coords, str) else list(coords or [])
+    wanted = [bag, *([groups] if groups else []), *places]
+    for name in wanted:
+        if name not in columns:
+            raise ValueError(f"the frame has no column {name!r}; it has {columns}.")
+    X, names, left_out = _features(frame, columns, set(wanted), features)
+    if len(X) == 0:
+        raise ValueError("the frame has no rows; at least one is needed.")
+    columns_kept: dict[str, Any] = {}
+    if places:
+        place = matrix(frame, places)
+        columns_kept["coords"] = place[:, 0] if len(places) == 1 else place
+    if groups:
+        columns_kept["groups"] = _names(frame, groups)
+    order, offsets, ids = grouped(_names(frame, bag), columns_kept.get("groups"))
+    if order is not None:
+        X = X[order]
+        columns_kept = {name: column[order] for name, column in columns_kept.items()}
+    if features is None and names is not None:
+        keep = _instance_level(X, offsets, names, left_out)
+        X, names = (X, names) if len(keep) == len(names) else (X[:, keep], _chosen(names, keep))
+    return FrameRows(X, offsets, ids, columns_kept, names)
+
+
+def _chosen(names: tuple[str, ...], keep: Any) -> tuple[str, ...]:
+    return tuple(names[j] for j in keep)
+
+
+def _instance_level(X: Any, offsets: Any, names: tuple[str, ...], left_out: dict[str, str]) -> Any:
+    """Numbers of the features that differ within bags; warns of all that was left out."""
+    bag_level = bag_level_features(X, offsets)
+    left_out = left_out | {names[j]: "one value for all rows of a bag" for j in bag_level}
+    keep = np.setdiff1d(np.arange(X.shape[1]), bag_level)
+    if len(keep) == 0:
+        raise ValueError(
+            f"no feature columns are left in the frame: {_listed(left_out)}. Pass features=[...] "
+            "to choose them yourself."
+        )
+    if left_out:
+        warnings.warn(
+            f"columns left out of the features: {_listed(left_out)}. Pass features=[...] to "
+            "choose them yourself.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return keep
+
+
+def _features(
+    frame: Any, columns: list[str], taken: set[str], features: str | Sequence[str] | None
+) -> tuple[Any, tuple[str, ...] | None, dict[str, str]]:
+    left_out: dict[str, str] = {}
+    if isinstance(features, str):
+        if features not in columns:
+            raise ValueError(f"the frame has no column {features!r}; it has {columns}.")
+        if not is_number(frame, features):
+            return stack_lists(frame[features], features), None, {}
+        features = [features]
+    if features is None:
+        numeric = [c for c in columns if c not in taken and is_number(frame, c)]
+        left_out = {c: why for c in numeric if (why := role_of(c))}
+        features = [c for c in numeric if c not in left_out]
+        if not features:
+            raise ValueError(
+                "the frame has no numeric feature columns"
+                + (f": {_listed(left_out)}" if left_out else "")
+                + ". Pass features=[...] to choose them yourself."
+            )
+    features = list(features)
+    unknown = [c for c in features if c not in columns]
+    if unknown or not features:
+        raise ValueError(f"no such feature columns in the frame: {unknown or 'none were named'}.")
+    text = [c for c in features if not is_number(frame, c)]
+    if text:
+        raise ValueError(f"feature column {text[0]!r} does not hold numbers.")
+    return matrix(frame, features), tuple(features), left_out
+
+
+def is_number(frame: Any, name: str) -> bool:
+    """Whether a column holds numbers; truth values are none."""
+    dtype = frame[name].dtype
+    if _is_polars(frame):
+        return bool(dtype.is_numeric())
+    import pandas as pd
+
+    return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
+
+
+def matrix(frame: Any, names: list[str]) -> Any:
+    """Numeric columns side by side; missing values are NaN."""
+    if _is_polars(frame):
+        X = frame.select(names).to_numpy()
+    else:
+        part = frame[names]
+        plain = all(isinstance(dtype, np.dtype) for dtype in part.dtypes)
+        X = part.to_numpy() if plain else part.to_numpy(dtype=np.float64, na_value=np.nan)
+    return X.astype(np.float64) if X.dtype == object else X
+
+
+def stack_lists(series: Any, name: str) -> Any:
+    """A column of lists, all of one length, as rows."""
+    rows = [None if row is None else np.asarray(row) for row in series.to_list()]
+    for i, row in enumerate(rows):
+        if row is None or row.ndim != 1 or row.dtype.kind not in "iuf":
+            raise ValueError(f"column {name!r} must hold lists of numbers; row {i} does not.")
+        if row.shape != rows[0].shape:  # type: ignore[union-attr]
+            raise ValueError(
+                f"column {name!r} must hold lists of one length; row {i} has {len(row)} numbers "
+                f"and row 0 has {len(rows[0])}."  # type: ignore[arg-type]
+            )
+    return np.stack(rows) if rows else np.empty((0, 0))  # type: ignore[arg-type]
+
+
+def _names(frame: Any, column: str) -> Any:
+    """The bags or groups of the rows; none may be missing."""
+    series = frame[column]
+    missing = np.asarray(series.is_null() if _is_polars(frame) else series.isna())
+    if missing.any():
+        raise ValueError(f"row {int(np.flatnonzero(missing)[0])} has no {column!r}.")
+    values = series.to_numpy()
+    if values.dtype.kind in "iub":
+        return values
+    return np.asarray([str(value) for value in values], dtype=object)
+
+
+def _is_polars(frame: Any) -> bool:
+    return type(frame).__module__.partition(".")[0] == "polars"
+
+
+def write(bags: Bags, bag: str) -> Any:
+    """One row per instance: the bag, the features, then what travels along."""
+    import pandas as pd
+
+    X = bags.instances
+    if X.ndim != 2:
+        raise ValueError(f"only rows of features become a frame; instances have shape {X.shape}.")
+    X = X.toarray() if hasattr(X, "toarray") else np.asarray(X[:])
+    names = bags.feature_names or [f"x{j}" for j in range(bags.n_features)]
+    columns: dict[str, Any] = {bag: bags.ids[bags.bag_index]}
+    columns.update({str(name): X[:, j] for j, name in enumerate(names)})
+    for name, column in bags.columns.items():
+        if name == "coords":
+            places = column.reshape(len(column), -1)
+            axes = ["order"] if places.shape[1] == 1 else ["x", "y", "z"][: places.shape[1]]
+            columns.update({axis: places[:, k] for k, axis in enumerate(axes)})
+        elif column.ndim == 1:
+            columns["group" if name == "groups" else name] = column
+        else:
+            raise ValueError(f"column {name!r} has shape {column.shape} and does not fit a frame.")
+    if len(columns) < 1 + bags.n_features + len(bags.columns):
+        raise ValueError(f"columns and features must have different names: {sorted(columns)}.")
+    return pd.DataFrame(columns)

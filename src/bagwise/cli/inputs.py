@@ -1,0 +1,174 @@
+"""What the commands read: bags, labels, which class is positive, and doubts about them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.markup import escape
+
+from bagwise.bags import Bags
+from bagwise.cli.console import Printer
+from bagwise.files import (
+    BadFilesError,
+    Names,
+    Problem,
+    Training,
+    positive_class,
+    read_labels,
+    read_training,
+    scan_bags,
+)
+from bagwise.files.problems import bad_file, list_problems
+
+
+def file_names(arguments: Namespace) -> Names:
+    """What the options say things are called."""
+    columns = arguments.feature_columns
+    return Names(
+        features=arguments.features,
+        coords=arguments.coords,
+        images=getattr(arguments, "images", None),
+        bag=arguments.id_column,
+        label=arguments.label_column,
+        patient=arguments.patient_column,
+        feature_columns=tuple(columns.split(",")) if columns else None,
+        encoder=arguments.encoder,
+    )
+
+
+def read_labelled(arguments: Namespace, printer: Printer) -> Training:
+    """Bags with labels, or one report of all that is wrong."""
+    data = read_training(
+        arguments.bags,
+        arguments.labels,
+        file_names(arguments),
+        instance_labels=getattr(arguments, "instance_labels", None),
+        skip_bad=arguments.skip_bad,
+        recursive=arguments.recursive,
+        progress=printer.bar("reading bags"),
+    )
+    _say_skipped(data.skipped, printer)
+    printer.say(f"read {data.bags!r} from {escape(str(arguments.bags))}")
+    return data
+
+
+def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
+    """Bags, with or without labels, and the files that were left out."""
+    tables = (arguments.labels, getattr(arguments, "patients", None))
+    if arguments.patient_column is not None and tables == (None, None):
+        raise ValueError(
+            "--patient-column is a column of the labels or of --patients; pass one of them, too."
+        )
+    found = scan_bags(
+        arguments.bags,
+        file_names(arguments),
+        recursive=arguments.recursive,
+        progress=printer.bar("reading bags"),
+    )
+    if found.bags is None or (found.problems and not arguments.skip_bad):
+        raise BadFilesError(found.problems)
+    _say_skipped(found.problems, printer)
+    return found.bags, found.problems
+
+
+def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
+    if skipped:
+        printer.warn(f"skipped {len(skipped)}:")
+        for line in list_problems(skipped):
+            printer.say(f"  {escape(line)}")
+
+
+class Truth(NamedTuple):
+    """Labels of those bags that have one."""
+
+    known: Any  # [K] numbers of the bags
+    y: Any  # [K]
+    patients: Any  # [K], or None where no column names them
+
+    def for_all(self, n_bags: int) -> Any:
+        """A label for every bag, None where there is none."""
+        labels = np.full(n_bags, None, dtype=object)
+        labels[self.known] = self.y.tolist()
+        return labels
+
+
+def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
+    """Labels to measure predictions by; bags without one are predicted all the same."""
+    names = file_names(arguments)
+    labels = read_labels(arguments.labels, names.bag, names.label, names.patient, skip_bad=True)
+    _say_skipped(list(labels.skipped), printer)
+    row_of = {name: i for i, name in enumerate(labels.ids)}
+    known = np.asarray([i for i, name in enumerate(bags.ids) if name in row_of], dtype=np.int64)
+    if len(known) == 0:
+        raise bad_file(labels.path, f"no label matches a bag in {arguments.bags}")
+    absent = sorted(set(labels.ids) - set(bags.ids))
+    if absent:
+        printer.warn(
+            f"{len(absent)} labels have no bag in {arguments.bags} (first: {absent[0]!r})."
+        )
+    if len(known) < len(bags):
+        printer.warn(
+            f"{len(bags) - len(known)} of {len(bags)} bags have no label in {labels.path}; they "
+            "are predicted, and the figures are of the others."
+        )
+    rows = [row_of[bags.ids[i]] for i in known]
+    patients = None if labels.patients is None else labels.patients[rows]
+    return Truth(known, labels.y[rows], patients)
+
+
+def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Any:
+    """The patient of every bag, or None where the labels do not name all of them."""
+    if truth.patients is None or len(truth.known) == len(bags):
+        return truth.patients
+    printer.warn(
+        f"the patients of {len(bags) - len(truth.known)} bags are not known, so no table of "
+        "patients is written; name all of them with --patients."
+    )
+    return None
+
+
+def positive_last(
+    data: Training, positive: str | None, printer: Printer
+) -> tuple[Training, list[Any] | None]:
+    """Labels in which the positive class comes last, and the names if they had to be coded."""
+    classes = np.unique(data.y).tolist()
+    texts = [str(c) for c in classes]
+    if positive is None:
+        positive = _ask_for_positive(classes, data.labels)
+        if classes not in ([0, 1], [-1, 1]):
+            printer.say(f"positive class: {escape(positive)} (choose with --positive)")
+    if positive not in texts:
+        raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
+    if positive == texts[1]:
+        return data, None
+    # Estimators sort their classes, so the other order is stored as 0 and 1 with names.
+    return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
+
+
+def _ask_for_positive(classes: list[Any], path: str) -> str:
+    positive = positive_class(classes)
+    if positive is None:
+        raise ValueError(
+            f"{path}: which label do bags have that hold what is looked for, {classes[0]!r} or "
+            f"{classes[1]!r}? Pass it as --positive."
+        )
+    return str(positive)
+
+
+def mixed_patients(data: Training) -> list[str]:
+    """Say where bags of one patient have both labels, which may be meant or a slip."""
+    if data.patients is None:
+        return []
+    pairs = {
+        (patient, label) for patient, label in zip(data.patients, data.y.tolist(), strict=True)
+    }
+    patients = [patient for patient, _ in pairs]
+    mixed = sorted({patient for patient in patients if patients.count(patient) > 1})
+    if not mixed:
+        return []
+    return [
+        f"{len(mixed)} of {len(set(patients))} patients have bags of both labels (first: "
+        f"{mixed[0]}). Make sure that labels are those of the bags, not of the patients."
+    ]

@@ -1,0 +1,195 @@
+"""Features that know the label of a bag: values of the bag, not of its instances."""
+
+from __future__ import annotations
+
+from math import lgamma
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_torch_array
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+# What chance may do, over all candidates together, before a feature is named.
+_CHANCE = 0.01
+# Bags of each class looked at first; the number doubles while candidates remain.
+_FIRST_BAGS = 4
+
+Indices = NDArray[np.int64]
+
+
+def bag_level_features(X: Any, offsets: Any) -> Indices:
+    """Features with one value for all rows of each bag, though they differ between bags.
+
+    A feature counts only where that is no accident: had its values been dealt to the rows at
+    random, neighbours within a bag would all agree with a probability below 1e-6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.leaks import bag_level_features
+    >>> age = np.repeat([61.0, 47.0, 58.0], 9)
+    >>> X = np.column_stack([np.arange(27.0), age])
+    >>> bag_level_features(X, [0, 9, 18, 27]).tolist()
+    [1]
+    """
+    X, offsets = np.asarray(X), np.asarray(offsets)
+    inside = np.ones(len(X), dtype=bool)
+    inside[offsets[:-1][np.diff(offsets) > 0]] = False  # the first row of a bag has no neighbour
+    later = np.flatnonzero(inside)
+    constant = np.flatnonzero(_all_equal(X, later))
+    named = []
+    for j in constant:
+        _, counts = np.unique(X[:, j], return_counts=True)
+        agree = float(np.sum((counts / len(X)) ** 2))
+        if len(counts) > 1 and agree ** len(later) < 1e-6:
+            named.append(j)
+    return np.asarray(named, dtype=np.int64)
+
+
+def _all_equal(X: Any, later: Any) -> Any:
+    """Whether rows equal the row before, for each feature; a few rows settle most features."""
+    alive = np.arange(X.shape[1])
+    step, start = 64, 0
+    while start < len(later) and len(alive):
+        rows = later[start : start + step]
+        alive = alive[(X[np.ix_(rows, alive)] == X[np.ix_(rows - 1, alive)]).all(axis=0)]
+        start, step = start + step, 4 * step
+    return np.isin(np.arange(X.shape[1]), alive)
+
+
+def determining_features(X: Any, offsets: Any, y: Any) -> Indices:
+    """Features that give the label of every bag away, beyond what chance would do.
+
+    Two kinds are named. A feature that has one value for all rows of a bag and no value in bags
+    of two classes (a copy of the label, a site that sent one class only). And a feature whose
+    values in the rows of one class all lie apart from those of the others: in real bags most
+    instances of a positive bag look like those of a negative one, so no single feature does that.
+    In bags of one instance a good feature may do either honestly; there, only a feature with one
+    value per class is named, which is the label under another name.
+
+    Rows are read bag by bag, from all classes in turn, and only as long as a feature is under
+    suspicion: ordinary data are settled by the first few bags.
+
+    Parameters
+    ----------
+    X : array of shape (n_instances, n_features)
+        ndarray, sparse, torch, or rows on disk.
+    offsets : array of shape (n_bags + 1,)
+    y : array of shape (n_bags,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.leaks import determining_features
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(20) % 2
+    >>> X = np.column_stack([rng.normal(size=100), np.repeat(y, 5)])
+    >>> determining_features(X, np.arange(0, 101, 5), y).tolist()
+    [1]
+    """
+    offsets = np.asarray(offsets)
+    classes, codes = np.unique(np.asarray(y), return_inverse=True)
+    sizes = np.diff(offsets)
+    if len(classes) < 2 or X.ndim != 2 or np.any(sizes == 0):
+        return np.empty(0, dtype=np.int64)
+    suspects = _Suspects(X.shape[1], len(classes))
+    for bags in _rounds(codes):
+        for i in bags:
+            rows = _dense(X[int(offsets[i]) : int(offsets[i + 1])])
+            suspects.see(int(codes[i]), rows)
+        if not suspects.narrow():
+            return np.empty(0, dtype=np.int64)
+    return suspects.named(several=X.shape[0] >= 2 * len(sizes))
+
+
+def _rounds(codes: Any) -> list[Any]:
+    """Bags in rounds that take the same number from each class, doubling every time."""
+    of_class = [np.flatnonzero(codes == c) for c in range(int(codes.max()) + 1)]
+    rounds, start, step = [], 0, _FIRST_BAGS
+    while start < max(map(len, of_class)):
+        rounds.append(np.concatenate([bags[start : start + step] for bags in of_class]))
+        start, step = start + step, 2 * step
+    return rounds
+
+
+def _dense(rows: Any) -> Any:
+    if issparse(rows):
+        return rows.toarray()
+    return rows.detach().cpu().numpy() if is_torch_array(rows) else np.asarray(rows)
+
+
+class _Suspects:
+    """Features still under suspicion: their range in each class, and their value in each bag."""
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        self.n_started = n_features
+        self.features = np.arange(n_features)
+        self.constant = np.ones(n_features, dtype=bool)
+        self.low = np.full((n_classes, n_features), np.inf)
+        self.high = -self.low
+        self.codes: list[int] = []  # class of each bag seen
+        self.values: list[Any] = []  # first row of each bag seen
+
+    def see(self, code: int, rows: Any) -> None:
+        rows = rows[:, self.features]
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        self.constant &= low == high
+        self.low[code] = np.minimum(self.low[code], low)
+        self.high[code] = np.maximum(self.high[code], high)
+        self.codes.append(code)
+        self.values.append(low)
+
+    def narrow(self) -> bool:
+        """Acquit features that neither lie apart nor stand for the bags of one class."""
+        self.constant &= self.apart() | self._stands_for_class()
+        keep = self.constant | self.apart()
+        self.features, self.constant = self.features[keep], self.constant[keep]
+        self.low, self.high = self.low[:, keep], self.high[:, keep]
+        self.values = [row[keep] for row in self.values]
+        return bool(keep.any())
+
+    def apart(self) -> Any:
+        """Whether the ranges of the classes do not touch, for each feature."""
+        order = np.argsort(self.low, axis=0)
+        low = np.take_along_axis(self.low, order, axis=0)
+        high = np.take_along_axis(self.high, order, axis=0)
+        return (high[:-1] < low[1:]).all(axis=0)
+
+    def _stands_for_class(self) -> Any:
+        """Whether no value is in bags of two classes, for each feature that has one per bag."""
+        values, codes = np.asarray(self.values), np.asarray(self.codes)
+        return np.asarray(
+            [
+                bool(constant) and _pure(np.unique(column, return_inverse=True)[1], codes)
+                for constant, column in zip(self.constant, values.T, strict=True)
+            ]
+        )
+
+    def named(self, several: bool) -> Indices:
+        """Features that determine the label where chance would hardly let one."""
+        codes, values = np.asarray(self.codes), np.asarray(self.values)
+        counts = np.bincount(codes)
+        share = float(np.sum((counts / len(codes)) ** 2))
+        # Of all ways to arrange the labels along the values, one per order of the classes sorts.
+        arrangements = lgamma(len(codes) + 1) - sum(lgamma(n + 1) for n in counts)
+        sorted_by_chance = lgamma(len(counts) + 1) - arrangements
+        apart, pure = self.apart(), self._stands_for_class()
+        named = []
+        for k, j in enumerate(self.features):
+            chance = sorted_by_chance if apart[k] and several else 0.0
+            distinct = len(np.unique(values[:, k]))
+            if pure[k] and (several or distinct == len(counts)):
+                chance = min(chance, (len(codes) - distinct) * np.log(share))
+            candidates = int(self.constant.sum()) if self.constant[k] else self.n_started
+            if chance + np.log(candidates) < np.log(_CHANCE):
+                named.append(int(j))
+        return np.asarray(named, dtype=np.int64)
+
+
+def _pure(at: Any, codes: Any) -> bool:
+    """Whether no value is shared by bags of two classes."""
+    low, high = np.full(at.max() + 1, codes.max()), np.zeros(at.max() + 1, dtype=codes.dtype)
+    np.minimum.at(low, at, codes)
+    np.maximum.at(high, at, codes)
+    return bool(np.all(low == high))

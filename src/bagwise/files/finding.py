@@ -1,0 +1,122 @@
+"""Which files of a folder are bags, in any of the known layouts.
+
+CLAM puts ``h5_files/`` and ``pt_files/`` beside each other; TRIDENT writes
+``features_{encoder}/{slide}.h5``, possibly one level further down.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import PurePosixPath
+from typing import Any
+
+from bagwise.files.problems import Problem, bad_file
+
+# In order of preference where a bag is there twice: the first kinds hold coordinates beside.
+SUFFIXES = (".h5", ".hdf5", ".zarr", ".npz", ".pt", ".npy")
+
+
+def find_bag_files(path: Any, encoder: str | None = None, recursive: bool = False) -> list[Any]:
+    """The bag files of a folder, sorted by name.
+
+    With ``recursive`` those of all folders below it too; otherwise files below that no layout
+    explains are named in a warning, never ignored in silence.
+    """
+    if recursive:
+        files = _bag_files(path) + _below(path)
+        if not files:
+            raise bad_file(
+                path, f"has no bag files ({', '.join(SUFFIXES)}), nor has a folder in it"
+            )
+        return sorted(files, key=lambda file: (file.stem, str(file)))
+    files = _bag_files(path)
+    if files:
+        _warn_of_others(path, files)
+        return files
+    if (path / "h5_files").is_dir() or (path / "pt_files").is_dir():  # CLAM
+        # The .h5 files hold the same features as the .pt files, and the coordinates.
+        files = _bag_files(path / "h5_files") or _bag_files(path / "pt_files")
+        if files:
+            return files
+    return _encoder_files(path, encoder)
+
+
+def _encoder_files(path: Any, encoder: str | None) -> list[Any]:
+    folders = [p for p in [*path.glob("features_*"), *path.glob("*/features_*")] if p.is_dir()]
+    if encoder is not None:
+        folders = [p for p in folders if p.name == f"features_{encoder}"]
+    if len(folders) > 1:
+        choices = ", ".join(sorted(str(p.relative_to(path)) for p in folders))
+        raise bad_file(path, f"has several feature folders: {choices}; name one")
+    if len(folders) == 1 and _bag_files(folders[0]):
+        return _bag_files(folders[0])
+    wanted = f"features_{encoder} with " if encoder else ""
+    below = _below(path)
+    hint = f"; {len(below)} lie in folders below it, read with --recursive" if below else ""
+    raise bad_file(path, f"has no {wanted}bag files ({', '.join(SUFFIXES)}){hint}")
+
+
+def _bag_files(folder: Any) -> list[Any]:
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if _is_bag_file(p))
+
+
+def _is_bag_file(path: Any) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def _below(path: Any) -> list[Any]:
+    """Bag files in folders below; a .zarr is one bag, whatever lies in it."""
+    files = []
+    for folder in path.iterdir():
+        if folder.is_dir() and folder.suffix.lower() != ".zarr" and folder.name[:1] != ".":
+            files += _bag_files(folder) + _below(folder)
+    return files
+
+
+def _warn_of_others(path: Any, files: list[Any]) -> None:
+    below = _below(path)
+    if below:
+        warnings.warn(
+            f"{path}: {len(files)} files here are read; {len(below)} in folders below are not, "
+            f"such as {below[0]}. Read all with --recursive (recursive=True).",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def one_file_per_bag(files: list[Any]) -> tuple[list[Any], list[Problem]]:
+    """One file for each bag; where a bag is there in several kinds, the preferred one.
+
+    Two files of one kind cannot be told apart, and are problems both.
+    """
+    by_id: dict[str, list[Any]] = {}
+    for file in files:
+        by_id.setdefault(file.stem, []).append(file)
+    chosen, problems, swaps = [], [], []
+    for name, same in by_id.items():
+        rank = min(SUFFIXES.index(file.suffix.lower()) for file in same)
+        best = [file for file in same if SUFFIXES.index(file.suffix.lower()) == rank]
+        if len(best) == 1:
+            chosen.append(best[0])
+            swaps += [(best[0], file) for file in same if file is not best[0]]
+            continue
+        problems += [
+            Problem(str(file), f"bag {name!r} is also in {best[1 - min(i, 1)]}")
+            for i, file in enumerate(best)
+        ]
+    if swaps:
+        kept, other = swaps[0]
+        warnings.warn(
+            f"{len(swaps)} bags are there in several kinds of files; {kept.suffix} files are "
+            f"read before others, as {kept.name} and not {other.name}.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return chosen, problems
+
+
+def bag_id(path: str) -> str:
+    """Name of the bag in a file."""
+    return PurePosixPath(path).stem

