@@ -44,7 +44,7 @@ def assert_same_fit(a, b, bags, tol=1e-8):
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=tol)
     np.testing.assert_allclose(a.bound_history_, b.bound_history_, rtol=1e-9)
     np.testing.assert_allclose(a.instance_proba_, b.instance_proba_, atol=tol)
-    np.testing.assert_allclose(a.loo_decision_, b.loo_decision_, atol=1e-6)
+    np.testing.assert_allclose(a.held_out_decision_, b.held_out_decision_, atol=1e-6)
     np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(bags), atol=tol)
 
 

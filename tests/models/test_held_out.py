@@ -35,8 +35,8 @@ def test_held_out_bags_make_the_model_less_sure(optimistic, rule):
     plain, marked, y = optimistic
     a = VGPMIL(n_inducing=20, bag_rule=rule, random_state=0).fit(plain, y)
     b = VGPMIL(n_inducing=20, bag_rule=rule, random_state=0).fit(marked, y)
-    assert 0 < b.platt_.slope < 0.95 * a.platt_.slope
-    np.testing.assert_array_equal(a.loo_decision_, b.loo_decision_)
+    assert 0 < b.calibration_.slope < 0.95 * a.calibration_.slope
+    np.testing.assert_array_equal(a.posterior_mean_, b.posterior_mean_)
     ranks = [np.argsort(m.decision_function_instances(plain)) for m in (a, b)]
     np.testing.assert_array_equal(*ranks)
 
@@ -46,7 +46,7 @@ def test_marking_every_bag_changes_little(optimistic):
     everything = plain.with_columns(held_out=np.ones(plain.n_instances, dtype=bool))
     a = VGPMIL(n_inducing=20, random_state=0).fit(plain, y)
     b = VGPMIL(n_inducing=20, random_state=0).fit(everything, y)
-    assert b.platt_.slope > 0.9 * a.platt_.slope
+    assert b.calibration_.slope > 0.9 * a.calibration_.slope
 
 
 def test_the_automatic_model_listens_too(optimistic):

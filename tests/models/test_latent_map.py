@@ -1,5 +1,7 @@
 """Calibration: the map of the latent function, its moments and intervals, and fold refits."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -7,6 +9,8 @@ from scipy.stats import beta
 from sklearn.metrics import log_loss
 
 from bagwise.core import segments
+from bagwise.core.gaussians import sigmoid_moments
+from bagwise.models.drivers import Serial
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.latent_map import (
     HeldOut,
@@ -18,11 +22,12 @@ from bagwise.models.variational.latent_map import (
     held_out_values,
     instance_interval,
     positive_fraction,
-    refit_folds,
     rule_log_odds,
     select_bags,
 )
 from bagwise.models.variational.likelihoods import ExactOr
+from bagwise.models.variational.parts import Part
+from bagwise.models.variational.refits import refit_folds
 from bagwise.models.variational.updates import fit_blocks, make_blocks, prior
 
 
@@ -189,25 +194,48 @@ def test_selection_on_torch_equals_numpy(problem):
         np.testing.assert_array_equal(a.numpy(), b)
 
 
+def parts_of(blocks, labels, cuts):
+    """The blocks as parts that begin at these blocks."""
+    first = np.cumsum([0] + [len(b.labels.offsets) - 1 for b in blocks])
+    edges = [*cuts, len(blocks)]
+    return [
+        Part(
+            tuple(blocks[a:b]),
+            (),
+            first_bag=int(first[a]),
+            offsets=tuple(block.labels.offsets for block in blocks[a:b]),
+        )
+        for a, b in itertools.pairwise(edges)
+    ]
+
+
 def test_folds_are_fitted_without_their_bags(problem):
     A, r, labels = problem
     blocks = make_blocks(A, r, labels, chunk_size=2)
+    parts = parts_of(blocks, labels, [0, len(blocks) // 2])
     folds = np.array([0, 0, 1, 1, 2, 2])
-    seen = []
+    start = np.arange(22.0)
+    seen, starts = [], []
 
     def fit(own):
-        seen.append(np.concatenate([np.diff(b.labels.offsets) for b in own]))
+        kept = [block for part in own for block in part.blocks]
+        seen.append(np.concatenate([np.diff(b.labels.offsets) for b in kept]))
+        starts.append(np.concatenate([pi for part in own for pi in part.pis]))
+        assert all(part.beliefs is None for part in own)
         return prior(4)._replace(m=np.full(4, float(len(seen))))
 
-    held_out = refit_folds(blocks, folds, fit, joint=True)
+    held_out = refit_folds(parts, start, labels.offsets, folds, 3, fit, Serial(), joint=True)
     sizes = np.diff(labels.offsets)
     for k in range(3):
+        np.testing.assert_array_equal(starts[k], start[np.repeat(folds, sizes) != k])
         np.testing.assert_array_equal(seen[k], sizes[folds != k])
         rows = np.repeat(folds, sizes) == k
         np.testing.assert_allclose(held_out.mean[rows], (k + 1) * A.sum(0)[rows])
     np.testing.assert_allclose(held_out.var, (A**2).sum(0) + r)
     np.testing.assert_array_equal(held_out.offsets, labels.offsets)
     assert held_out.functions.shape == (22, 64)
+    some = refit_folds(parts, start, labels.offsets, folds, 1, fit, Serial())
+    np.testing.assert_allclose(some.mean, 4 * A.sum(0)[: sizes[:2].sum()])
 
 
 def test_the_left_out_label_is_not_seen():
@@ -219,11 +247,15 @@ def test_the_left_out_label_is_not_seen():
 
     def values(y):
         def fit(own):
-            pi = np.concatenate([b.labels.of_bag / 2 for b in own])
-            return fit_blocks(own, pi, ExactOr(), max_iter=10).posterior
+            blocks = [block for part in own for block in part.blocks]
+            pi = np.concatenate([pi for part in own for pi in part.pis])
+            return fit_blocks(blocks, pi, ExactOr(), max_iter=10).posterior
 
-        blocks = make_blocks(A, r, BagLabels(offsets, y, np.full(60, -1)))
-        return refit_folds(blocks, folds, fit).mean
+        labels = BagLabels(offsets, y, np.full(60, -1))
+        blocks = make_blocks(A, r, labels)
+        start = labels.of_bag / 2
+        parts = parts_of(blocks, labels, [0])
+        return refit_folds(parts, start, offsets, folds, 4, fit, Serial()).mean
 
     y = np.arange(20) // 10
     swapped = y.copy()
@@ -298,3 +330,15 @@ def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
     draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
     np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+
+
+def test_reading_keeps_the_order_and_meets_the_log_odds():
+    rng = np.random.default_rng(0)
+    mean, var = 4 * rng.normal(size=500), 6 * rng.random(500)
+    before = sigmoid_moments(mean, var).log_odds
+    for slope, intercept in ((0.3, -1.0), (2.0, 1.0)):
+        mapped = LatentMap(slope, intercept).read(mean, var)
+        np.testing.assert_array_equal(np.argsort(mapped.probabilities.log_odds), np.argsort(before))
+        near = np.abs(slope * before + intercept) < 10
+        reached = sigmoid_moments(mapped.mean, mapped.var).log_odds
+        np.testing.assert_allclose(reached[near], (slope * before + intercept)[near], atol=1e-6)

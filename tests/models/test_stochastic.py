@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from bagwise import VGPMIL, Bags
 from bagwise.datasets import load_digit_bags, load_musk1
+from bagwise.models.variational import LargeMargin
 from tests.checks import make_problem
 
 
@@ -23,8 +24,7 @@ def test_full_batches_and_unit_steps_equal_batch(likelihood):
     np.testing.assert_allclose(stream.predict_proba(bags), batch.predict_proba(bags), atol=1e-10)
 
 
-@pytest.mark.parametrize("likelihood", ["witness", "noisy-max"])
-def test_a_stream_learns(likelihood):
+def test_a_stream_learns(likelihood="witness"):
     data = load_digit_bags(n_bags=150)
     train, test = data.bags[:110], data.bags[110:]
     model = VGPMIL(likelihood=likelihood, n_inducing=60, random_state=0)
@@ -41,17 +41,18 @@ def test_a_stream_learns(likelihood):
 
 def test_one_class_batches_and_known_labels():
     bags, y, labels = make_problem()
-    model = VGPMIL(n_inducing=10, random_state=0)
+    model = VGPMIL(likelihood="or", n_inducing=10, random_state=0)
     for code in (0, 1):
         chosen = y == code
         known = [part for part, keep in zip(bags.split(labels), chosen, strict=True) if keep]
-        model.partial_fit(bags[chosen], y[chosen], classes=[0, 1], instance_labels=known)
+        options = {"classes": [0, 1], "instance_labels": known, "total_bags": len(bags)}
+        model.partial_fit(bags[chosen], y[chosen], **options)
     assert model.score(bags, y) > 0.7
 
 
 def test_bad_batches_leave_the_model_as_it_was():
     bags, y, _ = make_problem()
-    model = VGPMIL(n_inducing=10, random_state=0)
+    model = VGPMIL(likelihood="or", n_inducing=10, random_state=0)
     with pytest.raises(ValueError, match="first partial_fit needs the two classes"):
         model.partial_fit(bags[y == 0], y[y == 0])
     model.partial_fit(bags, y)
@@ -61,8 +62,29 @@ def test_bad_batches_leave_the_model_as_it_was():
         (bags, np.full(len(bags), 7), {}, "has label 7"),
         (bags, y, {"classes": [0, 5]}, "must stay those of the first call"),
         (bags, y, {"step": 1.5}, "step must be in"),
+        (bags, y, {}, "give them ids, or say with total_bags"),
         (Bags(np.ones((4, 3)), [0, 4, 4]), [0, 1], {}, "bag 1 has 0 instances"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.partial_fit(data, labels, **options)
         np.testing.assert_array_equal(model.decision_function(bags), before)
+
+
+def test_named_bags_are_counted_once():
+    bags, y, _ = make_problem()
+    named = Bags(bags.instances, bags.offsets, ids=[f"bag {i}" for i in range(len(bags))])
+    a, b = (VGPMIL(likelihood="or", n_inducing=10, random_state=0) for _ in range(2))
+    for _ in range(3):
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            a.partial_fit(named[half], y[half], classes=[0, 1])
+            seen = len(named[half]) if b.__dict__.get("naturals_") is None else len(named)
+            b.partial_fit(bags[half], y[half], classes=[0, 1], total_bags=seen)
+    assert a.naturals_.n_bags == len(named)
+    np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", ["noisy-max", LargeMargin(2.0, 2.0)])
+def test_what_remembers_beliefs_is_not_streamed(likelihood):
+    bags, y, _ = make_problem()
+    with pytest.raises(ValueError, match="cannot be streamed; use likelihood='or'"):
+        VGPMIL(likelihood=likelihood, n_inducing=10).partial_fit(bags, y)

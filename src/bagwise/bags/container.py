@@ -315,6 +315,11 @@ class Bags:
         return int(self._instances.shape[1])
 
     @property
+    def named(self) -> bool:
+        """Whether the bags were given names; positions in some collection are none."""
+        return self._ids is not None and self._ids.dtype == object
+
+    @property
     def ids(self) -> Any:
         """Names of the bags, shape (n_bags,)."""
         names = np.arange(len(self)) if self._ids is None else self._ids

@@ -27,9 +27,10 @@ from bagwise.models.drivers import Serial
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational.auto import AutoVGPMIL
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.calibration import calibrated, fit_calibration
+from bagwise.models.variational.calibration import fit_calibration
 from bagwise.models.variational.densities import Density
 from bagwise.models.variational.estimators import VariationalClassifier
+from bagwise.models.variational.latent_map import LatentMap
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.projection import Projector
@@ -239,6 +240,7 @@ class Learner:
         self.known = self._encode(instance_labels)
         self._members = _members(model, self.bags, self.y)
         self._platt = self._model_platt = _outer_platt(last_step(model))
+        self._model_map = self._members[0].platt  # counts where there is one member
         self._first_map: Platt | None = None
         self.learn()
 
@@ -338,12 +340,12 @@ class Learner:
             progress(1.0)
 
     def _calibrate(self) -> None:
-        """A single model's map, fitted as its ``fit`` does; an ensemble keeps its own maps."""
+        """A single model's map, carried over as that of an ensemble is."""
         (member,) = self._members
-        if member.platt is not None and self.y is not None:
-            left, offsets = self._left_out[0], self.bags.offsets
-            held_out = self.bags.held_out
-            member.platt = fit_calibration(left, offsets, self.y, member.rule, held_out)
+        if self._model_map is not None:
+            assert self.y is not None
+            now = fit_calibration(self._left_out[0], self.bags.offsets, self.y, member.rule)
+            member.platt = self._carried_over(self._model_map, now)
 
     def _calibrate_ensemble(self) -> None:
         """The ensemble's map, carried over from the scale of its scores before any answer.
@@ -354,10 +356,14 @@ class Learner:
         assert self._model_platt is not None and self.y is not None
         scores = self._left_out_total()
         now = keep_ranking(fit_platt(scores, self.y), scores)
+        self._platt = self._carried_over(self._model_platt, now)
+
+    def _carried_over(self, of_model: Platt, now: Platt) -> Platt:
+        """The model's map on the present scale of the scores, whose own map is ``now``."""
         self._first_map = self._first_map or now
         slope = now.slope / self._first_map.slope
         shift = (now.intercept - self._first_map.intercept) / self._first_map.slope
-        self._platt = self._model_platt.after(Platt(slope, shift))
+        return of_model.after(Platt(slope, shift))
 
     def _left_out_total(self) -> Floats:
         """The members' left-out log-odds of the bags, weighed, [B]."""
@@ -443,7 +449,8 @@ class Learner:
             model.posterior_mean_, model.posterior_factor_ = member.q
             if self.y is not None:
                 model.instance_proba_ = member.pi
-                model.platt_, model.loo_decision_ = member.platt, self._left_out[0].bags
+                model.calibration_ = _latent_map(member.platt)
+                model.held_out_decision_ = self._held_out_bags()
         return new
 
 
@@ -477,7 +484,8 @@ def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
     if isinstance(last, AutoVGPMIL):
         models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
-        models, weights, maps = [last], [1.0], [last.platt_]
+        own = None if last.calibration_ is None else Platt(*last.calibration_)
+        models, weights, maps = [last], [1.0], [own]
     else:
         raise ValueError(
             "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
@@ -513,6 +521,10 @@ def _outer_platt(model: Any) -> Platt | None:
     return model.platt_ if isinstance(model, AutoVGPMIL) else None
 
 
+def _latent_map(platt: Platt | None) -> LatentMap | None:
+    return None if platt is None else LatentMap(platt.slope, platt.intercept)
+
+
 def _map(inner: Platt | None, outer: Platt | None) -> Platt:
     """Two maps of log-odds, one after the other; None changes nothing."""
     first = inner or Platt(1.0, 0.0)
@@ -533,15 +545,16 @@ def _per_block(values: Any, blocks: Sequence[Block]) -> tuple[Any, ...]:
 def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) -> Scores:
     """Scores from the cache, read as the model itself reads them."""
     voices = [Voice(member.weight, _map(member.platt, outer)) for member in members]
-    spans = []
+    own = _latent_map(members[0].platt)
+    spans: list[tuple[Any, ...]] = []
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
         offsets = np.asarray(blocks[0].labels.offsets)
         read = [
-            read_block(block, member.q, member.rule)
+            read_block(block, member.q, member.rule, own if outer is None else None)
             for block, member in zip(blocks, members, strict=True)
         ]
         if outer is None:
-            spans.append(calibrated(read[0], offsets, members[0].rule, members[0].platt))
+            spans.append(read[0][:4])
         else:
             spans.append(pooled_scores(read, offsets, voices))
     bag, bag_std, instance, instance_std = (np.concatenate(c) for c in zip(*spans, strict=True))

@@ -17,8 +17,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
-from bagwise.core.isotonic import fit_isotonic
-from bagwise.core.platt import fit_platt
+from bagwise.core.isotonic import Isotonic, fit_isotonic
+from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_columns
 
 
@@ -54,8 +54,11 @@ class CalibratedClassifier(BagClassifier):
             self._set_calibration(self._held_out_scores(data), data.y)
 
     def _set_calibration(self, scores: Any, y: Any) -> None:
-        fit = fit_platt if self.calibration == "platt" else fit_isotonic
-        self.calibration_ = fit(scores, y)
+        if self.calibration == "isotonic":
+            self.calibration_: Isotonic | Platt = fit_isotonic(scores, y)
+        else:
+            # Where the held-out scores say nothing the best slope is 0; a hint keeps the ranking.
+            self.calibration_ = keep_ranking(fit_platt(scores, y), scores)
 
     def _held_out_scores(self, data: TrainingData) -> Any:
         bags, y, known = data

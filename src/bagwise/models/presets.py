@@ -19,6 +19,7 @@ _AUTHORS: dict[str, Any] = {
     "tol": 0.0,
     "bag_rule": "max",
     "calibrate": False,
+    "posterior": "factorised",
 }
 # The newsgroups of the first paper: features of one unit, as they are.
 _NEWSGROUPS: dict[str, Any] = {
@@ -29,6 +30,7 @@ _NEWSGROUPS: dict[str, Any] = {
     "tol": 0.0,
     "bag_rule": "max",
     "calibrate": False,
+    "posterior": "factorised",
 }
 _PAPER = NoisyMax(100.0, schedule="paper")
 

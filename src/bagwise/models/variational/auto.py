@@ -41,6 +41,7 @@ from bagwise.models.variational.estimators import (
     probabilities,
     read_bags,
     start,
+    with_uncertainty,
 )
 from bagwise.models.variational.monitors import stage_bar
 from bagwise.models.variational.score import BagRule, Reader, Scores
@@ -449,6 +450,7 @@ class AutoVGPMIL(InstanceClassifier):
         self,
         bags: BagsLike,
         finish: Callable[..., tuple[Floats, ...]],
+        fractions: bool = False,
     ) -> tuple[Floats, ...]:
         """Columns made of the members' readouts; one pass over the rows."""
         check_is_fitted(self)
@@ -460,7 +462,8 @@ class AutoVGPMIL(InstanceClassifier):
             if key not in keys:
                 keys.append(key)
                 projectors.append(member._fitted_projector("float64"))
-            readers.append(Reader(keys.index(key), member._posterior(), member.bag_rule))
+            reader = Reader(keys.index(key), member._posterior(), member.bag_rule)
+            readers.append(reader._replace(fractions=fractions))
         voices = [
             Voice(float(weight), self.platt_.after(platt))
             for weight, platt in zip(self.weights_, self.maps_, strict=True)
@@ -490,9 +493,9 @@ class AutoVGPMIL(InstanceClassifier):
         return mean, var
 
     def predict_proba(
-        self, bags: BagsLike, return_std: bool = False
-    ) -> Floats | tuple[Floats, Floats]:
-        """Probability of both classes for each bag, and its standard deviation on request.
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Probability of both classes for each bag, and its uncertainty on request.
 
         Parameters
         ----------
@@ -500,25 +503,40 @@ class AutoVGPMIL(InstanceClassifier):
         return_std : bool
             Also return the standard deviation of the positive probability: each member's
             under q(f), and their disagreement.
+        return_interval : float in (0, 1), optional
+            Also return the central interval of the Beta distribution with this mean and
+            standard deviation, as in `VGPMIL.predict_proba`.
 
         Returns
         -------
         proba : array of shape (n_bags, 2)
         std : array of shape (n_bags,), if ``return_std``
+        interval : array of shape (n_bags, 2), if ``return_interval``
         """
         scores = self.score_bags(bags)
-        return probabilities(scores.bag, scores.bag_std, return_std)
+        return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(
-        self, bags: BagsLike, return_std: bool = False
-    ) -> Floats | tuple[Floats, Floats]:
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
         """Probability of both classes for each instance; as `predict_proba`.
 
         One monotone map serves bags and instances: an instance counts as a bag of one, and no
         instance is more probable than its bag.
         """
         scores = self.score_bags(bags)
-        return probabilities(scores.instance, scores.instance_std, return_std)
+        return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
+
+    def predict_positive_fraction(
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Expected share of positive instances in each bag, as `VGPMIL.predict_positive_fraction`.
+
+        Its mean is the mean probability of the instances; its spread is that of the members'
+        shares, their own and their disagreement.
+        """
+        mean, std = self._read(bags, search.pooled_fractions, fractions=True)
+        return with_uncertainty(mean, mean, std, return_std, return_interval)
 
 
 @contextmanager

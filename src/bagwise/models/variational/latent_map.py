@@ -14,7 +14,7 @@ has its quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise.core import segments
 from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
+from bagwise.core.platt import Platt, cool
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.marginal import draw_functions
@@ -42,6 +43,10 @@ _LEAST_SPREAD = 1e-3
 # Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
 _WIDEST = 20.0
 _STEEPEST = 4.0
+# From MacKay's approximation three steps of Newton's method reach 1e-6 and better.
+_NEWTON_STEPS = 3
+# Log-odds beyond which differences of expectations lose their digits.
+_FAR_OUT = 12.0
 
 
 class HeldOut(NamedTuple):
@@ -58,6 +63,14 @@ class HeldOut(NamedTuple):
         rows, offsets = segments.take(self.offsets, bags)
         functions, shrink = (x if x is None else x[rows] for x in (self.functions, self.shrink))
         return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink)
+
+
+class Mapped(NamedTuple):
+    """The mapped function f' at instances, and the moments of its sigmoid."""
+
+    mean: Any  # [n]
+    var: Any  # [n]
+    probabilities: SigmoidMoments
 
 
 class LatentMap(NamedTuple):
@@ -82,6 +95,27 @@ class LatentMap(NamedTuple):
         new_var = self.spread**2 * var
         log_odds = self.slope * (mean / _widening(var)) + self.intercept
         return log_odds * _widening(new_var), new_var
+
+    def read(self, mean: Any, var: Any) -> Mapped:
+        """F' with exactly the log-odds that are asked for, so that the order stays, on the host.
+
+        `moments` is near and quick, for the fit of the map; Newton's method does the rest.
+        """
+        mean, var = to_numpy(mean), to_numpy(var)
+        log_odds = self.slope * sigmoid_moments(mean, var).log_odds + self.intercept
+        new_var = self.spread**2 * var
+        new_mean = log_odds * _widening(new_var)
+        for _ in range(_NEWTON_STEPS):
+            p = sigmoid_moments(new_mean, new_var)
+            # d log-odds / d mean = E sigmoid' / (p (1 - p)), at most 1, and 1 far out.
+            slope = -np.expm1(p.log_negative_squared - p.log_negative) / np.exp(p.log_positive)
+            slope = np.where(np.abs(log_odds) > _FAR_OUT, 1.0, np.clip(slope, 0.05, 1.0))
+            new_mean = new_mean + (log_odds - p.log_odds) / slope
+        square = sigmoid_moments(new_mean, new_var).log_negative_squared
+        log_negative = -np.logaddexp(0.0, log_odds)
+        return Mapped(
+            new_mean, new_var, SigmoidMoments(log_negative + log_odds, log_negative, square)
+        )
 
     def functions(self, held_out: HeldOut) -> Any:
         """Functions drawn from q, mapped, [n, C]."""
@@ -245,7 +279,8 @@ def _selected(block: Block, offsets: Any, bags: Any) -> Block:
 
 def _columns(A: Any, columns: Any) -> Any:
     if not is_torch_array(A):
-        return np.asfortranarray(A[:, columns])
+        # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
+        return A.T.take(columns, axis=0).T
     import torch
 
     return A[:, torch.as_tensor(columns, device=A.device)]
@@ -340,6 +375,23 @@ def fit_map(
     factor = max(0.0, 1 - 1 / (2 * gain)) if gain > 0 else 0.0
     slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
     return about_centre(slope, float(best_level(slope).x))
+
+
+def cooled(
+    latent_map: LatentMap, held_out: HeldOut, y: Any, rule: BagRule, unlearned: Any
+) -> LatentMap:
+    """The map with a gentler slope, where features were learned from the labels of the bags.
+
+    ``unlearned`` are the indices of the bags whose labels the features did not see; see
+    `bagwise.core.platt.cool`. The joint rule is cooled as noisy-or.
+    """
+    if len(unlearned) == 0:
+        return latent_map
+    scores, units = held_out.mean / _widening(held_out.var), held_out.offsets
+    if rule == "max":
+        scores, units = segments.max(scores, units), np.arange(len(y) + 1)
+    platt = cool(Platt(*latent_map), scores, units, np.asarray(y), unlearned)
+    return LatentMap(platt.slope, platt.intercept)
 
 
 def _smoothed(y: Any) -> Any:
@@ -445,7 +497,7 @@ def fit_instance_map(
 
 
 def held_out_values(
-    blocks: Sequence[Block], q: InducingPosterior, joint: bool = False, n_functions: int = 64
+    blocks: Iterable[Block], q: InducingPosterior, joint: bool = False, n_functions: int = 64
 ) -> HeldOut:
     """Latent moments of the bags of some blocks under q, and functions where a rule needs them."""
     columns: list[list[Any]] = [[], [], [], []]
@@ -473,22 +525,3 @@ def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
         for column in zip(*(part[:2] + part[3:] for part in parts), strict=True)
     )
     return HeldOut(mean, var, offsets, functions, shrink).take(order)
-
-
-def refit_folds(
-    blocks: Sequence[Block],
-    folds: Any,
-    fit: Callable[[list[Block]], InducingPosterior],
-    joint: bool = False,
-) -> HeldOut:
-    """Held-out latent values of every bag, from one fit for each fold without its bags.
-
-    ``fit`` must start afresh: started from the fit to all bags, or from its beliefs, it would
-    know the labels it is meant to do without. It is given no more than the other bags' blocks.
-    """
-    folds = np.asarray(folds)
-    parts = []
-    for k in range(int(folds.max()) + 1):
-        q = fit(list(select_bags(blocks, folds != k)))
-        parts.append(held_out_values(list(select_bags(blocks, folds == k)), q, joint))
-    return joined(parts, folds)

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Rows
+from bagwise.core.arrays import Array, Ints, Rows
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -43,6 +43,13 @@ class Part(NamedTuple):
     beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
     sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
     new_sites: tuple[Sites, ...] | None = None  # that make the next q
+    first_bag: int = 0  # number of its first bag in the whole
+    offsets: tuple[Ints, ...] = ()  # per block, of its bags
+
+    @property
+    def n_bags(self) -> int:
+        """Number of bags."""
+        return sum(len(offsets) - 1 for offsets in self.offsets)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,11 @@ def _part(
         labels.offsets[first : last + 1] - start, labels.y[first:last], labels.known[start:stop]
     )
     pis = tuple(pi[span.start : span.stop] for span in spans)
-    return Part(Projected(rows_of(X, spans), start, spans, own, projector), pis)
+    offsets = tuple(
+        labels.offsets[span.first_bag : span.last_bag + 1] - span.start for span in spans
+    )
+    blocks = Projected(rows_of(X, spans), start, spans, own, projector)
+    return Part(blocks, pis, first_bag=first, offsets=offsets)
 
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:

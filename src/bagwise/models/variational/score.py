@@ -24,7 +24,13 @@ from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.parts import Part, Sites, rows_of, share_out
+from bagwise.models.variational.latent_map import (
+    Fraction,
+    LatentMap,
+    held_out_values,
+    positive_fraction,
+)
+from bagwise.models.variational.parts import Sites, rows_of, share_out
 from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
 
@@ -65,11 +71,19 @@ def _std_from_logs(log_mean: Array, log_square: Array) -> Array:
 
 
 def joint_bag_scores(
-    A: Sequence[Array], r: Array, offsets: Ints, q: InducingPosterior, n_samples: int = N_SAMPLES
+    A: Sequence[Array],
+    r: Array,
+    offsets: Ints,
+    q: InducingPosterior,
+    n_samples: int = N_SAMPLES,
+    latent_map: LatentMap | None = None,
 ) -> BagScores:
     """Bags whose instances are correlated through u: ``E_v [1 - prod_n E sigmoid(-f_n | v)]``."""
     mean = np.concatenate([chunk.T @ q.m.astype(chunk.dtype, copy=False) for chunk in A])
     V = np.concatenate([linalg.lower_times(q.W.astype(a.dtype, copy=False), a) for a in A], axis=1)
+    if latent_map is not None:
+        mean = latent_map.read(mean, linalg.column_squares(V) + r).mean
+        V, r = latent_map.spread * V, latent_map.spread**2 * r
     bags = []
     for a, b in itertools.pairwise(offsets):
         rows = slice(int(a), int(b))
@@ -122,36 +136,69 @@ def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, floa
 
 
 class Readout(NamedTuple):
-    """What q(v) says about the bags of a block, before any calibration."""
+    """What q(v) says about the bags of a block, through a map where there is one."""
 
     bag: Floats  # [b] log-odds by a rule
     bag_std: Floats  # [b] standard deviation of the bag's probability
     instance: Floats  # [n] log-odds of the expected probability
     instance_std: Floats  # [n] standard deviation of the instance's probability
-    latent_mean: Floats  # [n] E f
+    latent_mean: Floats  # [n] E f, before the map
     latent_var: Floats  # [n]
+    fraction: Fraction | None = None  # of positives in each bag, where asked for
 
 
-def read_block(block: Block, q: InducingPosterior, rule: BagRule) -> Readout:
+def read_block(
+    block: Block,
+    q: InducingPosterior,
+    rule: BagRule,
+    latent_map: LatentMap | None = None,
+    fractions: bool = False,
+) -> Readout:
     """Bags and instances of one block under a rule, on the host."""
-    return read_rules(block, q, (rule,))[0]
+    readout = read_rules(block, q, (rule,), latent_map)[0]
+    if not fractions:
+        return readout
+    return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
 
 
-def read_rules(block: Block, q: InducingPosterior, rules: Sequence[BagRule]) -> list[Readout]:
+def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
+    """Share of positives in each bag of a block, under the mapped function."""
+    f = held_out_values([block], q, joint=True)
+    mapped = latent_map.read(f.mean, f.var)
+    return positive_fraction(mapped.mean, mapped.var, latent_map.functions(f), f.offsets)
+
+
+def read_rules(
+    block: Block,
+    q: InducingPosterior,
+    rules: Sequence[BagRule],
+    latent_map: LatentMap | None = None,
+) -> list[Readout]:
     """`read_block` for several rules at once, which share the moments of the instances."""
     offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
     f = moments(block.A, block.r, q)
-    p = sigmoid_moments(f.mean, f.var)
+    if latent_map is None:
+        p = sigmoid_moments(f.mean, f.var)
+    else:
+        p = latent_map.read(f.mean, f.var).probabilities
     instances = p.log_odds, p.std, to_numpy(f.mean), to_numpy(f.var)
-    return [Readout(*_read_bags(block, p, offsets, q, rule), *instances) for rule in rules]
+    return [
+        Readout(*_read_bags(block, p, offsets, q, rule, latent_map), *instances) for rule in rules
+    ]
 
 
 def _read_bags(
-    block: Block, p: SigmoidMoments, offsets: Ints, q: InducingPosterior, rule: BagRule
+    block: Block,
+    p: SigmoidMoments,
+    offsets: Ints,
+    q: InducingPosterior,
+    rule: BagRule,
+    latent_map: LatentMap | None,
 ) -> BagScores:
     if rule != "joint":
         return bag_scores(p, offsets, rule)
-    bags = joint_bag_scores([_host(a) for a in block.A], to_numpy(block.r), offsets, q)
+    A = [_host(a) for a in block.A]
+    bags = joint_bag_scores(A, to_numpy(block.r), offsets, q, latent_map=latent_map)
     # A bag is at least as positive as each of its instances, also with few samples.
     return bags._replace(log_odds=np.maximum(bags.log_odds, segments.max(p.log_odds, offsets)))
 
@@ -171,6 +218,8 @@ class Reader(NamedTuple):
     projector: int  # position in the list of projectors
     q: InducingPosterior
     rule: BagRule
+    latent_map: LatentMap | None = None
+    fractions: bool = False  # whether to read the share of positives in each bag, too
 
 
 class RowPart(NamedTuple):
@@ -225,7 +274,7 @@ class ReadRows:
             block = project_span(rows, labels, span, projector, span.first_bag, span.start)
             for i, reader in enumerate(self.readers):
                 if reader.projector == number:
-                    readouts[i] = read_block(block, reader.q, reader.rule)
+                    readouts[i] = read_block(block, *reader[1:])
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
@@ -334,20 +383,3 @@ def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) 
     ]
     # As in `read_rules`: a bag is at least as positive as each of its instances.
     return LeftOutScores(np.maximum(joint, segments.max(p.log_odds, offsets)), p.log_odds)
-
-
-@dataclass(frozen=True)
-class LeaveOut:
-    """Left-out scores of the bags of a part, read by a sweep."""
-
-    q: InducingPosterior
-    rule: BagRule
-
-    def __call__(self, part: Part) -> tuple[Part, LeftOutScores]:
-        """The part as it was, and the scores."""
-        assert part.sites is not None  # set by the first pass of every fit
-        scores = [
-            loo_scores(block, self.q, sites, self.rule)
-            for block, sites in zip(part.blocks, part.sites, strict=True)
-        ]
-        return part, LeftOutScores(*(np.concatenate(c) for c in zip(*scores, strict=True)))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import is_torch_array
+from scipy.special import expit
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
@@ -345,3 +346,22 @@ def pooled_instances(
     """Mean and variance of the ensemble's latent function at every instance."""
     latent = pooled_latent(readouts, voices)
     return latent.instance, latent.instance_std**2
+
+
+def pooled_fractions(
+    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of the share of positives in every bag.
+
+    The mean is that of the ensemble's instance probabilities. A member's share varies on its own
+    scale; its map stretches that as it stretches the log-odds.
+    """
+    mean = segments.mean(expit(pooled_latent(readouts, voices).instance), offsets)
+    first, second = np.zeros_like(mean), np.zeros_like(mean)
+    for readout, (weight, platt) in zip(readouts, voices, strict=True):
+        assert readout.fraction is not None  # the readers asked for it
+        own = segments.mean(expit(platt.log_odds(readout.instance)), offsets)
+        std = np.minimum(min(platt.slope, 1.0) * readout.fraction.std, 0.5)
+        first += weight * own
+        second += weight * (own * own + std * std)
+    return mean, np.sqrt(np.maximum(second - first * first, 0.0))

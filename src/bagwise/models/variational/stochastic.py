@@ -18,6 +18,7 @@ from bagwise.models.drivers import Driver, RunningSum
 from bagwise.models.execution import resolve
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import check_density
+from bagwise.models.variational.likelihoods import ExactOr, Inherited, SoftWitness
 from bagwise.models.variational.parts import make_parts, materialised
 from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.updates import (
@@ -39,7 +40,8 @@ class Naturals(NamedTuple):
     precision: Any  # [M, M] lower triangle
     linear: Any  # [M]
     n_steps: int
-    n_bags: int  # seen so far
+    n_bags: int  # seen so far, each counted once
+    ids: frozenset[Any] = frozenset()  # of the bags seen
 
 
 def default_step(n_steps: int) -> float:
@@ -47,22 +49,46 @@ def default_step(n_steps: int) -> float:
     return float((n_steps + 1) ** -_FORGETTING)
 
 
-def blend(old: Naturals | None, batch: Statistics, scale: float, step: float, n: int) -> Naturals:
+class Seen(NamedTuple):
+    """The bags of a stream so far, each counted once."""
+
+    n_bags: int
+    ids: frozenset[Any]
+
+
+def count_bags(old: Naturals | None, bags: Bags, total_bags: int | None) -> Seen:
+    """Bags seen with this batch; bags without names cannot be told from those of before."""
+    new = frozenset(bags.ids.tolist()) if bags.named else frozenset()
+    if old is None:
+        return Seen(len(new) if bags.named else len(bags), new)
+    named = bags.named and len(old.ids) == old.n_bags
+    if not named and total_bags is None:
+        raise ValueError(
+            "partial_fit cannot tell whether these bags came before: give them ids, or say with "
+            "total_bags how many there are in all."
+        )
+    ids = old.ids | new
+    return Seen(len(ids) if named else old.n_bags + len(bags), ids)
+
+
+def blend(
+    old: Naturals | None, batch: Statistics, scale: float, step: float, seen: Seen
+) -> Naturals:
     """``(1 - step) old + step * scale * batch``."""
     if old is None:
-        return Naturals(scale * batch.precision, scale * batch.linear, 1, n)
+        return Naturals(scale * batch.precision, scale * batch.linear, 1, *seen)
     return Naturals(
         (1 - step) * old.precision + step * scale * batch.precision,
         (1 - step) * old.linear + step * scale * batch.linear,
         old.n_steps + 1,
-        old.n_bags + n,
+        *seen,
     )
 
 
 class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
-    platt_: Any
+    calibration_: Any
 
     def partial_fit(
         self: Any,
@@ -76,9 +102,10 @@ class StochasticFit:
         """Take one natural-gradient step on a batch of bags.
 
         Scaling, inducing points and kernel come from the first batch. With all bags as the batch
-        and ``step=1``, k calls equal ``fit`` with ``max_iter=k`` for the likelihoods "or",
-        "witness" and "inherited"; "noisy-max" remembers beliefs between iterations, which a
-        stream cannot. Nothing is calibrated: a stream keeps no bags to leave out.
+        and ``step=1``, k calls equal ``fit`` with ``max_iter=k``. The likelihoods "or",
+        "witness" and "inherited" stream; "noisy-max" and the large margin remember beliefs
+        between iterations, which a stream cannot, and are refused. Nothing is calibrated or
+        refined: a stream keeps no bags to hold out.
 
         Parameters
         ----------
@@ -88,7 +115,8 @@ class StochasticFit:
             Needed in the first call, unless ``y`` holds both.
         instance_labels : array of shape (n_instances,), optional
         total_bags : int, optional
-            How many bags the batch stands for; default: all seen so far.
+            How many bags the batch stands for; default: all seen so far, told apart by their
+            ids. Needed from the second call on where bags have none.
         step : float in (0, 1], optional
             Default: ``(t + 1)^-0.6`` for the t-th call.
         """
@@ -96,9 +124,15 @@ class StochasticFit:
         classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
+        if not isinstance(self._bag_likelihood(), ExactOr | SoftWitness | Inherited):
+            raise ValueError(
+                f"{type(self._bag_likelihood()).__name__} remembers beliefs between iterations and "
+                "cannot be streamed; use likelihood='or' or 'witness'."
+            )
         execution = resolve(self.execution)
         driver = execution.make_driver()
         old = None if first else self.naturals_
+        seen = count_bags(old, data.bags, total_bags)
         if first:
             self.classes_, self.n_features_in_ = classes, data.bags.n_features
             rng = check_random_state(self.random_state)
@@ -110,14 +144,12 @@ class StochasticFit:
         q = None if first else self._posterior()
         chunk = execution.chunk(projector.on_device)
         batch, pi = self._batch_statistics(data.bags, labels, projector, q, driver, chunk)
-        n = len(data.bags)
-        seen = n + (0 if old is None else old.n_bags)
-        scale = (seen if total_bags is None else total_bags) / n
+        scale = (seen.n_bags if total_bags is None else total_bags) / len(data.bags)
         size = default_step(0 if old is None else old.n_steps) if step is None else step
-        self.naturals_ = blend(old, batch, scale, size, n)
+        self.naturals_ = blend(old, batch, scale, size, seen)
         new = update_posterior(self.naturals_.precision, self.naturals_.linear)
         self._store_posterior(projector, new)
-        self.instance_proba_, self.n_iter_, self.platt_ = pi, self.naturals_.n_steps, None
+        self.instance_proba_, self.n_iter_, self.calibration_ = pi, self.naturals_.n_steps, None
         return self
 
     def _batch_statistics(
