@@ -54,7 +54,10 @@ def test_learning_is_fitting_again_with_the_same_inducing_points(model, learner,
     np.testing.assert_allclose(fitted.predict_proba_instances(bags)[:, 1], expected, atol=0.02)
 
 
-def test_an_answer_at_once_goes_towards_where_learning_ends(learner, data):
+def test_an_answer_at_once_goes_towards_where_learning_ends(data):
+    bags, y, _ = data
+    papers = {"kernel": "rbf", "likelihood": "noisy-max", "bag_rule": "noisy-or"}
+    learner = Learner(VGPMIL(n_inducing=20, random_state=0, **papers).fit(bags, y), bags, y)
     rows, values = some_answers(data)
     before = latent(learner)
     learner.answer(rows, values)

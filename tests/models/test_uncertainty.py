@@ -35,7 +35,8 @@ def test_permuted_labels_give_about_the_base_rate():
     for seed in range(4):
         bags = Bags(rng.normal(size=(10 * n, 4)), np.arange(0, 10 * n + 1, 5))
         y = rng.permutation(np.arange(2 * n) % 2)
-        model = VGPMIL(n_inducing=15, random_state=seed).fit(bags[:n], y[:n])
+        # On noise the last digits of q wander: looser steps, the same answer.
+        model = VGPMIL(n_inducing=15, tol=1e-2, random_state=seed).fit(bags[:n], y[:n])
         p = model.predict_proba(bags[n:])[:, 1]
         losses.append(log_loss(y[n:], p))
         means.append(p.mean() - y[:n].mean())

@@ -644,6 +644,8 @@ class Product(_Pair):
 
 # The one place where a kernel gets a name.
 KERNELS: dict[str, Callable[[], Kernel]] = {
+    # Wide enough to say "surely", with a bias, so that a rare positive does not cost the level.
+    "rbf + bias": lambda: RBF("sqrt_dim", 4.0) + Constant(4.0),
     "rbf": lambda: RBF("sqrt_dim"),
     "matern32": lambda: Matern32("sqrt_dim"),
     "matern52": lambda: Matern52("sqrt_dim"),

@@ -14,6 +14,7 @@ from bagwise.models.variational import GVGPMIL, LMVGPMIL, VGPMIL, LargeMargin, N
 
 # Both released programs: H = 1e12, all instances updated at once, twenty iterations.
 _AUTHORS: dict[str, Any] = {
+    "kernel": RBF("sqrt_dim", 1.0),
     "likelihood": NoisyMax(1e12, schedule="paper"),
     "max_iter": 20,
     "tol": 0.0,

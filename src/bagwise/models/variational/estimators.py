@@ -732,10 +732,10 @@ class VGPMIL(VariationalClassifier):
 
     Parameters
     ----------
-    kernel : kernel object or {"rbf", "matern32", "matern52", "multi-scale", "linear"}
+    kernel : kernel object or {"rbf + bias", "rbf", "matern32", "matern52", "multi-scale", "linear"}
         From `bagwise.kernels`; acts on scaled features. Its scales are its own parameters and
         may be left to the data: ``RBF("median", 16.0)``, ``RBF("sqrt_dim")``, ``MultiScale()``.
-    likelihood : {"noisy-max", "or", "witness", "inherited"} or object
+    likelihood : {"or", "noisy-max", "witness", "inherited"} or object
         How a bag's label speaks about its instances: `NoisyMax` (the papers'), `ExactOr`,
         `SoftWitness`, `Inherited`.
     n_inducing : int
@@ -747,9 +747,10 @@ class VGPMIL(VariationalClassifier):
     learn_kernel : bool
         Maximise the collapsed bound over the kernel's parameters as well, P(29). A step that
         would lower the full bound is refused; the log Z of densities other than `Sech` counts.
-    bag_rule : {"noisy-or", "max", "joint"}
-        A bag's probability: 1 - prod(1 - p) over independent instances, the largest p, or
-        noisy-or with the instances correlated through u.
+    bag_rule : {"max", "noisy-or", "joint"}
+        A bag's probability: the largest p of its instances, 1 - prod(1 - p) over independent
+        instances, or noisy-or with the instances correlated through u. Only the largest p cannot
+        be raised by the size of a bag alone.
     calibrate : bool
         Fit again without each of five folds of bags, on the same projection, and map the latent
         function so that the held-out bags it makes by ``bag_rule`` have their labels most
@@ -819,13 +820,13 @@ class VGPMIL(VariationalClassifier):
     def __init__(
         self,
         *,
-        kernel: Kernel | str = "rbf",
-        likelihood: BagLikelihood | str = "noisy-max",
+        kernel: Kernel | str = "rbf + bias",
+        likelihood: BagLikelihood | str = "or",
         n_inducing: int = _N_INDUCING,
         inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
-        bag_rule: BagRule = "noisy-or",
+        bag_rule: BagRule = "max",
         calibrate: bool = True,
         posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
@@ -864,7 +865,7 @@ class PsiVGPMIL(VariationalClassifier):
         see `bagwise.models.variational.Density`.
     kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, posterior, \
 init, max_iter, tol, execution, random_state, verbose, callback
-        As for `VGPMIL`.
+        As for `VGPMIL`; kernel and likelihood are the paper's by default.
 
     Examples
     --------
@@ -894,7 +895,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
-        bag_rule: BagRule = "noisy-or",
+        bag_rule: BagRule = "max",
         calibrate: bool = True,
         posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
@@ -936,7 +937,7 @@ class GVGPMIL(VariationalClassifier):
         Shape and rate of the Gamma; see `Gamma`.
     kernel, likelihood, n_inducing, inducing, scale, learn_kernel, bag_rule, calibrate, posterior, \
 init, max_iter, tol, execution, random_state, verbose, callback
-        As for `VGPMIL`.
+        As for `VGPMIL`; kernel and likelihood are the paper's by default.
 
     Examples
     --------
@@ -966,7 +967,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
-        bag_rule: BagRule = "noisy-or",
+        bag_rule: BagRule = "max",
         calibrate: bool = True,
         posterior: Posterior = "factorised",
         init: Init | ArrayLike = "half",
@@ -1052,7 +1053,7 @@ random_state, verbose, callback
         inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
-        bag_rule: BagRule = "noisy-or",
+        bag_rule: BagRule = "max",
         calibrate: bool = True,
         init: Init | ArrayLike = "label",
         max_iter: int = 200,
