@@ -323,3 +323,15 @@ def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
     assert values["WeakDetector"][0][0] > expected
     rows = experiment.as_rows(values, "made")
     assert [row["metric"] for row in rows[:2]] == ["CorLoc", "AP"]
+
+
+def test_a_centred_map_keeps_boxes_to_the_middle(photos):
+    """Without a network the best box is near the middle, whatever the class map says."""
+    described = photos[0]
+    assert described.centred
+    assert described[[0, 1]].centred
+    noise = np.random.default_rng(0).random(described.cells.n_instances)
+    for evidence, (class_map, saliency_map, _) in photographs.weigh(described, noise):
+        assert np.all(evidence.component == 0)
+        np.testing.assert_array_equal(class_map, saliency_map)
+        assert evidence.overlap[:3].argmax() > 0  # of the frames, not the whole image

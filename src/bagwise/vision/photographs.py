@@ -66,12 +66,14 @@ class Photographs:
         sizes: NDArray[np.int64],
         boxes: Sequence[NDArray[np.float64]],
         components: Sequence[Components],
+        centred: bool = False,
     ) -> None:
         self.cells = cells  # with a column "salient", row by row
         self.grids = grids  # [B, 2] rows and columns of cells
         self.sizes = sizes  # [B, 2] height and width of the image
         self.boxes = tuple(boxes)
         self.components = tuple(components)
+        self.centred = centred  # saliency is little more than a prior for the middle
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -84,6 +86,7 @@ class Photographs:
             self.sizes[some],
             [self.boxes[i] for i in some],
             [self.components[i] for i in some],
+            self.centred,
         )
 
     @property
@@ -181,8 +184,14 @@ def weigh(photos: Photographs, values: Any) -> Iterator[tuple[Evidence, tuple[An
     for i, (value, saliency) in enumerate(zip(photos.cells.split(values), salient, strict=True)):
         class_map, factor = photos.map_of(i, value)
         saliency_map, _ = photos.map_of(i, saliency)
+        components = photos.components[i]
+        if photos.centred:
+            # Neither its components nor a class map learned from it are objects (cross-validated,
+            # they did worse than a box in the middle), so boxes follow this map alone.
+            class_map = saliency_map
+            components = Components(np.empty((0, 4)), np.empty(0, dtype=np.int64))
         maps = (class_map, saliency_map, factor)
-        yield weigh_boxes(photos.boxes[i], photos.components[i], *maps), maps
+        yield weigh_boxes(photos.boxes[i], components, *maps), maps
 
 
 def clues_of(
