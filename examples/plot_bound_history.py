@@ -15,17 +15,15 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bagwise import VGPMIL
 from bagwise.datasets import load_musk1
-from bagwise.models.variational import NoisyMax
+from bagwise.models.variational import ExactOr, NoisyMax
 
 bags, y = load_musk1(return_X_y=True)
-shared = {"max_iter": 40, "tol": 0.0, "random_state": 0, "H": 1e12}
+shared = {"max_iter": 40, "tol": 0.0, "random_state": 0}
 models = {
-    "noisy-max, as published": VGPMIL(likelihood=NoisyMax(schedule="paper"), **shared),
-    "noisy-max, damped": VGPMIL(likelihood=NoisyMax(schedule="damped"), **shared),
-    "noisy-max, one at a time": VGPMIL(
-        likelihood=NoisyMax(schedule="sequential", expectation="exact"), **shared
-    ),
-    "or": VGPMIL(likelihood="or", **shared),
+    "noisy-max, as published": VGPMIL(likelihood=NoisyMax(1e12, schedule="paper"), **shared),
+    "noisy-max, damped": VGPMIL(likelihood=NoisyMax(1e12, schedule="damped"), **shared),
+    "noisy-max, one at a time": VGPMIL(likelihood=NoisyMax(1e12, "exact", "sequential"), **shared),
+    "or": VGPMIL(likelihood=ExactOr(1e12), **shared),
     "witness": VGPMIL(likelihood="witness", **shared),
     "inherited": VGPMIL(likelihood="inherited", **shared),
 }

@@ -25,8 +25,8 @@ model = VGPMIL(random_state=0).fit(pool, y)
 
 
 # %%
-# Forty questions, five at a time, by the default strategy and at random. Every answer is taken in at
-# once; after ten the model sweeps over all bags, without reading the data again.
+# Forty questions, five at a time, by the default strategy and at random. Every answer is taken in
+# at once; after ten the model sweeps over all bags, without reading the data again.
 def run(strategy, n_answers=40):
     learner = Learner(model, pool, y)
     rng = np.random.RandomState(0)
@@ -35,12 +35,13 @@ def run(strategy, n_answers=40):
         score = learner.fitted_model().decision_function_instances(held_out)
         curve.append(roc_auc_score(held_out.instance_labels, score))
         if done == n_answers:
-            return learner, curve, asked
+            break
         for row in suggest_for(learner, 5, strategy, closed=asked, random_state=rng):
             learner.answer([row], [truth[row]])
             asked.append(int(row))
         if done % 10 == 5:
             learner.learn()
+    return learner, curve, asked
 
 
 learner, informed, asked = run("information")

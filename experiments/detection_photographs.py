@@ -22,6 +22,8 @@ from bagwise.vision.proposals import edge_boxes
 from bagwise.vision.saliency import have_u2netp
 
 TITLE = "Weakly supervised detection in photographs: CorLoc and average precision"
+PAPER = "VGPMIL, section 3.3 (other images)"
+NEEDS = ("detection/animals", "detection/scenes")
 # The settings of the detector were chosen on the training images of "animals" and on "scenes",
 # cross-validated. Three were revised there after a first look at the test images: the number of
 # cells, the strength of the refinement by true boxes, and the boxes without networks.

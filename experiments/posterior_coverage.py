@@ -26,6 +26,8 @@ from bagwise.models.variational.updates import InducingPosterior, fit_whitened, 
 from experiments._held_out import main
 
 TITLE = "Posterior against an exact sampler"
+PAPER = "none: the posterior of this library against exact inference"
+NEEDS = ()
 VARIANCES = (1.0, 4.0, 16.0)
 LIKELIHOOD = ExactOr()
 

@@ -544,8 +544,8 @@ def test_version_and_help(capsys):
     assert "bagwise demo" in capsys.readouterr().out
     chosen = build_parser()._subparsers._group_actions[0].choices
     names = {"fit", "predict", "evaluate", "compare", "reproduce", "demo", "datasets", "info"}
-    names |= {"track", "audit"}
-    assert set(chosen) == names | {"detect"}  # which has commands of its own
+    names |= {"label", "track", "audit"}
+    assert set(chosen) == names | {"ct", "detect"}  # which have commands of their own
     for name in names:
         with pytest.raises(SystemExit):
             run(name, "--help")

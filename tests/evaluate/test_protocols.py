@@ -122,7 +122,7 @@ def test_unfitted_models_pass_and_are_cloned():
         (lambda d: BagFolds(n_splits=30).splits(d.bags, d.y), "class 0 has 20"),
         (lambda d: GroupFolds().splits(d.bags, d.y), "pass groups"),
         (lambda d: GroupFolds().splits(d.bags, d.y, [0, 1]), "got 2 for 40"),
-        (lambda d: GroupFolds(5).splits(d.bags, d.y, np.arange(40) // 14), "got 3"),
+        (lambda d: GroupFolds(5).splits(d.bags, d.y, np.arange(40) // 14), "there are 3"),
         (lambda d: PublishedFolds().splits(d.bags, d.y), "no published folds"),
         (lambda d: PublishedFolds().splits(d.bags, d.y, None, [[0, 1]]), "cover 2 bags"),
     ],

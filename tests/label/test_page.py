@@ -122,10 +122,24 @@ def answer_truly(page, truth):
     page.wait_for_function("w => document.getElementById('where').textContent !== w", arg=where)
 
 
-def test_twenty_answers_undo_learn_kill_and_go_on(browser, digits, tmp_path):
-    folder, truth = digits
+@pytest.fixture
+def start(digits):
+    """Starts servers, and leaves none behind."""
+    servers = []
+
+    def one(out):
+        servers.append(Server(digits[0], out, "--auto", "0"))
+        return servers[-1]
+
+    yield one
+    for server in servers:
+        server.kill()
+
+
+def test_twenty_answers_undo_learn_kill_and_go_on(browser, start, digits, tmp_path):
+    truth = digits[1]
     out = tmp_path / "labels.csv"
-    server = Server(folder, out, "--auto", "0")
+    server = start(out)
     page = open_page(browser, server.url)
     assert "token" not in page.url
     for _ in range(20):
@@ -162,16 +176,12 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, digits, tmp_path):
     assert "not saved" in page.locator("#banner").inner_text()
     page.close()
     assert out.read_text() == said
-    again = Server(folder, out, "--auto", "0")
-    try:
-        page = open_page(browser, again.url)
-        assert counts(page)["yes"] + counts(page)["no"] == 20
-        assert counts(page)["skip"] == 1
-        assert page.locator("#curve svg").first.locator("circle").count() == 2
-        assert page.problems == []
-        page.close()
-    finally:
-        again.kill()
+    page = open_page(browser, start(out).url)
+    assert counts(page)["yes"] + counts(page)["no"] == 20
+    assert counts(page)["skip"] == 1
+    assert page.locator("#curve svg").first.locator("circle").count() == 2
+    assert page.problems == []
+    page.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments import tracking as tracking_experiment
 from experiments._clips import make_clip
 from sklearn.base import clone
 
@@ -638,3 +639,23 @@ def test_bad_videos(tmp_path):
         list(read_frames(tmp_path / "absent.mp4"))
     with pytest.raises(ValueError, match=r"\.mp4 or \.avi"):
         VideoWriter(tmp_path / "x.gif", 10)
+
+
+def test_the_experiment_measures_and_continues(tmp_path, monkeypatch):
+    table = tracking_experiment.run(True, tmp_path, trackers=("MIO", "CSRT (OpenCV)"))
+    plain = table[(table["data"] == "plain") & (table["metric"] == "centre error, px")]
+    assert plain["model"].tolist() == ["MIO", "CSRT (OpenCV)"]
+    assert plain["mean"].max() < 2
+    # What was measured is kept: no tracker runs again.
+    monkeypatch.setattr(tracking_experiment, "_tracker", None)
+    again = tracking_experiment.run(True, tmp_path, trackers=("MIO", "CSRT (OpenCV)"))
+    assert again.equals(table)
+
+
+def test_made_clips_say_when_the_target_cannot_be_seen():
+    _, covered = make_clip("occluded", 100)
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(covered).any(axis=1)), np.arange(50, 90))
+    _, gone = make_clip("gone", 100)
+    away = np.flatnonzero(np.isnan(gone).any(axis=1))
+    assert 20 < len(away) < 60
+    assert np.isfinite(gone[[0, -1]]).all()

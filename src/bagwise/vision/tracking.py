@@ -65,6 +65,7 @@ _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
 _EARLY = 10  # frames after which the early voters are frozen
 _PICTURES = 6  # kept pictures of the target, that of the first frame among them
+_KNOWN = 0.5  # score of the early voters that anchors a new picture without an alignment
 _PICTURE_EVERY = 3  # frames between new pictures, at least
 _ALIGNED = 0.6  # least correlation at which an alignment is believed
 _FAMILIAR = 0.85  # correlation below which another picture is tried
@@ -324,7 +325,7 @@ def _learned(
     frozen = voters if state.n_frames <= _EARLY else state.early
     pictures = state.pictures
     if sure and settled.correlation < _NEW_PICTURE and state.n_frames % _PICTURE_EVERY == 0:
-        anchored = settled.anchored or (early > 0 and state.doubt is None)
+        anchored = settled.anchored or (early > _KNOWN and state.doubt is None)
         pictures = _kept(pictures, _picture(state, scene, state.pose, anchored))
     return state._replace(voters=voters, early=frozen, pictures=pictures)
 

@@ -36,6 +36,7 @@ from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
     Problem,
+    loaded_if_small,
     on_disk,
     probabilities,
     read_bags,
@@ -229,7 +230,7 @@ class AutoVGPMIL(InstanceClassifier):
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
-        bags = read_plainly(bags)
+        bags = loaded_if_small(read_plainly(bags))
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)

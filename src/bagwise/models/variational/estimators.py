@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,6 +63,8 @@ from bagwise.models.variational.updates import Fit, InducingPosterior, Iteration
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _N_INDUCING = 100
+# Rows on disk with at most so many numbers, 8 MB, are read into memory at once.
+_FEW_NUMBERS = 1_000_000
 # Kernel learning: this many short fits at most, until no log-parameter moves by more than the tol.
 _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
@@ -194,7 +196,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
-        bags = read_plainly(bags)
+        bags = loaded_if_small(read_plainly(bags))
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
@@ -923,7 +925,14 @@ def probabilities(
     return (proba, std) if return_std else proba
 
 
-def on_disk(bags: Bags) -> bool:
+def loaded_if_small(bags: BagsLike) -> BagsLike:
+    """Bags whose rows, if they are few numbers on disk, are read now, once and for all."""
+    if not on_disk(bags) or bags.n_instances * bags.n_features > _FEW_NUMBERS:
+        return bags
+    return bags.with_instances(np.array(bags.instances[0 : bags.n_instances]))
+
+
+def on_disk(bags: BagsLike) -> TypeGuard[Bags]:
     """Whether the rows are read from files when they are asked for."""
     return isinstance(bags, Bags) and hasattr(bags.instances, "select_rows")
 
