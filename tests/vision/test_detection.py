@@ -285,7 +285,7 @@ def test_draw(detector, scenes):
     assert np.any(drawn != image)
     # Where nothing is probable enough the best box, and it alone, is drawn thinly in grey.
     doubtful = draw(image, found, min_probability=1.1)
-    x, y, w, h = (round(float(v)) for v in found.boxes[0])
+    x, y, _, h = (round(float(v)) for v in found.boxes[0])
     assert np.all(doubtful[y + h // 2, x] == 150)
     best = Detections(*(part[:1] for part in found))
     np.testing.assert_array_equal(doubtful, draw(image, best, min_probability={"red": 1.1}))

@@ -212,6 +212,9 @@ def test_finds_objects_and_knows_their_class(fitted, photos):
     p = fitted.models_[0].image_probability(described)
     np.testing.assert_allclose(top, p)  # the best box carries the image's probability
     for d in found:
+        np.testing.assert_allclose(
+            d.probabilities, d.probabilities[0] * (d.scores / d.scores[0]) ** 4
+        )
         assert np.all(np.diff(d.scores) <= 0)
         assert np.all(d.probabilities <= top.max())
     assert fitted.agreement_["red"].auc > 0.95

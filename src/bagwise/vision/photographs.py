@@ -42,6 +42,8 @@ _ROUNDS = 2
 # Inverse prior precisions tried for the whole-image classifier, chosen by held-out log loss.
 _IMAGE_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _FOLDS = 5
+# Power of a box's score, relative to the image's best, that its probability falls by.
+_STEEPNESS = 4
 # Longest side of the maps that boxes are judged on, in map cells.
 _MAP_SIDE = 160
 # Scores this near to 0 or 1 have these log-odds.
@@ -326,14 +328,15 @@ def score_boxes(model: ClassModel, photos: Photographs) -> tuple[Any, Any, Any]:
     """Ranking score, probability and its std (unknown: NaN) of every box.
 
     Without true boxes nothing says how probable it is that a box holds the whole object. The best
-    box of an image then carries the image's probability, and others less in proportion to their
-    scores.
+    box of an image then carries the image's probability, and others much less: by the fourth power
+    of their score relative to it, so that a second box counts only if it is nearly as good.
     """
     offsets = photos.offsets
     p = segments.spread(model.image_probability(photos), offsets)
     scores = model.box_scores(photos)
     best = segments.spread(segments.max(scores, offsets), offsets)
-    share = scores if model.refinement is not None else scores / np.maximum(best, 1e-12)
+    relative = (scores / np.maximum(best, 1e-12)) ** _STEEPNESS
+    share = scores if model.refinement is not None else relative
     return p * scores, p * share, np.full(len(scores), np.nan)
 
 
