@@ -10,7 +10,14 @@ from sklearn.metrics import log_loss
 
 from bagwise import SingleInstance, load, save
 from bagwise.evaluate import box_iou, corloc
-from bagwise.vision import Proposals, RegionFeatures, WeakDetector, draw, make_digit_canvases
+from bagwise.vision import (
+    Detections,
+    Proposals,
+    RegionFeatures,
+    WeakDetector,
+    draw,
+    make_digit_canvases,
+)
 from bagwise.vision.detection import (
     _overlap_with_given,
     box_contrast,
@@ -276,7 +283,14 @@ def test_draw(detector, scenes):
     drawn = draw(image, found, min_probability=0.2)
     assert drawn.shape == image.shape
     assert np.any(drawn != image)
-    np.testing.assert_array_equal(draw(image, found, min_probability=1.1), image)
+    # Where nothing is probable enough the best box, and it alone, is drawn thinly in grey.
+    doubtful = draw(image, found, min_probability=1.1)
+    x, y, _, h = (round(float(v)) for v in found.boxes[0])
+    assert np.all(doubtful[y + h // 2, x] == 150)
+    best = Detections(*(part[:1] for part in found))
+    np.testing.assert_array_equal(doubtful, draw(image, best, min_probability={"red": 1.1}))
+    nothing = Detections(*(part[:0] for part in found))
+    np.testing.assert_array_equal(draw(image, nothing), image)
 
 
 @pytest.mark.parametrize("kind", ["grey", "alpha", "deep", "pixel", "flat"])

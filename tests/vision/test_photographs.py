@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -40,10 +42,17 @@ def plain_detector(**settings):
     return WeakDetector(Proposals("edge-boxes", n_boxes=30), random_state=0, **settings)
 
 
+def describe(images):
+    """As with a saliency network: here the classical map does find the objects."""
+    described = plain_detector().describe(images)
+    described.centred = False
+    return described
+
+
 @pytest.fixture(scope="module")
 def photos():
     images, labels, boxes = make_photos()
-    return plain_detector().describe(images), labels, boxes
+    return describe(images), labels, boxes
 
 
 @pytest.fixture(scope="module")
@@ -193,15 +202,19 @@ def test_described_photographs(photos):
 
 def test_finds_objects_and_knows_their_class(fitted, photos):
     images, labels, boxes = make_photos(16, seed=1)
-    found = fitted.predict(images)
+    described = describe(images)
+    found = fitted.predict(described)
     positive = np.flatnonzero(labels)
     best = [found[i].boxes[0] for i in positive]
     assert corloc(best, [boxes[i] for i in positive]) > 0.8
     top = np.array([d.probabilities[0] for d in found])
     assert top[labels == 1].min() > fitted.thresholds_["red"] > top[labels == 0].max()
-    p = fitted.models_[0].image_probability(fitted.describe(images))
+    p = fitted.models_[0].image_probability(described)
     np.testing.assert_allclose(top, p)  # the best box carries the image's probability
     for d in found:
+        np.testing.assert_allclose(
+            d.probabilities, d.probabilities[0] * (d.scores / d.scores[0]) ** 4
+        )
         assert np.all(np.diff(d.scores) <= 0)
         assert np.all(d.probabilities <= top.max())
     assert fitted.agreement_["red"].auc > 0.95
@@ -279,8 +292,10 @@ def test_doubts_are_said():
 def test_labels_that_nothing_explains_are_doubted(photos):
     described = photos[0]
     mixed_up = np.tile([0, 0, 1, 1], 6)[:, None]
-    with pytest.warns(UserWarning, match="AUC of"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         plain_detector().fit(described, mixed_up, class_names=["chance"])
+    assert any("class 'chance': held-out" in str(w.message) for w in caught)
 
 
 def test_one_bad_image_does_not_end_the_run(tmp_path):
@@ -323,3 +338,15 @@ def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
     assert values["WeakDetector"][0][0] > expected
     rows = experiment.as_rows(values, "made")
     assert [row["metric"] for row in rows[:2]] == ["CorLoc", "AP"]
+
+
+def test_a_centred_map_keeps_boxes_to_the_middle():
+    """Without a network the best box is near the middle, whatever the class map says."""
+    described = plain_detector().describe(make_photos(4)[0])
+    assert described.centred
+    assert described[[0, 1]].centred
+    noise = np.random.default_rng(0).random(described.cells.n_instances)
+    for evidence, (class_map, saliency_map, _) in photographs.weigh(described, noise):
+        assert np.all(evidence.component == 0)
+        np.testing.assert_array_equal(class_map, saliency_map)
+        assert evidence.overlap[:3].argmax() > 0  # of the frames, not the whole image

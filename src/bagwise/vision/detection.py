@@ -226,7 +226,10 @@ class WeakDetector(BaseEstimator):
         if not parts:
             raise ValueError(f"none of the {len(images)} images can be read.")
         columns = list(zip(*parts, strict=True))
-        return (_join_photographs if self.photographic else _join_regions)(kept, *columns)
+        if not self.photographic:
+            return _join_regions(kept, *columns)
+        centred = saliency.choose(str(self.wholeness)) == "classical"
+        return _join_photographs(centred, kept, *columns)
 
     def _regions(self, image: Any, key: Any) -> tuple[Any, ...]:
         proposals = Proposals() if self.proposals is None else self.proposals
@@ -467,12 +470,19 @@ def _join_regions(ids: list[str], boxes: Any, rows: Any, sizes: Any) -> Bags:
 
 
 def _join_photographs(
-    ids: list[str], cells: Any, salient: Any, grids: Any, sizes: Any, boxes: Any, components: Any
+    centred: bool,
+    ids: list[str],
+    cells: Any,
+    salient: Any,
+    grids: Any,
+    sizes: Any,
+    boxes: Any,
+    components: Any,
 ) -> Photographs:
     offsets = np.concatenate([[0], np.cumsum([len(c) for c in cells])])
     columns = {"salient": np.concatenate(salient)}
     bags = Bags(np.concatenate(cells), offsets, ids, columns=columns)
-    return Photographs(bags, np.asarray(grids), np.asarray(sizes), boxes, components)
+    return Photographs(bags, np.asarray(grids), np.asarray(sizes), boxes, components, centred)
 
 
 def true_boxes(bags: Bags, y: Any, name: str, boxes: Any) -> list[Any]:

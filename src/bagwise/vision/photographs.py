@@ -42,6 +42,8 @@ _ROUNDS = 2
 # Inverse prior precisions tried for the whole-image classifier, chosen by held-out log loss.
 _IMAGE_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _FOLDS = 5
+# Power of a box's score, relative to the image's best, that its probability falls by.
+_STEEPNESS = 4
 # Longest side of the maps that boxes are judged on, in map cells.
 _MAP_SIDE = 160
 # Scores this near to 0 or 1 have these log-odds.
@@ -66,12 +68,14 @@ class Photographs:
         sizes: NDArray[np.int64],
         boxes: Sequence[NDArray[np.float64]],
         components: Sequence[Components],
+        centred: bool = False,
     ) -> None:
         self.cells = cells  # with a column "salient", row by row
         self.grids = grids  # [B, 2] rows and columns of cells
         self.sizes = sizes  # [B, 2] height and width of the image
         self.boxes = tuple(boxes)
         self.components = tuple(components)
+        self.centred = centred  # saliency is little more than a prior for the middle
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -84,6 +88,7 @@ class Photographs:
             self.sizes[some],
             [self.boxes[i] for i in some],
             [self.components[i] for i in some],
+            self.centred,
         )
 
     @property
@@ -181,8 +186,14 @@ def weigh(photos: Photographs, values: Any) -> Iterator[tuple[Evidence, tuple[An
     for i, (value, saliency) in enumerate(zip(photos.cells.split(values), salient, strict=True)):
         class_map, factor = photos.map_of(i, value)
         saliency_map, _ = photos.map_of(i, saliency)
+        components = photos.components[i]
+        if photos.centred:
+            # Neither its components nor a class map learned from it are objects (cross-validated,
+            # they did worse than a box in the middle), so boxes follow this map alone.
+            class_map = saliency_map
+            components = Components(np.empty((0, 4)), np.empty(0, dtype=np.int64))
         maps = (class_map, saliency_map, factor)
-        yield weigh_boxes(photos.boxes[i], photos.components[i], *maps), maps
+        yield weigh_boxes(photos.boxes[i], components, *maps), maps
 
 
 def clues_of(
@@ -317,14 +328,15 @@ def score_boxes(model: ClassModel, photos: Photographs) -> tuple[Any, Any, Any]:
     """Ranking score, probability and its std (unknown: NaN) of every box.
 
     Without true boxes nothing says how probable it is that a box holds the whole object. The best
-    box of an image then carries the image's probability, and others less in proportion to their
-    scores.
+    box of an image then carries the image's probability, and others much less: by the fourth power
+    of their score relative to it, so that a second box counts only if it is nearly as good.
     """
     offsets = photos.offsets
     p = segments.spread(model.image_probability(photos), offsets)
     scores = model.box_scores(photos)
     best = segments.spread(segments.max(scores, offsets), offsets)
-    share = scores if model.refinement is not None else scores / np.maximum(best, 1e-12)
+    relative = (scores / np.maximum(best, 1e-12)) ** _STEEPNESS
+    share = scores if model.refinement is not None else relative
     return p * scores, p * share, np.full(len(scores), np.nan)
 
 
