@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bagwise import VGPMIL, Bags
+from bagwise import Bags
 from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector
@@ -65,7 +65,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
             detector = WeakDetector(
                 pca=setting["pca"],
                 contrast=setting["contrast"],
-                classifier=VGPMIL(n_inducing=50),
+                classifier=None,  # the detector's own
                 random_state=seed,
             ).fit(fitted, y[train][:, None], class_names=[class_name])
             found = detector.predict(held_out)

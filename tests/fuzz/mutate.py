@@ -183,7 +183,9 @@ def make_h5(data: bytes, rng: random.Random) -> bytes:
             file.create_dataset(name, data=big, compression="gzip")
         else:
             array = odd_array(rng)
-            file[name] = array.astype("S3") if array.dtype.kind in "UM" else array
+            # HDF5 stores neither text of fixed width in UTF-32 nor dates.
+            kind = array.dtype.kind
+            file[name] = array.astype("S3" if kind == "U" else "i8") if kind in "UM" else array
     return buffer.getvalue()
 
 

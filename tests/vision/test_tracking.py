@@ -194,7 +194,8 @@ def test_same_seed_same_track(clip):
 
 def test_memory_is_bounded(clip):
     frames, boxes = clip
-    tracker = MIOTracker(memory=(3, 6, 8), features=HaarFeatures(n_features=90, n_nearest=30))
+    features = HaarFeatures(n_features=90, n_nearest=30)
+    tracker = MIOTracker(memory=(3, 6, 8), features=features, random_state=0)
     track(frames, boxes[0], tracker)
     assert len(tracker.state_.voters) == 3
     for voter in tracker.state_.voters:

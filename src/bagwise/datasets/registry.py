@@ -7,6 +7,9 @@ ADDRESSES = {
     "mnist": "https://www.openml.org/d/554; scikit-learn downloads it",
     "tracking/david": "https://github.com/whluo/MILTracker_Matlab_Version (its folder david)",
     "tracking/girl": "https://github.com/masa-nudt/KCFDP (its folder Girl)",
+    "detection/animals": "https://github.com/datitran/raccoon_dataset and "
+    "https://github.com/experiencor/kangaroo",
+    "detection/scenes": "https://github.com/lightly-ai/coco128_yolo",
     "detection/bccd": "https://github.com/Shenggan/BCCD_Dataset (its folder BCCD)",
 }
 

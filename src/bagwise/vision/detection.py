@@ -89,7 +89,8 @@ class WeakDetector(BaseEstimator):
     pca : int or None
         Principal components kept of the standardised features; without ``wholeness``.
     classifier : instance classifier, optional
-        Trained once per class, without ``wholeness``. Default: ``VGPMIL(n_inducing=50)``.
+        Trained once per class, without ``wholeness``. Default: a `VGPMIL` with
+        the papers' kernel and likelihood and 50 inducing points.
     nms : float
         Of two boxes of a class that overlap more than this, the better one is kept.
     contrast : float or None
@@ -369,7 +370,14 @@ class WeakDetector(BaseEstimator):
         if self.classifier is None:
             from bagwise.models.variational import VGPMIL
 
-            return VGPMIL(n_inducing=50, random_state=seed)
+            # The papers' likelihood and kernel: what the figures of the guide were measured with.
+            return VGPMIL(
+                kernel="rbf",
+                likelihood="noisy-max",
+                bag_rule="noisy-or",
+                n_inducing=50,
+                random_state=seed,
+            )
         new = clone(self.classifier)
         if new.get_params().get("random_state", 0) is None:
             new.set_params(random_state=seed)
