@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import h5py
@@ -81,6 +83,18 @@ class Server:
         else:
             raise AssertionError(said)
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self._wait_until_it_listens()
+
+    def _wait_until_it_listens(self) -> None:
+        """The address is printed just before the socket opens."""
+        port = int(re.search(r":(\d+)/", self.url).group(1))
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"nothing listens at {self.url}")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
