@@ -189,7 +189,8 @@ def cool(platt: Platt, scores: Any, offsets: Any, y: Any, held_out: Any) -> Plat
     of one), and ``held_out`` the indices of the bags that nothing was learned from. Optimism
     stretches scores, all by about the same factor: one number with a prior, fitted to the few
     bags that are free of it. It is taken off the slope that all bags ask for without
-    smoothing: few bags were cooled by that already, and are not cooled twice. The intercept
+    smoothing: with few bags, smoothing has already flattened the probabilities, so no further
+    shrinking is applied. The intercept
     suits all bags at the new slope, so that probabilities stay right on average.
 
     Examples
