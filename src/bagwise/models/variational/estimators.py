@@ -735,7 +735,7 @@ class VGPMIL(VariationalClassifier):
     kernel : kernel object or {"rbf + bias", "rbf", "matern32", "matern52", "multi-scale", "linear"}
         From `bagwise.kernels`; acts on scaled features. Its scales are its own parameters and
         may be left to the data: ``RBF("median", 16.0)``, ``RBF("sqrt_dim")``, ``MultiScale()``.
-    likelihood : {"or", "noisy-max", "witness", "inherited"} or object
+    likelihood : {"noisy-max", "or", "witness", "inherited"} or object
         How a bag's label speaks about its instances: `NoisyMax` (the papers'), `ExactOr`,
         `SoftWitness`, `Inherited`.
     n_inducing : int
@@ -821,7 +821,7 @@ class VGPMIL(VariationalClassifier):
         self,
         *,
         kernel: Kernel | str = "rbf + bias",
-        likelihood: BagLikelihood | str = "or",
+        likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
         inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
         scale: Scale = "feature",
