@@ -5,8 +5,8 @@ instances of positive bags, five at a time; every answer is taken in at once, an
 the model sweeps over all bags, as the page does. Measured is the instance AUC on the held-out bags.
 "Answers to reach random" is where the mean curve over the seeds first reaches the AUC that random
 questions reach after 100 answers. The default strategy was chosen among about fifty variants on the
-digits 1, 2, 3, 5, 8 and 9, on alt.atheism, comp.windows.x and rec.autos, mostly with seeds 10 to 12;
-the digit 9 with seed 0 was among them, the other rows of this table were not.
+digits 1, 2, 3, 5, 8 and 9, on alt.atheism, comp.windows.x and rec.autos, mostly with seeds 10 to
+12; the digit 9 with seed 0 was among them, the other rows of this table were not.
 """
 
 from __future__ import annotations
