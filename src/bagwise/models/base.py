@@ -8,7 +8,7 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,11 +18,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
-from bagwise.core.arrays import Array, as_array
+from bagwise.core.arrays import Rows, as_array
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 # What users may pass: `check_bags` and `encode_instance_labels` are the gates.
-BagsLike = Bags | Sequence[Array] | Array
+BagsLike: TypeAlias = "Bags | Sequence[Rows] | Rows"
 InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
 RandomState = int | np.random.RandomState | None
 

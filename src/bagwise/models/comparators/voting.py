@@ -140,7 +140,7 @@ class VotingFramework(_Voting):
         self.cv = cv
 
     def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
-        labels = segments.spread(2.0 * y - 1, offsets)
+        labels = segments.spread((2.0 * y - 1).astype(np.float64), offsets)
         return np.where(labels > 0, links @ labels, -1.0)
 
 
@@ -198,7 +198,7 @@ class VotingWalk(_Voting):
         self.cv = cv
 
     def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
-        return walk(links, segments.spread(2.0 * y - 1, offsets), self.restart)
+        return walk(links, segments.spread((2.0 * y - 1).astype(np.float64), offsets), self.restart)
 
 
 def walk(links: Any, labels: Floats, restart: float) -> Floats:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, as_float
+from bagwise.core.arrays import Array, Doubles, Flags, Wholes, as_float
 
 
 class BagLabels(NamedTuple):
     """Labels of whole bags and what is known of their instances."""
 
-    offsets: Array  # [b + 1]
-    y: Array  # [b] 0 or 1
-    known: Array  # [n] int8, -1 where unknown
+    offsets: segments.Offsets  # [b + 1]
+    y: Wholes  # [b] 0 or 1
+    known: Wholes  # [n] int8, -1 where unknown
 
     @property
-    def of_bag(self) -> Array:
+    def of_bag(self) -> Doubles:
         """Label of its bag for every instance, float, [n]."""
         return segments.spread(as_float(self.y), self.offsets)
 
     @property
-    def has_positive(self) -> Array:
+    def has_positive(self) -> Flags:
         """Whether a bag holds an instance known to be positive, [b]."""
         return segments.max(as_float(self.known == 1), self.offsets) > 0
 
