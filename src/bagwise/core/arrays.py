@@ -6,9 +6,9 @@ precision; the NumPy path is plain NumPy in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -29,7 +29,7 @@ Reals: TypeAlias = NDArray[np.floating]
 # Class codes and the like: integers of any width.
 Codes: TypeAlias = NDArray[np.integer]
 # Labels, names and other values of any kind, one per bag or instance.
-Column: TypeAlias = NDArray[np.generic]
+Column: TypeAlias = NDArray[Any]
 # A NumPy array or a torch tensor: what is written against `namespace` works on both.
 Array: TypeAlias = "Reals | torch.Tensor"
 # The same, where NumPy works in double precision.
@@ -49,15 +49,30 @@ class RowsOnDisk(Protocol):
         """Rows, and the shape of one."""
 
     @property
-    def dtype(self) -> np.dtype[np.generic]:
+    def ndim(self) -> int:
+        """Number of axes."""
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
         """What a number of them is."""
 
-    def __getitem__(self, key: slice | NDArray[np.generic]) -> Reals:
+    @property
+    def nbytes(self) -> int:
+        """Bytes they would take in memory."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getitem__(self, key: RowKey, /) -> Reals:
         """Read some."""
 
 
 # Instances as rows: an array, a tensor, a CSR matrix, or rows on disk with ``shape`` and slicing.
 Rows: TypeAlias = "Reals | torch.Tensor | csr_matrix | RowsOnDisk"
+
+# Which rows: a run, their numbers, or a mask; and what is done to rows when they are read.
+RowKey: TypeAlias = slice | Codes | Bools | Sequence[int]
+RowFunction: TypeAlias = Callable[[Reals], Reals]
 
 
 def is_tensor(x: object) -> TypeIs[torch.Tensor]:
@@ -155,12 +170,12 @@ def concatenate(parts: Iterable[Array]) -> Array:
     return np.concatenate(parts)
 
 
-def host_rows(X: Rows, rows: Array) -> Floats:
+def host_rows(X: Rows, rows: Ints) -> Floats:
     """Chosen rows as a NumPy array in float64, from wherever they live."""
     if is_tensor(X):
         import torch
 
-        X, rows = X[torch.as_tensor(rows, device=X.device)], slice(None)
+        return to_numpy(X[torch.as_tensor(rows, device=X.device)])
     return to_numpy(X[rows])
 
 

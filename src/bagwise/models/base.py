@@ -7,24 +7,44 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
-from bagwise.core.arrays import Rows, as_array
+from bagwise.bags import BagsLike as BagsLike
+from bagwise.bags import InstanceLabels as InstanceLabels
+from bagwise.core.arrays import Column, as_array
+from bagwise.core.arrays import RandomState as RandomState
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
-# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
-BagsLike: TypeAlias = "Bags | Sequence[Rows] | Rows"
-InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
-RandomState = int | np.random.RandomState | None
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+class Model(Protocol):
+    """What evaluation, reports and the command ask of a model before they look for more.
+
+    `BagClassifier`, `BagPipeline` and scikit-learn's searches over them have it. What only some
+    models have, such as the methods about instances, is asked for with ``hasattr``.
+    """
+
+    @property
+    def classes_(self) -> Column:
+        """The two classes, the positive one last."""
+
+    def fit(self, bags: BagsLike, y: ArrayLike, /) -> object:
+        """Learn from bags and their labels."""
+
+    def predict(self, bags: BagsLike, /) -> Column:
+        """The class of every bag."""
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The parameters by name."""
 
 
 class TrainingData(NamedTuple):
