@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What users may pass: `check_bags` and `encode_instance_labels` are the gates.
 BagsLike: TypeAlias = "Bags | Sequence[Rows | ArrayLike] | Rows"
-InstanceLabels: TypeAlias = ArrayLike | Sequence[ArrayLike] | None
+InstanceLabels: TypeAlias = ArrayLike | Sequence[object] | None
 
 
 def check_bags(

@@ -7,7 +7,7 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,30 +18,46 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
 from bagwise.bags import BagsLike as BagsLike
 from bagwise.bags import InstanceLabels as InstanceLabels
-from bagwise.core.arrays import Column, as_array
+from bagwise.core.arrays import Column, Floats, as_array
 from bagwise.core.arrays import RandomState as RandomState
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+# Weights of the classes: one number each, "balanced", or none.
+ClassWeight: TypeAlias = Mapping[object, float] | str | None
+
 
 class Model(Protocol):
     """What evaluation, reports and the command ask of a model before they look for more.
 
-    `BagClassifier`, `BagPipeline` and scikit-learn's searches over them have it. What only some
-    models have, such as the methods about instances, is asked for with ``hasattr``.
+    `BagClassifier`, `BagPipeline` and scikit-learn's searches over them have it. Whether a model
+    has probabilities, or methods about instances, is asked for with ``hasattr``.
     """
 
     @property
     def classes_(self) -> Column:
         """The two classes, the positive one last."""
 
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of the training instances."""
+
     def fit(self, bags: BagsLike, y: ArrayLike, /) -> object:
         """Learn from bags and their labels."""
 
     def predict(self, bags: BagsLike, /) -> Column:
         """The class of every bag."""
+
+    def predict_proba(self, bags: BagsLike, /) -> Floats:
+        """The probability of both classes for every bag; some models lack it."""
+
+    def decision_function(self, bags: BagsLike, /) -> Floats:
+        """A score of every bag, above 0 for the positive class."""
+
+    def set_params(self, **params: object) -> Self:
+        """Change parameters by name."""
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
         """The parameters by name."""

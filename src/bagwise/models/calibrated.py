@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import BaseCrossValidator, StratifiedKFold, check_cv
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
@@ -20,6 +20,9 @@ from bagwise.core import segments
 from bagwise.core.isotonic import Isotonic, fit_isotonic
 from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_columns
+
+# Folds of an inner cross-validation: their number, a splitter, or the splits themselves.
+CV: TypeAlias = "int | BaseCrossValidator | Iterable[tuple[Ints, Ints]]"
 
 
 def _wants_probability(model: Any) -> bool:
