@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import Floats
+from bagwise.core.arrays import Floats, Reals
 from bagwise.core.blocks import BLOCK_ENTRIES, whole_segments
 from bagwise.core.squared import sq_distances
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Ints
 
 
-Distance = Callable[[Floats, Floats], Floats]
+Distance = Callable[[Reals, Reals], Floats]
 
 
-def squared_distances(X: Floats, anchors: Floats) -> Floats:
+def squared_distances(X: Reals, anchors: Reals) -> Floats:
     """Squared Euclidean distances in float64, whatever the rows are stored in, shape (n, K)."""
     return sq_distances(np.asarray(X, np.float64), np.asarray(anchors, np.float64))
 
 
 def bag_distances(
-    X: Floats,
+    X: Reals,
     offsets: Ints,
     anchors: Floats,
     distance: Distance = squared_distances,

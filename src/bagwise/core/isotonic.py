@@ -27,7 +27,7 @@ class Isotonic(NamedTuple):
         )
 
 
-def fit_isotonic(scores: Floats, y: Codes | Bools) -> Isotonic:
+def fit_isotonic(scores: Floats, y: Codes | Bools | Floats) -> Isotonic:
     """Fit the rising function by least squares on scores of bags the model did not see.
 
     Probabilities stay inside [1 / (n + 2), 1 - 1 / (n + 2)]: n bags cannot show that

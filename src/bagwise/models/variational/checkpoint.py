@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
+from bagwise.core.arrays import Array, Floats, Wholes, concatenate, to_numpy
 from bagwise.files import new_file
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import BagLabels
@@ -33,7 +33,7 @@ def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> st
     return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
 
 
-def fingerprint_arrays(arrays: Sequence[Array], settings: object) -> str:
+def fingerprint_arrays(arrays: Sequence[Array | Wholes], settings: object) -> str:
     """A name for arrays and settings: equal if, and only if, all of them are."""
     digest = hashlib.sha256()
     for array in arrays:
