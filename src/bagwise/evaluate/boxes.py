@@ -33,7 +33,10 @@ def box_iou(a: ArrayLike, b: ArrayLike) -> Floats:
 
 
 def corloc(
-    predicted: ArrayLike, truth: Sequence[Sequence[Sequence[float]] | Floats], *, threshold: float = 0.5
+    predicted: ArrayLike,
+    truth: Sequence[Sequence[Sequence[float]] | Floats],
+    *,
+    threshold: float = 0.5,
 ) -> float:
     """Share of positive images whose one predicted box meets a true box.
 

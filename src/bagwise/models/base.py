@@ -16,11 +16,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
-from bagwise.bags import BagsLike as BagsLike
-from bagwise.bags import InstanceLabels as InstanceLabels
+from bagwise.bags import (
+    Bags,
+    BagsLike,
+    InstanceLabels,
+    check_bags,
+    check_feature_names,
+    encode_instance_labels,
+)
 from bagwise.core.arrays import Codes, Column, Floats, Ints, as_array
-from bagwise.core.arrays import RandomState as RandomState
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 if TYPE_CHECKING:
@@ -221,7 +225,8 @@ def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -
         return classes
     if given is not None and not np.array_equal(np.unique(given), fitted):
         raise ValueError(
-            f"classes must stay those of the first call, {fitted.tolist()}; got {np.asarray(given).tolist()}."
+            f"classes must stay those of the first call, {fitted.tolist()}; "
+            f"got {np.asarray(given).tolist()}."
         )
     return fitted
 

@@ -22,19 +22,13 @@ from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import Posterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import (
-    BagsLike,
-    Constraints,
-    InstanceClassifier,
-    InstanceLabels,
-    TrainingData,
-)
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, resolve

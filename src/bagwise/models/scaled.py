@@ -7,8 +7,8 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
-from bagwise.bags import Bags
-from bagwise.models.base import BagClassifier, BagsLike, Constraints, InstanceLabels, TrainingData
+from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.models.base import BagClassifier, Constraints, TrainingData
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling
 
 

@@ -13,8 +13,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
-from bagwise.models.base import BagClassifier, BagsLike, Constraints, InstanceLabels
+from bagwise.models.base import BagClassifier, Constraints
 from bagwise.models.pipeline import BagStatistics
 
 

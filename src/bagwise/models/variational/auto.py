@@ -15,17 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
-from bagwise.core.arrays import Array, Floats, Ints, Wholes
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
 from bagwise.core.platt import cool, fit_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import (
-    BagsLike,
-    InstanceClassifier,
-    InstanceLabels,
-    RandomState,
-    TrainingData,
-)
+from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.scaling import Scale
