@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import is_torch_array
-from scipy.linalg import blas, lapack, solve_triangular
+from scipy.linalg import lapack, solve_triangular
+
+from bagwise.core import blas
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
@@ -83,8 +85,7 @@ def solve_lower(L: Any, B: Any) -> Any:
         # Many right-hand sides: a product with the small inverse runs ten times faster on a GPU.
         eye = torch.eye(L.shape[0], dtype=L.dtype, device=L.device)
         return torch.linalg.solve_triangular(L, eye, upper=False) @ B
-    trsm = blas.strsm if B.dtype == np.float32 else blas.dtrsm
-    X = trsm(1.0, L, B[:, None] if B.ndim == 1 else B, lower=1)
+    X = blas.solve_lower(L, np.array(B[:, None] if B.ndim == 1 else B, order="F"))
     return X[:, 0] if B.ndim == 1 else X
 
 
@@ -193,23 +194,21 @@ def lower_times(W: Any, A: Any) -> Any:
     """``W A`` for lower-triangular ``W``, at half the work of a full product."""
     if is_torch_array(A):
         return like(W, A) @ A
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return trmm(1.0, W, A, lower=1)
+    return blas.multiply_lower(W, np.array(A, order="F"))
 
 
 def weighted_gram(A: Any, omega: Any) -> Any:
     """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
-    syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
-    return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
+    gram = np.zeros((len(A), len(A)), dtype=A.dtype, order="F")
+    return blas.add_gram(gram, np.asfortranarray(scaled)).astype(np.float64, copy=False)
 
 
 def projected_squares(W: Any, A: Any) -> Any:
     """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
     work = _workspace(A.shape, A.dtype)
     np.copyto(work, A)
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return column_squares(trmm(1.0, W, work, lower=1, overwrite_b=1))
+    return column_squares(blas.multiply_lower(W, work))
 
 
 def add_weighted_gram(total: Any, A: Any, omega: Any) -> Any:
@@ -217,9 +216,9 @@ def add_weighted_gram(total: Any, A: Any, omega: Any) -> Any:
     work = _workspace(A.shape, A.dtype)
     np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
     if A.dtype == np.float32:
-        total += blas.ssyrk(1.0, work, lower=1)
+        total += blas.add_gram(np.zeros_like(total, dtype=np.float32), work)
         return total
-    return blas.dsyrk(1.0, work, beta=1.0, c=total, lower=1, overwrite_c=1)
+    return blas.add_gram(total, work)
 
 
 def _workspace(shape: tuple[int, int], dtype: Any) -> Any:

@@ -184,7 +184,11 @@ class AutoVGPMIL(InstanceClassifier):
             )
         execution = resolve(self.execution)
         with _on_device(execution, data.bags):
-            return self._fit(data, execution, execution.make_driver())
+            return self._fit(data, execution, self._driver(execution, data.bags))
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     def _fit(self, data: TrainingData, execution: Execution, driver: Driver) -> AutoVGPMIL:
         rng = check_random_state(self.random_state)
@@ -420,7 +424,7 @@ class AutoVGPMIL(InstanceClassifier):
             search.LIKELIHOODS["or"],
             Sech(),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         return problem, member.project(problem)
 

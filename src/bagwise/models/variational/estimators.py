@@ -188,7 +188,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         data = self._validate_fit(bags, y, instance_labels)
         rng = check_random_state(self.random_state)
         execution = resolve(self.execution)
-        driver = execution.make_driver()
+        driver = self._driver(execution, data.bags)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         problem = Problem(
             data.bags,
@@ -218,6 +218,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         with _settings_of(problem):
             self._calibrate(problem._replace(start=fresh), parts, max_iter)
         return self
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     @property
     def _refines(self) -> bool:
@@ -603,7 +607,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self._bag_likelihood(),
             check_density(self._density()),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         _, fit = self._train_or_halve(problem, None)
         self._store(problem.projector, fit)
@@ -1124,7 +1128,8 @@ def read_bags(
 ) -> tuple[Floats, ...]:
     """Columns made of the readouts of checked bags, by the driver; rows are read once."""
     X = map_rows_of(bags.instances)
-    device, driver = execution.torch_device(X), execution.make_driver()
+    device = execution.torch_device(X)
+    driver = execution.make_driver(bags.n_instances * len(projectors[0].Z), device)
     spans = cut(bags.offsets, execution.chunk(device is not None))
     work = ReadRows(tuple(p.to(device) for p in projectors), readers, finish, on_disk(bags))
     try:
