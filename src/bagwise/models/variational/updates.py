@@ -18,7 +18,7 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import Driver, RunningSum, Serial, cut, total
+from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.densities import Density, Sech
@@ -246,22 +246,24 @@ def iterate(
     iteration but the first, where this one stands.
     """
     n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
-    while True:
-        last = converged or n_iter == max_iter
-        if n_iter and on_state is not None:
-            on_state(FitState(n_iter, q, history, change, converged), parts)
-        step = Step(likelihood, density, q if n_iter else None, last)
-        sums = RunningSum()
-        parts = driver.sweep(step, parts, sums)
-        if n_iter:
-            history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
-            told = Iteration(n_iter, history[-1], change, q)
-            if (on_iteration is not None and on_iteration(told)) or last:
-                break
-        old, q = q, update_posterior(sums.value.precision, sums.value.linear)
-        change = relative_change(q, old)
-        converged = n_iter > 0 and change < tol
-        n_iter += 1
+    # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
+    with one_blas_thread():
+        while True:
+            last = converged or n_iter == max_iter
+            if n_iter and on_state is not None:
+                on_state(FitState(n_iter, q, history, change, converged), parts)
+            step = Step(likelihood, density, q if n_iter else None, last)
+            sums = RunningSum()
+            parts = driver.sweep(step, parts, sums)
+            if n_iter:
+                history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
+                told = Iteration(n_iter, history[-1], change, q)
+                if (on_iteration is not None and on_iteration(told)) or last:
+                    break
+            old, q = q, update_posterior(sums.value.precision, sums.value.linear)
+            change = relative_change(q, old)
+            converged = n_iter > 0 and change < tol
+            n_iter += 1
     return FitState(n_iter, q, history, change, converged), parts
 
 
