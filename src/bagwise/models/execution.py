@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from os import PathLike
+from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
 from typing import Literal
 
 import numpy as np
@@ -180,6 +180,12 @@ class Execution:
                 "inducing points."
             )
         return self.cache
+
+    def numbered(self, number: int) -> Execution:
+        """The same for one of several fits, each of which keeps a checkpoint of its own."""
+        if self.checkpoint is None:
+            return self
+        return replace(self, checkpoint=f"{fspath(self.checkpoint)}.{number}")
 
     def restricted(self, usable: tuple[str, ...], model: str) -> Execution:
         """The same, after checking that a model can use every setting that was made."""

@@ -272,9 +272,14 @@ def _selected(block: Block, offsets: Any, bags: Any) -> Block:
         columns = rows[owner == i] - starts[i]
         if len(columns):
             chunks.append(_columns(chunk, columns))
-    labels = BagLabels(_place(new, block), block.labels.y[_place(bags, block)], None)
-    known = block.labels.known[_place(rows, block)]
-    return Block(tuple(chunks), block.r[_place(rows, block)], labels._replace(known=known))
+    at, rows_there, weight = _place(bags, block), _place(rows, block), block.labels.weight
+    labels = BagLabels(
+        _place(new, block),
+        block.labels.y[at],
+        block.labels.known[rows_there],
+        None if weight is None else weight[at],
+    )
+    return Block(tuple(chunks), block.r[rows_there], labels)
 
 
 def _columns(A: Any, columns: Any) -> Any:
@@ -314,11 +319,13 @@ def fit_map(
     known: Any = None,
     *,
     random_state: Any = 0,
+    weight: Any = None,
 ) -> LatentMap:
     """The map under which held-out bags have their labels most likely, shrunk where that is noise.
 
     Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
-    labels (0 or 1; -1 where unknown) join as bags of one. The slope is then multiplied by
+    labels (0 or 1; -1 where unknown) join as bags of one. ``weight`` [b] says how often each bag
+    counts; once where it is None. The slope is then multiplied by
     ``max(0, 1 - 1 / (2 gain))``, the gain being the rise in log-likelihood that the slope has
     brought over the base rate: the positive-part estimate of James and Stein, for which
     ``2 gain`` is the squared ratio of the slope to its error. Scores that say nothing about the
@@ -336,8 +343,9 @@ def fit_map(
     True
     """
     y = np.asarray(y, dtype=np.float64)
-    held_out, y, known = _thinned(held_out, y, known, random_state)
-    target = _smoothed(y)
+    held_out, y, known, weight = _thinned(held_out, y, known, random_state, weight)
+    target = _smoothed(y, weight)
+    each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
     rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
     given = None if known is None else np.asarray(known, dtype=np.float64)[rows]
     # Bags are decided near their largest values: about these slope and intercept hardly interact.
@@ -350,11 +358,12 @@ def fit_map(
     def loss(slope: float, level: float) -> float:
         latent_map = about_centre(slope, level)
         z = rule_log_odds(held_out, rule, latent_map)
-        value = float(np.sum(np.logaddexp(0.0, z) - target * z))
+        value = _counted(np.logaddexp(0.0, z) - target * z, weight)
         if given is not None and len(rows):
             own = latent_map.moments(held_out.mean[rows], held_out.var[rows])
             log_odds = sigmoid_moments(*own, n_nodes=_NODES).log_odds
-            value += float(np.sum(np.logaddexp(0.0, log_odds) - given * log_odds))
+            own_weight = None if each is None else each[rows]
+            value += _counted(np.logaddexp(0.0, log_odds) - given * log_odds, own_weight)
         return value
 
     def best_level(slope: float) -> Any:
@@ -394,22 +403,31 @@ def cooled(
     return LatentMap(platt.slope, platt.intercept)
 
 
-def _smoothed(y: Any) -> Any:
+def _counted(terms: Any, weight: Any) -> float:
+    """Sum of terms, each as often as its weight says."""
+    return float(np.sum(terms if weight is None else weight * terms))
+
+
+def _smoothed(y: Any, weight: Any = None) -> Any:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show."""
-    n_pos, n_neg = y.sum(), (1 - y).sum()
+    n_pos, n_neg = _counted(y, weight), _counted(1 - y, weight)
     return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
 
 
-def _thinned(held_out: HeldOut, y: Any, known: Any, random_state: Any) -> tuple[HeldOut, Any, Any]:
+def _thinned(
+    held_out: HeldOut, y: Any, known: Any, random_state: Any, weight: Any
+) -> tuple[HeldOut, Any, Any, Any]:
     """At most `_MOST_INSTANCES` instances, of bags chosen at random."""
     n = int(held_out.offsets[-1])
     if n <= _MOST_INSTANCES:
-        return held_out, y, known
+        return held_out, y, known, weight
     order = np.random.default_rng(random_state).permutation(len(y))
     sizes = segments.lengths(held_out.offsets)[order]
     chosen = np.sort(order[: max(2, int(np.searchsorted(np.cumsum(sizes), _MOST_INSTANCES)))])
     rows, _ = segments.take(held_out.offsets, chosen)
-    return held_out.take(chosen), y[chosen], None if known is None else np.asarray(known)[rows]
+    known = None if known is None else np.asarray(known)[rows]
+    weight = None if weight is None else np.asarray(weight)[chosen]
+    return held_out.take(chosen), y[chosen], known, weight
 
 
 class ProbabilityMoments(NamedTuple):

@@ -64,7 +64,7 @@ class Projector(NamedTuple):
             return labels
         import torch
 
-        return BagLabels(*(torch.as_tensor(np.array(x)).to(self.Z.device) for x in labels))
+        return labels.map(lambda x: torch.as_tensor(np.array(x)).to(self.Z.device))
 
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""
@@ -144,5 +144,6 @@ def project_span(
     offsets = labels.offsets[bags.start : bags.stop + 1]
     known = labels.known[span.start - first_row : span.stop - first_row]
     A, r = zip(*chunks, strict=True)
-    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known))
+    weight = labels.bags(bags.start, bags.stop)
+    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known, weight))
     return Block(A, concatenate(r), own)

@@ -282,7 +282,7 @@ def on_host(block: Block) -> Block:
     """The block as NumPy arrays in float64, wherever it lives."""
     if not is_torch_array(block.A[0]):
         return block
-    labels = BagLabels(*(x.cpu().numpy() for x in block.labels))
+    labels = block.labels.map(lambda x: x.cpu().numpy())
     return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 
-from bagwise.core import gaussians, linalg
+from bagwise.core import gaussians, linalg, segments
 from bagwise.core.arrays import concatenate, to_numpy
 from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
@@ -88,7 +88,9 @@ def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE)
     for span in cut(to_numpy(labels.offsets).astype(np.int64), chunk_size):
         rows = slice(span.start, span.stop)
         local = labels.offsets[span.first_bag : span.last_bag + 1] - span.start
-        part = BagLabels(local, labels.y[span.first_bag : span.last_bag], labels.known[rows])
+        own = slice(span.first_bag, span.last_bag)
+        weight = labels.bags(own.start, own.stop)
+        part = BagLabels(local, labels.y[own], labels.known[rows], weight)
         blocks.append(Block(tuple(A[:, a:b] for a, b in span.rows), r[rows], part))
     return blocks
 
@@ -150,6 +152,9 @@ def expect(
     if last:
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
+    if labels.weight is not None:
+        each = segments.spread(labels.weight, labels.offsets)
+        sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
