@@ -117,6 +117,15 @@ def host_rows(X: Rows, rows: Array) -> Floats:
     return to_numpy(X[rows])
 
 
+def beside(x: Array, other: Array) -> Array:
+    """``x`` where ``other`` lives; the type of its numbers stays."""
+    if not is_torch_array(other):
+        return x
+    import torch
+
+    return torch.as_tensor(x, device=other.device)
+
+
 def torch_rows(X: Rows, device: object) -> Array:
     """Rows as a float64 tensor on a device."""
     import torch

@@ -10,6 +10,7 @@ from array_api_compat import is_torch_array
 from scipy.special import expit
 
 from bagwise.core import linalg
+from bagwise.core.arrays import at_least, namespace
 
 # E sigmoid(f) to 1e-5 for a standard deviation of 4, 2e-4 for 6, 4e-3 for 10.
 N_NODES = 64
@@ -33,8 +34,9 @@ class SigmoidMoments(NamedTuple):
     @property
     def std(self) -> Any:
         """Standard deviation of sigmoid(f)."""
-        variance = np.exp(self.log_negative_squared) - np.exp(2 * self.log_negative)
-        return np.sqrt(np.maximum(variance, 0.0))
+        xp = namespace(self.log_negative)
+        variance = xp.exp(self.log_negative_squared) - xp.exp(2 * self.log_negative)
+        return at_least(variance, 0.0) ** 0.5
 
 
 def project(kernel: Any, X: Any, Z: Any, L: Any, dtype: Any = np.float64) -> tuple[Any, Any]:
@@ -97,7 +99,7 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
 
 
 def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
-    """The same sum, node after node where the tensors live; results come to the host."""
+    """The same sum, node after node, where the tensors live."""
     import torch
 
     nodes, weights = _hermite(n_nodes)
@@ -108,4 +110,4 @@ def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
         negative = torch.sigmoid(-f)
         for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
             total.add_(term, alpha=weight)
-    return SigmoidMoments(*(s.clamp_(min=_TINY).log_().cpu().numpy() for s in sums))
+    return SigmoidMoments(*(s.clamp_(min=_TINY).log_() for s in sums))

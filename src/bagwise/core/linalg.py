@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import is_torch_array
 from scipy.linalg import lapack, solve_triangular
 
-from bagwise.core import blas
+from bagwise.core import blas, fused
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
@@ -101,6 +101,8 @@ def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
     """M rides along as one more row of W, so that A is read once; the product stays in cache."""
     import torch
 
+    if _is_fused(A):
+        return fused.moments(m, W, A)
     M, n = A.shape
     rows = _padded(M)
     stacked = A.new_zeros((rows, M))
@@ -113,6 +115,14 @@ def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
         mean[columns] = R[M]
         torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
     return mean, norm.square_()
+
+
+def _is_fused(A: Any) -> bool:
+    """Whether both products of an iteration run as one kernel each: on a GPU, in TF32."""
+    import torch
+
+    in_tf32 = A.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return bool(A.is_cuda and in_tf32 and A.stride(1) == 1 and fused.available())
 
 
 def no_statistics(A: Any) -> tuple[Any, Any]:
@@ -138,6 +148,8 @@ def add_statistics(precision: Any, linear: Any, A: Any, omega: Any, rho: Any) ->
 def _device_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
     import torch
 
+    if _is_fused(A):
+        return fused.statistics(A, omega, rho)
     M, n = A.shape
     rows = _padded(M)
     sums = A.new_zeros((M, rows))

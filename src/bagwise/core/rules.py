@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bagwise.core import segments
+from bagwise.core.arrays import namespace, softplus
 
 
 def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: str) -> Any:
@@ -17,14 +18,15 @@ def bag_log_odds(instance_log_odds: Any, offsets: Any, rule: str) -> Any:
     """
     if rule == "max":
         return segments.max(instance_log_odds, offsets)
+    xp = namespace(instance_log_odds)
     # log(1 - p) = -softplus(log-odds)
-    log_none = -segments.sum(np.logaddexp(0.0, instance_log_odds), offsets)
+    log_none = -segments.sum(softplus(instance_log_odds), offsets)
     with np.errstate(divide="ignore"):
-        log_some = np.log(-np.expm1(log_none))
+        log_some = xp.log(-xp.expm1(log_none))
     # Where every p underflows, 1 - prod(1 - p) is their sum: the score stays finite.
     tiny = log_none > -1e-200
-    if np.any(tiny):
-        log_some = np.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
+    if tiny.any():
+        log_some = xp.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
     return log_some - log_none
 
 

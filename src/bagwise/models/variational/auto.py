@@ -564,15 +564,13 @@ def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
 
 def _packed(fit: Fit) -> dict[str, Any]:
     """A fit as arrays, for a checkpoint."""
-    q, *rest = fit
-    return {"m": q.m, "W": q.W, **dict(zip(Fit._fields[1:], rest, strict=True))}
+    kept = ("pi", "bound_history", "n_iter", "converged")
+    return {"m": fit.posterior.m, "W": fit.posterior.W, **{k: getattr(fit, k) for k in kept}}
 
 
 def _unpacked(stored: dict[str, Any]) -> Fit:
     return Fit(
         InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
-        stored["omega"],
-        stored["rho"],
         stored["pi"],
         stored["bound_history"],
         int(stored["n_iter"]),

@@ -59,6 +59,7 @@ from bagwise.models.variational.latent_map import (
     beta_interval,
     cooled,
     fit_map,
+    held_out_draw,
     instance_interval,
     rule_log_odds,
 )
@@ -254,7 +255,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             execution,
             driver,
         )
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        counts = (
+            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
         problem = problem._replace(labels=labels._replace(weight=weight))
         return self._fit_problem(problem, Question(validation, patience), counts)
@@ -433,8 +436,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             return
-        folds = bag_folds(y) if question.folds is None else question.folds
-        n_refits = 1 if bags.n_instances > _ONE_FOLD else int(folds.max()) + 1
+        large = bags.n_instances > _ONE_FOLD
+        if question.folds is not None:
+            folds = question.folds
+        else:
+            folds = np.where(held_out_draw(y, bags.sizes), 0, 1) if large else bag_folds(y)
+        n_refits = 1 if large else int(folds.max()) + 1
 
         def fit(kept: list[Any]) -> InducingPosterior:
             state, ended = iterate(
@@ -676,6 +683,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 max_iter=self.max_iter,
                 tol=self.tol,
                 driver=problem.driver,
+                sites=False,
                 on_iteration=all_of([*watching, *bar]),
                 **resume,
             )
@@ -796,6 +804,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         bags: BagsLike,
         finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
         fractions: bool = False,
+        bags_only: bool = False,
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
@@ -804,7 +813,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
         readers = tuple(
-            Reader(min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions)
+            Reader(
+                min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions, bags_only
+            )
             for i, m in enumerate(members)
         )
         return read_bags(checked, projectors, readers, finish, resolve(self.execution))
@@ -835,12 +846,16 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             ``bag_std`` and ``instance_std`` are standard deviations of the probabilities.
             With several classes all have a column per class.
         """
+        return self._score(bags)
+
+    def _score(self, bags: BagsLike, bags_only: bool = False) -> Scores:
+        """The scores; with ``bags_only`` those of instances are not worked out."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, partial(_scores, rule=self._rule)))
+        return Scores(*self._read(bags, partial(_scores, rule=self._rule), bags_only=bags_only))
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
-        return self.score_bags(bags).bag
+        return self._score(bags, bags_only=True).bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
@@ -872,7 +887,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
             the classes after that for the bags.
         """
-        scores = self.score_bags(bags)
+        scores = self._score(bags, bags_only=True)
         return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(
@@ -955,10 +970,10 @@ class VGPMIL(VariationalClassifier):
         function so that the held-out bags it makes by ``bag_rule`` have their labels most
         likely. Probabilities, standard deviations and intervals all are those of the mapped
         function; scores that say nothing about held-out bags give about the base rate. Costs
-        about five more fits; with more than 200,000 instances one fold is held out, one more
-        fit. Where features were learned from the bags' labels, the log-odds are shrunk by a
-        factor estimated on the bags held out from that. False gives the papers' uncalibrated
-        probabilities.
+        about five more fits; with more than 200,000 instances bags of at most 100,000 of them
+        are held out, one more fit. Where features were learned from the bags' labels, the
+        log-odds are shrunk by a factor estimated on the bags held out from that. False gives
+        the papers' uncalibrated probabilities.
     posterior : {"factorised", "marginal"}
         ``factorised`` is the papers' q(v), which treats every instance as labelled to the extent
         it is believed in and is far too narrow. ``marginal`` goes on from there with the hidden

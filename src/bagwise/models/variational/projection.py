@@ -112,8 +112,8 @@ def choose_projector(
 def _positive_side(data: TrainingData) -> Array:
     """Which instances count as positive where points are chosen class by class, [N]."""
     # Known labels sort the instances into the two groups better than their bags do.
-    known = data.instance_labels
-    return np.where(known < 0, segments.spread(data.y == 1, data.bags.offsets), known == 1)
+    known, of_bag = data.instance_labels, segments.spread(data.y == 1, data.bags.offsets)
+    return of_bag if known.max(initial=-1) < 0 else np.where(known < 0, of_bag, known == 1)
 
 
 def sample_rows(

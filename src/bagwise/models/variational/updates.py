@@ -67,12 +67,12 @@ class Fit(NamedTuple):
     """A fitted q(v), with what made it."""
 
     posterior: InducingPosterior
-    omega: Any  # [N] sites of the last Gaussian update
-    rho: Any  # [N]
     pi: Any  # [N] q(y = 1)
     bound_history: Any  # [n_iter]
     n_iter: int
     converged: bool
+    omega: Any = None  # [N] sites of the last Gaussian update, where they were asked for
+    rho: Any = None  # [N]
 
 
 def prior(M: int) -> InducingPosterior:
@@ -214,12 +214,17 @@ class Step:
 
 @dataclass(frozen=True)
 class _Read:
-    """What every instance of a part ended with: omega, rho, pi."""
+    """What every instance of a part ended with: pi, and omega and rho where asked for."""
 
-    def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
+    sites: bool
+
+    def __call__(self, part: Part) -> tuple[Part, tuple[Any, ...]]:
         assert part.sites is not None and part.beliefs is not None
+        pi = to_numpy(concatenate(b.pi for b in part.beliefs))
+        if not self.sites:
+            return part, (pi,)
         omega, rho = (to_numpy(concatenate(column)) for column in zip(*part.sites, strict=True))
-        return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
+        return part, (pi, omega, rho)
 
 
 class FitState(NamedTuple):
@@ -273,15 +278,24 @@ def iterate(
 
 
 def fit_parts(
-    parts: list[Any], M: int, likelihood: BagLikelihood, density: Density, **options: Any
+    parts: list[Any],
+    M: int,
+    likelihood: BagLikelihood,
+    density: Density,
+    *,
+    sites: bool = True,
+    **options: Any,
 ) -> tuple[Fit, list[Any]]:
-    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended."""
+    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended.
+
+    ``sites`` says whether to bring omega and rho of every instance to the host.
+    """
     state, parts = iterate(parts, M, likelihood, density, **options)
     ends: list[Any] = []
-    parts = options["driver"].sweep(_Read(), parts, ends.append)
-    omega, rho, pi = (concatenate(column) for column in zip(*ends, strict=True))
+    parts = options["driver"].sweep(_Read(sites), parts, ends.append)
+    pi, *rest = (concatenate(column) for column in zip(*ends, strict=True))
     history = np.array(state.history)
-    return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
+    return Fit(state.q, pi, history, len(history), state.converged, *rest), parts
 
 
 def fit_blocks(
