@@ -118,12 +118,13 @@ def host_rows(X: Rows, rows: Array) -> Floats:
 
 
 def beside(x: Array, other: Array) -> Array:
-    """``x`` where ``other`` lives; the type of its numbers stays."""
+    """``x`` where ``other``, of floating point, lives; floats take its precision there."""
     if not is_torch_array(other):
         return x
     import torch
 
-    return torch.as_tensor(x, device=other.device)
+    there = torch.as_tensor(x, device=other.device)
+    return there.to(other.dtype) if there.is_floating_point() else there
 
 
 def torch_rows(X: Rows, device: object) -> Array:

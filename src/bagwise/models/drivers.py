@@ -99,7 +99,8 @@ class Serial:
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order."""
-        return map(function, *blocks)
+        with one_blas_thread():
+            yield from map(function, *blocks)
 
     def sweep(
         self,
@@ -108,7 +109,7 @@ class Serial:
         receive: Callable[[Any], None],
     ) -> list[Any]:
         """Part after part."""
-        return _received(map(function, parts), receive)
+        return _received(self.map(function, parts), receive)
 
 
 class Threads:
@@ -144,7 +145,7 @@ def _blas() -> ThreadpoolController:
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """One thread per product: those who share out the products keep every core busy."""
+    """One thread per product: blocks are too small for more, which would wait for each other."""
     return _blas().limit(limits=1)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg, segments
-from bagwise.core.arrays import concatenate, to_numpy
+from bagwise.core.arrays import beside, concatenate, to_numpy
 from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -153,7 +153,7 @@ def expect(
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
     if labels.weight is not None:
-        each = segments.spread(labels.weight, labels.offsets)
+        each = beside(segments.spread(labels.weight, labels.offsets), sites.omega)
         sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
