@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.utils.random import sample_without_replacement
+from threadpoolctl import threadpool_limits
 
 from bagwise.core.arrays import host_rows
 
@@ -79,7 +81,9 @@ def _centroids(pool: _Pool, k: int, rng: Any) -> Any:
         if many
         else KMeans(k, n_init=1, random_state=seed)
     )
-    return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
+    # Batches are small: many threads would wait for each other longer than they work.
+    with threadpool_limits(1) if many else nullcontext():
+        return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
 
 
 def _draw(pool: _Pool, k: int, rng: Any) -> Any:

@@ -15,13 +15,15 @@ import numpy as np
 from array_api_compat import is_torch_array
 from scipy.linalg import lapack, solve_triangular
 
-from bagwise.core import blas, fused
+from bagwise.core import blas
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
-# Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
+# Columns projected at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
+# Columns of a product at a time: what is made of them stays in the cache of the GPU.
+_CACHED = 32_768
 _SPLITS = 128
 _SCRATCH = threading.local()
 
@@ -101,28 +103,18 @@ def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
     """M rides along as one more row of W, so that A is read once; the product stays in cache."""
     import torch
 
-    if _is_fused(A):
-        return fused.moments(m, W, A)
     M, n = A.shape
     rows = _padded(M)
     stacked = A.new_zeros((rows, M))
     stacked[:M], stacked[M] = W, m
     mean, norm = A.new_empty(n), A.new_empty(n)
-    slab = A.new_empty((rows, min(SLAB, n)))
-    for start in range(0, n, SLAB):
-        columns = slice(start, min(start + SLAB, n))
+    slab = A.new_empty((rows, min(_CACHED, n)))
+    for start in range(0, n, _CACHED):
+        columns = slice(start, min(start + _CACHED, n))
         R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
         mean[columns] = R[M]
         torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
     return mean, norm.square_()
-
-
-def _is_fused(A: Any) -> bool:
-    """Whether both products of an iteration run as one kernel each: on a GPU, in TF32."""
-    import torch
-
-    in_tf32 = A.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return bool(A.is_cuda and in_tf32 and A.stride(1) == 1 and fused.available())
 
 
 def no_statistics(A: Any) -> tuple[Any, Any]:
@@ -148,16 +140,14 @@ def add_statistics(precision: Any, linear: Any, A: Any, omega: Any, rho: Any) ->
 def _device_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
     import torch
 
-    if _is_fused(A):
-        return fused.statistics(A, omega, rho)
     M, n = A.shape
     rows = _padded(M)
     sums = A.new_zeros((M, rows))
     # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_empty((rows, min(SLAB, n)))
+    slab = A.new_empty((rows, min(_CACHED, n)))
     slab[M + 1 :] = 0
-    for start in range(0, n, SLAB):
-        columns = slice(start, min(start + SLAB, n))
+    for start in range(0, n, _CACHED):
+        columns = slice(start, min(start + _CACHED, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
         weighted[M] = rho[columns]

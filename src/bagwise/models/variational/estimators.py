@@ -81,6 +81,7 @@ from bagwise.models.variational.score import (
     Readout,
     ReadRows,
     Scores,
+    Wants,
     make_row_parts,
 )
 from bagwise.models.variational.several import (
@@ -804,7 +805,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         bags: BagsLike,
         finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
         fractions: bool = False,
-        bags_only: bool = False,
+        wants: Wants = "all",
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
@@ -813,9 +814,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
         readers = tuple(
-            Reader(
-                min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions, bags_only
-            )
+            Reader(min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions, wants)
             for i, m in enumerate(members)
         )
         return read_bags(checked, projectors, readers, finish, resolve(self.execution))
@@ -846,16 +845,16 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             ``bag_std`` and ``instance_std`` are standard deviations of the probabilities.
             With several classes all have a column per class.
         """
-        return self._score(bags)
+        return self._score(bags, "probabilities")
 
-    def _score(self, bags: BagsLike, bags_only: bool = False) -> Scores:
-        """The scores; with ``bags_only`` those of instances are not worked out."""
+    def _score(self, bags: BagsLike, wants: Wants) -> Scores:
+        """The scores; those that nobody wants are left empty."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, partial(_scores, rule=self._rule), bags_only=bags_only))
+        return Scores(*self._read(bags, partial(_scores, rule=self._rule), wants=wants))
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
-        return self._score(bags, bags_only=True).bag
+        return self._score(bags, "bags").bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
@@ -887,7 +886,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
             the classes after that for the bags.
         """
-        scores = self._score(bags, bags_only=True)
+        scores = self._score(bags, "bags")
         return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(

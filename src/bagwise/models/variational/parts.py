@@ -147,7 +147,8 @@ class Relabelled:
                 self.labels.known[start:stop],
                 self.labels.bags(first, last),
             )
-            yield block._replace(labels=own.map(lambda x: beside(np.array(x), block.r)))
+            here = [None if x is None else beside(np.array(x), block.r) for x in own]
+            yield block._replace(labels=BagLabels(*here))
             first = last
 
 

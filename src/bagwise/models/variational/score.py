@@ -35,6 +35,8 @@ from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
 
 BagRule = Literal["noisy-or", "max", "joint"]
+# What is asked of a model: its bags, its instances too, or the latent function below as well.
+Wants = Literal["bags", "probabilities", "all"]
 
 # Joint bag posterior: quasi-random points over the leading directions of a bag's covariance.
 N_SAMPLES = 256
@@ -139,7 +141,7 @@ def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, floa
 class Readout(NamedTuple):
     """What q(v) says about the bags of a block, through a map where there is one.
 
-    Where only bags were asked for, nothing is said about instances: their arrays are empty.
+    What was not asked for is left empty.
     """
 
     bag: Floats  # [b] log-odds by a rule
@@ -157,12 +159,12 @@ def read_block(
     rule: BagRule,
     latent_map: LatentMap | None = None,
     fractions: bool = False,
-    bags_only: bool = False,
+    wants: Wants = "all",
 ) -> Readout:
     """Bags and instances of one block under a rule; worked out where the block lives."""
-    if bags_only and rule == "max" and not fractions:
+    if wants == "bags" and rule == "max" and not fractions:
         return _read_top(block, q, latent_map)
-    readout = read_rules(block, q, (rule,), latent_map)[0]
+    readout = read_rules(block, q, (rule,), latent_map, latent=wants == "all")[0]
     if not fractions:
         return readout
     return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
@@ -195,12 +197,15 @@ def read_rules(
     q: InducingPosterior,
     rules: Sequence[BagRule],
     latent_map: LatentMap | None = None,
+    latent: bool = True,
 ) -> list[Readout]:
     """`read_block` for several rules at once, which share the moments of the instances."""
     f = moments(block.A, block.r, q)
     p = _mapped(f.mean, f.var, latent_map)
-    instances = to_numpy(p.log_odds), to_numpy(p.std), to_numpy(f.mean), to_numpy(f.var)
-    return [Readout(*_read_bags(block, p, q, rule, latent_map), *instances) for rule in rules]
+    instances = to_numpy(p.log_odds), to_numpy(p.std)
+    below = (to_numpy(f.mean), to_numpy(f.var)) if latent else (np.empty(0), np.empty(0))
+    bags = [_read_bags(block, p, q, rule, latent_map) for rule in rules]
+    return [Readout(*own, *instances, *below) for own in bags]
 
 
 def _read_bags(
@@ -238,7 +243,7 @@ class Reader(NamedTuple):
     rule: BagRule
     latent_map: LatentMap | None = None
     fractions: bool = False  # whether to read the share of positives in each bag, too
-    bags_only: bool = False  # whether nobody asked about instances
+    wants: Wants = "all"  # what will be looked at
 
 
 class RowPart(NamedTuple):
