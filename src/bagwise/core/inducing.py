@@ -61,7 +61,7 @@ def choose(X: Any, positive: Any, n: int, method: str, rng: Any, scaling: Any = 
 
 def _distinct(X: Any, rows: Any, n: int, rng: Any, scaling: Any) -> _Pool:
     """Distinct rows of a subsample, in float64, and how often each occurs."""
-    limit = max(_MAX_ROWS, 20 * n)
+    limit = max(_MAX_ROWS, 10 * n)
     if len(rows) > limit:
         # Unlike rng.choice, this does not shuffle millions of rows to draw thousands.
         drawn = sample_without_replacement(len(rows), limit, random_state=rng)

@@ -28,6 +28,7 @@ from bagwise.models.base import (
 )
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
+from bagwise.models.placement import placed
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels
@@ -236,6 +237,10 @@ class AutoVGPMIL(InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)

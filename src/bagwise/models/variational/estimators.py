@@ -48,6 +48,7 @@ from bagwise.models.drivers import Driver, RunningSum, cut, total
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
@@ -483,6 +484,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
