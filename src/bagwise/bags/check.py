@@ -110,15 +110,16 @@ def check_feature_names(
 
 
 def encode_instance_labels(
-    instance_labels: InstanceLabels, bags: Bags, classes: Column, y: Ints
+    instance_labels: InstanceLabels, bags: Bags, classes: Column, y: Ints | None
 ) -> Codes:
     """Instance labels as int8 codes, -1 where unknown, checked against the bag labels.
 
     ``instance_labels`` is one entry per instance, or one sequence per bag (which scikit-learn's
     splitters can slice); an entry is a class, or missing: None, NaN, or -1 unless -1 is itself a
-    class. Codes index ``classes``; ``y`` holds the bags' codes.
+    class. Codes index ``classes``; ``y`` holds the bags' codes, where they are to agree.
     """
-    known = np.full(bags.n_instances, -1, dtype=np.int8)
+    width = np.dtype(np.int8 if len(classes) < 128 else np.int64)
+    known: Codes = np.full(bags.n_instances, -1, dtype=width)
     if instance_labels is None:
         return known
     flat = _flatten_labels(instance_labels, bags)
@@ -132,7 +133,7 @@ def encode_instance_labels(
             f"{np.asarray(flat[bad[0]]).item()!r}; instance labels must be one of "
             f"{np.asarray(classes).tolist()} or missing."
         )
-    if len(classes) == 2:
+    if len(classes) == 2 and y is not None:
         _check_agreement(known, bags, y)
     return known
 

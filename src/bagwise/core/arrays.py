@@ -179,6 +179,16 @@ def host_rows(X: Rows, rows: Ints) -> Floats:
     return to_numpy(X[rows])
 
 
+def beside(x: Array, other: Array) -> Array:
+    """``x`` where ``other``, of floating point, lives; floats take its precision there."""
+    if not is_torch_array(other):
+        return x
+    import torch
+
+    there = torch.as_tensor(x, device=other.device)
+    return there.to(other.dtype) if there.is_floating_point() else there
+
+
 def torch_rows(X: Rows, device: object) -> Array:
     """Rows as a float64 tensor on a device."""
     import torch

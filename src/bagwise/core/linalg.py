@@ -12,8 +12,9 @@ import warnings
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
-from scipy.linalg import blas, lapack, solve_triangular
+from scipy.linalg import lapack, solve_triangular
 
+from bagwise.core import blas
 from bagwise.core.arrays import Floats, is_tensor
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
-# Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
+# Columns projected at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
+# Columns of a product at a time: what is made of them stays in the cache of the GPU.
+_CACHED = 32_768
 _SPLITS = 128
 _SCRATCH = threading.local()
 
@@ -90,9 +93,8 @@ def solve_lower(L: Array, B: ArrayT) -> ArrayT:
         # Many right-hand sides: a product with the small inverse runs ten times faster on a GPU.
         eye = torch.eye(L.shape[0], dtype=L.dtype, device=L.device)
         return torch.linalg.solve_triangular(L, eye, upper=False) @ B
-    trsm = blas.strsm if B.dtype == np.float32 else blas.dtrsm
-    X = trsm(1.0, L, B[:, None] if B.ndim == 1 else B, lower=1)
-    return X[:, 0] if B.ndim == 1 else X
+    X = blas.solve_lower(L, np.array(B[:, None] if B.ndim == 1 else B, order="F"))
+    return cast("ArrayT", X[:, 0] if B.ndim == 1 else X)
 
 
 def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
@@ -114,9 +116,9 @@ def _device_moments(
     stacked = A.new_zeros((rows, M))
     stacked[:M], stacked[M] = W, m
     mean, norm = A.new_empty(n), A.new_empty(n)
-    slab = A.new_empty((rows, min(SLAB, n)))
-    for start in range(0, n, SLAB):
-        columns = slice(start, min(start + SLAB, n))
+    slab = A.new_empty((rows, min(_CACHED, n)))
+    for start in range(0, n, _CACHED):
+        columns = slice(start, min(start + _CACHED, n))
         R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
         mean[columns] = R[M]
         torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
@@ -154,10 +156,10 @@ def _device_statistics(
     rows = _padded(M)
     sums = A.new_zeros((M, rows))
     # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_empty((rows, min(SLAB, n)))
+    slab = A.new_empty((rows, min(_CACHED, n)))
     slab[M + 1 :] = 0
-    for start in range(0, n, SLAB):
-        columns = slice(start, min(start + SLAB, n))
+    for start in range(0, n, _CACHED):
+        columns = slice(start, min(start + _CACHED, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
         weighted[M] = rho[columns]
@@ -206,23 +208,21 @@ def lower_times(W: Array, A: ArrayT) -> ArrayT:
     """``W A`` for lower-triangular ``W``, at half the work of a full product."""
     if is_tensor(A):
         return like(W, A) @ A
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return trmm(1.0, W, A, lower=1)
+    return cast("ArrayT", blas.multiply_lower(W, np.array(A, order="F")))
 
 
 def weighted_gram(A: Reals, omega: Floats) -> Floats:
     """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
-    syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
-    return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
+    gram = np.zeros((len(A), len(A)), dtype=A.dtype, order="F")
+    return blas.add_gram(gram, np.asfortranarray(scaled)).astype(np.float64, copy=False)
 
 
 def projected_squares(W: Reals, A: Reals) -> Floats:
     """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
     work = _workspace(A.shape, A.dtype)
     np.copyto(work, A)
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return column_squares(trmm(1.0, W, work, lower=1, overwrite_b=1))
+    return column_squares(blas.multiply_lower(W, work))
 
 
 def add_weighted_gram(total: Floats, A: Reals, omega: Floats) -> Floats:
@@ -230,9 +230,10 @@ def add_weighted_gram(total: Floats, A: Reals, omega: Floats) -> Floats:
     work = _workspace(A.shape, A.dtype)
     np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
     if A.dtype == np.float32:
-        total += blas.ssyrk(1.0, work, lower=1)
+        total += blas.add_gram(np.zeros_like(total, dtype=np.float32), work)
         return total
-    return blas.dsyrk(1.0, work, beta=1.0, c=total, lower=1, overwrite_c=1)
+    blas.add_gram(total, work)
+    return total
 
 
 def _workspace(shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Reals:

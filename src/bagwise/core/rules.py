@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.core import segments
+from bagwise.core.arrays import Doubles, namespace, softplus
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Floats, Ints
 
 
-def bag_log_odds(instance_log_odds: Floats, offsets: Ints, rule: str) -> Floats:
+def bag_log_odds(instance_log_odds: Doubles, offsets: segments.Offsets, rule: str) -> Doubles:
     """Log-odds that a bag has a positive instance, from the log-odds of its instances.
 
     ``noisy-or`` is 1 - prod(1 - p) over independent instances; ``max`` is the most positive
@@ -21,14 +22,15 @@ def bag_log_odds(instance_log_odds: Floats, offsets: Ints, rule: str) -> Floats:
     """
     if rule == "max":
         return segments.max(instance_log_odds, offsets)
+    xp = namespace(instance_log_odds)
     # log(1 - p) = -softplus(log-odds)
-    log_none = -segments.sum(np.logaddexp(0.0, instance_log_odds), offsets)
+    log_none = -segments.sum(softplus(instance_log_odds), offsets)
     with np.errstate(divide="ignore"):
-        log_some = np.log(-np.expm1(log_none))
+        log_some = xp.log(-xp.expm1(log_none))
     # Where every p underflows, 1 - prod(1 - p) is their sum: the score stays finite.
     tiny = log_none > -1e-200
-    if np.any(tiny):
-        log_some = np.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
+    if tiny.any():
+        log_some = xp.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
     return log_some - log_none
 
 

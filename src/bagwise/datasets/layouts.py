@@ -7,7 +7,7 @@ Whoever has no ``.npz`` of the data home unpacks the public archive in its place
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -150,12 +150,12 @@ def read_annotated(folder: str | Path) -> dict[str, Column]:
 
 def _parse_annotation(
     path: Path,
-) -> tuple[tuple[int, int], list[tuple[str | float, ...]]]:
+) -> tuple[tuple[int, int], list[tuple[Any, ...]]]:
     """Height and width of a picture, and name and corners of its boxes."""
     try:
         root = ElementTree.parse(path).getroot()
         size = int(root.findtext("size/height", "0")), int(root.findtext("size/width", "0"))
-        boxes: list[tuple[str | float, ...]] = [
+        boxes: list[tuple[Any, ...]] = [
             (
                 str(item.findtext("name")),
                 *(float(item.findtext(f"bndbox/{k}", "nan")) for k in _CORNERS),

@@ -92,3 +92,13 @@ class H5Arrays(Mapping[str, Any]):
                 )
             at = at[part]
         return at
+
+
+def is_contiguous(array: Any) -> bool:
+    """Whether an array is a dataset whose floats lie in the file as they are, in one piece."""
+    import h5py
+
+    if not isinstance(array, h5py.Dataset) or array.dtype.kind != "f":
+        return False
+    in_one_piece = array.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    return bool(in_one_piece and array.file.userblock_size == 0 and array.id.get_offset())

@@ -15,9 +15,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.bags.virtual import VirtualRows
 from bagwise.files.addresses import AnyPath, as_path, is_remote
-from bagwise.files.hdf5 import H5Arrays
+from bagwise.files.hdf5 import H5Arrays, is_contiguous
 from bagwise.files.problems import UNREADABLE
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class _OpenFiles:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._open: OrderedDict[tuple[int, str], Arrays] = OrderedDict()
+        self._plain: dict[Source, tuple[tuple[int, ...], MappedRows | None]] = {}
 
     def read(self, source: Source, start: int, stop: int) -> Reals:
         """Rows of a source as an ndarray."""
@@ -112,13 +114,34 @@ class _OpenFiles:
             array = self._arrays(source.path)[source.array]
             return np.asarray(array[0, start:stop] if source.nested else array[start:stop])
 
+    def plain(self, source: Source) -> MappedRows | None:
+        """The rows of a source where they lie in its file one after the other, else None.
+
+        Such rows are read without the library of the format, which lets only one thread in.
+        """
+        if is_remote(source.path) or not source.path.lower().endswith((".h5", ".hdf5", ".npy")):
+            return None
+        with self._lock:
+            # A file that was written anew may keep its numbers elsewhere.
+            stamp = _stamp(source.path)
+            known, rows = self._plain.get(source, ((), None))
+            if known != stamp:
+                if known:
+                    self._drop(source.path)
+                rows = _plain_rows(self._arrays(source.path)[source.array], source)
+                self._plain[source] = stamp, rows
+            return rows
+
     def release(self, paths: Iterable[str]) -> None:
         """Close files that are not needed any more, so that others may write them."""
         with self._lock:
             for path in paths:
-                arrays = self._open.pop((os.getpid(), path), None)
-                if arrays is not None:
-                    close(arrays)
+                self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        arrays = self._open.pop((os.getpid(), path), None)
+        if arrays is not None:
+            close(arrays)
 
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
@@ -136,6 +159,25 @@ class _OpenFiles:
             _, old = self._open.popitem(last=False)
             close(old)
         return arrays
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What tells one version of a file from another."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise ValueError(f"{path}: can no longer be read: {error}") from error
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _plain_rows(array: Any, source: Source) -> MappedRows | None:
+    """Where the numbers of an array begin in its file, if they are all there is to read."""
+    if isinstance(array, np.memmap):
+        rows = map_rows_of(array[0] if source.nested else array)
+        return rows if isinstance(rows, MappedRows) else None
+    if not is_contiguous(array) or not array.dtype.isnative:
+        return None
+    return MappedRows(source.path, array.dtype, array.shape[-2:], array.id.get_offset())
 
 
 _FILES = _OpenFiles()
@@ -259,10 +301,13 @@ class LazyRows(VirtualRows):
     def _read_file(self, i: int, rows: Ints) -> Reals:
         rows = rows - self._starts[i]
         low, high = int(rows.min()), int(rows.max()) + 1
+        in_order = len(rows) == high - low and np.all(np.diff(rows) == 1)
+        plain = _FILES.plain(self._sources[i])
+        if plain is not None:
+            block = plain[low:high] if in_order else plain[rows]
+            return block.astype(self._raw_dtype, copy=False)
         block = _FILES.read(self._sources[i], low, high).astype(self._raw_dtype, copy=False)
-        if len(rows) == high - low and np.all(np.diff(rows) == 1):
-            return block
-        return block[rows - low]
+        return block if in_order else block[rows - low]
 
     def __repr__(self) -> str:
         return (

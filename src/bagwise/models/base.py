@@ -7,7 +7,6 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from bagwise.bags import (
     encode_instance_labels,
 )
 from bagwise.core.arrays import Codes, Column, Floats, Ints, as_array
+from bagwise.models.classes import ClassLabels, read_class_labels, read_instance_classes
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # What scikit-learn's validation knows of parameters: constraints by name, or "no_validation".
 Constraints: TypeAlias = dict[str, list[object] | str]
-# Weights of the classes: one number each, "balanced", or none.
-ClassWeight: TypeAlias = Mapping[object, float] | str | None
 
 
 class Model(Protocol):
@@ -78,6 +76,14 @@ class TrainingData(NamedTuple):
     instance_labels: Codes  # [N] int8 codes, -1 where unknown
 
 
+class SeveralClasses(NamedTuple):
+    """Validated input of ``fit`` with more than two classes."""
+
+    bags: Bags
+    labels: ClassLabels
+    known: Ints  # [N, F] about each finding: 1, 0, or -1 where unknown
+
+
 class BagClassifier(ClassifierMixin, BaseEstimator):
     """Base of all bag classifiers: validation, labels, and the predict twins."""
 
@@ -87,6 +93,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     _accept_sparse: ClassVar[bool] = False
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
+    _multi_label: ClassVar[bool] = False
     # Whether the model works on rows where they are: on disk in chunks, tensors on their device.
     # For all others the rows become one NumPy array, so that every kind gives the same numbers.
     _keeps_rows: ClassVar[bool] = False
@@ -108,8 +115,8 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) > 2 and not self._multi_class:
             raise ValueError(
                 f"Only binary classification is supported. {name} needs exactly two classes; "
-                f"got {len(classes)}: {classes[:5].tolist()}. For more, wrap it in "
-                "sklearn.multiclass.OneVsRestClassifier. Unknown label type: multiclass."
+                f"got {len(classes)}: {classes[:5].tolist()}. For more, wrap it: "
+                f"OneVsRest({name}()). Unknown label type: multiclass."
             )
         known = encode_instance_labels(instance_labels, bags, classes, codes)
         warn_of_leaks(bags, codes)
@@ -117,6 +124,21 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         self.n_features_in_ = bags.n_features
         remember_feature_names(self, bags)
         return TrainingData(bags, codes, known)
+
+    def _validate_several(
+        self, bags: Any, y: Any, instance_labels: Any = None, background: Any = None
+    ) -> SeveralClasses:
+        """As `_validate_fit`, for more than two classes or an indicator matrix."""
+        self._validate_params()
+        bags = self._check_bags(bags)
+        labels = read_class_labels(y, bags, background, type(self).__name__)
+        known = read_instance_classes(instance_labels, bags, labels)
+        for codes in labels.present.T if labels.codes is None else [labels.codes]:
+            warn_of_leaks(bags, codes)
+        self.classes_ = labels.classes
+        self.n_features_in_ = bags.n_features
+        remember_feature_names(self, bags)
+        return SeveralClasses(bags, labels, known)
 
     def _validate_stream(
         self,
@@ -189,13 +211,21 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
     def predict(self, bags: BagsLike) -> Column:
-        """Label of each bag, shape (n_bags,)."""
-        scores = self.decision_function(bags)
-        return self.classes_[np.asarray(scores > 0, dtype=int)]
+        """Label of each bag, shape (n_bags,); rows of an indicator matrix where it was fitted to."""
+        return self._classes_of(self.decision_function(bags))
+
+    def _classes_of(self, scores: Floats) -> Column:
+        """The classes that scores of shape (n,) or (n, n_classes) speak for."""
+        if scores.ndim == 1:
+            return self.classes_[np.asarray(scores > 0, dtype=int)]
+        if self.class_rule_.multilabel:
+            return (scores > 0).astype(int)
+        return self.classes_[np.argmax(scores, axis=1)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = self._multi_class
+        tags.classifier_tags.multi_label = self._multi_label
         tags.input_tags.sparse = self._accept_sparse
         return tags
 
@@ -209,8 +239,7 @@ class InstanceClassifier(BagClassifier):
 
     def predict_instances(self, bags: BagsLike) -> Column:
         """Label of each instance, aligned with ``bags.instances``."""
-        scores = self.decision_function_instances(bags)
-        return self.classes_[np.asarray(scores > 0, dtype=int)]
+        return self._classes_of(self.decision_function_instances(bags))
 
 
 def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -> Column:

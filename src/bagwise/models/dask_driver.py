@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import Any, NamedTuple
 
-from bagwise.models.drivers import RunningSum, in_order
+from bagwise.models.drivers import RunningSum, in_order, one_blas_thread
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
@@ -134,9 +134,7 @@ def _same(value: object) -> Any:
 
 def _call(function: Callable[..., Any], *arguments: object) -> Any:
     """Run on a worker with one BLAS thread: its processes share the cores already."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return function(*arguments)
 
 

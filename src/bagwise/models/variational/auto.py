@@ -22,6 +22,7 @@ from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
+from bagwise.models.placement import placed
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels
@@ -178,7 +179,11 @@ class AutoVGPMIL(InstanceClassifier):
             )
         execution = resolve(self.execution)
         with _on_device(execution, data.bags):
-            return self._fit(data, execution, execution.make_driver())
+            return self._fit(data, execution, self._driver(execution, data.bags))
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     def _fit(self, data: TrainingData, execution: Execution, driver: Driver) -> AutoVGPMIL:
         rng = check_random_state(self.random_state)
@@ -226,6 +231,10 @@ class AutoVGPMIL(InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
@@ -414,7 +423,7 @@ class AutoVGPMIL(InstanceClassifier):
             search.LIKELIHOODS["or"],
             Sech(),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         return problem, member.project(problem)
 
@@ -554,15 +563,13 @@ def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
 
 def _packed(fit: Fit) -> dict[str, Any]:
     """A fit as arrays, for a checkpoint."""
-    q, *rest = fit
-    return {"m": q.m, "W": q.W, **dict(zip(Fit._fields[1:], rest, strict=True))}
+    kept = ("pi", "bound_history", "n_iter", "converged")
+    return {"m": fit.posterior.m, "W": fit.posterior.W, **{k: getattr(fit, k) for k in kept}}
 
 
 def _unpacked(stored: dict[str, Any]) -> Fit:
     return Fit(
         InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
-        stored["omega"],
-        stored["rho"],
         stored["pi"],
         stored["bound_history"],
         int(stored["n_iter"]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Doubles, Flags, Wholes, as_float
@@ -14,6 +15,22 @@ class BagLabels(NamedTuple):
     offsets: segments.Offsets  # [b + 1]
     y: Wholes  # [b] 0 or 1
     known: Wholes  # [n] int8, -1 where unknown
+    weight: Doubles | None = None  # [b] how often each bag counts; None means once
+
+    def map(self, change: Callable[[Any], Any]) -> BagLabels:
+        """The same labels after a change of the arrays, such as to another device."""
+        return BagLabels(*(None if x is None else change(x) for x in self))
+
+    def bags(self, first: int, last: int) -> Doubles | None:
+        """Weights of some neighbouring bags."""
+        return None if self.weight is None else self.weight[first:last]
+
+    def total(self, per_bag: Array, per_instance: Array) -> Any:
+        """Sum of terms of the bags [b] and of the instances [n], each as often as its bag counts."""
+        if self.weight is None:
+            return per_bag.sum() + per_instance.sum()
+        each = segments.spread(self.weight, self.offsets)
+        return (self.weight * per_bag).sum() + (each * per_instance).sum()
 
     @property
     def of_bag(self) -> Doubles:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> str:
     """Names a problem: its bags, labels, start, inducing points, kernel and likelihood."""
-    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling)]
+    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling) if x is not None]
     return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
 
 

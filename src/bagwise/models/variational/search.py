@@ -217,13 +217,14 @@ def project_whole(projector: Projector, bags: Bags, labels: BagLabels) -> Block:
 def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
     """The block of some bags of a whole one, whose labels on the host are ``labels``."""
     rows, offsets = segments.take(labels.offsets, chosen)
-    own = BagLabels(offsets, labels.y[chosen], labels.known[rows])
+    weight = None if labels.weight is None else labels.weight[chosen]
+    own = BagLabels(offsets, labels.y[chosen], labels.known[rows], weight)
     A = whole.A[0]
     if is_tensor(A):
         import torch
 
         index = torch.as_tensor(rows, device=A.device)
-        placed = BagLabels(*(torch.as_tensor(np.array(x)).to(A.device) for x in own))
+        placed = own.map(lambda x: torch.as_tensor(np.array(x)).to(A.device))
         return Block((A.index_select(1, index),), whole.r[index], placed)
     # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
     return Block((A.T.take(rows, axis=0).T,), whole.r[rows], own)
