@@ -71,8 +71,8 @@ def main() -> int:
             elif i % 20 == 0:
                 print(f"... {i} of {len(chosen)}", file=sys.stderr, flush=True)
     killed = len(chosen) - len(survivors)
-    share = 100 * killed / len(chosen)
-    print(f"{arguments.module}: {killed} of {len(chosen)} noticed, {share:.0f} % ({len(every)} in all)")
+    share = f"{100 * killed / len(chosen):.0f} %"
+    print(f"{arguments.module}: {killed} of {len(chosen)} noticed, {share} ({len(every)} in all)")
     return 0
 
 

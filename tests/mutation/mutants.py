@@ -71,9 +71,7 @@ def _places(node: ast.AST) -> Iterator[ast.expr | ast.AugAssign]:
     """Nodes that run: no annotation, no message of an error, no text."""
     if isinstance(node, (ast.Raise, ast.JoinedStr)):
         return
-    if isinstance(node, (ast.BinOp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.IfExp, ast.Constant)):
-        yield node
-    elif isinstance(node, (ast.AugAssign, ast.Attribute, ast.Name)):
+    if isinstance(node, (ast.expr, ast.AugAssign)):
         yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
