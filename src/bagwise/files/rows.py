@@ -7,18 +7,25 @@ import pickle  # noqa: TID251 - only for the name of the error torch raises on f
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.bags.virtual import VirtualRows
-from bagwise.files.addresses import as_path, is_remote
+from bagwise.files.addresses import AnyPath, as_path, is_remote
 from bagwise.files.hdf5 import H5Arrays, is_contiguous
 from bagwise.files.problems import UNREADABLE
+
+if TYPE_CHECKING:
+    import torch
+
+    from bagwise.core.arrays import Ints, Reals, RowFunction, RowKey
+
 
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
@@ -54,7 +61,7 @@ def open_arrays(path: str | Path) -> Arrays:
     return _open_torch(source)
 
 
-def _open_zarr(path: Any) -> Arrays:
+def _open_zarr(path: AnyPath) -> Arrays:
     try:
         import zarr
     except ImportError as error:
@@ -65,7 +72,7 @@ def _open_zarr(path: Any) -> Arrays:
     return dict(node.arrays())
 
 
-def _open_torch(source: Any) -> Arrays:
+def _open_torch(source: IO[bytes] | Path) -> Arrays:
     try:
         import torch
     except ImportError as error:
@@ -84,7 +91,7 @@ def _open_torch(source: Any) -> Arrays:
     return {str(name): _torch_to_numpy(value) for name, value in content.items()}
 
 
-def _torch_to_numpy(value: Any) -> Any:
+def _torch_to_numpy(value: torch.Tensor) -> NDArray[np.number]:
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -101,7 +108,7 @@ class _OpenFiles:
         self._open: OrderedDict[tuple[int, str], Arrays] = OrderedDict()
         self._plain: dict[Source, tuple[tuple[int, ...], MappedRows | None]] = {}
 
-    def read(self, source: Source, start: int, stop: int) -> Any:
+    def read(self, source: Source, start: int, stop: int) -> Reals:
         """Rows of a source as an ndarray."""
         with self._lock:
             array = self._arrays(source.path)[source.array]
@@ -214,11 +221,11 @@ class LazyRows(VirtualRows):
         self,
         sources: Sequence[Source],
         width: int,
-        dtype: Any,
+        dtype: np.dtype[np.floating],
         *,
-        selected: Any = None,
-        functions: tuple[Callable[[Any], Any], ...] = (),
-        raw_dtype: Any = None,
+        selected: Ints | None = None,
+        functions: tuple[RowFunction, ...] = (),
+        raw_dtype: np.dtype[np.floating] | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._starts = np.concatenate([[0], np.cumsum([s.n_rows for s in self._sources])])
@@ -228,7 +235,7 @@ class LazyRows(VirtualRows):
         self.dtype = np.dtype(dtype)
         self._raw_dtype = self.dtype if raw_dtype is None else raw_dtype  # before the functions
 
-    def select_rows(self, key: Any) -> LazyRows:
+    def select_rows(self, key: RowKey) -> LazyRows:
         """The chosen rows, still on disk."""
         return LazyRows(
             self._sources,
@@ -239,13 +246,13 @@ class LazyRows(VirtualRows):
             raw_dtype=self._raw_dtype,
         )
 
-    def read_all(self) -> Any:
+    def read_all(self) -> Reals:
         """All rows as an ndarray; the files are closed again."""
         rows = self[:]
         _FILES.release(source.path for source in self._sources)
         return rows
 
-    def map_rows(self, function: Callable[[Any], Any]) -> LazyRows:
+    def map_rows(self, function: RowFunction) -> LazyRows:
         """Rows that go through ``function`` whenever they are read."""
         sample = np.asarray(function(self[:1]))
         if sample.ndim != 2:
@@ -259,17 +266,17 @@ class LazyRows(VirtualRows):
             raw_dtype=self._raw_dtype,
         )
 
-    def _run(self, start: int, stop: int) -> Any:
+    def _run(self, start: int, stop: int) -> Reals:
         return self._chosen(np.arange(start, stop))
 
-    def _chosen(self, rows: Any) -> Any:
+    def _chosen(self, rows: Ints) -> Reals:
         return self._read(self._in_files(rows))
 
-    def _in_files(self, rows: Any) -> Any:
+    def _in_files(self, rows: Ints) -> Ints:
         """Row numbers in the files, from those in this selection."""
         return rows if self._selected is None else self._selected[rows]
 
-    def _read(self, rows: Any) -> Any:
+    def _read(self, rows: Ints) -> Reals:
         """Read rows by number, file by file."""
         if len(rows) == 0:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
@@ -291,7 +298,7 @@ class LazyRows(VirtualRows):
             out = function(out)
         return out.astype(self.dtype, copy=False)
 
-    def _read_file(self, i: int, rows: Any) -> Any:
+    def _read_file(self, i: int, rows: Ints) -> Reals:
         rows = rows - self._starts[i]
         low, high = int(rows.min()), int(rows.max()) + 1
         in_order = len(rows) == high - low and np.all(np.diff(rows) == 1)

@@ -95,7 +95,7 @@ def has_several_classes(y: Any) -> bool:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] > 1:
         return True
-    return y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2 or _whole(y)
+    return (y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2) or _whole(y)
 
 
 def _whole(y: Array) -> bool:

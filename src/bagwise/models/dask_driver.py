@@ -123,16 +123,16 @@ def _active_client() -> Any:
         ) from error
 
 
-def _add(first: Any, *others: Any) -> Any:
+def _add(first: Any, *others: object) -> Any:
     """Not in place: what a worker holds may be asked for again."""
     return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: object) -> Any:
     """Run on a worker with one BLAS thread: its processes share the cores already."""
     with one_blas_thread():
         return function(*arguments)

@@ -14,9 +14,8 @@ from os import PathLike, fspath
 from typing import Literal
 
 import numpy as np
-from array_api_compat import is_torch_array
 
-from bagwise.core.arrays import Rows
+from bagwise.core.arrays import Rows, is_tensor
 from bagwise.models.drivers import DRIVERS, Driver, make_driver, one_blas_thread
 
 CACHES = ("auto", "memory", "disk", "none")
@@ -146,7 +145,7 @@ class Execution:
         """
         if self.device in (None, "cpu"):
             device = None
-            if instances is not None and is_torch_array(instances):
+            if instances is not None and is_tensor(instances):
                 device = str(instances.device)
         else:
             device = _checked_device(self.device)

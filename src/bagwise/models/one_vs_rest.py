@@ -11,9 +11,9 @@ from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Floats
-from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels
+from bagwise.models.base import InstanceClassifier
 from bagwise.models.classes import (
     ClassRule,
     has_several_classes,

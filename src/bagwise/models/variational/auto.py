@@ -15,17 +15,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
-from bagwise.core.arrays import Floats, Ints
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
 from bagwise.core.platt import cool, fit_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import (
-    BagsLike,
-    InstanceClassifier,
-    InstanceLabels,
-    RandomState,
-    TrainingData,
-)
+from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.placement import placed
@@ -250,7 +244,7 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> str:
         """Names the search for its checkpoint: data, points, seeds and settings."""
         settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
-        arrays = [data.bags.offsets, data.y, data.instance_labels]
+        arrays: list[Array | Wholes] = [data.bags.offsets, data.y, data.instance_labels]
         arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
         return fingerprint_arrays(arrays, (*settings, self.max_search_instances))
 

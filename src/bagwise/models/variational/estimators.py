@@ -20,18 +20,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
-    BagsLike,
     InstanceClassifier,
-    InstanceLabels,
-    RandomState,
     SeveralClasses,
     TrainingData,
     two_columns,

@@ -12,7 +12,7 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Rows, concatenate, host_rows
+from bagwise.core.arrays import Array, Bools, Floats, Rows, concatenate, host_rows
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
 from bagwise.models.base import TrainingData
@@ -109,7 +109,7 @@ def choose_projector(
     return make_projector(kernel, Z, scaling, choices.dtype)
 
 
-def _positive_side(data: TrainingData) -> Array:
+def _positive_side(data: TrainingData) -> Bools:
     """Which instances count as positive where points are chosen class by class, [N]."""
     # Known labels sort the instances into the two groups better than their bags do.
     known, of_bag = data.instance_labels, segments.spread(data.y == 1, data.bags.offsets)

@@ -13,12 +13,21 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.linalg import eigh
 from scipy.special import logsumexp, ndtri
 
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, Rows, at_least, namespace, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    Doubles,
+    Floats,
+    Ints,
+    Rows,
+    at_least,
+    is_tensor,
+    namespace,
+    to_numpy,
+)
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
@@ -54,7 +63,9 @@ class BagScores(NamedTuple):
     std: Floats  # [b]
 
 
-def bag_scores(p: SigmoidMoments, offsets: Array, rule: Literal["noisy-or", "max"]) -> BagScores:
+def bag_scores(
+    p: SigmoidMoments, offsets: segments.Offsets, rule: Literal["noisy-or", "max"]
+) -> BagScores:
     """Bags from the moments of their instances, independent given q. P(34-36).
 
     The standard deviation of ``1 - prod sigmoid(-f)`` is closed form for independent f:
@@ -68,7 +79,7 @@ def bag_scores(p: SigmoidMoments, offsets: Array, rule: Literal["noisy-or", "max
     return BagScores(log_odds, _std_from_logs(none, square))
 
 
-def _std_from_logs(log_mean: Array, log_square: Array) -> Array:
+def _std_from_logs(log_mean: Doubles, log_square: Doubles) -> Doubles:
     xp = namespace(log_mean)
     return at_least(xp.exp(log_square) - xp.exp(2 * log_mean), 0.0) ** 0.5
 
@@ -302,16 +313,21 @@ class ReadRows:
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
+def _own_type(x: Array) -> Array:
+    """On the host, in its own type of numbers."""
+    return x.cpu().numpy() if is_tensor(x) else x
+
+
 def on_host(block: Block) -> Block:
     """The block as NumPy arrays in float64, wherever it lives."""
-    if not is_torch_array(block.A[0]):
+    if not is_tensor(block.A[0]):
         return block
-    labels = block.labels.map(lambda x: x.cpu().numpy())
+    labels = block.labels.map(_own_type)
     return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
 
 
 def _host(A: Array) -> Array:
-    return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
+    return np.asfortranarray(to_numpy(A)) if is_tensor(A) else A
 
 
 class LeftOut(NamedTuple):
@@ -374,7 +390,7 @@ def _left_out_large(
 ) -> tuple[Array, Array]:
     """In coordinates where S = I: precision ``I - V Theta V^T``, linear part less ``V rho``."""
     V = np.asfortranarray(V, dtype=np.float64)
-    gram = linalg.weighted_gram(V, sites.omega[rows])
+    gram = linalg.weighted_gram(V, to_numpy(sites.omega[rows]))
     inverse = linalg.inverse_factor(np.asfortranarray(np.eye(V.shape[0]) - gram))
     whole = linalg.solve_upper(q.W.T, q.m)
     factor = linalg.lower_times(inverse, V)  # [M, n]
@@ -389,8 +405,8 @@ def _square_root(C: Array) -> Array:
 class LeftOutScores(NamedTuple):
     """Log-odds of bags, and of their instances, predicted without the bag."""
 
-    bags: Array  # [b]
-    instances: Array  # [n]
+    bags: Floats  # [b]
+    instances: Floats  # [n]
 
 
 def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) -> LeftOutScores:

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.special import expit
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Array, Floats, Ints, host_rows
+from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
@@ -221,7 +220,7 @@ def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
     weight = None if labels.weight is None else labels.weight[chosen]
     own = BagLabels(offsets, labels.y[chosen], labels.known[rows], weight)
     A = whole.A[0]
-    if is_torch_array(A):
+    if is_tensor(A):
         import torch
 
         index = torch.as_tensor(rows, device=A.device)
@@ -309,7 +308,7 @@ def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Score
     """
     columns = []
     for which in ("bag", "instance"):
-        first, second = 0.0, 0.0
+        first, second = np.zeros(()), np.zeros(())
         for readout, (weight, platt) in zip(readouts, voices, strict=True):
             log_odds, std = _latent_moments(readout, which)
             z, spread = platt.log_odds(log_odds), platt.slope * std
