@@ -265,5 +265,7 @@ def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -
 
 def two_columns(positive: Floats) -> Floats:
     """Probabilities of both classes from those of the positive one, shape (n, 2)."""
-    positive = np.asarray(positive, dtype=np.float64)
-    return np.column_stack([1 - positive, positive])
+    columns = np.empty((len(positive), 2))
+    columns[:, 1] = positive
+    np.subtract(1, positive, out=columns[:, 0])
+    return columns

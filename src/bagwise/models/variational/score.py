@@ -24,6 +24,7 @@ from bagwise.core.arrays import (
     Ints,
     Rows,
     at_least,
+    concatenate,
     is_tensor,
     namespace,
     to_numpy,
@@ -294,7 +295,7 @@ class ReadRows:
     def __call__(self, part: RowPart) -> tuple[Floats, ...]:
         """One array per column, on the host."""
         spans = [self._columns(part, span) for span in part.spans]
-        return tuple(np.concatenate(column) for column in zip(*spans, strict=True))
+        return tuple(concatenate(column) for column in zip(*spans, strict=True))
 
     def _columns(self, part: RowPart, span: Span) -> tuple[Floats, ...]:
         rows = part.X[span.start - part.start : span.stop - part.start]
