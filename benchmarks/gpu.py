@@ -215,26 +215,28 @@ def auto(quick: bool) -> Iterator[Line]:
 
 def growth(quick: bool) -> Iterator[Line]:
     """Seconds of a fit as one size grows; the ratio is the exponent against the line above."""
+    position = {"instances": 0, "inducing points": 2, "features": 3}  # which size grows
     sizes = {
         "instances": [(10**k, 10, 100, 64) for k in ((4, 5) if quick else (4, 5, 6, 7))],
-        "instances, bags of 10,000": [
+        "instances, in bags of 10,000": [
             (10**k, 10_000, 100, 64) for k in ((5,) if quick else (5, 6, 7))
         ],
         "inducing points": [(10**6, 10, m, 64) for m in ((50,) if quick else (50, 200, 1000))],
         "features": [(10**6, 10, 100, d) for d in ((32,) if quick else (32, 256, 2048))],
     }
     for name, runs in sizes.items():
-        last: tuple[float, float] | None = None
-        for n, size, m, d in runs:
+        last: tuple[int, float] | None = None
+        for run in runs:
+            n, size, m, d = run
             bags, y = make_bags(n, d, size)
-            if len(y) < 4:
-                continue
-            grown = {"i": n, "p": m, "f": d}[name[0] if name != "inducing points" else "p"]
+            grown = run[position[name.split(",")[0]]]
             fit = model(n_inducing=m, calibrate=False)
             fit.fit(bags, y)
             ours = seconds(lambda fit=fit, bags=bags, y=y: fit.fit(bags, y), 1)
-            exponent = np.nan if last is None else np.log(ours / last[1]) / np.log(grown / last[0])
-            yield Line(f"growth in {name}: {grown}", ours, "exponent", float(exponent))
+            exponent = np.nan
+            if last is not None:
+                exponent = float(np.log(ours / last[1]) / np.log(grown / last[0]))
+            yield Line(f"growth in {name}: {grown}", ours, "exponent", exponent)
             last = (grown, ours)
             del bags
 
