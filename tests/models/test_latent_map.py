@@ -150,7 +150,7 @@ def test_thinning_keeps_the_map(monkeypatch):
     rng = np.random.default_rng(3)
     held_out, y = simulated(rng, "noisy-or", 4000, 0.6, -1.5)
     monkeypatch.setattr(calibration, "_MOST_INSTANCES", 6000)
-    thinned, fewer, _ = calibration._thinned(held_out, y, None, 0)
+    thinned, fewer, _, _ = calibration._thinned(held_out, y, None, 0, None)
     assert len(thinned.mean) <= 6000 and len(fewer) > 1500
     assert fit_map(held_out, y, "noisy-or").slope == pytest.approx(0.6, abs=0.1)
 
@@ -182,13 +182,14 @@ def test_selected_bags_are_those_of_the_whole(problem):
 def test_selection_on_torch_equals_numpy(problem):
     torch = pytest.importorskip("torch", reason="needs torch")
     A, r, labels = problem
+    labels = labels._replace(weight=np.arange(1.0, 7.0))
     chosen = np.array([True, False, True, True, False, True])
     (plain,) = select_bags(make_blocks(A, r, labels), chosen)
     (block,) = make_blocks(A, r, labels)
     tensors = block._replace(
         A=tuple(torch.as_tensor(np.array(a)) for a in block.A),
         r=torch.as_tensor(r),
-        labels=BagLabels(*(torch.as_tensor(np.array(x)) for x in labels)),
+        labels=labels.map(lambda x: torch.as_tensor(np.array(x))),
     )
     (placed,) = select_bags([tensors], chosen)
     np.testing.assert_array_equal(placed.A[0].numpy(), plain.A[0])

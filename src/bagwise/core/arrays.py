@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -158,8 +158,8 @@ def as_array(X: Rows) -> Array:
     return np.array(X[0 : X.shape[0]])
 
 
-def concatenate(parts: Iterable[Array]) -> Array:
-    """Join along the first axis."""
+def concatenate(parts: Iterable[ArrayT]) -> ArrayT:
+    """Join along the first axis; one part alone is not copied."""
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
@@ -167,7 +167,7 @@ def concatenate(parts: Iterable[Array]) -> Array:
         import torch
 
         return torch.cat(parts)
-    return np.concatenate(parts)
+    return cast("ArrayT", np.concatenate(parts))
 
 
 def host_rows(X: Rows, rows: Ints) -> Floats:

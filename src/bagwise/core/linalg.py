@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
-# Columns projected at a time on a GPU: enough to fill it, few enough to bound the workspace.
+# Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
-# Columns of a product at a time: what is made of them stays in the cache of the GPU.
-_CACHED = 32_768
 _SPLITS = 128
 _SCRATCH = threading.local()
 
@@ -116,9 +114,9 @@ def _device_moments(
     stacked = A.new_zeros((rows, M))
     stacked[:M], stacked[M] = W, m
     mean, norm = A.new_empty(n), A.new_empty(n)
-    slab = A.new_empty((rows, min(_CACHED, n)))
-    for start in range(0, n, _CACHED):
-        columns = slice(start, min(start + _CACHED, n))
+    slab = A.new_empty((rows, min(SLAB, n)))
+    for start in range(0, n, SLAB):
+        columns = slice(start, min(start + SLAB, n))
         R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
         mean[columns] = R[M]
         torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
@@ -156,10 +154,10 @@ def _device_statistics(
     rows = _padded(M)
     sums = A.new_zeros((M, rows))
     # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_empty((rows, min(_CACHED, n)))
+    slab = A.new_empty((rows, min(SLAB, n)))
     slab[M + 1 :] = 0
-    for start in range(0, n, _CACHED):
-        columns = slice(start, min(start + _CACHED, n))
+    for start in range(0, n, SLAB):
+        columns = slice(start, min(start + SLAB, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
         weighted[M] = rho[columns]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.core import segments
-from bagwise.core.arrays import Doubles, namespace, softplus
+from bagwise.core.arrays import namespace, softplus
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Floats, Ints
+    from bagwise.core.arrays import ArrayT, Codes, Floats, Ints
 
 
-def bag_log_odds(instance_log_odds: Doubles, offsets: segments.Offsets, rule: str) -> Doubles:
+def bag_log_odds(instance_log_odds: ArrayT, offsets: segments.Offsets, rule: str) -> ArrayT:
     """Log-odds that a bag has a positive instance, from the log-odds of its instances.
 
     ``noisy-or`` is 1 - prod(1 - p) over independent instances; ``max`` is the most positive
@@ -31,7 +31,7 @@ def bag_log_odds(instance_log_odds: Doubles, offsets: segments.Offsets, rule: st
     tiny = log_none > -1e-200
     if tiny.any():
         log_some = xp.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
-    return log_some - log_none
+    return cast("ArrayT", log_some - log_none)
 
 
 def inherited_labels(y: Ints, known: Codes, offsets: Ints) -> Ints:

@@ -148,23 +148,22 @@ def max_of_others(values: ArrayT, offsets: Offsets, alone: float = 0.0) -> Array
     return xp.where(xp.isinf(others), alone, others)
 
 
-@overload
-def argmax(values: Floats, offsets: Ints) -> Ints: ...
-@overload
-def argmax(values: Array, offsets: Offsets) -> Offsets: ...
-def argmax(values: Array, offsets: Offsets) -> Offsets:
+def argmax(values: Array, offsets: OffsetsT) -> OffsetsT:
     """Row number of the first maximum of every segment; -1 where empty."""
     top = spread(max(values, offsets), offsets)
-    if is_tensor(values) and is_tensor(offsets):
-        rows, owner = (values == top).nonzero()[:, 0], index(offsets)
-        first = owner.new_full((offsets.shape[0] - 1,), values.shape[0])
-        first = first.scatter_reduce(0, owner[rows], rows, "amin")
-        return namespace(values).where(first < values.shape[0], first, -1)
+    if is_tensor(values):
+        import torch
+
+        n, owner = values.shape[0], index(torch.as_tensor(offsets))
+        at_top = (values == top).nonzero()[:, 0]
+        first = owner.new_full((offsets.shape[0] - 1,), n)
+        first = first.scatter_reduce(0, owner[at_top], at_top, "amin")
+        return torch.where(first < n, first, -1)
     rows = np.flatnonzero(np.asarray(values) == top)
     owner = index(np.asarray(offsets))[rows]
     out = np.full(len(offsets) - 1, -1, dtype=np.int64)
     out[owner[::-1]] = rows[::-1]  # reversed, so the first row of a tie is written last
-    return out
+    return cast(OffsetsT, out)
 
 
 def take(offsets: ArrayLike, chosen: Codes | Bools | slice) -> tuple[Ints, Ints]:

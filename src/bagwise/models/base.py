@@ -211,7 +211,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
     def predict(self, bags: BagsLike) -> Column:
-        """Label of each bag, shape (n_bags,); rows of an indicator matrix where it was fitted to."""
+        """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to."""
         return self._classes_of(self.decision_function(bags))
 
     def _classes_of(self, scores: Floats) -> Column:
@@ -262,5 +262,7 @@ def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -
 
 def two_columns(positive: Floats) -> Floats:
     """Probabilities of both classes from those of the positive one, shape (n, 2)."""
-    positive = np.asarray(positive, dtype=np.float64)
-    return np.column_stack([1 - positive, positive])
+    columns = np.empty((len(positive), 2))
+    columns[:, 1] = positive
+    np.subtract(1, positive, out=columns[:, 0])
+    return columns

@@ -97,7 +97,7 @@ def has_several_classes(y: Any) -> bool:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] > 1:
         return True
-    return y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2 or _whole(y)
+    return (y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2) or _whole(y)
 
 
 def _whole(y: Array) -> bool:
@@ -229,25 +229,22 @@ def _read_indicator_rows(instance_labels: Any, bags: Bags, n_findings: int) -> I
 
 def _check_possible(known: Ints, bags: Bags, labels: ClassLabels) -> None:
     """An instance cannot have a class that its bag has not, nor a bag one that no instance may."""
-    owner = bags.bag_index
-    for f, position in enumerate(labels.findings):
-        name = labels.classes[position].item()
-        has = labels.present[:, f] == 1
-        clash = np.flatnonzero((known[:, f] == 1) & ~has[owner])
-        if len(clash):
-            b = int(owner[clash[0]])
-            raise ValueError(
-                f"{bags.describe_bag(b)} is labelled {_label_of(labels, b)} but instance "
-                f"{clash[0] - bags.offsets[b]} in it is labelled {name!r}, a class this bag cannot "
-                "hold."
-            )
-        possible = segments.max((known[:, f] != 0).astype(np.float64), bags.offsets) > 0
-        clash = np.flatnonzero(has & ~possible)
-        if len(clash):
-            raise ValueError(
-                f"{bags.describe_bag(int(clash[0]))} is labelled {name!r} but every instance in it "
-                "is labelled otherwise; it needs at least one instance of its class."
-            )
+    owner, names = bags.bag_index, labels.classes[labels.findings].tolist()
+    rows, findings = np.nonzero((known == 1) & (labels.present[owner] == 0))
+    if len(rows):
+        b = int(owner[rows[0]])
+        raise ValueError(
+            f"{bags.describe_bag(b)} is labelled {_label_of(labels, b)} but instance "
+            f"{rows[0] - bags.offsets[b]} in it is labelled {names[findings[0]]!r}, a class this "
+            "bag cannot hold."
+        )
+    possible = segments.max((known != 0).astype(np.float64), bags.offsets) > 0
+    at, findings = np.nonzero((labels.present == 1) & ~possible)
+    if len(at):
+        raise ValueError(
+            f"{bags.describe_bag(int(at[0]))} is labelled {names[findings[0]]!r} but every "
+            "instance in it is labelled otherwise; it needs at least one instance of its class."
+        )
 
 
 def _label_of(labels: ClassLabels, bag: int) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
+from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -32,6 +33,7 @@ from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.one_vs_rest import OneVsRest
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
 
@@ -119,6 +121,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Of the clusters' Gaussian-Wishart posteriors.
     class_log_prior_ : array of shape (n_classes,)
         Log share of each class among the training instances.
+    one_vs_rest_ : OneVsRest
+        Only after a fit to an indicator matrix, and then in place of all that describes mixtures:
+        one two-class DPMIL per column.
     platt_ : tuple of Platt, or None
         With ``calibrate``, the map of each class but the background.
     instance_labels_ : array of shape (n_instances,)
@@ -140,6 +145,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     """
 
     _multi_class = True
+    _multi_label = True
     _keeps_rows = True
     platt_: tuple[Platt, ...] | None
     _parameter_constraints: ClassVar[Constraints] = {
@@ -217,10 +223,17 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
+        y : array of shape (n_bags,) or (n_bags, n_classes)
+            A class per bag, of which the first in sorted order is the background; or an indicator
+            matrix, scikit-learn's multilabel format, for which every class has mixtures of its
+            own, against the bags without it.
         instance_labels : array of shape (n_instances,), optional
-            Known labels stay as they are; missing ones (None, NaN, -1) are inferred.
+            Known labels stay as they are; missing ones (None, NaN, -1) are inferred. With an
+            indicator matrix also of shape (n_instances, n_classes).
         """
+        vars(self).pop("one_vs_rest_", None)
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            return self._fit_indicators(bags, y, instance_labels)
         data = self._validate_fit(bags, y, instance_labels)
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
@@ -242,6 +255,16 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         assert best is not None
         self._store(best[0], prior)
         self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
+        return self
+
+    def _fit_indicators(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
+    ) -> DPMIL:
+        """One two-class model per column; prediction is theirs."""
+        model = OneVsRest(clone(self)).fit(bags, y, instance_labels)
+        self.one_vs_rest_, self.class_rule_ = model, model.class_rule_
+        self.classes_, self.n_features_in_ = model.classes_, model.n_features_in_
+        self.n_iter_ = max(member.n_iter_ for member in model.estimators_)
         return self
 
     def _validate_fit(
@@ -379,7 +402,15 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     def log_density_instances(self, bags: BagsLike) -> Any:
         """Log predictive density of each instance under each class, (n_instances, n_classes)."""
+        self._check_one_mixture_per_class("log_density_instances")
         return self._log_density(self._validate_predict(bags))
+
+    def _check_one_mixture_per_class(self, method: str) -> None:
+        if hasattr(self, "one_vs_rest_"):
+            raise ValueError(
+                f"{method} needs one mixture per class; after a fit to an indicator matrix ask "
+                "the models of its columns, one_vs_rest_.estimators_."
+            )
 
     def _log_density(self, bags: Bags) -> Floats:
         out = np.empty((bags.n_instances, len(self.classes_)))
@@ -394,6 +425,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Entry n is a column of ``weights_[c]``, ``means_[c]``, where c is the instance's
         predicted class, ``predict_instances(bags)[n]``.
         """
+        self._check_one_mixture_per_class("assign")
         bags = self._validate_predict(bags)
         labels = np.argmax(self._odds(bags), axis=1)
         out = np.empty(bags.n_instances, dtype=np.int64)
@@ -411,30 +443,42 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
         column is 0.
         """
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.decision_function_instances(bags)
         odds = self._odds(self._validate_predict(bags))
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag by the bag rule; shaped like the instances' twin."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.decision_function(bags)
         bags = self._validate_predict(bags)
         odds = self._bag_odds(bags)
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, shape (n_instances, n_classes)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_proba_instances(bags)
         return softmax(self._odds(self._validate_predict(bags)), axis=1)
 
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, n_classes)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_proba(bags)
         return softmax(self._bag_odds(self._validate_predict(bags)), axis=1)
 
     def predict_instances(self, bags: BagsLike) -> Column:
         """Label of each instance, aligned with ``bags.instances``."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_instances(bags)
         odds = self._odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 
     def predict(self, bags: BagsLike) -> Column:
         """Label of each bag, shape (n_bags,)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict(bags)
         odds = self._bag_odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 

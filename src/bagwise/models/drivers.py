@@ -117,8 +117,8 @@ class Threads:
 
     def __init__(self, n_jobs: int) -> None:
         self.n_jobs = n_jobs
-        # More parts than threads even out their unequal lengths.
-        self.n_parts = 4 * n_jobs
+        # Parts are of about equal length; more of them would only meet at the lock more often.
+        self.n_parts = n_jobs
 
     def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
         """Results in order, with at most two blocks per thread under way."""

@@ -25,8 +25,8 @@ class BagLabels(NamedTuple):
         """Weights of some neighbouring bags."""
         return None if self.weight is None else self.weight[first:last]
 
-    def total(self, per_bag: Array, per_instance: Array) -> Any:
-        """Sum of terms of the bags [b] and of the instances [n], each as often as its bag counts."""
+    def total(self, per_bag: Doubles, per_instance: Doubles) -> Doubles:
+        """Sum of terms of bags [b] and instances [n], each as often as its bag counts."""
         if self.weight is None:
             return per_bag.sum() + per_instance.sum()
         each = segments.spread(self.weight, self.offsets)

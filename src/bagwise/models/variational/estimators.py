@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, RandomState, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, concatenate, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
@@ -545,7 +545,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(problem.bags.instances[:])), to_numpy(projector.Z)
         device = execution.torch_device(problem.bags.instances)
-        chunk = execution.chunk(projector.on_device)
+        chunk = execution.chunk(projector.on_device, problem.driver)
 
         def under(kernel: Kernel) -> Projector:
             return make_projector(kernel, Z, scaling, execution.dtype or self._dtype).to(device)
@@ -615,7 +615,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _train_or_halve(self, problem: Problem, watch: Patience | None) -> tuple[list[Any], Fit]:
         """`_train`; when a device runs out of memory, once more with chunks half as long."""
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         if not problem.projector.on_device:
             return self._train(problem, watch, chunk)
         import torch
@@ -708,7 +708,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         codes = (y == self.classes_[1]).astype(int)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = BagLabels(bags.offsets, codes, unknown)
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         parts = make_parts(bags.instances, labels, problem.projector, unknown, chunk, 1)
         blocks = [block for part in parts for block in part.blocks]
         return Patience(blocks, codes, self.bag_rule, patience)
@@ -743,7 +743,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def project(self, problem: Problem) -> list[Any]:
         """The bags of a problem as projected parts, which several members may fit."""
-        return self._parts(problem, problem.execution.chunk(problem.projector.on_device))
+        return self._parts(
+            problem, problem.execution.chunk(problem.projector.on_device, problem.driver)
+        )
 
     def fit_projected(self, problem: Problem, parts: list[Any]) -> Fit:
         """Fit q(v) to parts that `project` made; the model's own likelihood and density count."""
@@ -1345,14 +1347,14 @@ def read_bags(
     X = map_rows_of(bags.instances)
     device = execution.torch_device(X)
     driver = execution.make_driver(bags.n_instances * len(projectors[0].Z), device)
-    spans = cut(bags.offsets, execution.chunk(device is not None))
+    spans = cut(bags.offsets, execution.chunk(device is not None, driver))
     work = ReadRows(tuple(p.to(device) for p in projectors), readers, finish, on_disk(bags))
     try:
         columns = list(driver.map(work, make_row_parts(X, bags.offsets, spans, driver.n_parts)))
     except NotFiniteError:
         check_bags(bags)  # says where
         raise
-    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+    return tuple(concatenate(column) for column in zip(*columns, strict=True))
 
 
 def probabilities(

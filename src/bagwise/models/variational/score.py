@@ -24,6 +24,7 @@ from bagwise.core.arrays import (
     Ints,
     Rows,
     at_least,
+    concatenate,
     is_tensor,
     namespace,
     to_numpy,
@@ -294,7 +295,7 @@ class ReadRows:
     def __call__(self, part: RowPart) -> tuple[Floats, ...]:
         """One array per column, on the host."""
         spans = [self._columns(part, span) for span in part.spans]
-        return tuple(np.concatenate(column) for column in zip(*spans, strict=True))
+        return tuple(concatenate(column) for column in zip(*spans, strict=True))
 
     def _columns(self, part: RowPart, span: Span) -> tuple[Floats, ...]:
         rows = part.X[span.start - part.start : span.stop - part.start]
@@ -313,11 +314,16 @@ class ReadRows:
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
+def _own_type(x: Array) -> Array:
+    """On the host, in its own type of numbers."""
+    return x.cpu().numpy() if is_tensor(x) else x
+
+
 def on_host(block: Block) -> Block:
     """The block as NumPy arrays in float64, wherever it lives."""
     if not is_tensor(block.A[0]):
         return block
-    labels = block.labels.map(lambda x: x.cpu().numpy())
+    labels = block.labels.map(_own_type)
     return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
 
 
