@@ -272,3 +272,34 @@ def test_a_flat_map_keeps_a_hint_of_the_ranking(std):
     assert keep_ranking(steep, scores) == steep
     between = keep_ranking(Platt(1e-4, 0.5), scores)
     assert between.log_odds(10.0) == pytest.approx(0.501)
+
+
+def test_newton_needs_few_passes_and_never_climbs(rng, monkeypatch):
+    """Quadratic convergence, and shorter steps where a whole one would overshoot."""
+    seen = []
+    descend = platt_module._descend
+
+    def spy(s, target, theta, loss, step):
+        new, value = descend(s, target, theta, loss, step)
+        seen.append((loss.copy(), value.copy()))
+        return new, value
+
+    monkeypatch.setattr(platt_module, "_descend", spy)
+    y = (rng.random(200) < 0.3).astype(int)
+    fit_platts(rng.normal(size=(5, 200)) + np.linspace(0, 2, 5)[:, None] * y, y)
+    assert len(seen) <= 8
+    seen.clear()
+    far = np.where(np.arange(40) < 2, [[-3000.0]], rng.normal(size=40))[0]
+    fit_platt(far, np.arange(40) % 2)
+    assert all((after <= before + 1e-9).all() for before, after in seen)
+
+
+def test_only_bags_that_were_held_out_cool(rng):
+    """Without any the map stays; one says little, so the prior alone takes off what it expects."""
+    n = 4000
+    scores = rng.normal(size=n)
+    y = (rng.random(n) < expit(2 * scores)).astype(float)
+    platt, offsets = fit_platt(scores, y), np.arange(n + 1)
+    assert cool(platt, scores, offsets, y, np.empty(0, dtype=int)) == platt
+    cooled = cool(platt, scores, offsets, y, np.array([0]))
+    assert cooled.slope == pytest.approx(0.65 ** (1 / 0.85) * platt.slope, rel=0.03)
