@@ -112,6 +112,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     (300, True)
     """
 
+    # The bags visited last pull the bias their way.
+    _level_drifts = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "beta": [Interval(Real, 0, None, closed="neither")],

@@ -131,6 +131,9 @@ class MICRF(BestInstanceClassifier):
         **CalibratedClassifier._calibration_constraints,
     }
 
+    # The instances that training bags select, to which others are compared, differ between fits.
+    _level_drifts = True
+
     def __init__(
         self,
         C: Any = 1.0,

@@ -26,7 +26,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise.core import segments
 from bagwise.core.arrays import to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool
+from bagwise.core.platt import Platt, cool, shrinkage
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.marginal import draw_functions
@@ -318,11 +318,8 @@ def fit_map(
     """The map under which held-out bags have their labels most likely, shrunk where that is noise.
 
     Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
-    labels (0 or 1; -1 where unknown) join as bags of one. The slope is then multiplied by
-    ``max(0, 1 - 1 / (2 gain))``, the gain being the rise in log-likelihood that the slope has
-    brought over the base rate: the positive-part estimate of James and Stein, for which
-    ``2 gain`` is the squared ratio of the slope to its error. Scores that say nothing about the
-    labels so give the base rate, and a slope that is sure stays as it is.
+    labels (0 or 1; -1 where unknown) join as bags of one. The slope is then shrunk by what chance
+    may have brought of the rise in log-likelihood over the base rate (`core.platt.shrinkage`).
 
     Examples
     --------
@@ -371,8 +368,7 @@ def fit_map(
         bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
         options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
     )
-    gain = float(flat.fun - best.fun)
-    factor = max(0.0, 1 - 1 / (2 * gain)) if gain > 0 else 0.0
+    factor = shrinkage(float(flat.fun - best.fun))
     slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
     return about_centre(slope, float(best_level(slope).x))
 
