@@ -41,10 +41,12 @@ from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
+    InstanceMap,
     LatentMap,
     bag_folds,
     beta_interval,
     cooled,
+    fit_instance_map,
     fit_map,
     instance_interval,
     rule_log_odds,
@@ -133,6 +135,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
+    instance_map_: InstanceMap | None
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
@@ -271,7 +274,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _calibrate(self, problem: Problem, parts: list[Any], max_iter: int) -> None:
         """Latent values of held-out bags, and the map fitted to them, where asked for."""
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         y, bags = problem.labels.y, problem.bags
         if not self.calibrate:
             return
@@ -309,9 +312,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
-        latent_map = fit_map(held_out, y[chosen], self.bag_rule, problem.labels.known[rows])
+        known = problem.labels.known[rows]
+        latent_map = fit_map(held_out, y[chosen], self.bag_rule, known)
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         self.calibration_ = cooled(latent_map, held_out, y[chosen], self.bag_rule, unlearned)
+        self.instance_map_ = fit_instance_map(held_out, y[chosen], self.calibration_, known)
         self.held_out_decision_ = np.full(len(bags), np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
@@ -579,7 +584,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Become the model of a fit that was made elsewhere, uncalibrated."""
         self.classes_, self.n_features_in_ = classes, int(projector.Z.shape[1])
         self._store(projector, fit)
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def update(
@@ -621,7 +626,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
-        reader = Reader(0, self._posterior(), self.bag_rule, self.calibration_, fractions)
+        maps = self.calibration_, fractions, self.instance_map_
+        reader = Reader(0, self._posterior(), self.bag_rule, *maps)
         execution = resolve(self.execution)
         return read_bags(
             checked, (self._fitted_projector("float64"),), (reader,), finish, execution
@@ -684,20 +690,18 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     ) -> Floats | tuple[Floats, ...]:
         """Probability of both classes for each instance; as `predict_proba`. P(32, 33).
 
-        The ends of an interval are quantiles of sigmoid(f).
+        Calibrated, it is the chance that the bag is positive and that the instance is one of its
+        positives, which the contrast between positive and negative held-out bags tells
+        (``instance_map_``), and its interval is that of a Beta distribution. With
+        ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f).
         """
-        if return_interval is None:
-            scores = self.score_bags(bags)
-            return probabilities(scores.instance, scores.instance_std, return_std)
-        latent = self.predict_latent(bags)
-        if self.calibration_ is None:
-            p = sigmoid_moments(*latent)
-        else:
-            mean, var, p = self.calibration_.read(*latent)
-            latent = mean, var
-        interval = np.stack(instance_interval(*latent, return_interval), axis=1)
-        proba = two_columns(expit(p.log_odds))
-        return (proba, p.std, interval) if return_std else (proba, interval)
+        scores = self.score_bags(bags)
+        if return_interval is None or self.instance_map_ is not None:
+            own = scores.instance, scores.instance_std
+            return probabilities(*own, return_std, return_interval)
+        interval = np.stack(instance_interval(*self.predict_latent(bags), return_interval), axis=1)
+        proba = two_columns(expit(scores.instance))
+        return (proba, scores.instance_std, interval) if return_std else (proba, interval)
 
     def predict_positive_fraction(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
@@ -794,6 +798,9 @@ class VGPMIL(VariationalClassifier):
         q(y = 1) of the training instances.
     calibration_ : LatentMap or None
         The map of the latent function; None where the probabilities are not calibrated.
+    instance_map_ : InstanceMap or None
+        The map of the instances, and ``positive_rate``, the share of positives that the training
+        labels say a positive bag holds.
     held_out_decision_ : array of shape (n_bags,), with ``calibrate``
         Calibrated log-odds of every training bag from a fit without its fold; NaN for bags that
         were not held out.

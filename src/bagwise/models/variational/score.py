@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 from scipy.linalg import eigh
-from scipy.special import logsumexp, ndtri
+from scipy.special import expit, logsumexp, ndtri
 
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import Array, Floats, Ints, Rows, to_numpy
@@ -26,6 +26,7 @@ from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
     Fraction,
+    InstanceMap,
     LatentMap,
     held_out_values,
     positive_fraction,
@@ -153,12 +154,28 @@ def read_block(
     rule: BagRule,
     latent_map: LatentMap | None = None,
     fractions: bool = False,
+    instance_map: InstanceMap | None = None,
 ) -> Readout:
-    """Bags and instances of one block under a rule, on the host."""
+    """Bags and instances of one block under a rule, on the host.
+
+    ``latent_map`` is that of the bags; instances have it too unless they have their own.
+    """
     readout = read_rules(block, q, (rule,), latent_map)[0]
+    if instance_map is not None:
+        offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
+        bag, bag_std = (segments.spread(x, offsets) for x in (readout.bag, readout.bag_std))
+        p = instance_map.probabilities(readout.latent_mean, readout.latent_var, bag, bag_std)
+        readout = readout._replace(instance=p.log_odds, instance_std=p.std)
     if not fractions:
         return readout
-    return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
+    if instance_map is None:
+        share = _read_fractions(block, q, latent_map or LatentMap())
+    else:
+        share = _read_fractions(block, q, instance_map.own)
+        share = instance_map.fraction(share, readout.bag)
+        # The mean of the instances' own probabilities, to the last digit.
+        share = share._replace(mean=segments.mean(expit(readout.instance), offsets))
+    return readout._replace(fraction=share)
 
 
 def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
@@ -220,6 +237,7 @@ class Reader(NamedTuple):
     rule: BagRule
     latent_map: LatentMap | None = None
     fractions: bool = False  # whether to read the share of positives in each bag, too
+    instance_map: InstanceMap | None = None
 
 
 class RowPart(NamedTuple):
