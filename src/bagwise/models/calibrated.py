@@ -134,7 +134,11 @@ def fitted_without(
         given = {} if labels is None else {"instance_labels": [labels[i] for i in train]}
         if bag_weights is not None:
             given["sample_weight"] = bag_weights[train]
-        fitted = clone(model).set_params(**scaled).fit(bags[train], classes[y[train]], **given)
+        fitted = clone(model).set_params(**scaled)
+        with warnings.catch_warnings():
+            # Said once, of all bags.
+            warnings.filterwarnings("ignore", "feature.* alone .*the label of every bag")
+            fitted.fit(bags[train], classes[y[train]], **given)
         yield fitted, train, test
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.utils._param_validation import HasMethods, StrOptions
@@ -12,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.platt import Platt
-from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.base import InstanceClassifier, TrainingData, two_columns
 from bagwise.models.calibrated import calibrate_wrapped
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
@@ -23,6 +24,14 @@ def _has_probabilities(model: Any) -> bool:
     return model.calibrate or hasattr(
         getattr(model, "estimator_", None) or model._estimator(), "predict_proba"
     )
+
+
+def _weighed(data: TrainingData, weights: Any) -> tuple[TrainingData, Any]:
+    """The bags that have a weight, and their weights."""
+    chosen = np.flatnonzero(weights > 0)
+    rows, _ = segments.take(data.bags.offsets, chosen)
+    kept = TrainingData(data.bags[chosen], data.y[chosen], data.instance_labels[rows])
+    return kept, weights[chosen]
 
 
 class SingleInstance(ScalesFeatures, InstanceClassifier):
@@ -70,7 +79,9 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         "bag_rule": [StrOptions({"max", "noisy-or"})],
         "calibrate": ["boolean"],
     }
-    calibration_: Platt | None
+    # Of models that were saved before they were calibrated.
+    calibrate: bool = False
+    calibration_: Platt | None = None
 
     def __init__(
         self,
@@ -98,7 +109,7 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         """Fit the classifier on instances; known instance labels replace inherited ones.
 
         ``sample_weight`` weighs bags; each instance counts with the weight of its bag. The map of
-        the calibration counts every bag once.
+        the calibration counts every bag with a weight once.
         """
         data = self._validate_fit(bags, y, instance_labels)
         bags, y, known = data
@@ -120,6 +131,8 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             )
         self.calibration_ = None
         if self.calibrate:
+            if weights is not None:
+                data, weights = _weighed(data, weights)
             unfitted = clone(self).set_params(calibrate=False)
             self.calibration_ = calibrate_wrapped(unfitted, data, self.bag_rule, weights)
         return self

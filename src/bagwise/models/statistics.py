@@ -60,7 +60,9 @@ class StatisticsClassifier(BagClassifier):
         "estimator": [HasMethods(["fit", "predict"]), None],
         "calibrate": ["boolean"],
     }
-    calibration_: Platt | None
+    # Of models that were saved before they were calibrated.
+    calibrate: bool = False
+    calibration_: Platt | None = None
 
     def __init__(self, estimator: Any = None, calibrate: bool = True) -> None:
         self.estimator = estimator

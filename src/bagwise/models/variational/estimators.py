@@ -135,7 +135,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
-    instance_map_: InstanceMap | None
+    instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
@@ -805,7 +805,9 @@ class VGPMIL(VariationalClassifier):
         Calibrated log-odds of every training bag from a fit without its fold; NaN for bags that
         were not held out.
     bound_history_ : array of shape (n_iter,)
-        Evidence bound after every iteration.
+        Lower bound of log p(labels) after every iteration, for any likelihood but `LargeMargin`,
+        whose objective it is. It never falls for "or", "witness" and "inherited"; the papers'
+        updates of "noisy-max" may lower it.
     n_iter_, converged_ : int, bool
     cache_ : str
         How the projected instances were kept.

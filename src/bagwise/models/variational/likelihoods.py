@@ -118,12 +118,9 @@ def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
     return namespace(tail).exp(total - log_tail)
 
 
-def expected_agreement(tail: Any, labels: BagLabels, expectation: Expectation) -> Any:
+def expected_agreement(tail: Any, labels: BagLabels) -> Any:
     """``E[G_b]``: how likely the bag's label is the maximum of its instances', [b]."""
-    if expectation == "plug-in":
-        none = segments.min(tail, labels.offsets)
-    else:
-        none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
+    none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
     return namespace(tail).where(labels.y == 1, 1 - none, none)
 
 
@@ -196,8 +193,12 @@ class NoisyMax(_WeightedTargets):
         return new, new_tail
 
     def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
-        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``."""
-        agree = expected_agreement(targets.tail, labels, self.expectation)
+        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``.
+
+        E G_b is exact under q(y) also where the updates plug the largest pi in, as the papers do:
+        with that in its place the sum would exceed log p(T).
+        """
+        agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
         return (math.log(self.H) * agree - math.log1p(self.H)).sum() + per_instance.sum()
 
