@@ -22,7 +22,6 @@ from bagwise.bags import Bags, check_bags
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import Array, Floats, Ints, to_numpy
 from bagwise.core.finite import all_finite
-from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
