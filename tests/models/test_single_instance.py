@@ -70,7 +70,7 @@ def test_parameters_are_checked():
 
 def test_more_than_two_classes_says_what_to_do():
     bags, _, _ = make_problem()
-    with pytest.raises(ValueError, match="OneVsRestClassifier"):
+    with pytest.raises(ValueError, match="OneVsRest"):
         SingleInstance(SVC()).fit(bags, np.arange(len(bags)) % 3)
 
 

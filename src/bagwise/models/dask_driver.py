@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import Any, NamedTuple
 
-from bagwise.models.drivers import RunningSum, in_order
+from bagwise.models.drivers import RunningSum, in_order, one_blas_thread
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
@@ -123,20 +123,18 @@ def _active_client() -> Any:
         ) from error
 
 
-def _add(first: Any, *others: Any) -> Any:
+def _add(first: Any, *others: object) -> Any:
     """Not in place: what a worker holds may be asked for again."""
     return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: object) -> Any:
     """Run on a worker with one BLAS thread: its processes share the cores already."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return function(*arguments)
 
 

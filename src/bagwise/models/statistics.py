@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from numpy.typing import ArrayLike
 from scipy.special import expit
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
 from bagwise.core.platt import Platt
 from bagwise.core.rules import log_odds
-from bagwise.models.base import BagClassifier, BagsLike, InstanceLabels, two_columns
+from bagwise.models.base import BagClassifier, Constraints, two_columns
 from bagwise.models.calibrated import calibrate_wrapped
 from bagwise.models.pipeline import BagStatistics
 
@@ -56,7 +57,7 @@ class StatisticsClassifier(BagClassifier):
     (40, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "calibrate": ["boolean"],
     }
@@ -64,11 +65,11 @@ class StatisticsClassifier(BagClassifier):
     calibrate: bool = False
     calibration_: Platt | None = None
 
-    def __init__(self, estimator: Any = None, calibrate: bool = True) -> None:
+    def __init__(self, estimator: BaseEstimator | None = None, calibrate: bool = True) -> None:
         self.estimator = estimator
         self.calibrate = calibrate
 
-    def _estimator(self) -> Any:
+    def _estimator(self) -> BaseEstimator:
         if self.estimator is not None:
             return self.estimator
         return LogisticRegression(C=0.1, max_iter=5000)

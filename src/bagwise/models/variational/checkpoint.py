@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
+from bagwise.core.arrays import Array, Floats, Wholes, concatenate, to_numpy
 from bagwise.files import new_file
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import BagLabels
@@ -23,14 +23,17 @@ from bagwise.models.variational.likelihoods import Moments
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.updates import FitState, InducingPosterior
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> str:
     """Names a problem: its bags, labels, start, inducing points, kernel and likelihood."""
-    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling)]
+    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling) if x is not None]
     return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
 
 
-def fingerprint_arrays(arrays: Sequence[Array], settings: object) -> str:
+def fingerprint_arrays(arrays: Sequence[Array | Wholes], settings: object) -> str:
     """A name for arrays and settings: equal if, and only if, all of them are."""
     digest = hashlib.sha256()
     for array in arrays:
@@ -70,7 +73,7 @@ class StageCheckpoint:
         if stored is None:
             stored = {"array": compute()}
             self.save(name, stored)
-        return stored["array"]
+        return np.asarray(stored["array"], dtype=np.float64)
 
     def load(self, name: str) -> dict[str, Array] | None:
         """What a stage stored, or None."""
@@ -88,7 +91,8 @@ class StageCheckpoint:
             return
         self.stored.update({f"{name}/{key}": np.asarray(value) for key, value in arrays.items()})
         with new_file(self.path) as draft, draft.open("wb") as stream:
-            np.savez(stream, **{**self.stored, "problem": np.array(self.problem)})
+            stored: dict[str, ArrayLike] = {**self.stored, "problem": np.array(self.problem)}
+            np.savez(stream, allow_pickle=True, **stored)
 
     def done(self) -> None:
         """Remove the checkpoint of a finished search."""

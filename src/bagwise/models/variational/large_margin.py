@@ -122,4 +122,4 @@ class LargeMargin:
         # NoisyMax's terms without its own Gaussian part.
         still = Moments(0.0 * f.mean, f.var)
         bags = self._noisy_max().bound(still, 0.0 * f.mean, labels, targets)  # type: ignore[arg-type]
-        return bags + (gate + label + entropy(tau, 1 - tau)).sum()
+        return bags + labels.total(0.0 * as_float(labels.y), gate + label + entropy(tau, 1 - tau))

@@ -6,7 +6,8 @@ The engine knows a likelihood by four pure methods over whole bags:
 - ``targets(f, log_psi, labels, previous)``: what is believed given the moments of q(f),
 - ``weights(f, targets, theta)``: ``omega`` and ``rho`` of the Gaussian update
   ``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``,
-- ``bound(f, log_psi, labels, targets)``: its part of the evidence bound, summed over the bags.
+- ``bound(f, log_psi, labels, targets)``: its part of the evidence bound, summed over the bags by
+  ``labels.total``, which counts each bag by its weight; the engine weighs the update itself.
 
 For all four likelihoods here ``omega = w theta`` and ``rho = w (t - 1/2)``.
 """
@@ -200,7 +201,7 @@ class NoisyMax(_WeightedTargets):
         """
         agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
-        return (math.log(self.H) * agree - math.log1p(self.H)).sum() + per_instance.sum()
+        return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ class ExactOr(_WeightedTargets):
         given = (labels.known - 0.5) * f.mean
         per_instance = namespace(free).where(labels.known < 0, free, given) + log_psi
         evidence = self._evidence(f.mean, labels) - math.log1p(1 / self.H)
-        return evidence.sum() + per_instance.sum()
+        return labels.total(evidence, per_instance)
 
 
 @dataclass(frozen=True)
@@ -342,11 +343,11 @@ class SoftWitness(_WeightedTargets):
         candidate, n, power = self._candidates(labels)
         xp = namespace(f.mean)
         score = xp.where(candidate, f.mean / 2 + log_psi, -np.inf)
-        searching = n > 0
-        one = segments.logsumexp(score, labels.offsets)[searching] - xp.log(n[searching])
+        top = segments.logsumexp(score, labels.offsets)
+        one = xp.where(n > 0, top, 0.0) - xp.log(at_least(n, 1.0))
         certain = (labels.of_bag == 0) | (labels.known >= 0)
         given = targets.w * ((targets.t - 0.5) * f.mean + log_psi)
-        return (power[searching] * one).sum() + given[certain].sum()
+        return labels.total(power * one, xp.where(certain, given, 0.0))
 
 
 @dataclass(frozen=True)
@@ -373,7 +374,8 @@ class Inherited(_WeightedTargets):
 
     def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
         """``sum_n [(t - 1/2) E f + log psi(c)]``."""
-        return ((targets.t - 0.5) * f.mean + log_psi).sum()
+        per_instance = (targets.t - 0.5) * f.mean + log_psi
+        return labels.total(0.0 * as_float(labels.y), per_instance)
 
 
 def _unit_weights(pi: Any, tail: Any) -> Targets:

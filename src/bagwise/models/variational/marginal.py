@@ -254,7 +254,7 @@ def marginal_statistics(
     [0.15, 0.15]
     """
     f, shrink = draw_functions(block, q, n_functions)
-    curvature = bag_curvature(f, block.labels, likelihood)
+    curvature = _weighed(bag_curvature(f, block.labels, likelihood), block.labels)
     gradient, diagonal = shrink * curvature.gradient, shrink**2 * curvature.diagonal
     weighted = shrink * curvature.direction
     precision, linear = linalg.no_statistics(block.A[0])
@@ -272,6 +272,19 @@ def marginal_statistics(
         )  # [b, M]
     precision = precision + (directions.T * curvature.weight) @ directions
     return Statistics(precision, linear, float(curvature.evidence.sum()))
+
+
+def _weighed(curvature: BagCurvature, labels: BagLabels) -> BagCurvature:
+    """The curvature with each bag counted by its weight."""
+    if labels.weight is None:
+        return curvature
+    each = segments.spread(labels.weight, labels.offsets)
+    return curvature._replace(
+        evidence=labels.weight * curvature.evidence,
+        gradient=each * curvature.gradient,
+        diagonal=each * curvature.diagonal,
+        weight=labels.weight * curvature.weight,
+    )
 
 
 def _as(x: Any, A: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def sweep(
     score: Any, pull: Any, offsets: Any, known: Any, tail: Any, exact: bool
 ) -> tuple[Any, Any]:

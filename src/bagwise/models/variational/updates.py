@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 
-from bagwise.core import gaussians, linalg
-from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import Driver, RunningSum, Serial, cut, total
+from bagwise.core import gaussians, linalg, segments
+from bagwise.core.arrays import beside, concatenate, to_numpy
+from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.densities import Density, Sech
@@ -67,12 +67,12 @@ class Fit(NamedTuple):
     """A fitted q(v), with what made it."""
 
     posterior: InducingPosterior
-    omega: Any  # [N] sites of the last Gaussian update
-    rho: Any  # [N]
     pi: Any  # [N] q(y = 1)
     bound_history: Any  # [n_iter]
     n_iter: int
     converged: bool
+    omega: Any = None  # [N] sites of the last Gaussian update, where they were asked for
+    rho: Any = None  # [N]
 
 
 def prior(M: int) -> InducingPosterior:
@@ -88,7 +88,9 @@ def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE)
     for span in cut(to_numpy(labels.offsets).astype(np.int64), chunk_size):
         rows = slice(span.start, span.stop)
         local = labels.offsets[span.first_bag : span.last_bag + 1] - span.start
-        part = BagLabels(local, labels.y[span.first_bag : span.last_bag], labels.known[rows])
+        own = slice(span.first_bag, span.last_bag)
+        weight = labels.bags(own.start, own.stop)
+        part = BagLabels(local, labels.y[own], labels.known[rows], weight)
         blocks.append(Block(tuple(A[:, a:b] for a, b in span.rows), r[rows], part))
     return blocks
 
@@ -150,6 +152,9 @@ def expect(
     if last:
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
+    if labels.weight is not None:
+        each = beside(segments.spread(labels.weight, labels.offsets), sites.omega)
+        sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
@@ -209,12 +214,17 @@ class Step:
 
 @dataclass(frozen=True)
 class _Read:
-    """What every instance of a part ended with: omega, rho, pi."""
+    """What every instance of a part ended with: pi, and omega and rho where asked for."""
 
-    def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
+    sites: bool
+
+    def __call__(self, part: Part) -> tuple[Part, tuple[Any, ...]]:
         assert part.sites is not None and part.beliefs is not None
+        pi = to_numpy(concatenate(b.pi for b in part.beliefs))
+        if not self.sites:
+            return part, (pi,)
         omega, rho = (to_numpy(concatenate(column)) for column in zip(*part.sites, strict=True))
-        return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
+        return part, (pi, omega, rho)
 
 
 class FitState(NamedTuple):
@@ -246,35 +256,46 @@ def iterate(
     iteration but the first, where this one stands.
     """
     n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
-    while True:
-        last = converged or n_iter == max_iter
-        if n_iter and on_state is not None:
-            on_state(FitState(n_iter, q, history, change, converged), parts)
-        step = Step(likelihood, density, q if n_iter else None, last)
-        sums = RunningSum()
-        parts = driver.sweep(step, parts, sums)
-        if n_iter:
-            history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
-            told = Iteration(n_iter, history[-1], change, q)
-            if (on_iteration is not None and on_iteration(told)) or last:
-                break
-        old, q = q, update_posterior(sums.value.precision, sums.value.linear)
-        change = relative_change(q, old)
-        converged = n_iter > 0 and change < tol
-        n_iter += 1
+    # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
+    with one_blas_thread():
+        while True:
+            last = converged or n_iter == max_iter
+            if n_iter and on_state is not None:
+                on_state(FitState(n_iter, q, history, change, converged), parts)
+            step = Step(likelihood, density, q if n_iter else None, last)
+            sums = RunningSum()
+            parts = driver.sweep(step, parts, sums)
+            if n_iter:
+                history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
+                told = Iteration(n_iter, history[-1], change, q)
+                if (on_iteration is not None and on_iteration(told)) or last:
+                    break
+            old, q = q, update_posterior(sums.value.precision, sums.value.linear)
+            change = relative_change(q, old)
+            converged = n_iter > 0 and change < tol
+            n_iter += 1
     return FitState(n_iter, q, history, change, converged), parts
 
 
 def fit_parts(
-    parts: list[Any], M: int, likelihood: BagLikelihood, density: Density, **options: Any
+    parts: list[Any],
+    M: int,
+    likelihood: BagLikelihood,
+    density: Density,
+    *,
+    sites: bool = True,
+    **options: Any,
 ) -> tuple[Fit, list[Any]]:
-    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended."""
+    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended.
+
+    ``sites`` says whether to bring omega and rho of every instance to the host.
+    """
     state, parts = iterate(parts, M, likelihood, density, **options)
     ends: list[Any] = []
-    parts = options["driver"].sweep(_Read(), parts, ends.append)
-    omega, rho, pi = (concatenate(column) for column in zip(*ends, strict=True))
+    parts = options["driver"].sweep(_Read(sites), parts, ends.append)
+    pi, *rest = (concatenate(column) for column in zip(*ends, strict=True))
     history = np.array(state.history)
-    return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
+    return Fit(state.q, pi, history, len(history), state.converged, *rest), parts
 
 
 def fit_blocks(
