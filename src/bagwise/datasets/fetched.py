@@ -1,7 +1,8 @@
 """Sets kept in a data home: newsgroups, MNIST bags, tracking and detection.
 
 The data home is the ``data_home`` argument, else the ``BAGWISE_DATA`` environment variable, else
-a folder in the user's cache. Files are verified by checksum before they are used.
+a folder in the user's cache. Files are verified by checksum before they are used; sets that are
+public as they were measured are downloaded into the data home when they are first asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.datasets.bunch import as_result
 from bagwise.datasets.bundled import bags_of_digits
+from bagwise.datasets.download import SOURCES, download
 from bagwise.datasets.layouts import read_annotated, read_sequence
 from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
 
@@ -74,15 +76,21 @@ def _read(name: str, home: Path) -> dict[str, Column] | None:
 def _require(
     name: str, home: Path, read_folder: Callable[[Path], dict[str, Column]]
 ) -> dict[str, Column]:
-    """The arrays of ``NAME.npz``, or of the public layout unpacked as the folder ``NAME/``."""
+    """The arrays of ``NAME.npz``, of the public layout in the folder ``NAME/``, or downloaded."""
     arrays = _read(f"{name}.npz", home)
     if arrays is None and (home / name).is_dir():
         arrays = read_folder(home / name)
+    reason = ""
+    if arrays is None and name in SOURCES:
+        try:
+            arrays = download(name, home, read_folder)
+        except OSError as error:
+            reason = f" It could not be downloaded ({str(error).splitlines()[0]})."
     if arrays is None:
         raise FileNotFoundError(
-            f"{name}.npz is not in the data home {home}. Put the file there, or point BAGWISE_DATA "
-            f"or data_home= at the folder that has it. The set is public at {ADDRESSES[name]}: "
-            f"copy that folder to {home / name} and it is read from there."
+            f"{name}.npz is not in the data home {home}.{reason} Put the file there, or point "
+            f"BAGWISE_DATA or data_home= at the folder that has it. The set is public at "
+            f"{ADDRESSES[name]}: copy that folder to {home / name} and it is read from there."
         )
     return arrays
 
