@@ -151,6 +151,7 @@ def _device_statistics(
     import torch
 
     M, n = A.shape
+    omega, rho = omega.to(A.dtype), rho.to(A.dtype)
     sums = A.new_zeros((M, _padded(M)))
     linear = torch.zeros(M, dtype=torch.float64, device=A.device)
     slab = A.new_zeros((_padded(M), min(SLAB, n)))

@@ -231,7 +231,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             Known labels stay as they are; missing ones (None, NaN, -1) are inferred. With an
             indicator matrix also of shape (n_instances, n_classes).
         """
-        vars(self).pop("one_vs_rest_", None)
+        self.__dict__.pop("one_vs_rest_", None)
         if np.ndim(y) == 2 and np.shape(y)[1] > 1:
             return self._fit_indicators(bags, y, instance_labels)
         data = self._validate_fit(bags, y, instance_labels)

@@ -201,7 +201,7 @@ class AutoVGPMIL(InstanceClassifier):
             calibrated, on the bags as they are.
         """
         for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         execution = resolve(self.execution)
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)

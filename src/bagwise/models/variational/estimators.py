@@ -166,6 +166,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
+    kernel_: Kernel
+    inducing_points_: Floats
+    bound_history_: Floats
+    converged_: bool
     instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
@@ -267,7 +271,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _forget_classes(self) -> None:
         """Drop what an earlier fit to several classes, or to two, left behind."""
         for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
 
     def _fit_several(
         self,
