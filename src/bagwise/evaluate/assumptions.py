@@ -11,7 +11,7 @@ Background instances are standard Gaussian. "Poison" is a tight cluster far away
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -21,6 +21,11 @@ from sklearn.utils import check_random_state
 from bagwise.bags import Bags
 from bagwise.evaluate.metrics import predict_all
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints, RandomState
+    from bagwise.models.base import Model
+
+
 _CONCEPTS = (3.0, 4.5)  # mean of every feature
 _POISON = -10.0
 _TIGHT = 0.1
@@ -29,13 +34,13 @@ _TIGHT = 0.1
 class Problem(NamedTuple):
     """A training set and two test sets, as (bags, y)."""
 
-    train: tuple[Bags, Any]
-    clean: tuple[Bags, Any]
-    trap: tuple[Bags, Any]
+    train: tuple[Bags, Ints]
+    clean: tuple[Bags, Ints]
+    trap: tuple[Bags, Ints]
 
 
 def make_single_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
 ) -> Problem:
     """Positive bags hold a concept; training negatives hold poison instead.
 
@@ -72,7 +77,7 @@ def make_single_concept_bags(
 
 
 def make_multi_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
 ) -> Problem:
     """A bag is positive when two concepts meet in it; training negatives hold poison.
 
@@ -101,7 +106,7 @@ def make_multi_concept_bags(
 
 
 def make_false_frequency_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
 ) -> Problem:
     """The witness comes with a harmless companion, whose count must not matter.
 
@@ -129,13 +134,15 @@ def make_false_frequency_bags(
     return _problem(recipe, n_bags, n_features, rng)
 
 
-def _problem(recipe: Any, n_bags: int, n_features: int, rng: Any) -> Problem:
+def _problem(recipe: Any, n_bags: int, n_features: int, rng: np.random.RandomState) -> Problem:
     return Problem(
         *(_draw(recipe, kind, n_bags, n_features, rng) for kind in ("train", "clean", "trap"))
     )
 
 
-def _draw(recipe: Any, kind: str, n_bags: int, n_features: int, rng: Any) -> tuple[Bags, Any]:
+def _draw(
+    recipe: Any, kind: str, n_bags: int, n_features: int, rng: np.random.RandomState
+) -> tuple[Bags, Ints]:
     y = np.arange(n_bags) % 2
     arrays = []
     for target in y:
@@ -183,7 +190,7 @@ class Verdict:
 
 
 def check_mil(
-    model: Any,
+    model: Model,
     *,
     n_bags: int = 100,
     n_features: int = 4,
@@ -240,10 +247,10 @@ def check_mil(
     return verdicts
 
 
-def _aucs(model: Any, problem: Problem) -> tuple[float, float]:
+def _aucs(model: Model, problem: Problem) -> tuple[float, float]:
     fitted = clone(model).fit(*problem.train)
 
-    def auc(bags: Bags, y: Any) -> float:
+    def auc(bags: Bags, y: Column) -> float:
         return float(roc_auc_score(y, predict_all(fitted, bags, wanted=("score",))["score"]))
 
     return auc(*problem.clean), auc(*problem.trap)

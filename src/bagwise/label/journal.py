@@ -9,14 +9,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bagwise.files import new_file
 from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+
 
 FORMAT = "bagwise-labels"
 ANSWERS = ("yes", "no", "skip", "clear")
@@ -63,12 +67,12 @@ class Journal:
     ['slide_id,index,label', 'bag_001,4,nine']
     """
 
-    def __init__(self, path: str | Path, classes: Sequence[Any]) -> None:
+    def __init__(self, path: str | Path, classes: Sequence[object] | Column) -> None:
         self.path = Path(path)
         self.classes = [str(c) for c in classes]
         self.where = self.path.with_name(self.path.name + ".journal")
         self.history: list[Answer] = []
-        self.curve: list[dict[str, Any]] = []
+        self.curve: list[dict[str, object]] = []
         self.state: dict[tuple[str, int], str] = {}
         self._ids: set[str] = set()
         if self.path.is_dir():
@@ -168,7 +172,7 @@ class Journal:
             if (str(bag), int(index), answer) not in ever:
                 self.add(Answer(str(bag), int(index), answer, tab="file"), table=False)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: Mapping[str, object]) -> None:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         self._file.write(line.encode("utf-8") + b"\n")
         self._file.flush()
@@ -188,7 +192,7 @@ class Journal:
             self.write_table()
         return answer
 
-    def add_curve(self, point: dict[str, Any]) -> None:
+    def add_curve(self, point: dict[str, object]) -> None:
         """Put a point of the learning curve on disk."""
         self._write({"curve": point})
         self.curve.append(point)

@@ -11,14 +11,14 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags, encode_instance_labels
+from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
 from bagwise.core import linalg
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, fit_platt, keep_ranking
@@ -45,6 +45,11 @@ from bagwise.models.variational.updates import (
     moments,
     update_posterior,
 )
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints, Reals
+    from bagwise.models.base import Model
+
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -79,7 +84,7 @@ class HeldOut(NamedTuple):
 class View(NamedTuple):
     """One member as the strategies see it: ``f = a^T v + noise``, ``q(v) = N(m, W^T W)``."""
 
-    A: NDArray[np.floating[Any]]  # [M, N]
+    A: Reals  # [M, N]
     r: Floats  # [N]
     m: Floats  # [M]
     W: Floats  # [M, M]
@@ -92,12 +97,12 @@ class View(NamedTuple):
 class _Member:
     """A Gaussian process of the model, with everything the training instances gave it."""
 
-    A: Any  # [M, N]
-    r: Any  # [N]
+    A: Reals  # [M, N]
+    r: Floats  # [N]
     likelihood: BagLikelihood
     density: Density
     q: InducingPosterior
-    pi: Any  # [N] q(y = 1)
+    pi: Floats  # [N] q(y = 1)
     rule: BagRule
     weight: float = 1.0
     platt: Platt | None = None
@@ -224,10 +229,10 @@ class Learner:
 
     def __init__(
         self,
-        model: Any,
-        bags: Any,
-        y: Any = None,
-        instance_labels: Any = None,
+        model: Model,
+        bags: Bags,
+        y: ArrayLike | None = None,
+        instance_labels: InstanceLabels = None,
         *,
         max_iter: int = 20,
         tol: float = 1e-3,
@@ -244,7 +249,7 @@ class Learner:
         self._first_map: Platt | None = None
         self.learn()
 
-    def _codes(self, y: Any) -> NDArray[np.int64]:
+    def _codes(self, y: ArrayLike) -> NDArray[np.int64]:
         y = np.asarray(y)
         if y.shape != (len(self.bags),):
             raise ValueError(f"y needs one label per bag: {len(self.bags)}; got shape {y.shape}.")
@@ -255,7 +260,7 @@ class Learner:
             )
         return (y == self.classes[1]).astype(np.int64)
 
-    def _encode(self, instance_labels: Any) -> NDArray[np.int8]:
+    def _encode(self, instance_labels: InstanceLabels) -> NDArray[np.int8]:
         # Bags of unknown label could be either; what contradicts neither class is accepted.
         if self.y is not None or instance_labels is None:
             y = np.zeros(len(self.bags), dtype=np.int64) if self.y is None else self.y
@@ -474,7 +479,7 @@ def project(model: Any, bags: Bags) -> list[View]:
     ]
 
 
-def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
+def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     """The Gaussian processes of a model, on the projected bags; equal projections are shared."""
     last = last_step(model)
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
@@ -506,7 +511,7 @@ def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
     return members
 
 
-def _project(projector: Projector, bags: Bags) -> tuple[Any, Any]:
+def _project(projector: Projector, bags: Bags) -> tuple[Reals, Floats]:
     """All instances in whitened coordinates, read once, in chunks."""
     A = np.empty((len(projector.Z), bags.n_instances), dtype=_DTYPE, order="F")
     r = np.empty(bags.n_instances)
@@ -537,7 +542,7 @@ def _precision(q: InducingPosterior) -> Floats:
     return inverse @ inverse.T
 
 
-def _per_block(values: Any, blocks: Sequence[Block]) -> tuple[Any, ...]:
+def _per_block(values: Floats, blocks: Sequence[Block]) -> tuple[Floats, ...]:
     ends = np.cumsum([len(block.r) for block in blocks])
     return tuple(np.split(values, ends[:-1]))
 

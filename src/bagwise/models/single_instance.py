@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scipy.special import expit
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.base import Constraints, InstanceClassifier, two_columns
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from bagwise.core.arrays import Floats
 
 
 def _estimator_has(name: str) -> Any:
@@ -53,20 +58,23 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
     """
 
     _accept_sparse = True
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         **ScalesFeatures._scale_constraints,
         "bag_rule": [StrOptions({"max", "noisy-or"})],
     }
 
     def __init__(
-        self, estimator: Any = None, bag_rule: str = "max", scale: Scale = "feature"
+        self,
+        estimator: BaseEstimator | None = None,
+        bag_rule: str = "max",
+        scale: Scale = "feature",
     ) -> None:
         self.estimator = estimator
         self.bag_rule = bag_rule
         self.scale = scale
 
-    def _estimator(self) -> Any:
+    def _estimator(self) -> BaseEstimator:
         """The classifier to train: the user's, or the default."""
         if self.estimator is not None:
             return self.estimator
@@ -75,7 +83,11 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
 
     def fit(
-        self, bags: Any, y: Any, instance_labels: Any = None, sample_weight: Any = None
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        sample_weight: Floats | None = None,
     ) -> SingleInstance:
         """Fit the classifier on instances; known instance labels replace inherited ones.
 
@@ -99,27 +111,27 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             )
         return self
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance: log-odds where the classifier has them."""
         return self._scores(self._validate_predict(bags))
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag by the bag rule."""
         bags = self._validate_predict(bags)
         return rules.bag_log_odds(self._scores(bags), bags.offsets, self.bag_rule)
 
     @available_if(_estimator_has("predict_proba"))
-    def predict_proba_instances(self, bags: Any) -> Any:
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, as the classifier gives them."""
         bags = self._validate_predict(bags)
         return self.estimator_.predict_proba(bags.instances)
 
     @available_if(_estimator_has("predict_proba"))
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag by the bag rule."""
         return two_columns(expit(self.decision_function(bags)))
 
-    def _scores(self, bags: Bags) -> Any:
+    def _scores(self, bags: Bags) -> Floats:
         if hasattr(self.estimator_, "predict_proba"):
             return rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
         return self.estimator_.decision_function(bags.instances)

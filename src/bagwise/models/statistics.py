@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
-from bagwise.models.base import BagClassifier, BagsLike, InstanceLabels
+from bagwise.models.base import BagClassifier, Constraints
 from bagwise.models.pipeline import BagStatistics
 
 
@@ -47,14 +48,14 @@ class StatisticsClassifier(BagClassifier):
     (40, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
     }
 
-    def __init__(self, estimator: Any = None) -> None:
+    def __init__(self, estimator: BaseEstimator | None = None) -> None:
         self.estimator = estimator
 
-    def _estimator(self) -> Any:
+    def _estimator(self) -> BaseEstimator:
         if self.estimator is not None:
             return self.estimator
         return LogisticRegression(C=0.1, max_iter=5000)

@@ -12,7 +12,7 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Rows, concatenate, host_rows
+from bagwise.core.arrays import Array, Bools, Floats, Rows, concatenate, host_rows
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
 from bagwise.models.base import TrainingData
@@ -64,7 +64,7 @@ class Projector(NamedTuple):
             return labels
         import torch
 
-        return BagLabels(*(torch.as_tensor(np.array(x)).to(self.Z.device) for x in labels))
+        return labels.map(lambda x: torch.as_tensor(np.array(x)).to(self.Z.device))
 
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""
@@ -109,11 +109,11 @@ def choose_projector(
     return make_projector(kernel, Z, scaling, choices.dtype)
 
 
-def _positive_side(data: TrainingData) -> Array:
+def _positive_side(data: TrainingData) -> Bools:
     """Which instances count as positive where points are chosen class by class, [N]."""
     # Known labels sort the instances into the two groups better than their bags do.
-    known = data.instance_labels
-    return np.where(known < 0, segments.spread(data.y == 1, data.bags.offsets), known == 1)
+    known, of_bag = data.instance_labels, segments.spread(data.y == 1, data.bags.offsets)
+    return of_bag if known.max(initial=-1) < 0 else np.where(known < 0, of_bag, known == 1)
 
 
 def sample_rows(
@@ -144,5 +144,6 @@ def project_span(
     offsets = labels.offsets[bags.start : bags.stop + 1]
     known = labels.known[span.start - first_row : span.stop - first_row]
     A, r = zip(*chunks, strict=True)
-    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known))
+    weight = labels.bags(bags.start, bags.stop)
+    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known, weight))
     return Block(A, concatenate(r), own)
