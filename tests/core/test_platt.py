@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit, logit
 
 from bagwise.core import platt as platt_module
@@ -14,7 +14,9 @@ from bagwise.core.platt import (
     fit_noisy_or_platt,
     fit_platt,
     fit_platts,
+    fit_shrunk_platt,
     keep_ranking,
+    shrinkage,
 )
 
 
@@ -251,14 +253,23 @@ def test_cooling_stops_at_a_tenth(rng):
     assert cooled.slope == pytest.approx(0.1 * free, rel=0.1)
 
 
-@pytest.mark.parametrize(("rule", "naive"), [("max", fit_platt), ("noisy-or", fit_noisy_or_platt)])
-def test_instance_maps_follow_their_rule(rng, rule, naive):
+def test_instance_maps_follow_their_rule(rng):
+    """Under max the map of the largest scores; under noisy-or that of the product, shrunk alike."""
     scores, offsets, y = draw(rng, 200, 3)
-    if rule == "max":
-        expected = naive(np.array([max(scores[3 * b : 3 * b + 3]) for b in range(200)]), y)
-    else:
-        expected = naive(scores, offsets, y)
-    assert fit_instance_platt(scores, offsets, y, rule) == expected
+    largest = np.array([max(scores[3 * b : 3 * b + 3]) for b in range(200)])
+    assert fit_instance_platt(scores, offsets, y, "max") == fit_shrunk_platt(largest, y)
+    free, target = fit_noisy_or_platt(scores, offsets, y), smoothed(y)
+
+    def best(slope):
+        return minimize_scalar(
+            lambda level: naive_noisy_or_loss(slope, level, scores, offsets, target),
+            bracket=(-1.0, 1.0),
+        )
+
+    gain = best(0.0).fun - naive_noisy_or_loss(*free, scores, offsets, target)
+    shrunk = fit_instance_platt(scores, offsets, y, "noisy-or")
+    assert shrunk.slope == pytest.approx(free.slope * shrinkage(gain), rel=1e-4)
+    assert shrunk.intercept == pytest.approx(best(shrunk.slope).x, abs=1e-3)
 
 
 @pytest.mark.parametrize("std", [4.0, 0.25, 0.0])
@@ -303,3 +314,53 @@ def test_only_bags_that_were_held_out_cool(rng):
     assert cool(platt, scores, offsets, y, np.empty(0, dtype=int)) == platt
     cooled = cool(platt, scores, offsets, y, np.array([0]))
     assert cooled.slope == pytest.approx(0.65 ** (1 / 0.85) * platt.slope, rel=0.03)
+
+
+def test_a_slope_must_gain_a_nat_and_a_sure_one_stays():
+    assert shrinkage(-1.0) == shrinkage(0.0) == shrinkage(1.0) == 0.0
+    assert shrinkage(4.0) == 0.75
+    assert shrinkage(1e6) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_shrunk_map_is_the_likeliest_at_its_slope(rng):
+    """Gain, slope and intercept against a grid of intercepts, at every step by hand."""
+    y = np.arange(80) % 2
+    scores = rng.normal(size=80) + 0.8 * y
+    best, shrunk = fit_platt(scores, y), fit_shrunk_platt(scores, y)
+    target = np.where(y == 1, 41 / 42, 1 / 42)
+
+    def loss(slope, intercept):
+        p = expit(slope * scores + intercept)
+        return -np.sum(target * np.log(p) + (1 - target) * np.log1p(-p))
+
+    gain = loss(0.0, 0.0) - loss(*best)
+    assert gain > 2
+    assert shrunk.slope == pytest.approx(best.slope * (1 - 1 / gain), rel=1e-6)
+    grid = np.linspace(-2, 2, 4001)
+    nearest = grid[np.argmin([loss(shrunk.slope, b) for b in grid])]
+    assert shrunk.intercept == pytest.approx(nearest, abs=1.1e-3)
+
+
+def test_noise_ends_at_the_base_rate_and_keeps_its_ranking(rng):
+    y = (np.arange(60) % 3 == 0).astype(int)
+    excess = []
+    for _ in range(40):
+        scores, unseen = rng.normal(size=(2, 60))
+        z = fit_shrunk_platt(scores, y).log_odds(unseen)
+        assert (np.argsort(z) == np.argsort(unseen)).all()
+        excess.append(np.mean(np.logaddexp(0, z) - y * z))
+    share = 1 / 3
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert np.mean(excess) < entropy + 0.005  # the unshrunk map is 0.008 above
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy-or"])
+def test_instance_maps_are_shrunk_too(rng, rule):
+    y = np.arange(60) % 2
+    offsets = np.arange(0, 241, 4)
+    noise = rng.normal(size=240)
+    assert fit_instance_platt(noise, offsets, y, rule).slope < 0.05
+    clear = np.where(np.repeat(y, 4) * (np.arange(240) % 4 == 0), 3.0, 0.0) + noise
+    full = fit_noisy_or_platt(clear, offsets, y).slope
+    shrunk = fit_instance_platt(clear, offsets, y, "noisy-or").slope
+    assert 0.9 * full < shrunk < full

@@ -71,13 +71,13 @@ def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-ResultOfTask = TypeVar("ResultOfTask", covariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Task(Protocol[ResultOfTask]):
+class Task(Protocol[Result_co]):
     """Work under way: a future of a pool of threads, or of Dask."""
 
-    def result(self) -> ResultOfTask:
+    def result(self) -> Result_co:
         """Wait for it."""
         ...
 

@@ -123,6 +123,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     (300, True)
     """
 
+    # The bags visited last pull the bias their way.
+    _level_drifts = True
     _parameter_constraints: ClassVar[Constraints] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "beta": [Interval(Real, 0, None, closed="neither")],

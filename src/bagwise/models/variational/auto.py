@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
-from bagwise.core.platt import cool, fit_platt
+from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
@@ -407,7 +407,7 @@ class AutoVGPMIL(InstanceClassifier):
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
         left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
-        platt = fit_platt(left_out, part.y)
+        platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)

@@ -129,12 +129,9 @@ def none_of_others(tail: Array, offsets: segments.Offsets, expectation: Expectat
     return namespace(tail).exp(total - log_tail)
 
 
-def expected_agreement(tail: Array, labels: BagLabels, expectation: Expectation) -> Array:
+def expected_agreement(tail: Array, labels: BagLabels) -> Array:
     """``E[G_b]``: how likely the bag's label is the maximum of its instances', [b]."""
-    if expectation == "plug-in":
-        none = segments.min(tail, labels.offsets)
-    else:
-        none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
+    none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
     return namespace(tail).where(labels.y == 1, 1 - none, none)
 
 
@@ -211,8 +208,12 @@ class NoisyMax(_WeightedTargets):
     def bound(
         self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
     ) -> float | Array:
-        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``."""
-        agree = expected_agreement(targets.tail, labels, self.expectation)
+        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``.
+
+        E G_b is exact under q(y) also where the updates plug the largest pi in, as the papers do:
+        with that in its place the sum would exceed log p(T).
+        """
+        agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
         return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)
 

@@ -90,6 +90,7 @@ class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
     calibration_: Any
+    instance_map_: Any
 
     def partial_fit(
         self: Any,
@@ -150,7 +151,8 @@ class StochasticFit:
         self.naturals_ = blend(old, batch, scale, size, seen)
         new = update_posterior(self.naturals_.precision, self.naturals_.linear)
         self._store_posterior(projector, new)
-        self.instance_proba_, self.n_iter_, self.calibration_ = pi, self.naturals_.n_steps, None
+        self.instance_proba_, self.n_iter_ = pi, self.naturals_.n_steps
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def _batch_statistics(
