@@ -17,6 +17,7 @@ _HOME = {
     "BagPipeline": "bagwise.models.pipeline",
     "InstanceTransformer": "bagwise.models.pipeline",
     "BagStatistics": "bagwise.models.pipeline",
+    "Coupled": "bagwise.models.coupled",
     "Execution": "bagwise.models.execution",
     "SingleInstance": "bagwise.models.single_instance",
     "VGPMIL": "bagwise.models.variational",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from bagwise import report as report
     from bagwise import vision as vision
     from bagwise.bags import Bags as Bags
+    from bagwise.models.coupled import Coupled as Coupled
     from bagwise.models.dpmil import DPMIL as DPMIL
     from bagwise.models.execution import Execution as Execution
     from bagwise.models.micrf import MICRF as MICRF
