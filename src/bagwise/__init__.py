@@ -32,6 +32,7 @@ _HOME = {
     "SetKernelSVM": "bagwise.models.svm",
     "StatisticsClassifier": "bagwise.models.statistics",
     "MICRF": "bagwise.models.micrf",
+    "predict_levels": "bagwise.models.levels",
     "save": "bagwise.persist",
     "load": "bagwise.persist",
 }
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from bagwise.models.coupled import Coupled as Coupled
     from bagwise.models.dpmil import DPMIL as DPMIL
     from bagwise.models.execution import Execution as Execution
+    from bagwise.models.levels import predict_levels as predict_levels
     from bagwise.models.micrf import MICRF as MICRF
     from bagwise.models.miles import MILES as MILES
     from bagwise.models.mio import MIO as MIO

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
 from bagwise.cli.label_arguments import add_label
-from bagwise.cli.vision_arguments import add_vision
+from bagwise.cli.vision_arguments import add_vision, strength
 
 
 class _Parser(argparse.ArgumentParser):
@@ -191,6 +191,11 @@ def _fit(commands: Any) -> None:
         action="store_true",
         help="train on the instance labels in the bag files, too",
     )
+    _level_option(
+        command,
+        "whom the labels are of (default: bag); patient makes one bag of all the slides of a "
+        "patient (--patient-column)",
+    )
     _positive(command)
     model = command.add_argument_group("model")
     model.add_argument(
@@ -203,6 +208,7 @@ def _fit(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="a parameter of the model; may be repeated",
     )
+    _couple_option(model)
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
     model.add_argument(
@@ -211,6 +217,22 @@ def _fit(commands: Any) -> None:
         help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",
     )
     _output_options(command, "model file to write, such as model.bagwise")
+
+
+def _couple_option(group: Any) -> None:
+    group.add_argument(
+        "--couple",
+        nargs="?",
+        const="auto",
+        type=strength,
+        metavar="J",
+        help="let neighbouring instances agree when predicting; the strength is chosen on held-out "
+        "bags unless it is given (needs coordinates)",
+    )
+
+
+def _level_option(group: Any, about: str) -> None:
+    group.add_argument("--level", choices=("bag", "patient"), help=about)
 
 
 def _positive(command: Any) -> None:
@@ -248,6 +270,11 @@ def _predict(commands: Any) -> None:
         type=Path,
         metavar="CSV",
         help="patients of the bags: columns slide_id and patient_id (or --patient-column)",
+    )
+    _level_option(
+        command,
+        "patient also writes slides.csv and reads patients off all their slides together (default: "
+        "as the model was trained)",
     )
     command.add_argument(
         "--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv"

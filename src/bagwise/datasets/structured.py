@@ -88,6 +88,7 @@ def make_patient_bags(
     n_features: int = 5,
     *,
     n_slides: tuple[int, int] = (3, 6),
+    n_positive_slides: tuple[int, int] = (1, 2),
     n_patches: tuple[int, int] = (8, 16),
     n_positive: tuple[int, int] = (1, 4),
     separation: float = 3.0,
@@ -96,8 +97,8 @@ def make_patient_bags(
 ) -> Any:
     """Patients as bags, their slides as groups, with known truth at all three levels.
 
-    A positive patient has one or two slides with positive patches; the other slides are like those
-    of negative patients.
+    A positive patient has few slides with positive patches; the others are like those of negative
+    patients.
 
     Parameters
     ----------
@@ -106,6 +107,8 @@ def make_patient_bags(
     n_features : int
     n_slides : (int, int)
         Fewest and most slides of a patient.
+    n_positive_slides : (int, int)
+        Fewest and most slides of a positive patient that hold positive patches.
     n_patches : (int, int)
         Fewest and most patches of a slide.
     n_positive : (int, int)
@@ -135,7 +138,8 @@ def make_patient_bags(
     slide_labels, sizes = [], []
     for i, positive in enumerate(y):
         count = int(rng.randint(n_slides[0], n_slides[1] + 1))
-        held = rng.permutation(np.arange(count) < positive * rng.randint(1, 3))
+        n_held = positive * rng.randint(n_positive_slides[0], n_positive_slides[1] + 1)
+        held = rng.permutation(np.arange(count) < n_held)
         patches = rng.randint(n_patches[0], n_patches[1] + 1, size=count)
         for s, (has, n) in enumerate(zip(held, patches.tolist(), strict=True)):
             k = has * rng.randint(n_positive[0], n_positive[1] + 1)

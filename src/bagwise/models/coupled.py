@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,10 +20,13 @@ from bagwise.core.rules import log_odds
 from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels, two_columns
 from bagwise.models.pipeline import positive_proba
 
+if TYPE_CHECKING:
+    from bagwise.core.neighbour_evidence import StrengthSearch
+
 # Neighbours an instance asks for by default: those at its sides, in one, two or three dimensions.
 _NEIGHBORS = {1: 2, 2: 4, 3: 6}
 # Bags of each class that choosing a strength needs: every fold trains on at least two.
-_LEAST_BAGS = 4
+LEAST_BAGS = 4
 
 
 class InstanceScores(NamedTuple):
@@ -150,7 +153,7 @@ class Coupled(InstanceClassifier):
         self.estimator_ = model
         self.classes_ = model.classes_
         self.n_features_in_ = model.n_features_in_
-        self.strength_search_ = None
+        self.strength_search_: StrengthSearch | None = None
         if self.strength != "auto":
             self.strength_ = float(self.strength)
             return self
@@ -163,17 +166,15 @@ class Coupled(InstanceClassifier):
 
         codes = np.searchsorted(self.classes_, y)
         rarest = int(np.bincount(codes).min())
-        if rarest < _LEAST_BAGS:
+        if rarest < LEAST_BAGS:
             raise ValueError(
-                f"Coupled chooses its strength on held-out bags and needs at least {_LEAST_BAGS} "
+                f"Coupled chooses its strength on held-out bags and needs at least {LEAST_BAGS} "
                 f"of each class; the rarer one has {rarest}. Pass strength=0 or another number."
             )
         known = encode_instance_labels(instance_labels, bags, self.classes_, codes)
         scores = self._held_out(bags, codes, known)
-        self.strength_search_ = choose_strength(
-            scores, self._graph(bags), bags.offsets, codes, known
-        )
-        self.strength_ = self.strength_search_.strength
+        search = choose_strength(scores, self._graph(bags), bags.offsets, codes, known)
+        self.strength_search_, self.strength_ = search, search.strength
 
     def _held_out(self, bags: Bags, y: Ints, known: Ints) -> Floats:
         """Log-odds of the instances from models that did not see their bags, [N]."""

@@ -366,20 +366,23 @@ def _patients(report: Report) -> str:
         return ""
     name = "score" if "score" in table.columns else "probability"
     positive = report.predictions.classes[-1]
+    shown = table[["patient", name, "label", "bags", "positive_bags", "top_bag"]]
     rows = "".join(
         f"<tr><th scope='row'>{escape(str(patient))}</th><td>{value:.3f}</td>"
         f"<td><span class='tag {'pos' if label == positive else 'neg'}'>{escape(str(label))}</span>"
         f"</td><td>{called} of {n}</td><td>{escape(str(top))}</td></tr>"
-        for patient, value, label, n, called, top in table.head(_MAX_PATIENTS).itertuples(
+        for patient, value, label, n, called, top in shown.head(_MAX_PATIENTS).itertuples(
             index=False
         )
     )
     more = "" if len(table) <= _MAX_PATIENTS else f" The first {_MAX_PATIENTS} are shown."
+    together = "std" in table.columns  # the model read whole patients
+    how = "all bags together" if together else "the most probable bag"
     columns = ["patient", name, "called", f"{escape(str(positive))} bags", "most probable bag"]
     head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
     return (
         "<section aria-labelledby='patients'><h2 id='patients'>Patients</h2>"
-        "<p class='sub'>A patient is called by the most probable bag; patients.csv has the same "
+        f"<p class='sub'>A patient is called by {how}; patients.csv has the same "
         f"table.{more}</p><div class='scroll' tabindex='0' role='region' "
         "aria-label='Table of patients'><table class='patients'><thead><tr>"
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
