@@ -196,6 +196,7 @@ def test_command(folder, patients, capsys):
     assert (patch <= slides.set_index("id")["probability"].loc[patch.index] + 1e-12).all()
     page = (results / "report.html").read_text(encoding="utf-8")
     assert "called by all bags together" in page
+    assert "were coupled (strength up to 0.50)" in page
 
 
 def test_command_errors(folder, tmp_path, capsys):

@@ -75,7 +75,8 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         extra["level"] = "patient"
     if evaluation is not None:
         extra["evaluation"] = evaluation.as_json()
-    if arguments.couple == "auto":
+    if arguments.couple is not None:
+        extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
     persist.save(
         model,

@@ -48,6 +48,7 @@ def run_ct_fit(arguments: Namespace) -> int:
     for name, strength in strengths.items():
         printer.say(f"slices next to each other are coupled for {name}: strength {strength:.2f}")
     extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
+    extra["coupling"] = max(strengths.values())
     persist.save(scans, out, bags=bags, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
     printer.result(

@@ -282,6 +282,12 @@ def _warnings(report: Report) -> str:
             f"The model was trained on {report.n_seen} of these {len(report.bags)} bags. What it "
             "says about them looks better than what it would say about new ones."
         )
+    strength = report.about.get("extra", {}).get("coupling")
+    if isinstance(strength, (int, float)) and strength > 0:
+        remarks.append(
+            f"Instances next to each other were coupled (strength up to {strength:.2f}): maps show "
+            "probabilities to which the neighbours have contributed."
+        )
     if report.predictions.instances is None:
         remarks.append("This model judges whole bags; it says nothing about their instances.")
     elif report.bags.n_instances > _MAX_INSTANCES:
