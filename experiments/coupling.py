@@ -85,7 +85,7 @@ def one_seed(data: str, smooth: bool, seed: int, quick: bool) -> list[dict[str, 
         train, test = draw_scans(20 if quick else 40, seed), draw_scans(30, 1000 + seed)
         where = "synthetic CT scans"
     else:
-        model = VGPMIL(n_inducing=40, random_state=seed)
+        model = VGPMIL(n_inducing=40, max_iter=50, random_state=seed)
         n_train = 24 if quick else 60
         train, test = (
             draw_bags(data, smooth, n, s) for n, s in ((n_train, seed), (60, 1000 + seed))

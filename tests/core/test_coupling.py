@@ -196,3 +196,23 @@ def test_errors_that_neighbours_share_reduce_the_strength():
     assert search.correlation == correlation
     best = search.strengths[np.argmax(np.where(search.z >= 1.645, search.gains, -np.inf))]
     assert search.strength == pytest.approx(best * (1 - correlation))
+
+
+def test_the_first_strength_beyond_which_the_gain_falls_is_taken():
+    scores, graph, offsets, y, _ = drawn(True, 1)
+    unknown = np.full(len(scores), -1)
+    search = choose_strength(scores, graph, offsets, y, unknown, [1.0, 0.25, 3.0])
+    assert search.gains[2] > search.gains[0] > search.gains[1]
+    assert search.strength == pytest.approx(1 - max(search.correlation, 0))
+
+
+def test_graphs_with_cycles_are_not_coupled_beyond_what_messages_bear():
+    grid = np.stack(np.meshgrid(np.arange(12), np.arange(12)), axis=-1).reshape(-1, 2)
+    rng = np.random.default_rng(0)
+    places, stretch = np.tile(grid, (8, 1)), np.repeat(np.arange(8), 144)
+    scores, y = rng.normal(size=8 * 144), np.arange(8) % 2
+    offsets, unknown = np.arange(9) * 144, np.full(8 * 144, -1)
+    four = choose_strength(scores, neighbour_graph(places, stretch, 4), offsets, y, unknown)
+    assert four.strengths.max() == 1.25
+    eight = choose_strength(scores, neighbour_graph(places, stretch, 8), offsets, y, unknown)
+    assert eight.strengths.max() == 0.75

@@ -24,6 +24,9 @@ from bagwise.core.coupling import Graph, couple
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 # One-sided at 5 %: a strength whose gain could be chance is not taken.
 _LEAST_Z = 1.645
+# On a graph with cycles, strengths whose pull on an instance by all neighbours is larger are left
+# out: messages then settle on one side or the other whatever the scores say.
+_MOST_PULL = 5.0
 # Positive bags with known instances from which their labels decide.
 _LABELLED_BAGS = 5
 
@@ -53,7 +56,8 @@ def choose_strength(
     log-likelihood of their labels. Otherwise it is that of the evidence for each instance, given
     its neighbours, in positive bags beyond that in negative ones; and since neighbours whose
     scores err together are not independent witnesses, the strength is reduced by the correlation
-    of neighbours in negative bags, where every difference is an error.
+    of neighbours in negative bags, where every difference is an error. Strengths are tried in
+    rising order, and the first one beyond which the gain falls is taken.
 
     Parameters
     ----------
@@ -72,6 +76,7 @@ def choose_strength(
     shown = known[segments.spread(labelled, offsets) & (known >= 0)]
     by_labels = bool(labelled.sum() >= _LABELLED_BAGS and 0 < shown.mean() < 1)
     correlation = neighbour_correlation(log_odds, graph, offsets, ~positive)
+    strengths = [J for J in strengths if _largest_strength(graph) >= J]
     gains, z = np.empty(len(strengths)), np.empty(len(strengths))
     for k, strength in enumerate(strengths):
         coupled = couple(log_odds, graph, strength)
@@ -81,12 +86,27 @@ def choose_strength(
         else:
             gain = segments.sum(evidence_gain(log_odds, coupled, graph), offsets)
             gains[k], z[k] = _standardised(gain[positive], gain[~positive])
-    sure = np.flatnonzero((z >= _LEAST_Z) & (gains > 0))
+    rising = 1 + _count_until(np.diff(gains) <= 0)
+    sure = np.flatnonzero((z[:rising] >= _LEAST_Z) & (gains[:rising] > 0))
     chosen = 0.0
     if len(sure):
-        chosen = float(strengths[sure[np.argmax(gains[sure])]])
+        chosen = float(strengths[sure[-1]])
         chosen *= 1.0 if by_labels else 1.0 - max(correlation, 0.0)
     return StrengthSearch(chosen, np.asarray(strengths), gains, z, correlation, by_labels)
+
+
+def _largest_strength(graph: Graph) -> float:
+    """The largest strength that messages on this graph can be trusted with."""
+    if graph.kind == "chain" or len(graph.weights) == 0:
+        return np.inf
+    source = np.repeat(np.arange(len(graph.order)), np.diff(graph.starts))
+    pull = np.bincount(source, weights=graph.weights, minlength=len(graph.order))
+    return _MOST_PULL / max(float(np.median(pull)), 1.0) + 1e-9
+
+
+def _count_until(stop: NDArray[np.bool_]) -> int:
+    """How many come before the first that is true."""
+    return int(np.argmax(stop)) if stop.any() else len(stop)
 
 
 def evidence_gain(log_odds: Floats, coupled: Floats, graph: Graph) -> Floats:
