@@ -40,6 +40,7 @@ test: .venv/.dev
 lint: .venv/.dev
 	@echo "== ruff, mypy, import contract"
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --quiet --preview --select PLW1514 src experiments # an encoding for every text file
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports

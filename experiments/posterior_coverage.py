@@ -43,7 +43,7 @@ def one_set(variance: float, seed: int, n_draws: int) -> list[dict[str, Any]]:
     problem = draw_problem(rng, variance, sizes.astype(int), spread=spread)
     A, r, labels = problem.A, problem.r, problem.labels
     draws = sample(A, r, labels, LIKELIHOOD, rng, n_draws, 60, slices=3)
-    fit = fit_whitened(A, r, *labels, labels.of_bag / 2, LIKELIHOOD, max_iter=500, tol=1e-5)
+    fit = fit_whitened(A, r, *labels[:3], labels.of_bag / 2, LIKELIHOOD, max_iter=500, tol=1e-5)
     blocks = make_blocks(A, r, labels)
     refined = refine(
         lambda q: total([marginal_statistics(b, q, LIKELIHOOD) for b in blocks]), fit.posterior

@@ -32,6 +32,7 @@ _HOME = {
     "SetKernelSVM": "bagwise.models.svm",
     "StatisticsClassifier": "bagwise.models.statistics",
     "MICRF": "bagwise.models.micrf",
+    "OneVsRest": "bagwise.models.one_vs_rest",
     "predict_levels": "bagwise.models.levels",
     "save": "bagwise.persist",
     "load": "bagwise.persist",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from bagwise.models.micrf import MICRF as MICRF
     from bagwise.models.miles import MILES as MILES
     from bagwise.models.mio import MIO as MIO
+    from bagwise.models.one_vs_rest import OneVsRest as OneVsRest
     from bagwise.models.pipeline import BagPipeline as BagPipeline
     from bagwise.models.pipeline import BagStatistics as BagStatistics
     from bagwise.models.pipeline import InstanceTransformer as InstanceTransformer

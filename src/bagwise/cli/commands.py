@@ -6,8 +6,9 @@ import ast
 import time
 from argparse import Namespace
 from collections import Counter
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
@@ -25,6 +26,14 @@ from bagwise.cli.inputs import (
 )
 from bagwise.files import Training, check_output, new_file, new_folder
 
+if TYPE_CHECKING:
+    from bagwise.bags import Bags
+    from bagwise.core.arrays import Column
+    from bagwise.evaluate.thresholds import Rates
+    from bagwise.models.base import Model
+    from bagwise.report.evaluation import Evaluation
+    from bagwise.report.predictions import Predictions
+
 
 def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
@@ -40,13 +49,14 @@ def fit(arguments: Namespace) -> int:
         return _fit(model, out, arguments)
 
 
-def _fit(model: Any, out: Any, arguments: Namespace) -> int:
+def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     from bagwise import persist
+    from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
 
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
-    known = _known_labels(arguments, data)
+    known: Column | list[object] | None = _known_labels(arguments, data)
     data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
@@ -58,7 +68,7 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
     for remark in remarks:
         printer.warn(remark)
     # Coupling moves instances, not bags: their figures are those of the model alone.
-    alone = model if arguments.couple is None else model.estimator
+    alone = model.estimator if isinstance(model, Coupled) else model
     evaluation = _cross_validated(alone, data, known, arguments, printer)
     if evaluation is not None:
         doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
@@ -70,12 +80,12 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         given = {} if known is None else {"instance_labels": known}
         model.fit(data.bags, data.y, **given)
     seconds = time.perf_counter() - start
-    extra: dict[str, Any] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
     if arguments.level == "patient":
         extra["level"] = "patient"
     if evaluation is not None:
         extra["evaluation"] = evaluation.as_json()
-    if arguments.couple is not None:
+    if isinstance(model, Coupled):
         extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
     persist.save(
@@ -104,8 +114,12 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
 
 
 def _cross_validated(
-    model: Any, data: Training, known: Any, arguments: Namespace, printer: Printer
-) -> Any:
+    model: Model,
+    data: Training,
+    known: Column | list[object] | None,
+    arguments: Namespace,
+    printer: Printer,
+) -> Evaluation | None:
     """The evaluation that ``--cv`` asks for, printed, or None."""
     from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
     from bagwise.report.evaluation import Evaluation
@@ -131,7 +145,7 @@ def _cross_validated(
     return evaluation
 
 
-def _doubts(evaluation: Any, classes: list[Any]) -> list[str]:
+def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
     """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
     auc = evaluation.metrics()["auc"]
     if not auc < 0.5:
@@ -168,7 +182,8 @@ def predict(arguments: Namespace) -> int:
     threshold = _threshold(arguments, before)
     bags, skipped = read_unlabelled(arguments, printer)
     truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
-    patients = here = None
+    patients: Sequence[object] | Column | None = None
+    here = None
     if arguments.patients is not None:
         patients = _read_patients(arguments, bags)
     elif truth is not None:
@@ -280,7 +295,7 @@ def _threshold(arguments: Namespace, before: Any) -> float:
     return float(np.clip(before.threshold(goal), 0, 1))
 
 
-def _read_patients(arguments: Namespace, bags: Any) -> Any:
+def _read_patients(arguments: Namespace, bags: Bags) -> list[object]:
     """The patient of every bag, from a table of its own."""
     from bagwise.files.problems import bad_file
     from bagwise.files.tables import named_columns, read_frame
@@ -298,7 +313,7 @@ def _read_patients(arguments: Namespace, bags: Any) -> Any:
     return [known[str(name)] for name in bags.ids]
 
 
-def _count_seen(bags: Any, about: dict[str, Any]) -> int:
+def _count_seen(bags: Bags, about: dict[str, Any]) -> int:
     """How many of the bags the model was trained on."""
     from bagwise import persist
 
@@ -306,7 +321,7 @@ def _count_seen(bags: Any, about: dict[str, Any]) -> int:
     return sum(mark in trained for mark in persist.fingerprints(bags)) if trained else 0
 
 
-def _warn_about(made: Any, seen: int, arguments: Namespace, printer: Printer) -> None:
+def _warn_about(made: Predictions, seen: int, arguments: Namespace, printer: Printer) -> None:
     from bagwise.report.predictions import formula_ids
 
     if seen:
@@ -322,7 +337,7 @@ def _warn_about(made: Any, seen: int, arguments: Namespace, printer: Printer) ->
         )
 
 
-def _patient_rates(found: Any, threshold: float) -> Any:
+def _patient_rates(found: Evaluation, threshold: float) -> Rates | None:
     """Rates counted by patient, whose bags are not independent; None where none are known."""
     if found.groups is None:
         return None
@@ -330,7 +345,7 @@ def _patient_rates(found: Any, threshold: float) -> Any:
     return by_patient.rates(threshold) if by_patient.has_both_classes else None
 
 
-def describe_rates(title: str, rates: Any) -> str:
+def describe_rates(title: str, rates: Rates) -> str:
     """Sensitivity and specificity at a threshold, in one line."""
     parts = [
         f"{name} {share.value:.2f} ({share.low:.2f} to {share.high:.2f}, n={share.total})"
@@ -339,7 +354,7 @@ def describe_rates(title: str, rates: Any) -> str:
     return f"{title} {rates.threshold:.3g}: {', '.join(parts)}"
 
 
-def _rates_json(rates: Any) -> dict[str, Any]:
+def _rates_json(rates: Rates) -> dict[str, object]:
     return {
         "threshold": rates.threshold,
         "sensitivity": rates.sensitivity._asdict(),
@@ -513,15 +528,15 @@ def info(arguments: Namespace) -> int:
 # What several commands share.
 
 
-def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
+def _make(name: str, seed: int, given: Mapping[str, object]) -> Model:
     from bagwise.models.registry import make_model
 
     return make_model(name, **{"random_state": seed, **given})
 
 
-def settings(pairs: list[str]) -> dict[str, Any]:
+def settings(pairs: list[str]) -> dict[str, object]:
     """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
@@ -533,7 +548,7 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def _known_labels(arguments: Namespace, data: Training) -> Any:
+def _known_labels(arguments: Namespace, data: Training) -> Column | None:
     if data.instance_labels is not None or not arguments.use_instance_labels:
         return data.instance_labels
     if data.bags.instance_labels is None:
@@ -541,7 +556,7 @@ def _known_labels(arguments: Namespace, data: Training) -> Any:
     return data.bags.instance_labels
 
 
-def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> None:
+def _check_features(bags: Bags, about: Mapping[str, object], arguments: Namespace) -> None:
     expected = about.get("n_features")
     if expected is not None and bags.n_features != expected:
         raise ValueError(
@@ -550,11 +565,11 @@ def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> N
         )
 
 
-def _named(y: Any, names: Any) -> Any:
+def _named(y: Column, names: Sequence[object] | None) -> Column:
     return y if names is None else np.asarray(names)[y]
 
 
-def _history(model: Any) -> Any:
+def _history(model: Model) -> Column | None:
     from bagwise.models.pipeline import last_step
 
     history = getattr(last_step(model), "bound_history_", None)

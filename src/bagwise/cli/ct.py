@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,14 @@ from rich.table import Table
 from bagwise.bags import Bags
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from bagwise.models.base import Model
+
 
 _THUMBNAIL = 48  # side of the slices shown in the report
 
@@ -122,7 +130,7 @@ def _page_name(class_name: str, number: int) -> str:
     return "report.html" if number == 0 else f"report_{plain}.html"
 
 
-def _chosen_classes(wanted: str | None, known: Sequence[str], path: Any) -> tuple[str, ...]:
+def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) -> tuple[str, ...]:
     if wanted is None:
         return tuple(known)
     chosen = tuple(name.strip() for name in wanted.split(","))
@@ -169,7 +177,7 @@ def _description(
 
 
 def _cross_validated(
-    model: Any,
+    model: Model,
     bags: Bags,
     Y: NDArray[np.int64],
     classes: Sequence[str],
@@ -199,7 +207,9 @@ def _cross_validated(
     return scores
 
 
-def _scan_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth: Any) -> Any:
+def _scan_table(
+    scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth: Any
+) -> pd.DataFrame:
     import pandas as pd
 
     columns: dict[str, Any] = {
@@ -216,7 +226,7 @@ def _scan_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth:
     return pd.DataFrame(columns)
 
 
-def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> Any:
+def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     columns: dict[str, Any] = {

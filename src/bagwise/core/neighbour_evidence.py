@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.coupling import Graph, couple
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -47,7 +47,7 @@ def choose_strength(
     graph: Graph,
     offsets: Ints,
     y: Ints,
-    known: Ints,
+    known: Codes,
     strengths: Sequence[float] = STRENGTHS,
 ) -> StrengthSearch:
     """The strength that held-out instances speak for; 0 where none gains significantly.
@@ -131,7 +131,7 @@ def _prior_log_odds(log_odds: Floats, graph: Graph) -> Floats:
     return prior
 
 
-def _label_gain(log_odds: Floats, coupled: Floats, known: Ints) -> Floats:
+def _label_gain(log_odds: Floats, coupled: Floats, known: Codes) -> Floats:
     sign = np.where(known == 1, -1.0, 1.0)
     gain = np.logaddexp(0, sign * log_odds) - np.logaddexp(0, sign * coupled)
     return np.where(known >= 0, gain, 0.0)

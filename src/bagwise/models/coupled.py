@@ -13,11 +13,11 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, encode_instance_labels
+from bagwise.bags import Bags, BagsLike, InstanceLabels, encode_instance_labels
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.rules import log_odds
-from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels, two_columns
+from bagwise.models.base import InstanceClassifier, two_columns
 from bagwise.models.pipeline import positive_proba
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Coupled(InstanceClassifier):
         search = choose_strength(scores, self._graph(bags), bags.offsets, codes, known)
         self.strength_search_, self.strength_ = search, search.strength
 
-    def _held_out(self, bags: Bags, y: Ints, known: Ints) -> Floats:
+    def _held_out(self, bags: Bags, y: Ints, known: Codes) -> Floats:
         """Log-odds of the instances from models that did not see their bags, [N]."""
         names = bags.split(self._label_names(known))
         scores = np.empty(bags.n_instances)
@@ -263,7 +263,7 @@ class Coupled(InstanceClassifier):
             more = {"return_std": True} if return_std else {}
             return self.estimator_.predict_proba(bags, **more, **options)
         p, std = positive_proba(self.estimator_, bags)
-        return two_columns(p), std
+        return two_columns(np.asarray(p, dtype=np.float64)), std
 
     def decision_function_instances(self, bags: BagsLike) -> Any:
         """Log-odds of each instance among its neighbours, aligned with ``bags.instances``."""
@@ -295,7 +295,7 @@ class Coupled(InstanceClassifier):
             if not return_std:
                 return self.estimator_.predict_proba_instances(bags)
             p, std = positive_proba(self.estimator_, bags, "_instances")
-            return two_columns(p), std
+            return two_columns(np.asarray(p, dtype=np.float64)), std
         scores = self._scores(bags)
         proba = two_columns(expit(scores.instance))
         return (proba, scores.instance_std) if return_std else proba

@@ -13,27 +13,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
+from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import Posterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels, TrainingData
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.one_vs_rest import OneVsRest
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Floats, Ints, RandomState
+
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
@@ -115,6 +121,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Of the clusters' Gaussian-Wishart posteriors.
     class_log_prior_ : array of shape (n_classes,)
         Log share of each class among the training instances.
+    one_vs_rest_ : OneVsRest
+        Only after a fit to an indicator matrix, and then in place of all that describes mixtures:
+        one two-class DPMIL per column.
     platt_ : tuple of Platt, or None
         With ``calibrate``, the map of each class but the background.
     instance_labels_ : array of shape (n_instances,)
@@ -136,9 +145,10 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     """
 
     _multi_class = True
+    _multi_label = True
     _keeps_rows = True
     platt_: tuple[Platt, ...] | None
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "concentration": [Interval(Real, 0, None, closed="neither")],
         "covariance_type": [StrOptions({"full", "diag"})],
@@ -184,7 +194,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         tol: float = 1e-6,
         n_init: int = 1,
         execution: Execution | str | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -207,16 +217,23 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> DPMIL:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> DPMIL:
         """Infer the mixtures and the labels of the training instances.
 
         Parameters
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
+        y : array of shape (n_bags,) or (n_bags, n_classes)
+            A class per bag, of which the first in sorted order is the background; or an indicator
+            matrix, scikit-learn's multilabel format, for which every class has mixtures of its
+            own, against the bags without it.
         instance_labels : array of shape (n_instances,), optional
-            Known labels stay as they are; missing ones (None, NaN, -1) are inferred.
+            Known labels stay as they are; missing ones (None, NaN, -1) are inferred. With an
+            indicator matrix also of shape (n_instances, n_classes).
         """
+        self.__dict__.pop("one_vs_rest_", None)
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            return self._fit_indicators(bags, y, instance_labels)
         data = self._validate_fit(bags, y, instance_labels)
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
@@ -238,6 +255,16 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         assert best is not None
         self._store(best[0], prior)
         self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
+        return self
+
+    def _fit_indicators(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
+    ) -> DPMIL:
+        """One two-class model per column; prediction is theirs."""
+        model = OneVsRest(clone(self)).fit(bags, y, instance_labels)
+        self.one_vs_rest_, self.class_rule_ = model, model.class_rule_
+        self.classes_, self.n_features_in_ = model.classes_, model.n_features_in_
+        self.n_iter_ = max(member.n_iter_ for member in model.estimators_)
         return self
 
     def _validate_fit(
@@ -287,7 +314,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             )
         return tuple(maps)
 
-    def _held_out_densities(self, work: _Work, start: _Start) -> Any:
+    def _held_out_densities(self, work: _Work, start: _Start) -> Floats:
         """Log predictive densities of each instance, inferred without its fold's bags, [N, C]."""
         out = np.empty((work.data.bags.n_instances, len(self.classes_)))
         for fold in range(int(work.folds.max()) + 1):
@@ -326,8 +353,13 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
     def _clusters(
-        self, data: TrainingData, labels: Any, n_clusters: int, prior: Prior, rng: Any
-    ) -> Any:
+        self,
+        data: TrainingData,
+        labels: Ints,
+        n_clusters: int,
+        prior: Prior,
+        rng: np.random.RandomState,
+    ) -> Ints:
         """Cluster of each instance within its class by k-means, the largest being 0. [N]."""
         clusters = np.empty(len(labels), dtype=np.int64)
         for c in range(len(self.classes_)):
@@ -336,7 +368,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return clusters
 
     def _statistics(
-        self, blocks: Iterator[Block], labels: Any, clusters: Any, prior: Prior
+        self, blocks: Iterator[Block], labels: Ints, clusters: Ints, prior: Prior
     ) -> tuple[Statistics, ...]:
         """Statistics of the mixtures that have these clusters for components."""
         C, K, D = len(self.classes_), self.n_components, len(prior.mean)
@@ -368,23 +400,32 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.n_iter_ = len(state.bounds)
         self.converged_ = state.converged
 
-    def log_density_instances(self, bags: Any) -> Any:
+    def log_density_instances(self, bags: BagsLike) -> Any:
         """Log predictive density of each instance under each class, (n_instances, n_classes)."""
+        self._check_one_mixture_per_class("log_density_instances")
         return self._log_density(self._validate_predict(bags))
 
-    def _log_density(self, bags: Bags) -> Any:
+    def _check_one_mixture_per_class(self, method: str) -> None:
+        if hasattr(self, "one_vs_rest_"):
+            raise ValueError(
+                f"{method} needs one mixture per class; after a fit to an indicator matrix ask "
+                "the models of its columns, one_vs_rest_.estimators_."
+            )
+
+    def _log_density(self, bags: Bags) -> Floats:
         out = np.empty((bags.n_instances, len(self.classes_)))
         for rows, X in _numbered_rows(bags):
             Z = dirichlet.whiten(X, self._prior)
             out[rows] = constrained.log_predictive(Z, self._mixtures, self._prior)
         return out
 
-    def assign(self, bags: Any) -> Any:
+    def assign(self, bags: BagsLike) -> Ints:
         """Cluster of each instance within its predicted class, shape (n_instances,).
 
         Entry n is a column of ``weights_[c]``, ``means_[c]``, where c is the instance's
         predicted class, ``predict_instances(bags)[n]``.
         """
+        self._check_one_mixture_per_class("assign")
         bags = self._validate_predict(bags)
         labels = np.argmax(self._odds(bags), axis=1)
         out = np.empty(bags.n_instances, dtype=np.int64)
@@ -396,52 +437,64 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 out[rows.start + its] = np.argmax(log_rho, axis=1)
         return out
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance against the background, calibrated where asked for.
 
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
         column is 0.
         """
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.decision_function_instances(bags)
         odds = self._odds(self._validate_predict(bags))
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag by the bag rule; shaped like the instances' twin."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.decision_function(bags)
         bags = self._validate_predict(bags)
         odds = self._bag_odds(bags)
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
-    def predict_proba_instances(self, bags: Any) -> Any:
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, shape (n_instances, n_classes)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_proba_instances(bags)
         return softmax(self._odds(self._validate_predict(bags)), axis=1)
 
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, n_classes)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_proba(bags)
         return softmax(self._bag_odds(self._validate_predict(bags)), axis=1)
 
-    def predict_instances(self, bags: Any) -> Any:
+    def predict_instances(self, bags: BagsLike) -> Column:
         """Label of each instance, aligned with ``bags.instances``."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict_instances(bags)
         odds = self._odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 
-    def predict(self, bags: Any) -> Any:
+    def predict(self, bags: BagsLike) -> Column:
         """Label of each bag, shape (n_bags,)."""
+        if hasattr(self, "one_vs_rest_"):
+            return self.one_vs_rest_.predict(bags)
         odds = self._bag_odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 
-    def _odds(self, bags: Bags) -> Any:
+    def _odds(self, bags: Bags) -> Floats:
         """Log-odds of every class against the background, [N, C]; the first column is 0."""
         odds = self._against_background(self._log_density(bags))
         for c, platt in enumerate(self.platt_ or (), start=1):
             odds[:, c] = platt.log_odds(odds[:, c])
         return odds
 
-    def _against_background(self, log_density: Any) -> Any:
+    def _against_background(self, log_density: Floats) -> Floats:
         """Log-odds by the densities and the classes' shares, [N, C]."""
         log_posterior = log_density + self.class_log_prior_
         return log_posterior - log_posterior[:, :1]
 
-    def _bag_odds(self, bags: Bags) -> Any:
+    def _bag_odds(self, bags: Bags) -> Floats:
         """Log-odds that a bag holds an instance of each class, [B, C]; the first column is 0."""
         odds = self._odds(bags)
         out = np.zeros((len(bags), odds.shape[1]))
@@ -450,7 +503,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return out
 
 
-def _check_known(data: TrainingData, classes: Any) -> None:
+def _check_known(data: TrainingData, classes: Column) -> None:
     """With several classes, an instance is of its bag's class or background."""
     known, bags = data.instance_labels, data.bags
     if len(classes) == 2 or np.all(known < 0):
@@ -475,7 +528,7 @@ def _check_known(data: TrainingData, classes: Any) -> None:
         )
 
 
-def _bag_runs(offsets: Any) -> Iterator[tuple[int, int]]:
+def _bag_runs(offsets: Ints) -> Iterator[tuple[int, int]]:
     """Neighbouring bags of about `_ROWS` instances together, as (first, last + 1)."""
     first = 0
     while first < len(offsets) - 1:
@@ -491,12 +544,12 @@ def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
         yield rows, np.asarray(bags.instances[rows])
 
 
-def _rows(bags: Bags) -> Iterator[Any]:
+def _rows(bags: Bags) -> Iterator[Floats]:
     for _, X in _numbered_rows(bags):
         yield X
 
 
-def _blocks(data: TrainingData, prior: Prior, wanted: Any = None) -> Iterator[Block]:
+def _blocks(data: TrainingData, prior: Prior, wanted: Bools | None = None) -> Iterator[Block]:
     """All bags, or those wanted ([B] bool), a block at a time."""
     offsets = data.bags.offsets
     for first, last in _bag_runs(offsets):
@@ -512,7 +565,7 @@ def _blocks(data: TrainingData, prior: Prior, wanted: Any = None) -> Iterator[Bl
         yield Block(dirichlet.whiten(np.asarray(X), prior), its_offsets, y, known)
 
 
-def _folds(bags: Bags, y: Any, n_folds: int) -> Any:
+def _folds(bags: Bags, y: Column, n_folds: int) -> Ints:
     """Fold of each bag, [B]: every class is dealt out evenly.
 
     Bags are dealt in an order of their own, by a random projection, so that the order they come
@@ -554,7 +607,7 @@ class _OverShare:
 class _Start(NamedTuple):
     """Where inference starts."""
 
-    labels: Any  # [N] class of each instance
+    labels: Column  # [N] class of each instance
     clusters: Any  # [N] its cluster within the class
 
 
@@ -579,7 +632,7 @@ class _Work:
             shares.append(_Share(data, self.prior, self.folds[first:last]))
         return shares
 
-    def rows(self, wanted: Any) -> Any:
+    def rows(self, wanted: Bools) -> Ints:
         """Instances of the bags wanted ([B] bool), in order."""
         return segments.take(self.data.bags.offsets, np.flatnonzero(wanted))[0]
 
@@ -601,7 +654,7 @@ class _Work:
 
     def run_fold(
         self, function: Callable[[Block], Any], merge: Callable[[Any], Any], fold: int
-    ) -> Any:
+    ) -> Floats:
         """The merged results of a function of the blocks of one fold."""
         if self.here:
             blocks: Any = _blocks(self.data, self.prior, self.folds == fold)  # lazily
@@ -614,7 +667,7 @@ class _Work:
         return found
 
 
-def _log_predictive(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+def _log_predictive(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Floats:
     return constrained.log_predictive(block.Z, mixtures, prior)
 
 

@@ -6,7 +6,7 @@ is a bag, too: the same rule that reads a patient off all its patches reads a sl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from bagwise.bags.layout import group_rows
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.models.pipeline import positive_proba
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Model
 
 
 class Level(NamedTuple):
@@ -34,7 +37,7 @@ class Levels(NamedTuple):
     owner: Ints  # [G] number of the bag that a group belongs to
 
 
-def predict_levels(model: Any, bags: Bags) -> Levels:
+def predict_levels(model: Model, bags: Bags) -> Levels:
     """Probability and standard deviation of bags, groups and instances, from one model.
 
     With patients as bags and slides as groups: a patient is at least as probable as each slide, and
@@ -64,12 +67,17 @@ def predict_levels(model: Any, bags: Bags) -> Levels:
         if not hasattr(model, method):
             raise ValueError(f"predict_levels needs a model with {method}; this one has none.")
     inner = bags.by_group()
-    owner = group_rows(bags.groups, bags.bag_index).owner
-    instances = Level(*positive_proba(model, inner, "_instances"))
-    groups = _raised(Level(*positive_proba(model, inner)), instances, inner.offsets)
+    owner = group_rows(np.asarray(bags.groups), bags.bag_index).owner
+    instances = _level(model, inner, "_instances")
+    groups = _raised(_level(model, inner), instances, inner.offsets)
     ends = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(bags)))])
-    outer = _raised(Level(*positive_proba(model, bags)), groups, ends)
+    outer = _raised(_level(model, bags), groups, ends)
     return Levels(outer, groups, instances, inner, owner)
+
+
+def _level(model: Model, bags: Bags, twin: str = "") -> Level:
+    p, std = positive_proba(model, bags, twin)
+    return Level(np.asarray(p, dtype=np.float64), std)
 
 
 def _raised(whole: Level, parts: Level, offsets: Ints) -> Level:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.models.pipeline import positive_proba
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Column, Floats, Reals
+    from bagwise.models.base import Model
 
 
 class Predictions(NamedTuple):
@@ -29,11 +36,11 @@ class Predictions(NamedTuple):
     0.9
     """
 
-    bags: Any
-    instances: Any
-    classes: list[Any]
+    bags: pd.DataFrame
+    instances: pd.DataFrame | None
+    classes: list[object]
     threshold: float
-    patients: Any = None
+    patients: pd.DataFrame | None = None
 
 
 # The first characters by which a spreadsheet takes a cell for a formula.
@@ -41,11 +48,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def predict_tables(
-    model: Any,
+    model: Model,
     bags: Bags,
     threshold: float = 0.5,
-    class_names: Any = None,
-    patients: Any = None,
+    class_names: Sequence[object] | None = None,
+    patients: Sequence[object] | Column | None = None,
 ) -> Predictions:
     """Probability and uncertainty of every bag and instance, and of every patient where known.
 
@@ -79,7 +86,12 @@ def predict_tables(
     return Predictions(table, _instance_table(model, bags), names.tolist(), threshold, by_patient)
 
 
-def patient_table(bags: Any, patients: Any, classes: Any, threshold: float) -> Any:
+def patient_table(
+    bags: pd.DataFrame,
+    patients: Sequence[object] | Column,
+    classes: Sequence[object] | Column,
+    threshold: float,
+) -> pd.DataFrame:
     """One row per patient: called positive when the most probable of the patient's bags is.
 
     Parameters
@@ -130,7 +142,10 @@ def patient_table(bags: Any, patients: Any, classes: Any, threshold: float) -> A
 
 
 def predict_level_tables(
-    model: Any, patients: Bags, threshold: float = 0.5, class_names: Any = None
+    model: Model,
+    patients: Bags,
+    threshold: float = 0.5,
+    class_names: Sequence[object] | None = None,
 ) -> tuple[Predictions, Bags]:
     """Tables of patients, their slides and patches from one model, and the slides as bags.
 
@@ -187,7 +202,7 @@ def predict_level_tables(
     return Predictions(table, instances, names.tolist(), threshold, by_patient), slides
 
 
-def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
+def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
     """The most probable instances of every bag, by rank; ties in the order of the bag.
 
     Examples
@@ -201,6 +216,7 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
     3
     """
     table = made.instances
+    assert table is not None  # asked only of models that rank instances
     value = table["score" if "score" in table.columns else "probability"].to_numpy()
     owner = segments.spread(np.arange(len(bags)), bags.offsets)
     order = np.lexsort((np.arange(len(value)), -value, owner))
@@ -211,7 +227,7 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
     return top
 
 
-def _instance_table(model: Any, bags: Bags) -> Any:
+def _instance_table(model: Model, bags: Bags) -> pd.DataFrame | None:
     if not hasattr(model, "decision_function_instances"):
         return None
     return _instance_columns(model, bags, *_probability(model, bags, "_instances"))
@@ -237,7 +253,7 @@ def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
     return pd.DataFrame({**columns, "probability": p, "std": std})
 
 
-def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
+def _probability(model: Model, bags: Bags, twin: str) -> tuple[Reals | None, Floats]:
     """Probability of the positive class and its standard deviation, or None and NaN."""
     if not hasattr(model, f"predict_proba{twin}"):
         return None, np.full(bags.n_instances if twin else len(bags), np.nan)
@@ -264,7 +280,7 @@ def write_predictions(
     made: Predictions,
     folder: str | Path,
     *,
-    top: Any = None,
+    top: pd.DataFrame | None = None,
     spreadsheet_safe: bool = False,
     bags_name: str = "bags.csv",
 ) -> list[Path]:
@@ -301,7 +317,7 @@ def write_predictions(
     return written
 
 
-def neutralised(table: Any) -> Any:
+def neutralised(table: pd.DataFrame) -> pd.DataFrame:
     """The table with an apostrophe before text that a spreadsheet would run as a formula.
 
     Examples

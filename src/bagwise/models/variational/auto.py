@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,23 +12,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
-from bagwise.core.arrays import Floats, Ints
-from bagwise.core.platt import cool, fit_platt
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
+from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import (
-    BagsLike,
-    InstanceClassifier,
-    InstanceLabels,
-    RandomState,
-    TrainingData,
+from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
+from bagwise.models.classes import (
+    ClassRule,
+    ClassWeight,
+    has_several_classes,
+    read_instance_classes,
 )
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
+from bagwise.models.feature_checks import check_bag_weights
+from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels
@@ -36,6 +41,7 @@ from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
     Problem,
+    bag_weights,
     loaded_if_small,
     on_disk,
     probabilities,
@@ -44,8 +50,14 @@ from bagwise.models.variational.estimators import (
     with_uncertainty,
 )
 from bagwise.models.variational.monitors import stage_bar
-from bagwise.models.variational.score import BagRule, Reader, Scores
+from bagwise.models.variational.score import BagRule, Reader, Readout, Scores
 from bagwise.models.variational.search import Candidate, Design, Space, Voice
+from bagwise.models.variational.several import (
+    class_columns,
+    class_fractions,
+    combined,
+    fitted_rule,
+)
 from bagwise.models.variational.updates import Fit, InducingPosterior
 
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
@@ -127,6 +139,8 @@ class AutoVGPMIL(InstanceClassifier):
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
+    _multi_class = True
+    _multi_label = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "cv": [Interval(Integral, 2, None, closed="left")],
@@ -163,38 +177,113 @@ class AutoVGPMIL(InstanceClassifier):
         self.verbose = verbose
 
     def fit(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: Any = None,
+        class_weight: ClassWeight | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> AutoVGPMIL:
         """Search, weigh, refit, calibrate.
 
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
-        y : array of shape (n_bags,)
-            Two classes, at least two bags of each; the larger one is positive.
-        instance_labels : array of shape (n_instances,), optional
-            Class of each instance, or missing: None, NaN, -1.
+        y : array of shape (n_bags,) or (n_bags, n_classes)
+            A class per bag, at least two bags of each; of two, the larger one is positive. Or an
+            indicator matrix, scikit-learn's multilabel format.
+        instance_labels, background, class_weight
+            As for `VGPMIL.fit`. Every class has a search of its own; scalings and inducing points
+            are shared.
+        sample_weight : array of shape (n_bags,), optional
+            How much each bag counts in every fit; designs are compared, and probabilities
+            calibrated, on the bags as they are.
         """
+        for name in ("per_class_", "class_rule_"):
+            self.__dict__.pop(name, None)
+        execution = resolve(self.execution)
+        if has_several_classes(y):
+            several = self._validate_several(bags, y, instance_labels, background)
+            driver = self._driver(execution, several.bags)
+            with _on_device(execution, several.bags):
+                return self._fit_several(several, class_weight, sample_weight, execution, driver)
         data = self._validate_fit(bags, y, instance_labels)
+        check_two_class_background(background, self.classes_)
+        counts = (
+            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        )
+        weight = bag_weights(class_weight, counts, data.y, self.classes_)
+        driver = self._driver(execution, data.bags)
+        with _on_device(execution, data.bags):
+            rng = check_random_state(self.random_state)
+            spaces = self._make_spaces(data.bags, rng, driver)
+            return self._fit(data, weight, spaces, rng, execution, driver)
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
+
+    def _make_spaces(
+        self, bags: Bags, rng: np.random.RandomState, driver: Driver
+    ) -> dict[Scale, Space]:
+        spaces = search.make_spaces(bags, self.n_inducing, rng, driver)
+        if on_disk(bags) and not np.isfinite(spaces["feature"].scaling.center).all():
+            check_bags(bags)  # says where
+        return spaces
+
+    def _fit_several(
+        self,
+        data: SeveralClasses,
+        class_weight: ClassWeight | None,
+        sample_weight: ArrayLike | None,
+        execution: Execution,
+        driver: Driver,
+    ) -> AutoVGPMIL:
+        """A search per finding, in spaces that they share."""
+        bags, labels, known = data
+        rng = check_random_state(self.random_state)
+        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+        spaces = self._make_spaces(bags, rng, driver)
+        seed = int(rng.randint(np.iinfo(np.int32).max))
+        self.per_class_ = []
+        for f in range(labels.present.shape[1]):
+            member = clone(self)
+            member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
+            own = TrainingData(bags, labels.present[:, f], known[:, f])
+            weight = labels.weights(class_weight, counts, f)
+            draws = np.random.RandomState(seed)
+            member._fit(own, weight, spaces, draws, execution.numbered(f), driver)
+            self.per_class_.append(member)
+        held_out = np.full((len(bags), len(self.per_class_)), np.nan)
+        for f, member in enumerate(self.per_class_):
+            held_out[member._searched, f] = member.held_out_decision_
+        self.class_rule_ = fitted_rule(labels, list(held_out.T))
+        self.held_out_decision_ = self.class_rule_.of_bags(held_out, 0.0 * held_out).log_odds
+        self.n_iter_ = max(member.n_iter_ for member in self.per_class_)
+        return self
+
+    def _fit(
+        self,
+        data: TrainingData,
+        weight: Floats | None,
+        spaces: dict[Scale, Space],
+        rng: np.random.RandomState,
+        execution: Execution,
+        driver: Driver,
+    ) -> AutoVGPMIL:
         rarest = int(np.bincount(data.y).min())
         if rarest < 2:
             raise ValueError(
                 "AutoVGPMIL needs at least 2 bags of each class to cross-validate; the rarer "
                 f"class has {rarest}. Use VGPMIL, which chooses nothing."
             )
-        execution = resolve(self.execution)
-        with _on_device(execution, data.bags):
-            return self._fit(data, execution, execution.make_driver())
-
-    def _fit(self, data: TrainingData, execution: Execution, driver: Driver) -> AutoVGPMIL:
-        rng = check_random_state(self.random_state)
-        spaces = search.make_spaces(data.bags, self.n_inducing, rng, driver)
-        if on_disk(data.bags) and not np.isfinite(spaces["feature"].scaling.center).all():
-            check_bags(data.bags)  # says where
-        part = self._search_part(data, rng)
+        part, self._searched = self._search_part(data, rng)
+        part_weight = None if weight is None else weight[self._searched]
         seeds = [int(rng.randint(2**31 - 1)) for _ in range(2)]
         points = {scale: _some(space.Z, _SCREEN_INDUCING, rng) for scale, space in spaces.items()}
-        keeper = StageCheckpoint(execution.checkpoint, self._problem_name(data, spaces, seeds))
+        name = self._problem_name(data, weight, spaces, seeds)
+        keeper = StageCheckpoint(execution.checkpoint, name)
         designs = search.grid()
         total = len(search.SCALES) * len(search.KERNELS) + self.n_finalists + 1
         with stage_bar(self.verbose, total, "AutoVGPMIL") as advance:
@@ -206,7 +295,8 @@ class AutoVGPMIL(InstanceClassifier):
                 max_iter: int,
                 Z: dict[Scale, Floats] | None = None,
             ) -> Floats:
-                work = search.HeldOut(part.bags, _labels(part), rules, folds, max_iter)
+                labels = _labels(part, part_weight)
+                work = search.HeldOut(part.bags, labels, rules, folds, max_iter)
                 return self._held_out(work, chosen, spaces, Z, execution, driver, advance)
 
             advance(f"screening {len(designs)} designs", 0)
@@ -225,30 +315,42 @@ class AutoVGPMIL(InstanceClassifier):
             self._report(designs, screened, finalists, scores, candidates, part.y)
             self._set_members(candidates, finalists)
             advance(f"refitting {len(candidates)} members", 0)
-            self._refit(data, spaces, [finalists[c.design] for c in candidates], keeper, advance)
+            chosen = [finalists[c.design] for c in candidates]
+            self._refit(data, weight, spaces, chosen, keeper, advance)
         keeper.done()
         return self
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
 
     def _problem_name(
-        self, data: TrainingData, spaces: dict[Scale, Space], seeds: list[int]
+        self,
+        data: TrainingData,
+        weight: Floats | None,
+        spaces: dict[Scale, Space],
+        seeds: list[int],
     ) -> str:
         """Names the search for its checkpoint: data, points, seeds and settings."""
         settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
-        arrays = [data.bags.offsets, data.y, data.instance_labels]
+        arrays: list[Array | Wholes] = [data.bags.offsets, data.y, data.instance_labels]
+        arrays += [] if weight is None else [weight]
         arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
         return fingerprint_arrays(arrays, (*settings, self.max_search_instances))
 
-    def _search_part(self, data: TrainingData, rng: np.random.RandomState) -> TrainingData:
-        """All bags, or a stratified draw with about `max_search_instances`; in memory."""
+    def _search_part(
+        self, data: TrainingData, rng: np.random.RandomState
+    ) -> tuple[TrainingData, Ints]:
+        """All bags, or a stratified draw with about `max_search_instances`; and which they are."""
         share = self.max_search_instances / data.bags.n_instances
-        part = data
+        part, bags = data, np.arange(len(data.bags))
         if share < 1:
             chosen = []
             for label in (0, 1):
@@ -259,9 +361,9 @@ class AutoVGPMIL(InstanceClassifier):
             known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
             part = TrainingData(data.bags[bags], data.y[bags], known)
         if not on_disk(part.bags):
-            return part
+            return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
-        return part._replace(bags=part.bags.with_instances(rows))
+        return part._replace(bags=part.bags.with_instances(rows)), bags
 
     def _held_out(
         self,
@@ -305,7 +407,7 @@ class AutoVGPMIL(InstanceClassifier):
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
         left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
-        platt = fit_platt(left_out, part.y)
+        platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
@@ -352,6 +454,7 @@ class AutoVGPMIL(InstanceClassifier):
     def _refit(
         self,
         data: TrainingData,
+        weight: Floats | None,
         spaces: dict[Scale, Space],
         designs: Sequence[Design],
         keeper: StageCheckpoint,
@@ -370,7 +473,7 @@ class AutoVGPMIL(InstanceClassifier):
                 stored = keeper.load(f"member_{i}")
                 if stored is None:
                     if shared is None:
-                        shared = self._shared(data, space, kernel, member)
+                        shared = self._shared(data, weight, space, kernel, member)
                     fit = member.fit_projected(shared[0], shared[1])
                     keeper.save(f"member_{i}", _packed(fit))
                 else:
@@ -405,13 +508,18 @@ class AutoVGPMIL(InstanceClassifier):
         )
 
     def _shared(
-        self, data: TrainingData, space: Space, kernel: str, member: VGPMIL
+        self,
+        data: TrainingData,
+        weight: Floats | None,
+        space: Space,
+        kernel: str,
+        member: VGPMIL,
     ) -> tuple[Problem, list[Any]]:
         """The projected bags that members with one scaling and kernel fit."""
         execution = self._member_execution()
         device = execution.torch_device(data.bags.instances)
         projector = space.projector(kernel, execution.dtype or self._dtype).to(device)
-        labels = _labels(data)
+        labels = _labels(data, weight)
         problem = Problem(
             data.bags,
             labels,
@@ -420,7 +528,7 @@ class AutoVGPMIL(InstanceClassifier):
             search.LIKELIHOODS["or"],
             Sech(),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         return problem, member.project(problem)
 
@@ -432,6 +540,13 @@ class AutoVGPMIL(InstanceClassifier):
         Designs, weights, inducing points and calibration stay as `fit` left them.
         """
         check_is_fitted(self)
+        if self._rule is not None:
+            checked = self._check_bags(bags, self.n_features_in_)
+            labels = self._rule.read_labels(y, checked, self.classes_)
+            known = read_instance_classes(instance_labels, checked, labels)
+            for f, one in enumerate(self.per_class_):
+                one.update(checked, labels.present[:, f], known[:, f])
+            return self
         for member in self.members_:
             member.update(bags, self._check_update_labels(y), instance_labels)
         self.n_iter_ = max(member.n_iter_ for member in self.members_)
@@ -452,25 +567,32 @@ class AutoVGPMIL(InstanceClassifier):
         finish: Callable[..., tuple[Floats, ...]],
         fractions: bool = False,
     ) -> tuple[Floats, ...]:
-        """Columns made of the members' readouts; one pass over the rows."""
+        """Columns made of the members' readouts; one pass over the rows for all classes."""
         check_is_fitted(self)
         checked = self._validate_predict(bags)
+        ensembles = getattr(self, "per_class_", [self])
         keys: list[Group] = []
         projectors, readers = [], []
-        for member in self.members_:
+        for member in (member for one in ensembles for member in one.members_):
             key = (member.scale, repr(member.kernel_))
             if key not in keys:
                 keys.append(key)
                 projectors.append(member._fitted_projector("float64"))
             reader = Reader(keys.index(key), member._posterior(), member.bag_rule)
             readers.append(reader._replace(fractions=fractions))
-        voices = [
-            Voice(float(weight), self.platt_.after(platt))
-            for weight, platt in zip(self.weights_, self.maps_, strict=True)
-        ]
-        work = partial(finish, voices=tuple(voices))
+        voices = tuple(one._voices() for one in ensembles)
+        work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
         execution = resolve(self.execution)
         return read_bags(checked, tuple(projectors), tuple(readers), work, execution)
+
+    def _voices(self) -> tuple[Voice, ...]:
+        pairs = zip(self.weights_, self.maps_, strict=True)
+        return tuple(Voice(float(w), self.platt_.after(platt)) for w, platt in pairs)
+
+    @property
+    def _rule(self) -> ClassRule | None:
+        """How several classes go together; None with two."""
+        return getattr(self, "class_rule_", None)
 
     def score_bags(self, bags: BagsLike) -> Scores:
         """Everything the ensemble says about bags, from one pass over their rows.
@@ -480,7 +602,7 @@ class AutoVGPMIL(InstanceClassifier):
         return Scores(*self._read(bags, search.pooled_scores))
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Calibrated log-odds of each bag, shape (n_bags,)."""
+        """Calibrated log-odds of each bag, shape (n_bags,); a column per class with several."""
         return self.score_bags(bags).bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
@@ -495,7 +617,9 @@ class AutoVGPMIL(InstanceClassifier):
     def predict_proba(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
     ) -> Floats | tuple[Floats, ...]:
-        """Probability of both classes for each bag, and its uncertainty on request.
+        """Probability of the classes for each bag, and its uncertainty on request.
+
+        Several classes are as in `VGPMIL.predict_proba`.
 
         Parameters
         ----------
@@ -509,7 +633,7 @@ class AutoVGPMIL(InstanceClassifier):
 
         Returns
         -------
-        proba : array of shape (n_bags, 2)
+        proba : array of shape (n_bags, n_classes)
         std : array of shape (n_bags,), if ``return_std``
         interval : array of shape (n_bags, 2), if ``return_interval``
         """
@@ -549,8 +673,30 @@ def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
         yield
 
 
-def _labels(data: TrainingData) -> BagLabels:
-    return BagLabels(data.bags.offsets, data.y, data.instance_labels)
+def _labels(data: TrainingData, weight: Floats | None) -> BagLabels:
+    return BagLabels(data.bags.offsets, data.y, data.instance_labels, weight)
+
+
+def _by_class(
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    finish: Callable[..., tuple[Floats, ...]],
+    voices: tuple[tuple[Voice, ...], ...],
+    rule: ClassRule | None,
+) -> tuple[Floats, ...]:
+    """What the ensembles of all classes say, each about the readouts of its own members."""
+    ends = np.cumsum([0] + [len(own) for own in voices])
+    own = [readouts[a:b] for a, b in itertools.pairwise(ends)]
+    if rule is None:
+        return finish(own[0], offsets, voices=voices[0])
+    columns = [finish(r, offsets, voices=v) for r, v in zip(own, voices, strict=True)]
+    if finish is search.pooled_instances:
+        return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))
+    pairs = zip(own, voices, strict=True)
+    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule)
+    if finish is search.pooled_scores:
+        return scores
+    return class_fractions([std for _, std in columns], rule, scores.instance, offsets)
 
 
 def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
@@ -560,15 +706,13 @@ def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
 
 def _packed(fit: Fit) -> dict[str, Any]:
     """A fit as arrays, for a checkpoint."""
-    q, *rest = fit
-    return {"m": q.m, "W": q.W, **dict(zip(Fit._fields[1:], rest, strict=True))}
+    kept = ("pi", "bound_history", "n_iter", "converged")
+    return {"m": fit.posterior.m, "W": fit.posterior.W, **{k: getattr(fit, k) for k in kept}}
 
 
 def _unpacked(stored: dict[str, Any]) -> Fit:
     return Fit(
         InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
-        stored["omega"],
-        stored["rho"],
         stored["pi"],
         stored["bound_history"],
         int(stored["n_iter"]),

@@ -6,54 +6,68 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
 from numpy.typing import ArrayLike
 from scipy.special import expit
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, concatenate, to_numpy
 from bagwise.core.finite import all_finite
-from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
-    BagsLike,
     InstanceClassifier,
-    InstanceLabels,
-    RandomState,
+    SeveralClasses,
     TrainingData,
     two_columns,
 )
+from bagwise.models.classes import (
+    ClassLabels,
+    ClassRule,
+    ClassWeight,
+    class_weights,
+    has_several_classes,
+    read_instance_classes,
+)
 from bagwise.models.drivers import Driver, RunningSum, cut, total
 from bagwise.models.execution import Execution, device_settings, resolve
+from bagwise.models.feature_checks import check_bag_weights
+from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
+    InstanceMap,
     LatentMap,
     bag_folds,
     beta_interval,
     cooled,
+    fit_instance_map,
     fit_map,
+    held_out_draw,
     instance_interval,
     rule_log_odds,
 )
 from bagwise.models.variational.likelihoods import BagLikelihood, Inherited, make_likelihood
 from bagwise.models.variational.marginal import MarginalStep, has_marginal, refine
 from bagwise.models.variational.monitors import Monitor, Patience, all_of, iteration_bar
-from bagwise.models.variational.parts import Part, Sites, make_parts, materialised
+from bagwise.models.variational.parts import Part, Relabel, Sites, make_parts, materialised
 from bagwise.models.variational.projection import (
+    Inducing,
     ProjectionChoices,
     Projector,
     choose_projector,
@@ -67,7 +81,17 @@ from bagwise.models.variational.score import (
     Readout,
     ReadRows,
     Scores,
+    Wants,
     make_row_parts,
+)
+from bagwise.models.variational.several import (
+    REFIT_TOL,
+    class_columns,
+    class_fractions,
+    combined,
+    fitted_rule,
+    joint_bound,
+    shared_folds,
 )
 from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
@@ -110,6 +134,16 @@ class Problem(NamedTuple):
     density: Density
     execution: Execution
     driver: Driver
+    parts: list[Any] | None = None  # projected already, under whatever labels
+
+
+class Question(NamedTuple):
+    """One class of several: the validation bags that watch its fit, and how it is calibrated."""
+
+    validation: Validation | None = None
+    patience: int = 10
+    folds: Ints | None = None  # of the bags; None lets the labels of the class decide
+    refit_tol: float = 0.0  # least tol of the fits without a fold
 
 
 class VariationalClassifier(StochasticFit, InstanceClassifier):
@@ -118,7 +152,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     kernel: Kernel | str
     likelihood: BagLikelihood | str
     n_inducing: int
-    inducing: Literal["kmeans", "subset"] | ArrayLike
+    inducing: Inducing | ArrayLike
     scale: Scale
     learn_kernel: bool
     bag_rule: BagRule
@@ -132,17 +166,24 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
+    kernel_: Kernel
+    inducing_points_: Floats
+    bound_history_: Floats
+    converged_: bool
+    instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
     _keeps_rows = True
+    _multi_class = True
+    _multi_label = True
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         # `make_kernel`, `make_likelihood` and `resolve` say what is wrong with an object.
         "kernel": "no_validation",
         "likelihood": "no_validation",
         "execution": "no_validation",
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "inducing": [StrOptions({"kmeans", "subset"}), "array-like"],
+        "inducing": [StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"],
         "scale": [StrOptions({"feature", "global"}), None],
         "learn_kernel": ["boolean"],
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
@@ -169,26 +210,46 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         instance_labels: InstanceLabels = None,
         validation: Validation | None = None,
         patience: int = 10,
+        background: Any = None,
+        class_weight: ClassWeight | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> VariationalClassifier:
         """Fit to labelled bags.
 
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
-        y : array of shape (n_bags,)
-            Two classes; the larger one is positive.
+        y : array of shape (n_bags,) or (n_bags, n_classes)
+            A class per bag; of two, the larger one is positive. Or an indicator matrix,
+            scikit-learn's multilabel format: 1 where a bag has a class.
         instance_labels : array of shape (n_instances,), optional
-            Class of each instance, or missing: None, NaN, -1.
+            Class of each instance, or missing: None, NaN, -1. With an indicator matrix also
+            of shape (n_instances, n_classes), 1, 0, or -1 where missing.
         validation : (bags, y), optional
             Stop early on these bags' AUC.
         patience : int
             With ``validation``: stop after so many iterations without a better bag AUC, and go
             back to the best.
+        background : class, optional
+            With more than two classes: the class of bags in which nothing is found. It has no
+            posterior of its own; a bag or an instance is of it when no other class is found.
+        class_weight : "balanced" or dict from class to weight, optional
+            How much the bags of a class count in the fit. Balanced: both sides of each class's
+            question count the same. Calibration takes the bags as they are, so that
+            probabilities keep to the classes' frequencies.
+        sample_weight : array of shape (n_bags,), optional
+            How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
+            the bag twice. Scaling and inducing points are chosen without weights.
         """
+        self._forget_classes()
+        if has_several_classes(y):
+            several = self._validate_several(bags, y, instance_labels, background)
+            return self._fit_several(several, validation, patience, class_weight, sample_weight)
         data = self._validate_fit(bags, y, instance_labels)
+        check_two_class_background(background, self.classes_)
         rng = check_random_state(self.random_state)
         execution = resolve(self.execution)
-        driver = execution.make_driver()
+        driver = self._driver(execution, data.bags)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         problem = Problem(
             data.bags,
@@ -200,12 +261,101 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             execution,
             driver,
         )
+        counts = (
+            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        )
+        weight = bag_weights(class_weight, counts, data.y, self.classes_)
+        problem = problem._replace(labels=labels._replace(weight=weight))
+        return self._fit_problem(problem, Question(validation, patience), counts)
+
+    def _forget_classes(self) -> None:
+        """Drop what an earlier fit to several classes, or to two, left behind."""
+        for name in ("per_class_", "class_rule_"):
+            self.__dict__.pop(name, None)
+
+    def _fit_several(
+        self,
+        data: SeveralClasses,
+        validation: Validation | None,
+        patience: int,
+        class_weight: ClassWeight | None,
+        sample_weight: ArrayLike | None,
+    ) -> VariationalClassifier:
+        """One two-class model per finding, on a projection that they share."""
+        bags, labels, known = data
+        rng = check_random_state(self.random_state)
+        execution = resolve(self.execution)
+        driver = execution.make_driver()
+        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+        # Points chosen without labels serve all classes alike, in whatever order they come.
+        nothing = np.zeros(len(bags), dtype=np.int64), np.full(bags.n_instances, -1, np.int8)
+        projector = self._choose_projector(TrainingData(bags, *nothing), rng, execution, driver)
+        seed = int(rng.randint(np.iinfo(np.int32).max))
+        shared = Problem(
+            bags,
+            BagLabels(bags.offsets, *nothing),
+            projector,
+            np.zeros(bags.n_instances),
+            self._bag_likelihood(),
+            check_density(self._density()),
+            execution,
+            driver,
+        )
+        self.cache_ = "none"  # a kernel that is learnt projects anew for every class
+        if not self.learn_kernel:
+            with _settings_of(shared):
+                shared = shared._replace(parts=self.project(shared))
+        folds, members = shared_folds(labels), []
+        for f in range(labels.present.shape[1]):
+            member = clone(self)
+            member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
+            member.cache_ = self.cache_
+            y = labels.present[:, f]
+            own = BagLabels(bags.offsets, y, known[:, f])
+            problem = shared._replace(
+                start=member._start(own, check_random_state(seed)),
+                execution=execution.numbered(f),
+                labels=own._replace(weight=labels.weights(class_weight, counts, f)),
+            )
+            watched = None
+            if validation is not None:
+                unseen = self._check_bags(validation[0], n_features=bags.n_features)
+                truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
+                watched = unseen, truth.present[:, f]
+            question = Question(watched, patience, folds, REFIT_TOL)
+            members.append(member._fit_problem(problem, question, counts))
+        return self._join(members, labels)
+
+    def _join(
+        self, members: list[VariationalClassifier], labels: ClassLabels
+    ) -> VariationalClassifier:
+        """Take the fitted models of the findings for this model's own."""
+        self.per_class_ = members
+        held_out = [getattr(member, "held_out_decision_", None) for member in members]
+        rule = fitted_rule(labels, held_out)
+        self.class_rule_ = rule
+        self.instance_proba_ = class_columns([m.instance_proba_ for m in members], rule)
+        if all(column is not None for column in held_out):
+            log_odds = np.column_stack([np.asarray(column) for column in held_out])
+            self.held_out_decision_ = rule.of_bags(log_odds, np.zeros_like(log_odds)).log_odds
+        self.bound_history_ = joint_bound([member.bound_history_ for member in members])
+        self.n_iter_ = max(member.n_iter_ for member in members)
+        self.converged_ = all(member.converged_ for member in members)
+        self.kernel_, self.inducing_points_ = members[0].kernel_, members[0].inducing_points_
+        return self
+
+    def _fit_problem(
+        self, problem: Problem, question: Question, counts: Floats | None
+    ) -> VariationalClassifier:
+        """Fit the posterior of one question about the bags, and calibrate it."""
         fresh = problem.start
         if self.learn_kernel:
             problem = self._learn_kernel(problem)
         self._check_posterior(problem)
         self._warn_of_instability(problem)
-        watch = None if validation is None else self._watch(validation, patience, problem)
+        watch = None
+        if question.validation is not None:
+            watch = self._watch(question.validation, question.patience, problem)
         parts, fit = self._train_or_halve(problem, watch)
         if self._refines:
             with _settings_of(problem):
@@ -216,8 +366,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # What stopped a fit early, a callback or validation bags, stops the refits as early.
         max_iter = self.max_iter if fit.converged and watch is None else fit.n_iter
         with _settings_of(problem):
-            self._calibrate(problem._replace(start=fresh), parts, max_iter)
+            self._calibrate(problem._replace(start=fresh), parts, max_iter, question, counts)
         return self
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     @property
     def _refines(self) -> bool:
@@ -268,9 +422,16 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
 
-    def _calibrate(self, problem: Problem, parts: list[Any], max_iter: int) -> None:
+    def _calibrate(
+        self,
+        problem: Problem,
+        parts: list[Any],
+        max_iter: int,
+        question: Question,
+        counts: Floats | None,
+    ) -> None:
         """Latent values of held-out bags, and the map fitted to them, where asked for."""
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         y, bags = problem.labels.y, problem.bags
         if not self.calibrate:
             return
@@ -281,8 +442,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             return
-        folds = bag_folds(y)
-        n_refits = 1 if bags.n_instances > _ONE_FOLD else int(folds.max()) + 1
+        large = bags.n_instances > _ONE_FOLD
+        if question.folds is not None:
+            folds = question.folds
+        else:
+            folds = np.where(held_out_draw(y, bags.sizes), 0, 1) if large else bag_folds(y)
+        n_refits = 1 if large else int(folds.max()) + 1
 
         def fit(kept: list[Any]) -> InducingPosterior:
             state, ended = iterate(
@@ -291,7 +456,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 problem.likelihood,
                 problem.density,
                 max_iter=max_iter,
-                tol=self.tol,
+                tol=max(self.tol, question.refit_tol),
                 driver=problem.driver,
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
@@ -308,15 +473,27 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
-        latent_map = fit_map(held_out, y[chosen], self.bag_rule, problem.labels.known[rows])
+        known = problem.labels.known[rows]
+        latent_map = fit_map(
+            held_out,
+            y[chosen],
+            self.bag_rule,
+            known,
+            weight=None if counts is None else counts[chosen],
+        )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         self.calibration_ = cooled(latent_map, held_out, y[chosen], self.bag_rule, unlearned)
+        self.instance_map_ = fit_instance_map(held_out, y[chosen], self.calibration_, known)
         self.held_out_decision_ = np.full(len(bags), np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
@@ -348,10 +525,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         device = execution.torch_device(data.bags.instances)
         return choose_projector(data, choices, rng).to(device)
 
-    def _inducing(self, n_features: int) -> Literal["kmeans", "subset"] | Floats:
+    def _inducing(self, n_features: int) -> Inducing | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""
         if isinstance(self.inducing, str):
-            return "kmeans" if self.inducing == "kmeans" else "subset"
+            return cast(Inducing, self.inducing)  # validated
         Z = np.array(self.inducing, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != n_features or len(Z) == 0 or not np.isfinite(Z).all():
             raise ValueError(
@@ -373,7 +550,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(problem.bags.instances[:])), to_numpy(projector.Z)
         device = execution.torch_device(problem.bags.instances)
-        chunk = execution.chunk(projector.on_device)
+        chunk = execution.chunk(projector.on_device, problem.driver)
 
         def under(kernel: Kernel) -> Projector:
             return make_projector(kernel, Z, scaling, execution.dtype or self._dtype).to(device)
@@ -443,7 +620,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _train_or_halve(self, problem: Problem, watch: Patience | None) -> tuple[list[Any], Fit]:
         """`_train`; when a device runs out of memory, once more with chunks half as long."""
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         if not problem.projector.on_device:
             return self._train(problem, watch, chunk)
         import torch
@@ -464,7 +641,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         self, problem: Problem, watch: Patience | None, chunk_size: int
     ) -> tuple[list[Any], Fit]:
         """Fit q(v); returns the parts as they ended, and the fit."""
-        parts, driver = self._unprojected(problem, chunk_size), problem.driver
+        driver = problem.driver
+        if problem.parts is None:
+            parts: list[Any] = self._unprojected(problem, chunk_size)
+        else:
+            relabel = Relabel(problem.labels, problem.start)
+            parts = driver.sweep(relabel, problem.parts, lambda _: None)
         state, keeper = None, None
         if problem.execution.checkpoint is not None:
             name = fingerprint(
@@ -480,7 +662,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 execution.checkpoint, execution.saves_every, name, problem.likelihood
             )
             state, parts = keeper.resume(parts)
-        ready = materialised(parts, self.cache_, driver)
+        ready = parts if problem.parts is not None else materialised(parts, self.cache_, driver)
         on_state = None if keeper is None else keeper.saver(driver)
         fit, ended = self._iterate(problem, ready, watch, state=state, on_state=on_state)
         if watch is not None and watch.best < fit.n_iter:
@@ -513,6 +695,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 max_iter=self.max_iter,
                 tol=self.tol,
                 driver=problem.driver,
+                sites=False,
                 on_iteration=all_of([*watching, *bar]),
                 **resume,
             )
@@ -530,7 +713,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         codes = (y == self.classes_[1]).astype(int)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = BagLabels(bags.offsets, codes, unknown)
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         parts = make_parts(bags.instances, labels, problem.projector, unknown, chunk, 1)
         blocks = [block for part in parts for block in part.blocks]
         return Patience(blocks, codes, self.bag_rule, patience)
@@ -565,7 +748,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def project(self, problem: Problem) -> list[Any]:
         """The bags of a problem as projected parts, which several members may fit."""
-        return self._parts(problem, problem.execution.chunk(problem.projector.on_device))
+        return self._parts(
+            problem, problem.execution.chunk(problem.projector.on_device, problem.driver)
+        )
 
     def fit_projected(self, problem: Problem, parts: list[Any]) -> Fit:
         """Fit q(v) to parts that `project` made; the model's own likelihood and density count."""
@@ -578,7 +763,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Become the model of a fit that was made elsewhere, uncalibrated."""
         self.classes_, self.n_features_in_ = classes, int(projector.Z.shape[1])
         self._store(projector, fit)
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def update(
@@ -590,6 +775,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         the labels now known, starting from the current beliefs where the bags are those of `fit`.
         """
         check_is_fitted(self)
+        if hasattr(self, "per_class_"):
+            return self._update_several(bags, y, instance_labels)
         _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
         execution = resolve(self.execution)
         device = execution.torch_device(data.bags.instances)
@@ -603,10 +790,24 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self._bag_likelihood(),
             check_density(self._density()),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         _, fit = self._train_or_halve(problem, None)
         self._store(problem.projector, fit)
+        return self
+
+    def _update_several(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
+    ) -> VariationalClassifier:
+        checked = self._check_bags(bags, self.n_features_in_)
+        labels = self.class_rule_.read_labels(y, checked, self.classes_)
+        known = read_instance_classes(instance_labels, checked, labels)
+        for f, member in enumerate(self.per_class_):
+            member.update(checked, labels.present[:, f], known[:, f])
+        rule = self.class_rule_
+        self.instance_proba_ = class_columns([m.instance_proba_ for m in self.per_class_], rule)
+        self.bound_history_ = joint_bound([m.bound_history_ for m in self.per_class_])
+        self.n_iter_ = max(member.n_iter_ for member in self.per_class_)
         return self
 
     def _posterior(self) -> InducingPosterior:
@@ -617,19 +818,42 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         bags: BagsLike,
         finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
         fractions: bool = False,
+        wants: Wants = "all",
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
-        reader = Reader(0, self._posterior(), self.bag_rule, self.calibration_, fractions)
-        execution = resolve(self.execution)
-        return read_bags(
-            checked, (self._fitted_projector("float64"),), (reader,), finish, execution
+        members = getattr(self, "per_class_", [self])
+        # Each class that learnt its own kernel has its own projection, too.
+        own = len(members) if self.learn_kernel else 1
+        projectors = tuple(m._fitted_projector("float64") for m in members[:own])
+        # With several classes the shares of an instance are settled among the classes.
+        instance_map = self.instance_map_ if len(members) == 1 else None
+        readers = tuple(
+            Reader(
+                min(i, own - 1),
+                m._posterior(),
+                m.bag_rule,
+                m.calibration_,
+                fractions,
+                wants,
+                instance_map,
+            )
+            for i, m in enumerate(members)
         )
+        return read_bags(checked, projectors, readers, finish, resolve(self.execution))
+
+    @property
+    def _rule(self) -> ClassRule | None:
+        """How several classes go together; None with two."""
+        return getattr(self, "class_rule_", None)
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
-        """Mean and variance of the latent function at every instance, P(30, 31)."""
+        """Mean and variance of the latent function at every instance, P(30, 31).
+
+        Shape (n_instances,); with several classes (n_instances, n_classes), NaN for the background.
+        """
         check_is_fitted(self)
-        mean, var = self._read(bags, _latent)
+        mean, var = self._read(bags, partial(_latent, rule=self._rule))
         return mean, var
 
     def score_bags(self, bags: BagsLike) -> Scores:
@@ -642,61 +866,71 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         Scores
             ``bag`` and ``instance`` are log-odds, of shapes (n_bags,) and (n_instances,);
             ``bag_std`` and ``instance_std`` are standard deviations of the probabilities.
+            With several classes all have a column per class.
         """
+        return self._score(bags, "probabilities")
+
+    def _score(self, bags: BagsLike, wants: Wants) -> Scores:
+        """The scores; those that nobody wants are left empty."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, _scores))
+        return Scores(*self._read(bags, partial(_scores, rule=self._rule), wants=wants))
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Log-odds of each bag, shape (n_bags,)."""
-        return self.score_bags(bags).bag
+        """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
+        return self._score(bags, "bags").bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Log-odds of each instance, aligned with ``bags.instances``."""
+        """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
         return self.score_bags(bags).instance
 
     def predict_proba(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
     ) -> Floats | tuple[Floats, ...]:
-        """Probability of both classes for each bag, and its uncertainty on request.
+        """Probability of the classes for each bag, and its uncertainty on request.
+
+        The classes of a bag sum to one, unless the model was fitted to an indicator matrix: then
+        each column is the probability that the bag has this class, whatever else it has.
 
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         return_std : bool
-            Also return the standard deviation of the positive probability under q(f), P(36).
+            Also return the standard deviation of the positive probability under q(f), P(36); with
+            several classes, of every class's, to first order.
         return_interval : float in (0, 1), optional
             Also return the central interval that holds the positive probability with this
             probability: that of the Beta distribution with the same mean and standard deviation.
 
         Returns
         -------
-        proba : array of shape (n_bags, 2)
+        proba : array of shape (n_bags, n_classes)
         std : array of shape (n_bags,), if ``return_std``
         interval : array of shape (n_bags, 2), if ``return_interval``
-            Lower and upper end.
+            Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
+            the classes after that for the bags.
         """
-        scores = self.score_bags(bags)
+        scores = self._score(bags, "bags")
         return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
     ) -> Floats | tuple[Floats, ...]:
-        """Probability of both classes for each instance; as `predict_proba`. P(32, 33).
+        """Probability of the classes for each instance; as `predict_proba`. P(32, 33).
 
-        The ends of an interval are quantiles of sigmoid(f).
+        Calibrated, with two classes, it is the chance that the bag is positive and that the
+        instance is one of its positives, which the contrast between positive and negative held-out
+        bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
+        ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
+        classes and no background a row may sum to less than one: what is missing is the chance
+        that the instance is of no class.
         """
-        if return_interval is None:
-            scores = self.score_bags(bags)
-            return probabilities(scores.instance, scores.instance_std, return_std)
-        latent = self.predict_latent(bags)
-        if self.calibration_ is None:
-            p = sigmoid_moments(*latent)
-        else:
-            mean, var, p = self.calibration_.read(*latent)
-            latent = mean, var
-        interval = np.stack(instance_interval(*latent, return_interval), axis=1)
-        proba = two_columns(expit(p.log_odds))
-        return (proba, p.std, interval) if return_std else (proba, interval)
+        scores = self.score_bags(bags)
+        mapped = self.instance_map_ is not None
+        if return_interval is None or self._rule is not None or mapped:
+            return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
+        interval = np.stack(instance_interval(*self.predict_latent(bags), return_interval), axis=1)
+        proba = two_columns(expit(scores.instance))
+        return (proba, scores.instance_std, interval) if return_std else (proba, interval)
 
     def predict_positive_fraction(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
@@ -719,7 +953,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         interval : array of shape (n_bags, 2), if ``return_interval``
         """
         check_is_fitted(self)
-        mean, std = self._read(bags, _fractions, fractions=True)
+        mean, std = self._read(bags, partial(_fractions, rule=self._rule), fractions=True)
         return with_uncertainty(mean, mean, std, return_std, return_interval)
 
 
@@ -740,8 +974,11 @@ class VGPMIL(VariationalClassifier):
         `SoftWitness`, `Inherited`.
     n_inducing : int
         Number of inducing points M; cost grows with M squared. Capped at the distinct rows.
-    inducing : {"kmeans", "subset"} or array of shape (M, n_features)
-        Class-wise k-means centroids (V section 4.2), a random subset, or the points themselves.
+    inducing : {"kmeans", "class-kmeans", "subset"} or array of shape (M, n_features)
+        Centroids of all instances, of those of either class apart (V section 4.2), a random
+        subset, or the points themselves. Centroids by class know the labels, also of the bags
+        that are held out for the calibration on the same points: their scores come out a little
+        too good, an AUC of .51 to .54 where labels are permuted.
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     learn_kernel : bool
@@ -756,10 +993,10 @@ class VGPMIL(VariationalClassifier):
         function so that the held-out bags it makes by ``bag_rule`` have their labels most
         likely. Probabilities, standard deviations and intervals all are those of the mapped
         function; scores that say nothing about held-out bags give about the base rate. Costs
-        about five more fits; with more than 200,000 instances one fold is held out, one more
-        fit. Where features were learned from the bags' labels, the log-odds are shrunk by a
-        factor estimated on the bags held out from that. False gives the papers' uncalibrated
-        probabilities.
+        about five more fits; with more than 200,000 instances bags of at most 100,000 of them
+        are held out, one more fit. Where features were learned from the bags' labels, the
+        log-odds are shrunk by a factor estimated on the bags held out from that. False gives
+        the papers' uncalibrated probabilities.
     posterior : {"factorised", "marginal"}
         ``factorised`` is the papers' q(v), which treats every instance as labelled to the extent
         it is believed in and is far too narrow. ``marginal`` goes on from there with the hidden
@@ -790,11 +1027,16 @@ class VGPMIL(VariationalClassifier):
         q(y = 1) of the training instances.
     calibration_ : LatentMap or None
         The map of the latent function; None where the probabilities are not calibrated.
+    instance_map_ : InstanceMap or None
+        The map of the instances, and ``positive_rate``, the share of positives that the training
+        labels say a positive bag holds.
     held_out_decision_ : array of shape (n_bags,), with ``calibrate``
         Calibrated log-odds of every training bag from a fit without its fold; NaN for bags that
         were not held out.
     bound_history_ : array of shape (n_iter,)
-        Evidence bound after every iteration.
+        Lower bound of log p(labels) after every iteration, for any likelihood but `LargeMargin`,
+        whose objective it is. It never falls for "or", "witness" and "inherited"; the papers'
+        updates of "noisy-max" may lower it.
     n_iter_, converged_ : int, bool
     cache_ : str
         How the projected instances were kept.
@@ -823,7 +1065,7 @@ class VGPMIL(VariationalClassifier):
         kernel: Kernel | str = "rbf + bias",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -892,7 +1134,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -964,7 +1206,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1050,7 +1292,7 @@ random_state, verbose, callback
         V: float = 2.0,
         kernel: Kernel | str = RBF("sqrt_dim", 16.0),  # noqa: B008, a frozen value
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1124,23 +1366,25 @@ def read_bags(
 ) -> tuple[Floats, ...]:
     """Columns made of the readouts of checked bags, by the driver; rows are read once."""
     X = map_rows_of(bags.instances)
-    device, driver = execution.torch_device(X), execution.make_driver()
-    spans = cut(bags.offsets, execution.chunk(device is not None))
+    device = execution.torch_device(X)
+    driver = execution.make_driver(bags.n_instances * len(projectors[0].Z), device)
+    spans = cut(bags.offsets, execution.chunk(device is not None, driver))
     work = ReadRows(tuple(p.to(device) for p in projectors), readers, finish, on_disk(bags))
     try:
         columns = list(driver.map(work, make_row_parts(X, bags.offsets, spans, driver.n_parts)))
     except NotFiniteError:
         check_bags(bags)  # says where
         raise
-    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+    return tuple(concatenate(column) for column in zip(*columns, strict=True))
 
 
 def probabilities(
     log_odds: Floats, std: Floats, return_std: bool, return_interval: float | None = None
 ) -> Floats | tuple[Floats, ...]:
-    """Both classes' probabilities, with standard deviation and interval on request."""
+    """The classes' probabilities, with standard deviation and interval on request."""
     p = expit(log_odds)
-    return with_uncertainty(two_columns(p), p, std, return_std, return_interval)
+    value = two_columns(p) if p.ndim == 1 else p
+    return with_uncertainty(value, p, std, return_std, return_interval)
 
 
 def with_uncertainty(
@@ -1149,7 +1393,7 @@ def with_uncertainty(
     """A value alone, or with the standard deviation and Beta interval of the share ``p``."""
     columns = [value, std] if return_std else [value]
     if return_interval is not None:
-        columns.append(np.stack(beta_interval(p, std, return_interval), axis=1))
+        columns.append(np.stack(beta_interval(p, std, return_interval), axis=-1))
     return tuple(columns) if len(columns) > 1 else value
 
 
@@ -1169,18 +1413,42 @@ def _is(value: object, name: str) -> bool:
     return isinstance(value, str) and value == name
 
 
-def _latent(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, Floats]:
-    return readouts[0].latent_mean, readouts[0].latent_var
+def bag_weights(
+    class_weight: ClassWeight | None, counts: Floats | None, y: Ints, classes: Array
+) -> Floats | None:
+    """Weight of every bag in a fit, or None where each counts once."""
+    if class_weight is None:
+        return counts
+    weights = class_weights(class_weight, y, classes)
+    return weights if counts is None else weights * counts
 
 
-def _fractions(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, ...]:
-    fraction = readouts[0].fraction
-    assert fraction is not None  # the reader asked for it
-    return fraction.mean, fraction.std
+def _latent(
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+) -> tuple[Floats, Floats]:
+    if rule is None:
+        return readouts[0].latent_mean, readouts[0].latent_var
+    means, variances = ([r[i] for r in readouts] for i in (4, 5))
+    return class_columns(means, rule), class_columns(variances, rule)
 
 
-def _scores(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, ...]:
-    return readouts[0][:4]
+def _fractions(
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+) -> tuple[Floats, ...]:
+    shares = [readout.fraction for readout in readouts]
+    assert all(share is not None for share in shares)  # the reader asked for them
+    if rule is None:
+        return shares[0].mean, shares[0].std  # type: ignore[union-attr]
+    instance = _scores(readouts, offsets, rule)[2]
+    return class_fractions([share.std for share in shares if share], rule, instance, offsets)
+
+
+def _scores(
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+) -> tuple[Floats, ...]:
+    if rule is None:
+        return readouts[0][:4]
+    return combined([Scores(*readout[:4]) for readout in readouts], rule)
 
 
 def _read_carry(part: Part) -> tuple[Part, tuple[tuple[Any, ...], tuple[Sites, ...]]]:

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Ints, Rows
+from bagwise.core.arrays import Array, Ints, Rows, beside
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -128,6 +128,48 @@ class Materialise:
         return part, None
 
 
+@dataclass(frozen=True)
+class Relabelled:
+    """Blocks of a part under other labels, whenever they are asked for."""
+
+    blocks: Iterable[Block]
+    labels: BagLabels  # of all bags
+    first_bag: int  # number of the part's first bag in the whole
+
+    def __iter__(self) -> Iterator[Block]:
+        first = self.first_bag
+        for block in self.blocks:
+            last = first + len(block.labels.offsets) - 1
+            start, stop = self.labels.offsets[first], self.labels.offsets[last]
+            own = BagLabels(
+                self.labels.offsets[first : last + 1] - start,
+                self.labels.y[first:last],
+                self.labels.known[start:stop],
+                self.labels.bags(first, last),
+            )
+            here = [None if x is None else beside(np.array(x), block.r) for x in own]
+            yield block._replace(labels=BagLabels(*here))
+            first = last
+
+
+@dataclass(frozen=True)
+class Relabel:
+    """A part under other labels, as before the first iteration; its projections are shared."""
+
+    labels: BagLabels  # of all bags
+    start: Array  # [N] instance probabilities to start from
+
+    def __call__(self, part: Part) -> tuple[Part, None]:
+        """The same blocks with the new labels."""
+        blocks: Iterable[Block] = Relabelled(part.blocks, self.labels, part.first_bag)
+        if isinstance(part.blocks, tuple):
+            blocks = tuple(blocks)
+        first_row = int(self.labels.offsets[part.first_bag])
+        ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
+        pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
+        return Part(blocks, pis, first_bag=part.first_bag, offsets=part.offsets), None
+
+
 def share_out(spans: list[Span], n_parts: int) -> list[tuple[Span, ...]]:
     """Neighbouring spans as at most ``n_parts`` groups of about as many rows each."""
     ends = np.array([span.stop for span in spans])
@@ -159,7 +201,10 @@ def _part(
     start, stop = spans[0].start, spans[-1].stop
     first, last = spans[0].first_bag, spans[-1].last_bag
     own = BagLabels(
-        labels.offsets[first : last + 1] - start, labels.y[first:last], labels.known[start:stop]
+        labels.offsets[first : last + 1] - start,
+        labels.y[first:last],
+        labels.known[start:stop],
+        labels.bags(first, last),
     )
     pis = tuple(pi[span.start : span.stop] for span in spans)
     offsets = tuple(

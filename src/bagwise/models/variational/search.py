@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.special import expit
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Array, Floats, Ints, host_rows
+from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
@@ -218,13 +217,14 @@ def project_whole(projector: Projector, bags: Bags, labels: BagLabels) -> Block:
 def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
     """The block of some bags of a whole one, whose labels on the host are ``labels``."""
     rows, offsets = segments.take(labels.offsets, chosen)
-    own = BagLabels(offsets, labels.y[chosen], labels.known[rows])
+    weight = None if labels.weight is None else labels.weight[chosen]
+    own = BagLabels(offsets, labels.y[chosen], labels.known[rows], weight)
     A = whole.A[0]
-    if is_torch_array(A):
+    if is_tensor(A):
         import torch
 
         index = torch.as_tensor(rows, device=A.device)
-        placed = BagLabels(*(torch.as_tensor(np.array(x)).to(A.device) for x in own))
+        placed = own.map(lambda x: torch.as_tensor(np.array(x)).to(A.device))
         return Block((A.index_select(1, index),), whole.r[index], placed)
     # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
     return Block((A.T.take(rows, axis=0).T,), whole.r[rows], own)
@@ -308,7 +308,7 @@ def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Score
     """
     columns = []
     for which in ("bag", "instance"):
-        first, second = 0.0, 0.0
+        first, second = np.zeros(()), np.zeros(())
         for readout, (weight, platt) in zip(readouts, voices, strict=True):
             log_odds, std = _latent_moments(readout, which)
             z, spread = platt.log_odds(log_odds), platt.slope * std

@@ -1,0 +1,79 @@
+"""More than two classes in the VGPMIL family: one posterior per class on one projection.
+
+Scaling, inducing points, kernel and the projected instances are those of all classes. Each class
+asks whether a bag holds something of it, with the bags of the other classes as negatives: under
+independent indicators that is the exact likelihood of the labels. What is fitted is one two-class
+model per class; prediction reads every row once and projects it once, whatever the number of
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import expit
+
+from bagwise.core import segments
+from bagwise.core.arrays import Array, Floats, Ints
+from bagwise.models.classes import ClassLabels, ClassRule, fit_temperature
+from bagwise.models.variational.latent_map import bag_folds
+from bagwise.models.variational.score import Scores
+
+# The fits without a fold of bags, on which the classes are calibrated, stop at this change of q:
+# held-out rankings have settled by then, and ten classes need fifty of these fits.
+REFIT_TOL = 0.01
+# From so many bags of its rarest class on, all classes are calibrated on the same folds.
+_SHARED_FOLDS = 5
+
+
+def shared_folds(labels: ClassLabels) -> Ints | None:
+    """Folds with bags of every class, or None where each class needs folds of its own."""
+    if labels.codes is None or np.bincount(labels.codes).min() < _SHARED_FOLDS:
+        return None
+    return bag_folds(labels.codes)
+
+
+def fitted_rule(labels: ClassLabels, held_out: Sequence[Floats | None]) -> ClassRule:
+    """How the classes go together, at the temperature that held-out log-odds ask for.
+
+    ``held_out`` has the log-odds of each finding [B], NaN where a bag was not held out, or None
+    where the finding was not calibrated.
+    """
+    columns = [column for column in held_out if column is not None]
+    if labels.codes is None or len(columns) < len(held_out):
+        return labels.rule
+    return fit_temperature(labels.rule, np.column_stack(columns), labels.codes)
+
+
+def joint_bound(histories: Sequence[Floats]) -> Floats:
+    """Bound of all classes together after every iteration; a class that has ended stays there."""
+    longest = max(map(len, histories))
+    return np.sum([np.pad(h, (0, longest - len(h)), mode="edge") for h in histories], axis=0)
+
+
+def class_columns(columns: Sequence[Array], rule: ClassRule) -> Floats:
+    """Columns of the findings among those of all classes, NaN for the background, [n, C]."""
+    out = np.full((len(columns[0]), rule.n_classes), np.nan)
+    out[:, rule.findings] = np.column_stack(columns)
+    return out
+
+
+def combined(scores: Sequence[Scores], rule: ClassRule) -> Scores:
+    """Scores of the classes, [n, C] each, from those of the findings, [n] each."""
+    bag, bag_std, instance, instance_std = (
+        np.column_stack(column) for column in zip(*scores, strict=True)
+    )
+    return Scores(*rule.of_bags(bag, bag_std), *rule.of_instances(instance, instance_std))
+
+
+def class_fractions(
+    stds: Sequence[Floats], rule: ClassRule, instance: Floats, offsets: Ints
+) -> tuple[Floats, Floats]:
+    """Share of each class in every bag [b, C], and its standard deviation."""
+    share = segments.mean(expit(instance), offsets)
+    # A share moves with its own question; the background with all of them.
+    std = class_columns(stds, rule)
+    if rule.background is not None:
+        std[:, rule.background] = np.sqrt(np.sum(np.square(np.column_stack(stds)), axis=1))
+    return share, np.minimum(std, 0.5)
