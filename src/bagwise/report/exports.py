@@ -17,6 +17,7 @@ from bagwise.report.predictions import Predictions
 # What ``bagwise predict`` may write into its folder.
 WRITTEN = (
     "bags.csv",
+    "slides.csv",
     "patients.csv",
     "top_instances.csv",
     "instances.parquet",
