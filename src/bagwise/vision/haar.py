@@ -61,7 +61,7 @@ class HaarFeatures(BaseEstimator):
     }
 
     def __init__(
-        self, *, n_features: int = 240, n_nearest: int = 80, n_orientations: int = 4
+        self, *, n_features: int = 192, n_nearest: int = 64, n_orientations: int = 4
     ) -> None:
         self.n_features = n_features
         self.n_nearest = n_nearest
