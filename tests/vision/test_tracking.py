@@ -197,7 +197,7 @@ def test_memory_is_bounded(clip):
     features = HaarFeatures(n_features=90, n_nearest=30)
     tracker = MIOTracker(memory=(3, 6, 8), features=features, random_state=0)
     track(frames, boxes[0], tracker)
-    assert len(tracker.state_.voters) == 3
+    assert len(tracker.state_.voters) == 5
     for voter in tracker.state_.voters:
         assert voter.memory.features.shape == (17, 90)
         assert voter.memory.used.all()
@@ -251,7 +251,7 @@ def test_scores_are_those_of_a_loop_over_memory(clip):
         w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
         for p, place in enumerate(places):
             patch = haar_features(view.maps, place[None], voter.bank)
-            gaps = naive.nearest_distances(patch, voter.memory.features, 80)[0]
+            gaps = naive.nearest_distances(patch, voter.memory.features, 64)[0]
             expected = w[0] * settings.bias + np.exp(-gaps / voter.sigma2) @ w[1:]
             assert fast[v, p] == pytest.approx(expected, abs=0.02)
 
