@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 
 from bagwise.models.drivers import total
 from bagwise.models.variational import ExactOr
@@ -75,11 +76,12 @@ def compare(q: InducingPosterior, pi: Any, problem: Any, draws: Any) -> dict[str
     }
 
 
-def run(quick: bool, out: Path, jobs: int = 1) -> pd.DataFrame:
+def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Means over the sets of each variance; every set is kept in the output folder."""
     n_sets, n_draws = (2, 150) if quick else (24, 500)
-    rows = [row for v in VARIANCES for s in range(n_sets) for row in one_set(v, s, n_draws)]
-    frame = pd.DataFrame(rows)
+    tasks = [(v, s, n_draws) for v in VARIANCES for s in range(n_sets)]
+    parts = Parallel(n_jobs=n_jobs)(delayed(one_set)(*task) for task in tasks)
+    frame = pd.DataFrame([row for part in parts for row in part])
     frame.to_csv(out / "posterior_coverage.csv", index=False)
     means = frame.drop(columns="seed").groupby(["variance", "model"]).mean().reset_index()
     return means.assign(n_sets=n_sets)

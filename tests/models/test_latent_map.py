@@ -14,7 +14,9 @@ from bagwise.models.drivers import Serial
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.latent_map import (
+    Fraction,
     HeldOut,
+    InstanceMap,
     LatentMap,
     bag_folds,
     beta_interval,
@@ -351,8 +353,8 @@ def test_contrast_finds_the_level_of_the_instances(rate, together):
     # Log-odds of the truth have slope 3; the map is told a little less.
     found = fit_instance_map(held_out, y, LatentMap(2.8, 0.0))
     assert found.positive_rate == pytest.approx(truth[2000:].mean(), abs=0.04)
-    bag = np.repeat(y.astype(float), 20)
-    p = found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).mean
+    bag = np.repeat(np.where(y == 1, 40.0, -40.0), 20)
+    p = expit(found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).log_odds)
     assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
     assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
 
@@ -380,13 +382,41 @@ def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
     )
     mean, var = rng.normal(size=5), rng.uniform(1, 2, size=5)
     bag, bag_std = np.full(5, 0.6), np.full(5, 0.2)
-    p = found.probabilities(mean, var, bag, bag_std)
-    assert np.all(p.mean < bag)
-    centre, spread = found.own.moments(mean, var)
+    p = found.probabilities(mean, var, np.log(bag / (1 - bag)), bag_std)
+    own_mean = expit(p.log_odds)
+    assert np.all(own_mean < bag)
+    centre, spread, _ = found.own.read(mean, var)
     own = expit(centre + np.sqrt(spread) * rng.normal(size=(100_000, 5)))
     draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
-    np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(own_mean, draws.mean(0), atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+
+
+def test_values_that_say_nothing_leave_one_positive_to_a_bag():
+    """Any share of positives fits them; without the prior it ends at all or none."""
+    rng = np.random.default_rng(0)
+    held_out = HeldOut(rng.normal(size=400), np.ones(400), np.arange(0, 401, 10))
+    flat = fit_instance_map(held_out, np.arange(40) % 2, LatentMap(1e-3, 0.0))
+    assert flat.positive_rate == pytest.approx(0.1, abs=0.03)
+
+
+def test_the_share_of_a_bag_that_may_be_negative_equals_simulation():
+    rng = np.random.default_rng(0)
+    share = Fraction(np.array([0.3, 0.6]), np.array([0.1, 0.2]))
+    found = InstanceMap(LatentMap(), 0.3).fraction(share, np.array([0.5, -1.0]))
+    positive = rng.random((400_000, 2)) < expit(np.array([0.5, -1.0]))
+    draws = positive * (share.mean + share.std * rng.normal(size=(400_000, 2)))
+    np.testing.assert_allclose(found.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(found.std, draws.std(0), atol=3e-3)
+
+
+def test_a_map_of_rescaled_values_reads_as_before():
+    rng = np.random.default_rng(0)
+    mean, bag = rng.normal(size=(2, 5))
+    found = InstanceMap(LatentMap(0.5, -1.0), 0.3)
+    before = found.probabilities(2 * mean + 0.5, np.zeros(5), bag, np.zeros(5))
+    after = found.after(2.0, 0.5).probabilities(mean, np.zeros(5), bag, np.zeros(5))
+    np.testing.assert_allclose(after.log_odds, before.log_odds)
 
 
 def test_reading_keeps_the_order_and_meets_the_log_odds():

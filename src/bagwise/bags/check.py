@@ -110,7 +110,7 @@ def check_feature_names(
 
 
 def encode_instance_labels(
-    instance_labels: InstanceLabels, bags: Bags, classes: Column, y: Ints
+    instance_labels: InstanceLabels, bags: Bags, classes: Column, y: Ints | None
 ) -> Codes:
     """Instance labels as int8 codes, -1 where unknown, checked against the bag labels.
 
@@ -118,7 +118,8 @@ def encode_instance_labels(
     splitters can slice); an entry is a class, or missing: None, NaN, or -1 unless -1 is itself a
     class. Codes index ``classes``; ``y`` holds the bags' codes, where they are to agree.
     """
-    known = np.full(bags.n_instances, -1, dtype=np.int8 if len(classes) < 128 else np.int64)
+    width = np.dtype(np.int8 if len(classes) < 128 else np.int64)
+    known: Codes = np.full(bags.n_instances, -1, dtype=width)
     if instance_labels is None:
         return known
     flat = _flatten_labels(instance_labels, bags)

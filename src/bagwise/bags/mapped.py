@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,18 +92,16 @@ class MappedRows(VirtualRows):
         out = np.empty((sum(b - a for a, b in runs), self._stored[1]), self._raw_dtype)
         flat: NDArray[np.uint8] = out.reshape(-1).view(np.uint8)
         into, filled = flat.data, 0
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
+        # Opened for every read: threads share no position, and no file stays open.
+        with Path(self.path).open("rb", buffering=0) as file:
             for a, b in runs:
                 end = filled + (b - a) * self._row_bytes
-                place = self.offset + a * self._row_bytes
+                file.seek(self.offset + a * self._row_bytes)
                 while filled < end:
-                    n = os.preadv(descriptor, [into[filled:end]], place)
-                    if n == 0:
+                    n = file.readinto(into[filled:end])
+                    if not n:
                         raise ValueError(f"{self.path} ends before row {b}; it was cut short.")
-                    filled, place = filled + n, place + n
-        finally:
-            os.close(descriptor)
+                    filled += n
         return out
 
     def _changed(self, rows: Reals) -> Reals:

@@ -84,6 +84,10 @@ def _distinct(
         rows = rows[np.sort(drawn)]
     chosen = host_rows(X, rows)
     scaled = chosen if scaling is None else to_numpy(scaling(chosen))
+    order = np.argsort(scaled[:, 0])
+    if np.all(np.diff(scaled[order, 0]) > 0):
+        # Rows that differ in their first feature are distinct: sorting by it is all there is to do.
+        return _Pool(scaled[order], np.ones(len(scaled), dtype=np.int64))
     return _Pool(*np.unique(scaled, axis=0, return_counts=True))
 
 

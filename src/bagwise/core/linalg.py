@@ -106,20 +106,19 @@ def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
 def _device_moments(
     m: torch.Tensor, W: torch.Tensor, A: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """M rides along as one more row of W, so that A is read once; the product stays in cache."""
+    """The mean decides the probabilities: unlike the product, it is never made in TF32."""
     import torch
 
     M, n = A.shape
-    rows = _padded(M)
-    stacked = A.new_zeros((rows, M))
-    stacked[:M], stacked[M] = W, m
+    padded = A.new_zeros((_padded(M), M))
+    padded[:M] = W
     mean, norm = A.new_empty(n), A.new_empty(n)
-    slab = A.new_empty((rows, min(SLAB, n)))
+    slab = A.new_empty((len(padded), min(SLAB, n)))
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
-        R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
-        mean[columns] = R[M]
-        torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
+        R = torch.mm(padded, A[:, columns], out=slab[:, : columns.stop - start])
+        torch.mv(A[:, columns].T, m, out=mean[columns])
+        torch.linalg.vector_norm(R, dim=0, out=norm[columns])
     return mean, norm.square_()
 
 
@@ -148,21 +147,21 @@ def add_statistics(
 def _device_statistics(
     A: torch.Tensor, omega: torch.Tensor, rho: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the mean, ``A rho`` is never made in TF32."""
     import torch
 
     M, n = A.shape
-    rows = _padded(M)
-    sums = A.new_zeros((M, rows))
-    # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_empty((rows, min(SLAB, n)))
-    slab[M + 1 :] = 0
+    omega, rho = omega.to(A.dtype), rho.to(A.dtype)
+    sums = A.new_zeros((M, _padded(M)))
+    linear = torch.zeros(M, dtype=torch.float64, device=A.device)
+    slab = A.new_zeros((_padded(M), min(SLAB, n)))
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
-        weighted[M] = rho[columns]
         _add_outer(sums, A[:, columns], weighted)
-    return sums[:, :M].double(), sums[:, M].double()
+        linear += torch.mv(A[:, columns], rho[columns])
+    return sums[:, :M].double(), linear
 
 
 def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:
@@ -175,7 +174,6 @@ def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:
     import torch
 
     M, n = A.shape
-    rows = B.shape[0]
     if n % _SPLITS:
         sums.addmm_(A, B.T)
         return
@@ -183,16 +181,13 @@ def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:
     for first, last in ((0, half), (half, M)):
         if first < last:
             left = A[first:last].unflatten(1, (_SPLITS, -1)).transpose(0, 1)  # [splits, m, k]
-            # rho is needed against every row; before the last step it is a column of its own.
-            right = B[: rows if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
+            right = B[: len(B) if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
             sums[first:last, : right.shape[2]] += torch.bmm(left, right).sum(0)
-    if half < M:
-        sums[:half, M] += A[:half] @ B[M]
 
 
 def _padded(M: int) -> int:
-    """At least one more than M, and a multiple of 16: what the matrix units want."""
-    return (M // 16 + 1) * 16
+    """The next multiple of 16: what the matrix units want."""
+    return -(-M // 16) * 16
 
 
 def like(x: Array, A: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,57 @@ def fit_platts(scores: ArrayLike, y: ArrayLike) -> list[Platt]:
     return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
 
+def shrinkage(gain: float) -> float:
+    """By what to multiply a slope whose maximum likelihood brought ``gain`` nats over none.
+
+    ``max(0, 1 - 1 / gain)``: a slope must gain one nat, Akaike's price of a parameter, before it
+    counts at all. Scores that say nothing gain half a nat on average, so that they mostly end at
+    the base rate, and a slope that is sure stays as it is.
+
+    Examples
+    --------
+    >>> from bagwise.core.platt import shrinkage
+    >>> shrinkage(0.5), shrinkage(2.0), shrinkage(100.0)
+    (0.0, 0.5, 0.99)
+    """
+    return max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
+
+
+def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
+    """`fit_platt` with its slope shrunk by what chance may have brought; the ranking is kept.
+
+    The gain is that over the base rate, the intercept suits the bags at the smaller slope, and
+    where nothing is left of the slope a hint of one keeps the ranking (`keep_ranking`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_platt, fit_shrunk_platt
+    >>> scores = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    >>> hint = fit_shrunk_platt(scores, np.array([0, 1, 1, 0, 0, 1]))
+    >>> bool(fit_platt(scores, np.array([0, 1, 1, 0, 0, 1])).slope > 50 * hint.slope > 0)
+    True
+    """
+    scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    target = _smoothed(y)
+    share = target.mean()
+    base = Platt(0.0, float(np.log(share / (1 - share))))
+    best = fit_platt(scores, y)
+
+    def loss(platt: Platt) -> float:
+        return float(_cross_entropy(scores[None], target, np.array([platt]))[0])
+
+    slope = best.slope * shrinkage(loss(base) - loss(best))
+    if slope == 0:
+        return keep_ranking(base, scores)
+    level = minimize_scalar(
+        lambda b: loss(Platt(slope, b - slope * scores.mean())),
+        bracket=(base.intercept - 0.5, base.intercept + 0.5),
+        tol=1e-8,
+    )
+    return keep_ranking(Platt(slope, float(level.x) - slope * float(scores.mean())), scores)
+
+
 def _smoothed(y: Floats, count: float = 1.0) -> Floats:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B].
 
@@ -243,8 +294,9 @@ def fit_instance_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, rule: str
     """Platt's map for instance scores, such that calibrated instances still make their bag.
 
     Under ``max`` it is the map of the bag's largest score, under ``noisy-or`` it is fitted
-    through the product (`fit_noisy_or_platt`). Where the scores say nothing the best slope is 0;
-    a hint of one keeps the ranking. ``scores`` [N] must come from bags that the model did not see.
+    through the product (`fit_noisy_or_platt`). The slope is shrunk by what chance may have brought
+    (`shrinkage`); where nothing is left a hint of one keeps the ranking. ``scores`` [N] must come
+    from bags that the model did not see.
 
     Examples
     --------
@@ -256,12 +308,24 @@ def fit_instance_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, rule: str
     True
     """
     scores = np.asarray(scores, dtype=np.float64)
-    if rule == "noisy-or":
-        platt = fit_noisy_or_platt(scores, offsets, y)
-    else:
-        scores = segments.max(scores, offsets)
-        platt = fit_platt(scores, y)
-    return keep_ranking(platt, scores)
+    if rule != "noisy-or":
+        return fit_shrunk_platt(segments.max(scores, offsets), y)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    target, centre = _smoothed(np.asarray(y, dtype=np.float64)), float(scores.mean())
+
+    def loss(slope: float, level: float) -> float:
+        return _noisy_or_loss(_rate(slope * (scores - centre) + level, offsets), target)
+
+    def best_level(slope: float) -> float:
+        level = platt.intercept + platt.slope * centre
+        bracket = (level - 0.5, level + 0.5)
+        return float(minimize_scalar(lambda b: loss(slope, b), bracket, tol=1e-6).x)
+
+    flat = loss(0.0, best_level(0.0))
+    slope = platt.slope * shrinkage(
+        flat - loss(platt.slope, platt.intercept + platt.slope * centre)
+    )
+    return keep_ranking(Platt(slope, best_level(slope) - slope * centre), scores)
 
 
 def keep_ranking(platt: Platt, scores: Floats) -> Platt:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _CONCEPTS = (3.0, 4.5)  # mean of every feature
 _POISON = -10.0
 _TIGHT = 0.1
+_NEAR_CONCEPT = 1.5
+# Instances of background in a bag, and in a large one.
+_SMALL, _LARGE = (3, 10), (20, 31)
 
 
 class Problem(NamedTuple):
@@ -134,19 +137,51 @@ def make_false_frequency_bags(
     return _problem(recipe, n_bags, n_features, rng)
 
 
-def _problem(recipe: Any, n_bags: int, n_features: int, rng: np.random.RandomState) -> Problem:
-    return Problem(
-        *(_draw(recipe, kind, n_bags, n_features, rng) for kind in ("train", "clean", "trap"))
-    )
+def make_size_trap_bags(
+    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
+) -> Problem:
+    """Positive training bags are large; the size of a bag must not matter.
+
+    In training, positive bags hold the concept and 20 to 30 instances of background, negative bags
+    3 to 9: counting instances would do. The concept lies nearer than in the other tests, so that
+    counting pays. In the clean test set all bags have 3 to 9; in the trap the negative bags are
+    the large ones.
+
+    Parameters and return value are those of `make_single_concept_bags`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import make_size_trap_bags
+    >>> bags, y = make_size_trap_bags(n_bags=20, random_state=0).train
+    >>> bool(bags.sizes[y == 0].max() < bags.sizes[y == 1].min())
+    True
+    """
+    rng = check_random_state(random_state)
+
+    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+        return [(_NEAR_CONCEPT, 1)] if y else []
+
+    def large(y: int, kind: str) -> bool:
+        return bool(y) if kind == "train" else kind == "trap" and not y
+
+    return _problem(recipe, n_bags, n_features, rng, large)
+
+
+def _problem(
+    recipe: Any, n_bags: int, n_features: int, rng: np.random.RandomState, large: Any = None
+) -> Problem:
+    kinds = ("train", "clean", "trap")
+    return Problem(*(_draw(recipe, kind, n_bags, n_features, rng, large) for kind in kinds))
 
 
 def _draw(
-    recipe: Any, kind: str, n_bags: int, n_features: int, rng: np.random.RandomState
+    recipe: Any, kind: str, n_bags: int, n_features: int, rng: np.random.RandomState, large: Any
 ) -> tuple[Bags, Ints]:
     y = np.arange(n_bags) % 2
     arrays = []
     for target in y:
-        parts = [rng.standard_normal((rng.randint(3, 10), n_features))]
+        sizes = _LARGE if large is not None and large(int(target), kind) else _SMALL
+        parts = [rng.standard_normal((rng.randint(*sizes), n_features))]
         for centre, count in recipe(int(target), kind):
             parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
         arrays.append(rng.permutation(np.concatenate(parts)))
@@ -158,6 +193,7 @@ TESTS: dict[str, tuple[Any, bool]] = {
     "single-concept": (make_single_concept_bags, True),
     "multi-concept": (make_multi_concept_bags, False),
     "false-frequency": (make_false_frequency_bags, True),
+    "size-trap": (make_size_trap_bags, False),
 }
 
 
@@ -211,7 +247,7 @@ def check_mil(
         Data sets per test; AUCs are averaged.
     near_one : float
         Least AUC on clean bags that counts as solved. Not asked of the multi-concept test, which
-        the standard assumption cannot express.
+        the standard assumption cannot express, nor of the size trap, whose concept is hard to see.
     random_state : int
     verbose : bool
         Print the verdicts.

@@ -141,14 +141,19 @@ class Comparison:
 
     def table(
         self,
-        metrics: Sequence[str] = ("accuracy", "auc", "log_loss", "ece"),
+        metrics: Sequence[str] | None = None,
         *,
         level: Literal["bags", "instances"] = "bags",
         averaging: Averaging = "default",
     ) -> Any:
-        """Models beside each other: "mean ± spread" of each metric, fit time and peak memory."""
+        """Models beside each other: "mean ± spread" of each metric, fit time and peak memory.
+
+        By default the usual four metrics, as far as they were measured.
+        """
         import pandas as pd
 
+        usual = ("accuracy", "auc", "log_loss", "ece")
+        metrics = metrics or [name for name in usual if name in self.metrics] or self.metrics
         summary = self.summary(metrics, level=level, averaging=averaging)
         rows = []
         for (data, model), part in summary.groupby(["data", "model"], sort=False):

@@ -30,7 +30,7 @@ _SCAN_ROWS = 16_384
 # Instance-aligned arrays that become columns of the bags.
 _COLUMNS = ("coords", "instance_labels", "images")
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Progress = Callable[[Iterable[AnyPath], int], Iterable[AnyPath]]
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | No
     return column
 
 
-def _patch_size(coords: Any) -> float | None:
+def _patch_size(coords: object) -> float | None:
     """Side of a patch at full resolution, from the attributes the extractors write."""
     attributes = getattr(coords, "attrs", {})
     if "patch_size_level0" in attributes:

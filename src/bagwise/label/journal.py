@@ -100,11 +100,7 @@ class Journal:
     def _lock(self) -> None:
         """One process at a time: a second server on the same file would not see our answers."""
         try:
-            import fcntl
-        except ImportError:  # not on Windows, where the file is not shared between processes
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(self._file)
         except OSError as error:
             what = "another bagwise label is writing it; close that one first"
             raise bad_file(self.where, what) from error
@@ -224,3 +220,20 @@ class Journal:
             for (bag, index), answer in self.state.items():
                 if answer in label:
                     rows.writerow([bag, index, label[answer]])
+
+
+def _lock_file(file: Any) -> None:
+    """Lock an open file for this process, or raise OSError where another one has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: one byte far behind the end, so that nobody's reads wait for it
+        import msvcrt
+
+        place = file.tell()
+        file.seek(1 << 40)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        finally:
+            file.seek(place)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
-from bagwise.core import linalg
+from bagwise.core import linalg, segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
@@ -30,7 +30,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.calibration import fit_calibration
 from bagwise.models.variational.densities import Density
 from bagwise.models.variational.estimators import VariationalClassifier
-from bagwise.models.variational.latent_map import LatentMap
+from bagwise.models.variational.latent_map import InstanceMap, LatentMap
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.projection import Projector
@@ -109,6 +109,7 @@ class _Member:
     omega: Any = None  # [N] sites that made q
     rho: Any = None
     start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
+    instances: InstanceMap | None = None  # where instances have a map of their own
 
     def condition(self, known: NDArray[np.int8]) -> None:
         """q(v) of the model given the known instances alone: bags without labels say nothing."""
@@ -245,7 +246,8 @@ class Learner:
         self.known = self._encode(instance_labels)
         self._members = _members(model, self.bags, self.y)
         self._platt = self._model_platt = _outer_platt(last_step(model))
-        self._model_map = self._members[0].platt  # counts where there is one member
+        # Both count where there is one member.
+        self._model_map, self._model_instances = self._members[0].platt, self._members[0].instances
         self._first_map: Platt | None = None
         self.learn()
 
@@ -350,7 +352,10 @@ class Learner:
         if self._model_map is not None:
             assert self.y is not None
             now = fit_calibration(self._left_out[0], self.bags.offsets, self.y, member.rule)
-            member.platt = self._carried_over(self._model_map, now)
+            change = self._change(now)
+            member.platt = self._model_map.after(change)
+            if self._model_instances is not None:
+                member.instances = self._model_instances.after(*change)
 
     def _calibrate_ensemble(self) -> None:
         """The ensemble's map, carried over from the scale of its scores before any answer.
@@ -361,14 +366,14 @@ class Learner:
         assert self._model_platt is not None and self.y is not None
         scores = self._left_out_total()
         now = keep_ranking(fit_platt(scores, self.y), scores)
-        self._platt = self._carried_over(self._model_platt, now)
+        self._platt = self._model_platt.after(self._change(now))
 
-    def _carried_over(self, of_model: Platt, now: Platt) -> Platt:
-        """The model's map on the present scale of the scores, whose own map is ``now``."""
+    def _change(self, now: Platt) -> Platt:
+        """From the present scale of the scores, whose own map is ``now``, to the model's."""
         self._first_map = self._first_map or now
         slope = now.slope / self._first_map.slope
         shift = (now.intercept - self._first_map.intercept) / self._first_map.slope
-        return of_model.after(Platt(slope, shift))
+        return Platt(slope, shift)
 
     def _left_out_total(self) -> Floats:
         """The members' left-out log-odds of the bags, weighed, [B]."""
@@ -422,12 +427,14 @@ class Learner:
 
     def instance_scores(self, rows: Integers) -> tuple[Floats, Floats]:
         """Probability and standard deviation of some instances: a fraction of `scores`."""
-        members = [replace(m, A=m.A[:, rows], r=m.r[rows]) for m in self._members]
-        alone = BagLabels(
-            np.arange(len(rows) + 1), np.zeros(len(rows), dtype=int), self.known[rows]
-        )
-        found = _scores(members, self._platt, alone)
-        return found.instance, found.instance_std
+        # An instance depends on its bag, so that the bags of the rows are read whole.
+        owners, which = np.unique(np.asarray(self.bags.bag_index)[rows], return_inverse=True)
+        own_rows, offsets = segments.take(self.bags.offsets, owners)
+        members = [replace(m, A=m.A[:, own_rows], r=m.r[own_rows]) for m in self._members]
+        labels = BagLabels(offsets, np.zeros(len(owners), dtype=int), self.known[own_rows])
+        scores = _scores(members, self._platt, labels)
+        place = offsets[which] + rows - self.bags.offsets[owners[which]]
+        return scores.instance[place], scores.instance_std[place]
 
     def views(self) -> list[View]:
         """The members as the strategies see them."""
@@ -455,6 +462,7 @@ class Learner:
             if self.y is not None:
                 model.instance_proba_ = member.pi
                 model.calibration_ = _latent_map(member.platt)
+                model.instance_map_ = member.instances
                 model.held_out_decision_ = self._held_out_bags()
         return new
 
@@ -507,7 +515,8 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
         q = InducingPosterior(one.posterior_mean_, one.posterior_factor_)
         pi = expit(A.T @ q.m) * of_bag
         parts = (one._bag_likelihood(), one._density(), q, pi, one.bag_rule, float(weight), platt)
-        members.append(_Member(A, r, *parts, start=q))
+        instances = one.instance_map_ if one is last else None
+        members.append(_Member(A, r, *parts, start=q, instances=instances))
     return members
 
 
@@ -555,7 +564,9 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
         offsets = np.asarray(blocks[0].labels.offsets)
         read = [
-            read_block(block, member.q, member.rule, own if outer is None else None)
+            read_block(block, member.q, member.rule, own, instance_map=member.instances)
+            if outer is None
+            else read_block(block, member.q, member.rule)
             for block, member in zip(blocks, members, strict=True)
         ]
         if outer is None:

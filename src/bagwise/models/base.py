@@ -7,7 +7,6 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 # What scikit-learn's validation knows of parameters: constraints by name, or "no_validation".
 Constraints: TypeAlias = dict[str, list[object] | str]
-# Weights of the classes: one number each, "balanced", or none.
-ClassWeight: TypeAlias = Mapping[object, float] | str | None
 
 
 class Model(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -69,20 +69,33 @@ def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[
     return spans
 
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Task(Protocol[Result_co]):
+    """Work under way: a future of a pool of threads, or of Dask."""
+
+    def result(self) -> Result_co:
+        """Wait for it."""
+        ...
+
+
 class Driver(Protocol):
     """Runs pure functions over blocks, or over parts that stay where the work is done."""
 
     n_parts: int
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results of ``function`` on every block, in order, a few in memory at a time."""
         ...
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
@@ -97,16 +110,16 @@ class Serial:
 
     n_parts = 1
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order."""
         with one_blas_thread():
             yield from map(function, *blocks)
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Part after part."""
         return _received(self.map(function, parts), receive)
@@ -120,7 +133,7 @@ class Threads:
         # Parts are of about equal length; more of them would only meet at the lock more often.
         self.n_parts = n_jobs
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
         with one_blas_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
             tasks = (pool.submit(function, *block) for block in zip(*blocks, strict=True))
@@ -128,9 +141,9 @@ class Threads:
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Parts in parallel, results in order."""
         return _received(self.map(function, parts), receive)
@@ -157,9 +170,9 @@ def usable_threads() -> int:
     return max((library.num_threads for library in _blas().lib_controllers), default=1)
 
 
-def in_order(tasks: Iterable[Any], most: int) -> Iterator[Any]:
+def in_order(tasks: Iterable[Task[Result]], most: int) -> Iterator[Result]:
     """Results of tasks in order; each is started when it is drawn, ``most`` are under way."""
-    waiting: deque[Any] = deque()
+    waiting: deque[Task[Result]] = deque()
     for task in tasks:
         waiting.append(task)
         if len(waiting) > most:
@@ -168,7 +181,9 @@ def in_order(tasks: Iterable[Any], most: int) -> Iterator[Any]:
         yield waiting.popleft().result()
 
 
-def _received(pairs: Iterable[tuple[Any, Any]], receive: Callable[[Any], None]) -> list[Any]:
+def _received(
+    pairs: Iterable[tuple[Part, Result]], receive: Callable[[Result], object]
+) -> list[Part]:
     parts = []
     for part, result in pairs:
         parts.append(part)
@@ -183,7 +198,9 @@ DRIVERS = ("serial", "threads", "dask")
 _WORTH_THREADS = 4_000_000
 
 
-def make_driver(n_jobs: int | None = None, driver: Any = None, size: int = 0) -> Driver:
+def make_driver(
+    n_jobs: int | None = None, driver: Driver | str | None = None, size: int = 0
+) -> Driver:
     """The driver meant by a name, an active Dask client, or a number of threads.
 
     Without a name: `Dask` where a Dask client is active in this process, else `Serial` for

@@ -18,12 +18,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
-from bagwise.models.base import ClassWeight, Constraints, InstanceClassifier, TrainingData
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.calibrated import CV, CalibratedClassifier
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
     from bagwise.core.distances import Distance
+    from bagwise.models.classes import ClassWeight
 
 
 class Examples(NamedTuple):
@@ -80,7 +81,7 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
     }
     sigma: float | str
     distance: str | Distance
-    class_weight: ClassWeight
+    class_weight: ClassWeight | None
     sigma_: float
 
     def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:

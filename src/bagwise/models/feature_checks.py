@@ -12,6 +12,7 @@ from bagwise.bags import Bags
 from bagwise.core.leaks import determining_features
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from sklearn.base import BaseEstimator
 
     from bagwise.core.arrays import Column, Floats
@@ -60,7 +61,7 @@ def leak_message(bags: Bags, y: Column) -> str | None:
     )
 
 
-def check_bag_weights(weights: Floats, bags: Bags, estimator: BaseEstimator) -> Floats:
+def check_bag_weights(weights: ArrayLike, bags: Bags, estimator: BaseEstimator) -> Floats:
     """Weights of bags as an array, or the reason why a model cannot use them.
 
     Examples

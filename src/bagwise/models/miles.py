@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.core import distances, l1_svm
-from bagwise.models.base import ClassWeight, Constraints, TrainingData
+from bagwise.models.base import Constraints, TrainingData
 from bagwise.models.calibrated import CV, CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.scaled import ScalesFeatures
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bagwise.bags import BagsLike, InstanceLabels
     from bagwise.core.arrays import Floats
     from bagwise.core.distances import Distance
+    from bagwise.models.classes import ClassWeight
 
 
 # Relative size below which a weight of the solver counts as 0.
@@ -104,7 +105,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         sigma: float | str = "scale",
         *,
         alpha: float = 0.45,
-        class_weight: ClassWeight = None,
+        class_weight: ClassWeight | None = None,
         solver: str = "highs",
         distance: str | Distance = "sqeuclidean",
         scale: Scale = "feature",

@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.core import distances, mio
-from bagwise.models.base import ClassWeight, Constraints, TrainingData
+from bagwise.models.base import Constraints, TrainingData
 from bagwise.models.calibrated import CV, CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.scaled import ScalesFeatures
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Ints, RandomState
     from bagwise.core.distances import Distance
     from bagwise.core.mio import ElasticNet
+    from bagwise.models.classes import ClassWeight
 
 
 # Bags whose scores, taken before learning from them, calibrate a stream.
@@ -122,6 +123,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     (300, True)
     """
 
+    # The bags visited last pull the bias their way.
+    _level_drifts = True
     _parameter_constraints: ClassVar[Constraints] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "beta": [Interval(Real, 0, None, closed="neither")],
@@ -149,7 +152,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         n_passes: int = 10,
         passes: str = "accumulate",
         max_instances: int | None = None,
-        class_weight: ClassWeight = None,
+        class_weight: ClassWeight | None = None,
         shuffle: bool = True,
         tol: float = 1e-6,
         distance: str | Distance = "sqeuclidean",

@@ -14,6 +14,7 @@ from bagwise.models.variational import GVGPMIL, LMVGPMIL, VGPMIL, LargeMargin, N
 
 # Both released programs: H = 1e12, all instances updated at once, twenty iterations.
 _AUTHORS: dict[str, object] = {
+    "inducing": "class-kmeans",
     "kernel": RBF("sqrt_dim", 1.0),
     "likelihood": NoisyMax(1e12, schedule="paper"),
     "max_iter": 20,
@@ -26,6 +27,7 @@ _AUTHORS: dict[str, object] = {
 _NEWSGROUPS: dict[str, object] = {
     "kernel": RBF("sqrt_dim", 1.0),
     "n_inducing": 50,
+    "inducing": "class-kmeans",
     "scale": None,
     "max_iter": 20,
     "tol": 0.0,
@@ -53,7 +55,7 @@ PRESETS: dict[str, tuple[str, Callable[..., BagClassifier], dict[str, Any]]] = {
             "init": "label",
         },
     ),
-    "lm-vgpmil": ("LM-VGPMIL with C = V = 2", LMVGPMIL, {}),
+    "lm-vgpmil": ("LM-VGPMIL with C = V = 2", LMVGPMIL, {"inducing": "class-kmeans"}),
     "miles-musk": (
         "MILES on the raw MUSK features, sigma² = 5e5",
         MILES,

@@ -27,13 +27,14 @@ from bagwise.core.arrays import is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
-from bagwise.models.base import ClassWeight, Constraints, TrainingData
+from bagwise.models.base import Constraints, TrainingData
 from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows
+    from bagwise.models.classes import ClassWeight
 
 
 # Up to this many rows libsvm gets them all; beyond, a working set.
@@ -111,7 +112,7 @@ class _KernelMachine(CalibratedClassifier):
     gamma: float | str
     degree: int
     coef0: float
-    class_weight: ClassWeight
+    class_weight: ClassWeight | None
     tol: float
     cache_size: float
 
@@ -232,7 +233,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         degree: int = 3,
         coef0: float = 0.0,
         slack: str = "auto",
-        class_weight: ClassWeight = None,
+        class_weight: ClassWeight | None = None,
         scale: Scale = "feature",
         max_iter: int = 50,
         tol: float = 1e-3,
@@ -475,7 +476,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         degree: int = 3,
         coef0: float = 0.0,
         normalise: str | None = "length",
-        class_weight: ClassWeight = None,
+        class_weight: ClassWeight | None = None,
         scale: Scale = "feature",
         tol: float = 1e-3,
         cache_size: float = 200,

@@ -87,6 +87,8 @@ class DDSVM(Comparator):
     (40, 2)
     """
 
+    # Another draw of starting points gives other features.
+    _level_drifts = True
     _parameter_constraints: ClassVar[Constraints] = {
         "n_starts": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],

@@ -137,6 +137,9 @@ class MICRF(BestInstanceClassifier):
         **CalibratedClassifier._calibration_constraints,
     }
 
+    # The instances that training bags select, to which others are compared, differ between fits.
+    _level_drifts = True
+
     def __init__(
         self,
         C: float | str = 1.0,

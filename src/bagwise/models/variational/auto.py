@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
-from bagwise.core.platt import cool, fit_platt
+from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
@@ -201,7 +201,7 @@ class AutoVGPMIL(InstanceClassifier):
             calibrated, on the bags as they are.
         """
         for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         execution = resolve(self.execution)
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)
@@ -406,12 +406,14 @@ class AutoVGPMIL(InstanceClassifier):
         """The weights of the finalists, and the final calibration."""
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
-        left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
-        platt = fit_platt(left_out, part.y)
+        settings = prices, self.temperature
+        rule_price = search.PRICE + search.size_gain(part.bags.sizes, part.y)
+        left_out = search.held_out_ensemble(scores, part.y, *settings, again, rule_price)
+        platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
-        return search.weigh(scores, part.y, prices, self.temperature)
+        return search.weigh(scores, part.y, *settings, rule_price)
 
     def _report(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Doubles, Flags, Wholes, as_float
@@ -17,7 +17,7 @@ class BagLabels(NamedTuple):
     known: Wholes  # [n] int8, -1 where unknown
     weight: Doubles | None = None  # [b] how often each bag counts; None means once
 
-    def map(self, change: Callable[[Array], Array]) -> BagLabels:
+    def map(self, change: Callable[[Any], Any]) -> BagLabels:
         """The same labels after a change of the arrays, such as to another device."""
         return BagLabels(*(None if x is None else change(x) for x in self))
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -24,7 +24,6 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, concatenate, to_numpy
 from bagwise.core.finite import all_finite
-from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
@@ -52,10 +51,12 @@ from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
+    InstanceMap,
     LatentMap,
     bag_folds,
     beta_interval,
     cooled,
+    fit_instance_map,
     fit_map,
     held_out_draw,
     instance_interval,
@@ -66,6 +67,7 @@ from bagwise.models.variational.marginal import MarginalStep, has_marginal, refi
 from bagwise.models.variational.monitors import Monitor, Patience, all_of, iteration_bar
 from bagwise.models.variational.parts import Part, Relabel, Sites, make_parts, materialised
 from bagwise.models.variational.projection import (
+    Inducing,
     ProjectionChoices,
     Projector,
     choose_projector,
@@ -150,7 +152,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     kernel: Kernel | str
     likelihood: BagLikelihood | str
     n_inducing: int
-    inducing: Literal["kmeans", "subset"] | ArrayLike
+    inducing: Inducing | ArrayLike
     scale: Scale
     learn_kernel: bool
     bag_rule: BagRule
@@ -164,6 +166,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
+    kernel_: Kernel
+    inducing_points_: Floats
+    bound_history_: Floats
+    converged_: bool
+    instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
@@ -176,7 +183,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         "likelihood": "no_validation",
         "execution": "no_validation",
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "inducing": [StrOptions({"kmeans", "subset"}), "array-like"],
+        "inducing": [StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"],
         "scale": [StrOptions({"feature", "global"}), None],
         "learn_kernel": ["boolean"],
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
@@ -264,7 +271,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _forget_classes(self) -> None:
         """Drop what an earlier fit to several classes, or to two, left behind."""
         for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
 
     def _fit_several(
         self,
@@ -424,7 +431,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         counts: Floats | None,
     ) -> None:
         """Latent values of held-out bags, and the map fitted to them, where asked for."""
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         y, bags = problem.labels.y, problem.bags
         if not self.calibrate:
             return
@@ -466,15 +473,17 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
+        known = problem.labels.known[rows]
         latent_map = fit_map(
             held_out,
             y[chosen],
             self.bag_rule,
-            problem.labels.known[rows],
+            known,
             weight=None if counts is None else counts[chosen],
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         self.calibration_ = cooled(latent_map, held_out, y[chosen], self.bag_rule, unlearned)
+        self.instance_map_ = fit_instance_map(held_out, y[chosen], self.calibration_, known)
         self.held_out_decision_ = np.full(len(bags), np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
@@ -516,10 +525,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         device = execution.torch_device(data.bags.instances)
         return choose_projector(data, choices, rng).to(device)
 
-    def _inducing(self, n_features: int) -> Literal["kmeans", "subset"] | Floats:
+    def _inducing(self, n_features: int) -> Inducing | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""
         if isinstance(self.inducing, str):
-            return "kmeans" if self.inducing == "kmeans" else "subset"
+            return cast(Inducing, self.inducing)  # validated
         Z = np.array(self.inducing, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != n_features or len(Z) == 0 or not np.isfinite(Z).all():
             raise ValueError(
@@ -754,7 +763,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Become the model of a fit that was made elsewhere, uncalibrated."""
         self.classes_, self.n_features_in_ = classes, int(projector.Z.shape[1])
         self._store(projector, fit)
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def update(
@@ -817,8 +826,18 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # Each class that learnt its own kernel has its own projection, too.
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
+        # With several classes the shares of an instance are settled among the classes.
+        instance_map = self.instance_map_ if len(members) == 1 else None
         readers = tuple(
-            Reader(min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions, wants)
+            Reader(
+                min(i, own - 1),
+                m._posterior(),
+                m.bag_rule,
+                m.calibration_,
+                fractions,
+                wants,
+                instance_map,
+            )
             for i, m in enumerate(members)
         )
         return read_bags(checked, projectors, readers, finish, resolve(self.execution))
@@ -898,22 +917,20 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     ) -> Floats | tuple[Floats, ...]:
         """Probability of the classes for each instance; as `predict_proba`. P(32, 33).
 
-        The ends of an interval are quantiles of sigmoid(f). With several classes and no background
-        a row may sum to less than one: what is missing is the chance that the instance is of no
-        class.
+        Calibrated, with two classes, it is the chance that the bag is positive and that the
+        instance is one of its positives, which the contrast between positive and negative held-out
+        bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
+        ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
+        classes and no background a row may sum to less than one: what is missing is the chance
+        that the instance is of no class.
         """
-        if return_interval is None or self._rule is not None:
-            scores = self.score_bags(bags)
+        scores = self.score_bags(bags)
+        mapped = self.instance_map_ is not None
+        if return_interval is None or self._rule is not None or mapped:
             return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
-        latent = self.predict_latent(bags)
-        if self.calibration_ is None:
-            p = sigmoid_moments(*latent)
-        else:
-            mean, var, p = self.calibration_.read(*latent)
-            latent = mean, var
-        interval = np.stack(instance_interval(*latent, return_interval), axis=1)
-        proba = two_columns(expit(p.log_odds))
-        return (proba, p.std, interval) if return_std else (proba, interval)
+        interval = np.stack(instance_interval(*self.predict_latent(bags), return_interval), axis=1)
+        proba = two_columns(expit(scores.instance))
+        return (proba, scores.instance_std, interval) if return_std else (proba, interval)
 
     def predict_positive_fraction(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
@@ -957,8 +974,11 @@ class VGPMIL(VariationalClassifier):
         `SoftWitness`, `Inherited`.
     n_inducing : int
         Number of inducing points M; cost grows with M squared. Capped at the distinct rows.
-    inducing : {"kmeans", "subset"} or array of shape (M, n_features)
-        Class-wise k-means centroids (V section 4.2), a random subset, or the points themselves.
+    inducing : {"kmeans", "class-kmeans", "subset"} or array of shape (M, n_features)
+        Centroids of all instances, of those of either class apart (V section 4.2), a random
+        subset, or the points themselves. Centroids by class know the labels, also of the bags
+        that are held out for the calibration on the same points: their scores come out a little
+        too good, an AUC of .51 to .54 where labels are permuted.
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     learn_kernel : bool
@@ -1007,11 +1027,16 @@ class VGPMIL(VariationalClassifier):
         q(y = 1) of the training instances.
     calibration_ : LatentMap or None
         The map of the latent function; None where the probabilities are not calibrated.
+    instance_map_ : InstanceMap or None
+        The map of the instances, and ``positive_rate``, the share of positives that the training
+        labels say a positive bag holds.
     held_out_decision_ : array of shape (n_bags,), with ``calibrate``
         Calibrated log-odds of every training bag from a fit without its fold; NaN for bags that
         were not held out.
     bound_history_ : array of shape (n_iter,)
-        Evidence bound after every iteration.
+        Lower bound of log p(labels) after every iteration, for any likelihood but `LargeMargin`,
+        whose objective it is. It never falls for "or", "witness" and "inherited"; the papers'
+        updates of "noisy-max" may lower it.
     n_iter_, converged_ : int, bool
     cache_ : str
         How the projected instances were kept.
@@ -1040,7 +1065,7 @@ class VGPMIL(VariationalClassifier):
         kernel: Kernel | str = "rbf + bias",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1109,7 +1134,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1181,7 +1206,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1267,7 +1292,7 @@ random_state, verbose, callback
         V: float = 2.0,
         kernel: Kernel | str = RBF("sqrt_dim", 16.0),  # noqa: B008, a frozen value
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",

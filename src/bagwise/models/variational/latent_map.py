@@ -26,7 +26,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise.core import segments
 from bagwise.core.arrays import at_least, at_most, beside, namespace, softplus, to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool
+from bagwise.core.platt import Platt, cool, shrinkage
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.marginal import draw_functions
@@ -353,11 +353,8 @@ def fit_map(
 
     Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
     labels (0 or 1; -1 where unknown) join as bags of one. ``weight`` [b] says how often each bag
-    counts; once where it is None. The slope is then multiplied by
-    ``max(0, 1 - 1 / (2 gain))``, the gain being the rise in log-likelihood that the slope has
-    brought over the base rate: the positive-part estimate of James and Stein, for which
-    ``2 gain`` is the squared ratio of the slope to its error. Scores that say nothing about the
-    labels so give the base rate, and a slope that is sure stays as it is.
+    counts; once where it is None. The slope is then shrunk by what chance may have brought of the
+    rise in log-likelihood over the base rate (`core.platt.shrinkage`).
 
     Examples
     --------
@@ -409,8 +406,7 @@ def fit_map(
         bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
         options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
     )
-    gain = float(flat.fun - best.fun)
-    factor = max(0.0, 1 - 1 / (2 * gain)) if gain > 0 else 0.0
+    factor = shrinkage(float(flat.fun - best.fun))
     slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
     return about_centre(slope, float(best_level(slope).x))
 
@@ -460,9 +456,9 @@ def _thinned(
 
 
 class ProbabilityMoments(NamedTuple):
-    """Mean and standard deviation of a probability."""
+    """Log-odds of a mean probability, and its standard deviation."""
 
-    mean: Any
+    log_odds: Any
     std: Any
 
 
@@ -476,16 +472,35 @@ class InstanceMap(NamedTuple):
     positive_rate: float  # of the instances in positive bags, as the contrast has it
 
     def probabilities(self, mean: Any, var: Any, bag: Any, bag_std: Any) -> ProbabilityMoments:
-        """Mean and standard deviation of p(y = 1), given those of the bag of each instance, [n].
+        """Moments of p(y = 1), given log-odds and standard deviation of each instance's bag, [n].
 
         An instance is positive if its bag is and if it is one of its positives: the product of
         two probabilities, taken to vary independently. It never exceeds that of the bag.
         """
-        p = self.own.probabilities(mean, var)
-        own, std = np.exp(p.log_positive), p.std
-        product = bag * own
-        square = (bag**2 + bag_std**2) * (own**2 + std**2)
-        return ProbabilityMoments(product, np.sqrt(np.maximum(square - product**2, 0.0)))
+        p = self.own.read(mean, var).probabilities
+        xp = namespace(p.log_positive)
+        log_bag, log_no_bag = -softplus(-bag), -softplus(bag)
+        log_positive = log_bag + p.log_positive
+        log_negative = xp.logaddexp(log_no_bag, log_bag + p.log_negative)
+        own, in_positive = xp.exp(p.log_positive), xp.exp(log_bag)
+        square = (in_positive**2 + bag_std**2) * (own**2 + p.std**2)
+        std = at_least(square - (own * in_positive) ** 2, 0.0) ** 0.5
+        return ProbabilityMoments(log_positive - log_negative, std)
+
+    def fraction(self, share: Fraction, bag: Any) -> Fraction:
+        """Share of positives in bags with log-odds ``bag``, from that in positive bags, [b].
+
+        A bag is positive, with a share of positives, or it is not and has none.
+        """
+        p = expit(bag)
+        mean = p * share.mean
+        square = p * (share.mean**2 + share.std**2)
+        return Fraction(mean, np.sqrt(np.maximum(square - mean**2, 0.0)))
+
+    def after(self, slope: float, shift: float) -> InstanceMap:
+        """The map for scores that become those it was made for by ``slope * score + shift``."""
+        own = self.own
+        return self._replace(own=LatentMap(own.slope * slope, own.slope * shift + own.intercept))
 
 
 def fit_instance_map(
@@ -498,8 +513,10 @@ def fit_instance_map(
     ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(slope z +
     d) and q are identified as soon as some values of z belong to negatives alone; how many
     positives a bag holds, and whether they come together, does not matter. The slope is the bag
-    map's: bags know it better than the few positives among many instances do. Known instance
-    labels (0 or 1; -1 where unknown) enter as they are. Values must be held out.
+    map's: bags know it better than the few positives among many instances do. Where the values
+    of z say nothing, any share of positives fits equally well; a prior worth one bag that holds
+    one positive then decides. Known instance labels (0 or 1; -1 where unknown) enter as they are.
+    Values must be held out.
 
     Examples
     --------
@@ -513,18 +530,25 @@ def fit_instance_map(
     >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
     0.3
     """
+    held_out, y, known, _ = _thinned(held_out, np.asarray(y), known, 0, None)
     z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
-    label = segments.spread(np.asarray(y) == 1, held_out.offsets)
+    label = segments.spread(y == 1, held_out.offsets)
     share = float(label.mean())
     known = np.full(len(z), -1) if known is None else np.asarray(known)
+    size = label.sum() / np.sum(y == 1)  # of a positive bag
+
+    def negative_share(q: float) -> float:
+        """Of the instances in positive bags, as q has it."""
+        return float(q / (1 - q) * (1 - share) / share)
 
     def loss(x: Any) -> float:
         level, q = x[0], share * expit(x[1])
+        few = -float((size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q)))
         log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
         in_positive = np.where(known < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
         in_negative = np.where(known < 0, log_n + np.log1p(-q), 0.0)
         given = np.where(known == 1, log_p, np.where(known == 0, log_n, 0.0))
-        return -float(np.sum(np.where(label, in_positive, in_negative) + given))
+        return few - float(np.sum(np.where(label, in_positive, in_negative) + given))
 
     # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
     centre = -float(np.quantile(z, 0.9))
@@ -537,10 +561,8 @@ def fit_instance_map(
     ends = [minimize(loss, start, **search) for start in starts]
     level, logit = min(ends, key=lambda end: float(end.fun)).x
     q = share * expit(logit)
-    # Of the instances in positive bags a share q / (1 - q) * (1 - share) / share is negative.
-    rate = 1 - q / (1 - q) * (1 - share) / share
     own = LatentMap(bag_map.slope, float(level - np.log(q)))
-    return InstanceMap(own, float(np.clip(rate, 0.0, 1.0)))
+    return InstanceMap(own, 1 - negative_share(q))
 
 
 def held_out_values(

@@ -85,12 +85,15 @@ def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: st
     return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
 
 
+Inducing = Literal["kmeans", "class-kmeans", "subset"]
+
+
 class ProjectionChoices(NamedTuple):
     """What a model says about its projection."""
 
     kernel: Kernel
     scaling: FeatureScaling
-    inducing: Literal["kmeans", "subset"] | Floats
+    inducing: Inducing | Floats
     n_inducing: int
     dtype: str
 
@@ -101,8 +104,11 @@ def choose_projector(
     """Inducing points and kernel for training bags, on the host."""
     X, scaling = data.bags.instances, choices.scaling
     if isinstance(choices.inducing, str):
-        method, n = choices.inducing, choices.n_inducing
-        Z = inducing_points.choose(X, _positive_side(data), n, method, rng, scaling)
+        # Folds that are refitted on this projection must not know their labels through it.
+        by_class = choices.inducing == "class-kmeans"
+        side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
+        method = "subset" if choices.inducing == "subset" else "kmeans"
+        Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
     else:
         Z = scaling(choices.inducing)
     kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))

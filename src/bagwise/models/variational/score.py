@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.special import logsumexp, ndtri
+from scipy.special import expit, logsumexp, ndtri
 
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import (
@@ -24,6 +24,7 @@ from bagwise.core.arrays import (
     Ints,
     Rows,
     at_least,
+    beside,
     concatenate,
     is_tensor,
     namespace,
@@ -36,10 +37,12 @@ from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
     Fraction,
+    InstanceMap,
     LatentMap,
     held_out_values,
     positive_fraction,
 )
+from bagwise.models.variational.likelihoods import Moments
 from bagwise.models.variational.parts import Sites, rows_of, share_out
 from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
@@ -172,14 +175,29 @@ def read_block(
     latent_map: LatentMap | None = None,
     fractions: bool = False,
     wants: Wants = "all",
+    instance_map: InstanceMap | None = None,
 ) -> Readout:
-    """Bags and instances of one block under a rule; worked out where the block lives."""
+    """Bags and instances of one block under a rule; worked out where the block lives.
+
+    ``latent_map`` is that of the bags; instances have it too unless they have their own.
+    """
     if wants == "bags" and rule == "max" and not fractions:
-        return _read_top(block, q, latent_map)
-    readout = read_rules(block, q, (rule,), latent_map, latent=wants == "all")[0]
+        return _read_top(block, moments(block.A, block.r, q), latent_map)
+    if instance_map is None:
+        readout = read_rules(block, q, (rule,), latent_map, latent=wants == "all")[0]
+    else:
+        readout = _read_own(block, q, rule, latent_map, instance_map, latent=wants == "all")
     if not fractions:
         return readout
-    return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
+    if instance_map is None:
+        share = _read_fractions(block, q, latent_map or LatentMap())
+    else:
+        share = _read_fractions(block, q, instance_map.own)
+        share = instance_map.fraction(share, readout.bag)
+        # The mean of the instances' own probabilities, to the last digit.
+        offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
+        share = share._replace(mean=segments.mean(expit(readout.instance), offsets))
+    return readout._replace(fraction=share)
 
 
 def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
@@ -189,9 +207,28 @@ def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -
     return positive_fraction(mapped.mean, mapped.var, latent_map.functions(f), f.offsets)
 
 
-def _read_top(block: Block, q: InducingPosterior, latent_map: LatentMap | None) -> Readout:
-    """The bags by their largest instance; a map keeps the order, so it need see no other."""
+def _read_own(
+    block: Block,
+    q: InducingPosterior,
+    rule: BagRule,
+    latent_map: LatentMap | None,
+    instance_map: InstanceMap,
+    latent: bool,
+) -> Readout:
+    """Bags by their map, instances by their own."""
     f = moments(block.A, block.r, q)
+    if rule == "max":
+        bags = BagScores(*_read_top(block, f, latent_map)[:2])
+    else:
+        bags = _read_bags(block, _mapped(f.mean, f.var, latent_map), q, rule, latent_map)
+    of_bag = (segments.spread(beside(x, f.mean), block.labels.offsets) for x in bags)
+    p = instance_map.probabilities(f.mean, f.var, *of_bag)
+    below = (to_numpy(f.mean), to_numpy(f.var)) if latent else (np.empty(0), np.empty(0))
+    return Readout(*bags, to_numpy(p.log_odds), to_numpy(p.std), *below)
+
+
+def _read_top(block: Block, f: Moments, latent_map: LatentMap | None) -> Readout:
+    """The bags by their largest instance; a map keeps the order, so it need see no other."""
     top = segments.argmax(sigmoid_moments(f.mean, f.var).log_odds, block.labels.offsets)
     p = _mapped(f.mean[top], f.var[top], latent_map)
     nothing = np.empty(0)
@@ -256,6 +293,7 @@ class Reader(NamedTuple):
     latent_map: LatentMap | None = None
     fractions: bool = False  # whether to read the share of positives in each bag, too
     wants: Wants = "all"  # what will be looked at
+    instance_map: InstanceMap | None = None
 
 
 class RowPart(NamedTuple):

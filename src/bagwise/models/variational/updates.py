@@ -17,7 +17,16 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg, segments
-from bagwise.core.arrays import beside, concatenate, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    Codes,
+    Column,
+    Floats,
+    Ints,
+    beside,
+    concatenate,
+    to_numpy,
+)
 from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -29,11 +38,11 @@ from bagwise.models.variational.parts import Part, Sites
 class InducingPosterior(NamedTuple):
     """``q(v) = N(m, W^T W)``, W lower triangular."""
 
-    m: Any  # [M]
-    W: Any  # [M, M]
+    m: Floats  # [M]
+    W: Floats  # [M, M]
 
     @property
-    def S(self) -> Any:
+    def S(self) -> Floats:
         """Covariance, [M, M]."""
         return self.W.T @ self.W
 
@@ -41,9 +50,9 @@ class InducingPosterior(NamedTuple):
 class Statistics(NamedTuple):
     """Additive over blocks: all that the update of q(v) and the bound need."""
 
-    precision: Any  # [M, M] A diag(omega) A^T, lower triangle
-    linear: Any  # [M] A rho
-    bound: float  # the likelihood's part
+    precision: Array  # [M, M] A diag(omega) A^T, lower triangle
+    linear: Array  # [M] A rho
+    bound: float | Array  # the likelihood's part
 
 
 class Expected(NamedTuple):
@@ -67,8 +76,8 @@ class Fit(NamedTuple):
     """A fitted q(v), with what made it."""
 
     posterior: InducingPosterior
-    pi: Any  # [N] q(y = 1)
-    bound_history: Any  # [n_iter]
+    pi: Floats  # [N] q(y = 1)
+    bound_history: Floats  # [n_iter]
     n_iter: int
     converged: bool
     omega: Any = None  # [N] sites of the last Gaussian update, where they were asked for
@@ -80,7 +89,7 @@ def prior(M: int) -> InducingPosterior:
     return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
 
 
-def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
+def make_blocks(A: Array, r: Array, labels: BagLabels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
     """Blocks as views of a whole ``A`` [M, N]; contiguous columns (Fortran order) cost no copy."""
     if isinstance(A, np.ndarray):
         A = np.asfortranarray(A)
@@ -95,20 +104,20 @@ def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE)
     return blocks
 
 
-def moments(A: Sequence[Any], r: Any, q: InducingPosterior) -> Moments:
+def moments(A: Sequence[Array], r: Array, q: InducingPosterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
     found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
     means, squares = zip(*found, strict=True)
     return Moments(concatenate(means), concatenate(squares) + r)
 
 
-def prior_moments(A: Sequence[Any], r: Any) -> Moments:
+def prior_moments(A: Sequence[Array], r: Array) -> Moments:
     """Moments under the prior, without the product with S = I."""
     var = concatenate([linalg.column_squares(chunk) for chunk in A]) + r
     return Moments(0.0 * var, var)
 
 
-def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
+def statistics(A: Sequence[Array], sites: Sites, bound: float | Array) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
     precision, linear = linalg.no_statistics(A[0])
     start = 0
@@ -124,7 +133,7 @@ def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
 def expect(
     block: Block,
     previous: Any,
-    pi: Any,
+    pi: Array,
     *,
     q: InducingPosterior | None,
     likelihood: BagLikelihood,
@@ -158,7 +167,7 @@ def expect(
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
-def update_posterior(precision: Any, linear: Any) -> InducingPosterior:
+def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
     """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
 
     Always in float64 on the host: M x M is small.
@@ -178,8 +187,8 @@ def relative_change(new: InducingPosterior, old: InducingPosterior) -> float:
 class Step:
     """`expect` over the blocks of a part; picklable, for processes and clusters."""
 
-    likelihood: Any
-    density: Any
+    likelihood: BagLikelihood
+    density: Density
     q: InducingPosterior | None
     last: bool
 
@@ -218,7 +227,7 @@ class _Read:
 
     sites: bool
 
-    def __call__(self, part: Part) -> tuple[Part, tuple[Any, ...]]:
+    def __call__(self, part: Part) -> tuple[Part, tuple[Floats, ...]]:
         assert part.sites is not None and part.beliefs is not None
         pi = to_numpy(concatenate(b.pi for b in part.beliefs))
         if not self.sites:
@@ -300,7 +309,7 @@ def fit_parts(
 
 def fit_blocks(
     blocks: Sequence[Block],
-    pi: Any,
+    pi: Floats,
     likelihood: BagLikelihood,
     density: Density | None = None,
     *,
@@ -318,12 +327,12 @@ def fit_blocks(
 
 
 def fit_whitened(
-    A: Any,
-    r: Any,
-    offsets: Any,
-    y: Any,
-    known: Any,
-    pi: Any,
+    A: Floats,
+    r: Floats,
+    offsets: Ints,
+    y: Column,
+    known: Codes,
+    pi: Floats,
     likelihood: BagLikelihood,
     density: Density | None = None,
     *,
