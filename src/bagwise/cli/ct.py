@@ -29,7 +29,7 @@ _THUMBNAIL = 48  # side of the slices shown in the report
 
 def run_ct_fit(arguments: Namespace) -> int:
     """Train on folders of DICOM series and labels of scans, and save the model."""
-    from bagwise import GVGPMIL, make_pipeline, persist
+    from bagwise import GVGPMIL, Coupled, make_pipeline, persist
     from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
@@ -46,10 +46,18 @@ def run_ct_fit(arguments: Namespace) -> int:
         model = make_pipeline(AttentionFeatures(random_state=arguments.seed), model)
     scores = {}
     if arguments.cv is not None:
+        # Coupling moves slices, not scans: their AUC is that of the model alone.
         scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
+    couple = _strength(arguments.couple, Y, printer)
+    if couple != 0:
+        model = Coupled(model, strength=couple, random_state=arguments.seed)
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
         scans = ScanClassifier(model).fit(bags, Y, classes)
+    strengths = {name: getattr(m, "strength_", 0.0) for name, m in scans.models_.items()}
+    for name, strength in strengths.items():
+        printer.say(f"slices next to each other are coupled for {name}: strength {strength:.2f}")
     extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
+    extra["coupling"] = max(strengths.values())
     persist.save(scans, out, bags=bags, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
     printer.result(
@@ -59,6 +67,7 @@ def run_ct_fit(arguments: Namespace) -> int:
             "scans": len(bags),
             "slices": bags.n_instances,
             "held_out_auc": scores,
+            "strengths": strengths,
         }
     )
     return 0
@@ -101,6 +110,20 @@ def run_ct_predict(arguments: Namespace) -> int:
     printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / next(iter(pages.values()))))}")
     printer.result({"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)})
     return 0
+
+
+def _strength(wanted: Any, Y: NDArray[np.int64], printer: Printer) -> Any:
+    """The strength of the coupling; 0 where there are too few scans to choose it on."""
+    from bagwise.models.coupled import LEAST_BAGS
+
+    fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
+    if wanted == "auto" and 0 < fewest < LEAST_BAGS:
+        printer.warn(
+            f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
+            f"scans with and without each finding; the fewest are {fewest}."
+        )
+        return 0
+    return wanted
 
 
 def _page_name(class_name: str, number: int) -> str:
