@@ -11,14 +11,17 @@ from scipy.stats import norm
 
 from bagwise.core.gaussians import project, sigmoid_moments
 from bagwise.core.kernels import RBF
+from bagwise.core.platt import fit_noisy_or_platt, fit_platt
 from bagwise.models.drivers import cut
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational import score
 from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.calibration import fit_calibration
 from bagwise.models.variational.latent_map import InstanceMap, LatentMap
 from bagwise.models.variational.parts import Sites
 from bagwise.models.variational.projection import make_projector
 from bagwise.models.variational.score import (
+    LeftOutScores,
     NotFiniteError,
     Reader,
     ReadRows,
@@ -331,3 +334,17 @@ def test_the_first_point_is_the_shift_alone():
     """A Sobol sequence begins at the origin, which has no normal quantile."""
     shift = np.random.default_rng(0).random(3)
     np.testing.assert_allclose(norm.cdf(_normal_points(16, 3)[:, 0]), shift, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["max", "joint", "noisy-or"])
+def test_left_out_maps_go_by_what_the_rule_makes_a_bag_of(rng, rule):
+    """By the product of the instances under noisy-or, else by the score of the bag."""
+    offsets, y = np.arange(0, 121, 3), np.arange(40) % 2
+    left_out = LeftOutScores(rng.normal(size=40) + y, rng.normal(size=120) + np.repeat(y, 3))
+    found = fit_calibration(left_out, offsets, y, rule)
+    if rule == "noisy-or":
+        assert found == fit_noisy_or_platt(left_out.instances, offsets, y)
+    else:
+        assert found == fit_platt(left_out.bags, y)
+    backwards = fit_calibration(LeftOutScores(-3.0 * y, -left_out.instances), offsets, y, rule)
+    assert 0 < backwards.slope < 0.01  # a hint that keeps the ranking
