@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bagwise.models.base import Model
+    from bagwise.vision.ct import ScanFiles
 
 
 _THUMBNAIL = 48  # side of the slices shown in the report
@@ -140,7 +141,7 @@ def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) 
     return chosen
 
 
-def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[Any]]:
+def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
     """Bags of described slices; each slice is read, described and let go."""
     from bagwise.vision.ct import find_scans, scan_bags
 
@@ -208,11 +209,11 @@ def _cross_validated(
 
 
 def _scan_table(
-    scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth: Any
+    scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any], truth: Any
 ) -> pd.DataFrame:
     import pandas as pd
 
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "scan": bags.ids,
         "series": [scan.description for scan in scans],
         "n_slices": bags.sizes,
@@ -226,10 +227,10 @@ def _scan_table(
     return pd.DataFrame(columns)
 
 
-def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> pd.DataFrame:
+def _slice_table(scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "scan": np.repeat(bags.ids, bags.sizes),
         "index": np.concatenate([np.arange(n) for n in bags.sizes]),
         "slice": bags.columns["slice_id"],
@@ -242,7 +243,7 @@ def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> pd
     return pd.DataFrame(columns)
 
 
-def _paths(scans: Sequence[Any]) -> Iterator[str]:
+def _paths(scans: Sequence[ScanFiles]) -> Iterator[str]:
     for scan in scans:
         for file in scan.slices:
             yield str(file.path)

@@ -406,12 +406,14 @@ class AutoVGPMIL(InstanceClassifier):
         """The weights of the finalists, and the final calibration."""
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
-        left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
+        settings = prices, self.temperature
+        rule_price = search.PRICE + search.size_gain(part.bags.sizes, part.y)
+        left_out = search.held_out_ensemble(scores, part.y, *settings, again, rule_price)
         platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
-        return search.weigh(scores, part.y, prices, self.temperature)
+        return search.weigh(scores, part.y, *settings, rule_price)
 
     def _report(
         self,
