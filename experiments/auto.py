@@ -70,8 +70,10 @@ def make_models() -> dict[str, Any]:
     return models
 
 
-def one_fold(data: str, seed: int, fold: int, out: Path) -> pd.DataFrame:
-    """Held-out predictions of every model on one fold of one seed."""
+def one_fold(
+    data: str, seed: int, fold: int, out: Path, names: tuple[str, ...] = ()
+) -> pd.DataFrame:
+    """Held-out predictions of the named models, or of all, on one fold of one seed."""
     path = out / f"auto_{data}_{seed}_{fold}.csv"
     if path.exists():
         return pd.read_csv(path)
@@ -80,6 +82,8 @@ def one_fold(data: str, seed: int, fold: int, out: Path) -> pd.DataFrame:
     train, test = list(folds.split(y, y))[fold]
     frames = []
     for name, model in make_models().items():
+        if names and name not in names:
+            continue
         model.fit(bags[train], y[train])
         predictions = {
             "model": name,
@@ -130,7 +134,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     auc = table[table["metric"] == "auc"].pivot_table(index="data", columns="model", values="mean")
     auc = auc.loc[[d for d in (*BENCHMARKS, *TEXT) if d in auc.index]]
     x = np.arange(len(auc))
-    for name in FIXED:
+    for name in (name for name in FIXED if name in auc.columns):
         axes.plot(
             x,
             auc[name],
@@ -146,14 +150,20 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def run(quick: bool, out: Path, n_jobs: int = 1, data: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Measure; quick is one seed of MUSK1."""
+def run(
+    quick: bool,
+    out: Path,
+    n_jobs: int = 1,
+    data: tuple[str, ...] = (),
+    models: tuple[str, ...] = (),
+) -> pd.DataFrame:
+    """Measure; quick is one seed of MUSK1. ``models`` limits it to some."""
     sets, absent = present(data or (("musk1",) if quick else (*BENCHMARKS, *TEXT)), load)
     seeds = SEEDS[:1] if quick else SEEDS
     # The largest sets first, so that no worker is left with one at the end.
     order = sorted(sets, key=lambda name: name not in ("musk2", *TEXT))
     jobs = [(name, seed, fold) for name in order for seed in seeds for fold in range(N_FOLDS)]
-    frames = Parallel(n_jobs=n_jobs)(delayed(one_fold)(*job, out) for job in jobs)
+    frames = Parallel(n_jobs=n_jobs)(delayed(one_fold)(*job, out, models) for job in jobs)
     rows = pd.DataFrame(
         [
             {"model": model, "data": name, **row}
@@ -179,8 +189,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/experiments"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--data", nargs="*", default=())
+    parser.add_argument("--models", nargs="*", default=(), choices=list(make_models()))
     given = parser.parse_args()
-    table = run(given.quick, given.out, given.jobs, tuple(given.data))
+    table = run(given.quick, given.out, given.jobs, tuple(given.data), tuple(given.models))
     wide = table.pivot_table(index=["metric", "model"], columns="data", values="mean", sort=False)
     five = [name for name in BENCHMARKS if name in wide.columns]
     wide["mean of benchmarks"] = wide[five].mean(axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 from experiments import figures, stored, tables
@@ -100,11 +99,15 @@ def test_the_best_of_a_column_is_bold():
     assert bold == [["a", "0.1", "3"], ["b", "**0.2**", "**2**"]]
 
 
-def test_the_results_page_is_the_stored_results(tmp_path):
-    """The committed page is what the stored runs and notes make."""
-    from experiments._page import write_page
-
-    write_page(stored.RESULTS, tmp_path / "results.md")
-    committed = (figures.ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert (tmp_path / "results.md").read_text(encoding="utf-8") == committed
-    shutil.rmtree(tmp_path / "results")
+def test_the_results_page_follows_the_stored_results(tmp_path, monkeypatch):
+    page = tmp_path / "results.md"
+    page.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(figures, "pages", lambda: [page])
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "RESULTS_PAGE", page)
+    assert figures.main(["--check"]) == 1
+    assert figures.main([]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "commit " in text
+    assert "How these numbers were chosen" in text
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\((results/\S+)\)", text))

@@ -16,6 +16,7 @@ from bagwise.bags.layout import (
     bag_name,
     check_offsets,
     checked_names,
+    group_rows,
     grouped,
     select,
     stacked,
@@ -539,6 +540,64 @@ class Bags:
             self._ids,
             {name: column[rows] for name, column in self._columns.items()},
         )
+
+    def merge(self, names: Any) -> Bags:
+        """Bags of bags, such as patients of slides: those with one name become one bag.
+
+        The ids of the former bags become the ``groups`` of the new ones; `by_group` is the way
+        back. Rows on disk stay there.
+
+        Parameters
+        ----------
+        names : sequence of str, one per bag
+            New bags come in order of first appearance.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> slides = Bags(np.ones((4, 2)), [0, 1, 3, 4], ids=["s1", "s2", "s3"])
+        >>> patients = slides.merge(["a", "b", "a"])
+        >>> patients.ids.tolist(), patients.groups.tolist()
+        (['a', 'b'], ['s1', 's3', 's2', 's2'])
+        """
+        if self.groups is not None:
+            raise ValueError("the bags have groups already; a group cannot hold groups.")
+        names = np.asarray([str(name) for name in names], dtype=object)
+        if len(names) != len(self):
+            raise ValueError(f"merge needs one name per bag: got {len(names)} for {len(self)}.")
+        order, ends, merged = grouped(names)
+        ordered = self if order is None else self[order]
+        new = Bags(
+            ordered._instances,
+            ordered._offsets[ends],
+            merged,
+            columns={**ordered._columns, "groups": ordered.ids[ordered.bag_index]},
+            feature_names=self._feature_names,
+        )
+        object.__setattr__(new, "_known_finite", self._known_finite)
+        return new
+
+    def by_group(self) -> Bags:
+        """Every group as a bag of its own, such as the slides of patients, bag after bag.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> patients = Bags(np.ones((3, 2)), [0, 2, 3], ids=["a", "b"], groups=["s1", "s2", "s3"])
+        >>> patients.by_group().ids.tolist()
+        ['s1', 's2', 's3']
+        """
+        if self.groups is None:
+            raise ValueError("the bags have no groups; pass Bags(..., groups=...).")
+        rows = group_rows(self.groups, self.bag_index)
+        columns = {name: column for name, column in self._columns.items() if name != "groups"}
+        X = self._instances
+        if rows.order is not None:
+            X = select(X, rows.order)
+            columns = {name: column[rows.order] for name, column in columns.items()}
+        return self._part(X, rows.offsets, rows.names.astype(object), columns)
 
     def index_of(self, name: str) -> int:
         """Number of the bag with this id; `KeyError` where none or several have it.

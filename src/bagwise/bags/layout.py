@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -73,6 +73,27 @@ def grouped(bags: Column, within: Column | None = None) -> tuple[Ints | None, In
     inner = np.zeros_like(codes) if within is None else _codes(within)[0]
     order = np.lexsort((inner, codes))
     return (None if np.all(np.diff(order) == 1) else order), offsets, names
+
+
+class GroupRows(NamedTuple):
+    """The rows of bags by their groups, bag after bag."""
+
+    order: Ints | None  # [N] rows, or None where those of a group lie together in order already
+    offsets: Ints  # [G + 1]
+    names: Column  # [G]
+    owner: Ints  # [G] number of the bag
+
+
+def group_rows(groups: Column, bag_index: Ints) -> GroupRows:
+    """Groups of every bag in order of first appearance."""
+    codes, names = _codes(groups.astype(str))
+    keys, _ = _codes(bag_index * np.int64(len(names)) + codes)
+    order = np.lexsort((keys, bag_index))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(keys[order]))])
+    # Bags come in order and so do the first rows of their groups: keys are sorted by bag already.
+    first = order[offsets[:-1]]
+    plain = bool(np.all(np.diff(order) == 1))
+    return GroupRows(None if plain else order, offsets, names[codes[first]], bag_index[first])
 
 
 def _codes(values: Column) -> tuple[Ints, Column]:

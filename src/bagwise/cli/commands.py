@@ -14,6 +14,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from bagwise.cli.by_patient import labels_of_patients, patients_as_bags
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import (
     mixed_patients,
@@ -40,12 +41,17 @@ def fit(arguments: Namespace) -> int:
 
     out = check_output(arguments.out, arguments.force)
     model = _make(arguments.model, arguments.seed, settings(arguments.set))
+    if arguments.couple is not None:
+        from bagwise.models.coupled import Coupled
+
+        model = Coupled(model, strength=arguments.couple, random_state=arguments.seed)
     with dask_client(arguments.dask, model, arguments.model):
         return _fit(model, out, arguments)
 
 
 def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     from bagwise import persist
+    from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
 
     printer = Printer(arguments.json)
@@ -54,11 +60,16 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
+    if arguments.level == "patient":
+        data, known = patients_as_bags(data, known)
+        printer.say(f"made {len(data.bags)} patients of them")
     with printer.working("looking at the data"):
         remarks = data_warnings(data.bags, data.y) + mixed_patients(data)
     for remark in remarks:
         printer.warn(remark)
-    evaluation = _cross_validated(model, data, known, arguments, printer)
+    # Coupling moves instances, not bags: their figures are those of the model alone.
+    alone = model.estimator if isinstance(model, Coupled) else model
+    evaluation = _cross_validated(alone, data, known, arguments, printer)
     if evaluation is not None:
         doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
         remarks += doubts
@@ -66,12 +77,17 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
             printer.warn(doubt)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
-        given = {} if known is None else {"instance_labels": known}
-        model.fit(data.bags, data.y, **given)
+        fit_options = {} if known is None else {"instance_labels": known}
+        model.fit(data.bags, data.y, **fit_options)
     seconds = time.perf_counter() - start
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    if arguments.level == "patient":
+        extra["level"] = "patient"
     if evaluation is not None:
         extra["evaluation"] = evaluation.as_json()
+    if isinstance(model, Coupled):
+        extra["coupling"] = model.strength_
+        printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
     persist.save(
         model,
         out,
@@ -147,7 +163,12 @@ def predict(arguments: Namespace) -> int:
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
     from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
-    from bagwise.report.predictions import predict_tables, top_instances, write_predictions
+    from bagwise.report.predictions import (
+        predict_level_tables,
+        predict_tables,
+        top_instances,
+        write_predictions,
+    )
 
     printer = Printer(arguments.json)
     if arguments.threshold is not None and not 0 < arguments.threshold < 1:
@@ -168,58 +189,75 @@ def predict(arguments: Namespace) -> int:
     elif truth is not None:
         patients = patients_of_all(truth, bags, printer)
     _check_features(bags, about, arguments)
-    seen = _count_seen(bags, about)
+    by_patient = (arguments.level or about["extra"].get("level")) == "patient"
+    if by_patient and patients is None:
+        raise ValueError(
+            "--level patient needs the patient of every bag: --patients TABLE, or --labels with "
+            "--patient-column."
+        )
+    whole = bags.merge(patients) if by_patient else bags
+    seen = _count_seen(whole, about)
     with printer.working(f"predicting {len(bags)} bags"):
         class_names = about["extra"].get("class_names")
-        made = predict_tables(model, bags, threshold, class_names, patients)
-        made = with_fractions(made, bags)
-        if truth is not None:
+        if by_patient:
+            predictions, bags = predict_level_tables(model, whole, threshold, class_names)
+        else:
+            predictions = predict_tables(model, bags, threshold, class_names, patients)
+        predictions = with_fractions(predictions, bags)
+        if truth is not None and by_patient:
+            here = labels_of_patients(truth, patients, predictions, str(arguments.labels))
+        elif truth is not None:
             source = f"{len(truth.y)} labelled bags"
-            p = made.bags["probability"].to_numpy() if hasattr(model, "predict_proba") else None
+            p = (
+                predictions.bags["probability"].to_numpy()
+                if hasattr(model, "predict_proba")
+                else None
+            )
             here = evaluate_held_out(
                 model,
                 bags[truth.known],
                 truth.y,
                 source,
-                made.classes,
+                predictions.classes,
                 None if p is None else p[truth.known],
                 truth.patients if patients is None else np.asarray(patients)[truth.known],
             )
         report = Report(
-            made,
+            predictions,
             bags,
             about,
-            None if truth is None else truth.for_all(len(bags)),
+            None if truth is None or by_patient else truth.for_all(len(bags)),
             here,
             _history(model),
             skipped,
             cross_validated=before,
             n_seen=seen,
         )
-        n_top = arguments.top if made.instances is not None else 0
+        n_top = arguments.top if predictions.instances is not None else 0
         with new_folder(out) as draft:
             written = write_predictions(
-                made,
+                predictions,
                 draft,
-                top=top_instances(made, bags, n_top) if n_top else None,
+                top=top_instances(predictions, bags, n_top) if n_top else None,
                 spreadsheet_safe=arguments.spreadsheet_safe,
+                bags_name="slides.csv" if by_patient else "bags.csv",
             )
             written.append(write_report(report, draft / "report.html"))
-            written += write_extras(made, bags, draft, arguments.geojson, arguments.sheet)
+            written += write_extras(predictions, bags, draft, arguments.geojson, arguments.sheet)
             names = [path.name for path in written]
-    positive = int((made.bags["label"] == made.classes[-1]).sum())
-    name = escape(str(made.classes[-1]))
+    positive = int((predictions.bags["label"] == predictions.classes[-1]).sum())
+    name = escape(str(predictions.classes[-1]))
     printer.say(f"{positive} of {len(bags)} bags are {name} (threshold {threshold:.3g})")
-    if made.patients is not None:
-        n = int((made.patients["label"] == made.classes[-1]).sum())
-        printer.say(f"{n} of {len(made.patients)} patients are {name}")
+    if predictions.patients is not None:
+        n = int((predictions.patients["label"] == predictions.classes[-1]).sum())
+        printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
     if here is not None and here.has_both_classes:
         printer.show(metrics_table(here.metrics(), here.source))
         printer.say(describe_rates("threshold", here.rates(threshold)))
-        by_patient = _patient_rates(here, threshold)
-        if by_patient is not None:
-            printer.say(describe_rates("by patient, at the threshold", by_patient))
-    _warn_about(made, seen, arguments, printer)
+        patient_rates = _patient_rates(here, threshold)
+        if patient_rates is not None:
+            printer.say(describe_rates("by patient, at the threshold", patient_rates))
+    _warn_about(predictions, seen, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
     printer.result(
         {
@@ -405,23 +443,23 @@ def compare(arguments: Namespace) -> int:
         data, _ = positive_last(read_labelled(arguments, printer), arguments.positive, printer)
         for remark in mixed_patients(data):
             printer.warn(remark)
-        found = Bunch(bags=data.bags, y=data.y)
+        dataset = Bunch(bags=data.bags, y=data.y)
         if data.patients is not None:
-            found.groups, folds = data.patients, GroupFolds
-        datasets = {PurePosixPath(str(arguments.bags)).name: found}
-    made = run_comparison(
+            dataset.groups, folds = data.patients, GroupFolds
+        datasets = {PurePosixPath(str(arguments.bags)).name: dataset}
+    comparison = run_comparison(
         arguments.models.split(","),
         datasets,
         folds(n_splits=arguments.cv, seeds=tuple(range(arguments.seeds))),
         n_jobs=arguments.jobs,
         progress=not arguments.json,
     )
-    print_comparison(made, printer.console)
+    print_comparison(comparison, printer.console)
     if arguments.out is not None:
         with new_file(arguments.out) as draft:
-            made.rows.to_csv(draft, index=False)
+            comparison.rows.to_csv(draft, index=False)
         printer.say(f"wrote {escape(str(arguments.out))}")
-    printer.result({"summary": made.summary().to_dict("records")})
+    printer.result({"summary": comparison.summary().to_dict("records")})
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
 from bagwise.cli.label_arguments import add_label
-from bagwise.cli.vision_arguments import add_vision
+from bagwise.cli.vision_arguments import add_vision, strength
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _ArgumentGroup
@@ -197,6 +197,11 @@ def _fit(commands: Commands) -> None:
         action="store_true",
         help="train on the instance labels in the bag files, too",
     )
+    _level_option(
+        command,
+        "whom the labels are of (default: bag); patient makes one bag of all the slides of a "
+        "patient (--patient-column)",
+    )
     _positive(command)
     model = command.add_argument_group("model")
     model.add_argument(
@@ -209,6 +214,7 @@ def _fit(commands: Commands) -> None:
         metavar="NAME=VALUE",
         help="a parameter of the model; may be repeated",
     )
+    _couple_option(model)
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
     model.add_argument(
@@ -217,6 +223,22 @@ def _fit(commands: Commands) -> None:
         help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",
     )
     _output_options(command, "model file to write, such as model.bagwise")
+
+
+def _couple_option(group: ArgumentParser | _ArgumentGroup) -> None:
+    group.add_argument(
+        "--couple",
+        nargs="?",
+        const="auto",
+        type=strength,
+        metavar="J",
+        help="let neighbouring instances agree when predicting; the strength is chosen on held-out "
+        "bags unless it is given (needs coordinates)",
+    )
+
+
+def _level_option(group: ArgumentParser | _ArgumentGroup, about: str) -> None:
+    group.add_argument("--level", choices=("bag", "patient"), help=about)
 
 
 def _positive(command: ArgumentParser) -> None:
@@ -254,6 +276,11 @@ def _predict(commands: Commands) -> None:
         type=Path,
         metavar="CSV",
         help="patients of the bags: columns slide_id and patient_id (or --patient-column)",
+    )
+    _level_option(
+        command,
+        "patient also writes slides.csv and reads patients off all their slides together (default: "
+        "as the model was trained)",
     )
     command.add_argument(
         "--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv"

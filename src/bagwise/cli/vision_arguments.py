@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentParser, ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,17 @@ def add_track(command: ArgumentParser) -> None:
     command.add_argument("--force", action="store_true", help="replace what is there")
 
 
+def strength(text: str) -> float | str:
+    """A strength of coupling: a number from 0 up, or "auto"."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if text == "auto" or 0 <= value < math.inf:
+        return text if text == "auto" else value
+    raise ArgumentTypeError(f"a strength is a number from 0 up, or auto; got {text!r}")
+
+
 def add_ct(command: ArgumentParser, what: str) -> None:
     """Arguments of ``bagwise ct fit`` and ``bagwise ct predict``."""
     if what == "predict":
@@ -152,6 +164,14 @@ def add_ct(command: ArgumentParser, what: str) -> None:
             choices=("statistics", "attention"),
             default="statistics",
             help="statistics: computed per slice; attention: a network trained on them (torch)",
+        )
+        command.add_argument(
+            "--couple",
+            type=strength,
+            default="auto",
+            metavar="J",
+            help="how strongly slices next to each other agree; 0 leaves each on its own, and auto "
+            "chooses on held-out scans, which takes three more fits (default: auto)",
         )
         command.add_argument("--cv", type=int, metavar="K", help="estimate AUC by K-fold first")
         command.add_argument("--seed", type=int, default=0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bagwise.core import dirichlet, rules, segments
-from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Floats, Ints
@@ -43,7 +43,7 @@ Runner = Callable[[Callable[[Block], Sweep], Iterable[Block]], Iterable[Sweep]]
 class State(NamedTuple):
     """The result of inference."""
 
-    mixtures: tuple[Posterior, ...]  # one per class
+    mixtures: tuple[ClusterPosterior, ...]  # one per class
     labels: Ints  # [N]
     bounds: tuple[float, ...]  # after every iteration
     converged: bool
@@ -90,7 +90,7 @@ def choose_labels(gain: Floats, offsets: Ints, known: Codes) -> Bools:
     return positive
 
 
-def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
+def sweep(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Sweep:
     """Update q(z) and the labels of a block; return its share of the statistics."""
     Z, offsets, y, known = block
     # An instance meets only the mixtures it can belong to.
@@ -133,17 +133,17 @@ def statistics_of_clusters(
     )
 
 
-def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, ...]:
+def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[ClusterPosterior, ...]:
     """Posteriors of all mixtures."""
     return tuple(dirichlet.update(s, prior) for s in statistics)
 
 
-def log_predictive(Z: Floats, mixtures: tuple[Posterior, ...], prior: Prior) -> Floats:
+def log_predictive(Z: Floats, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
     """Log predictive density of new rows under each class, [n, C]."""
     return np.stack([dirichlet.log_predictive(Z, q, prior) for q in mixtures], axis=1)
 
 
-def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:
+def bound(evidence: float, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> float:
     """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
 
     With q(z) at its optimum, the expected log-likelihood and the entropy of q(z) together are

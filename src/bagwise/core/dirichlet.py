@@ -69,7 +69,7 @@ class Statistics(NamedTuple):
     second: Floats  # [K, D, D] lower triangle of sum_n r_nk z_n z_n^T, or [K, D] (diagonal)
 
 
-class Posterior(NamedTuple):
+class ClusterPosterior(NamedTuple):
     """Variational posterior of one mixture, in the prior's coordinates."""
 
     sticks: Floats  # [2, K] parameters of the Beta posteriors
@@ -152,7 +152,7 @@ def accumulate(Z: Floats, responsibilities: Floats, diagonal: bool) -> Statistic
     return Statistics(N, first, second)
 
 
-def update(statistics: Statistics, prior: Prior) -> Posterior:
+def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
     """Posterior of one mixture from its statistics (Appendix 1 of the paper).
 
     The paper prints ``nu_k = nu0 + N_k + 1``; the conjugate update, used here, has no + 1.
@@ -174,7 +174,7 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
             W_inv = dsyr(-1 / beta[k], first[k], lower=0, a=second[k].T).T
             W_inv.flat[:: len(W_inv) + 1] += 1.0
             factor[k] = _invert_lower(_cholesky(W_inv))
-    return Posterior(
+    return ClusterPosterior(
         sticks=np.stack([1 + N, prior.concentration + _mass_after(N)]),
         beta=beta,
         m=np.where(filled[:, None], m, 0.0),
@@ -184,7 +184,7 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
     )
 
 
-def mahalanobis(Z: Reals, posterior: Posterior) -> Reals:
+def mahalanobis(Z: Reals, posterior: ClusterPosterior) -> Reals:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
     out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
@@ -211,7 +211,7 @@ def _squared_length(difference: Reals, T: Reals) -> Reals:
     return np.einsum("dn,dn->n", y, y)
 
 
-def log_joint(Z: Floats, posterior: Posterior, prior: Prior) -> Floats:
+def log_joint(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """E[log pi_k + log N(x_n | mu_k, Lambda_k)], the paper's log rho, [n, K].
 
     Its logsumexp over k is what an instance adds to the bound when it joins this mixture.
@@ -222,7 +222,7 @@ def log_joint(Z: Floats, posterior: Posterior, prior: Prior) -> Floats:
     return quadratic
 
 
-def responsibilities(Z: Floats, posterior: Posterior, prior: Prior) -> tuple[Floats, Floats]:
+def responsibilities(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> tuple[Floats, Floats]:
     """Responsibilities [n, K], and what each row adds to the bound [n].
 
     Equal to ``normalise(log_joint(...))``. Where most responsibilities vanish, single precision
@@ -251,7 +251,7 @@ def responsibilities(Z: Floats, posterior: Posterior, prior: Prior) -> tuple[Flo
     return normalise(log_rho)
 
 
-def _rough_length(Z: Floats, posterior: Posterior) -> tuple[Floats, Floats]:
+def _rough_length(Z: Floats, posterior: ClusterPosterior) -> tuple[Floats, Floats]:
     """|T_k (z - m_k)| in single precision, and how far off it can be at most; [n, K] each.
 
     Each of its D sums has up to D products of rounded factors: at most D + 4 roundings of the
@@ -269,7 +269,7 @@ def _rough_length(Z: Floats, posterior: Posterior) -> tuple[Floats, Floats]:
     return length, error
 
 
-def _log_joint_at_mean(posterior: Posterior, prior: Prior) -> Floats:
+def _log_joint_at_mean(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Log rho where z = m_k, [K]."""
     D = posterior.m.shape[1]
     spread = _expected_log_det(posterior, D) - D * np.log(2 * np.pi) - D / posterior.beta
@@ -286,7 +286,7 @@ def normalise(log_rho: Floats) -> tuple[Floats, Floats]:
     return resp, np.log(total) + top
 
 
-def expected_log_weights(posterior: Posterior) -> Floats:
+def expected_log_weights(posterior: ClusterPosterior) -> Floats:
     """E[log pi_k] of the stick-breaking weights, [K]."""
     a, b = posterior.sticks
     both = digamma(a + b)
@@ -294,7 +294,7 @@ def expected_log_weights(posterior: Posterior) -> Floats:
     return digamma(a) - both + np.concatenate([[0.0], log_rest[:-1]])
 
 
-def expected_weights(posterior: Posterior) -> Floats:
+def expected_weights(posterior: ClusterPosterior) -> Floats:
     """Mixture weights from the expected sticks, scaled to sum to one, [K]."""
     a, b = posterior.sticks
     log_rest = np.cumsum(np.log(b) - np.log(a + b))
@@ -302,7 +302,7 @@ def expected_weights(posterior: Posterior) -> Floats:
     return weights / weights.sum()
 
 
-def kl(posterior: Posterior, prior: Prior) -> float:
+def kl(posterior: ClusterPosterior, prior: Prior) -> float:
     """KL divergence of the posterior of sticks, means and precisions from their prior."""
     a, b = posterior.sticks
     alpha = prior.concentration
@@ -319,7 +319,7 @@ def kl(posterior: Posterior, prior: Prior) -> float:
     return float(np.sum(sticks) + np.sum(means) + np.sum(_kl_precisions(posterior, prior)))
 
 
-def log_predictive(Z: Floats, posterior: Posterior, prior: Prior) -> Floats:
+def log_predictive(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Log density of new rows: a mixture of Student-t (Appendix 1), [n]."""
     D = Z.shape[1]
     nu, scale = posterior.nu, posterior.beta / (1 + posterior.beta)  # [K], [K]
@@ -338,7 +338,7 @@ def log_predictive(Z: Floats, posterior: Posterior, prior: Prior) -> Floats:
     return logsumexp(log_t, axis=1) - prior.log_det_root
 
 
-def covariances(posterior: Posterior, prior: Prior) -> Floats:
+def covariances(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Inverse of the expected precisions, (nu_k W_k)^-1, in the data's coordinates."""
     if prior.diagonal:
         return np.square(prior.root / posterior.factor) / posterior.nu[:, None]
@@ -346,7 +346,7 @@ def covariances(posterior: Posterior, prior: Prior) -> Floats:
     return roots @ roots.transpose(0, 2, 1) / posterior.nu[:, None, None]
 
 
-def precisions(posterior: Posterior, prior: Prior) -> Floats:
+def precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Expected precisions nu_k W_k in the data's coordinates."""
     if prior.diagonal:
         return np.square(posterior.factor / prior.root) * posterior.nu[:, None]
@@ -357,7 +357,7 @@ def precisions(posterior: Posterior, prior: Prior) -> Floats:
     return Y.transpose(0, 2, 1) @ Y * posterior.nu[:, None, None]
 
 
-def _kl_precisions(posterior: Posterior, prior: Prior) -> Floats:
+def _kl_precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """KL of every Wishart W(W_k, nu_k) from W(I, nu0); of D Gammas where diagonal. [K]."""
     D = posterior.m.shape[1]
     nu, nu0 = posterior.nu, prior.degrees_of_freedom
@@ -375,7 +375,7 @@ def _log_gamma(nu: Floats | float, D: int, diagonal: bool) -> Floats:
     return np.sum(gammaln(0.5 * (np.asarray(nu)[..., None] - np.arange(D))), axis=-1)
 
 
-def _expected_log_det(posterior: Posterior, D: int) -> Floats:
+def _expected_log_det(posterior: ClusterPosterior, D: int) -> Floats:
     """E[log |Lambda_k|], [K]."""
     nu = posterior.nu
     if posterior.factor.ndim == 2:

@@ -30,7 +30,7 @@ _SCAN_ROWS = 16_384
 # Instance-aligned arrays that become columns of the bags.
 _COLUMNS = ("coords", "instance_labels", "images")
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Progress = Callable[[Iterable[AnyPath], int], Iterable[AnyPath]]
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ def read_bags(
     >>> bags, list(bags.ids)
     (Bags(2 bags, 8 instances, 4 features), ['slide_01', 'slide_02'])
     """
-    found = scan_bags(path, names, lazy=lazy, recursive=recursive)
-    if found.bags is None or (found.problems and not skip_bad):
-        raise BadFilesError(found.problems)
-    return found.bags
+    scan = scan_bags(path, names, lazy=lazy, recursive=recursive)
+    if scan.bags is None or (scan.problems and not skip_bad):
+        raise BadFilesError(scan.problems)
+    return scan.bags
 
 
 def scan_bags(
@@ -175,7 +175,7 @@ def scan_bags(
 
 
 def _from_table(source: Any, where: str, names: Names) -> Found:
-    given = None if names.coords is None else tuple(names.coords.split(","))
+    coord_columns = None if names.coords is None else tuple(names.coords.split(","))
     try:
         bags = read_table(
             source,
@@ -183,8 +183,8 @@ def _from_table(source: Any, where: str, names: Names) -> Found:
             bag=names.bag,
             features=names.feature_columns,
             lists=names.features,
-            coords=given or names.coord_columns,
-            coords_needed=given is not None,
+            coords=coord_columns or names.coord_columns,
+            coords_needed=coord_columns is not None,
             instance_labels=names.instance_labels,
             others=(names.label, *([names.patient] if names.patient else [])),
         )
@@ -343,7 +343,7 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | No
     return column
 
 
-def _patch_size(coords: Any) -> float | None:
+def _patch_size(coords: object) -> float | None:
     """Side of a patch at full resolution, from the attributes the extractors write."""
     attributes = getattr(coords, "attrs", {})
     if "patch_size_level0" in attributes:

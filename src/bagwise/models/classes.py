@@ -347,7 +347,7 @@ class ClassRule(NamedTuple):
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:
-    """Standard deviation of log-odds from that of their probability: d log-odds = dp / p (1 - p)."""
+    """Standard deviation of log-odds from that of a probability: d log-odds = dp / p (1 - p)."""
     slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
     with np.errstate(invalid="ignore"):  # infinite log-odds of a probability without spread
         wide = np.nan_to_num(std * slope, nan=0.0, posinf=_LARGEST_STD)

@@ -26,7 +26,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
-from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
@@ -183,8 +183,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         covariance_floor: float = 1.0,
         mean_precision_prior: float = 1.0,
         degrees_of_freedom_prior: float | None = None,
-        mean_prior: Any = None,
-        covariance_prior: Any = None,
+        mean_prior: ArrayLike | None = None,
+        covariance_prior: ArrayLike | None = None,
         bag_rule: str = "max",
         scale: Scale = "feature",
         n_dimensions: float | None = 0.9,
@@ -286,7 +286,11 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return bags if self.components_ is None else bags.map(self.components_.transform)
 
     def _infer(
-        self, work: _Work, start: _Start, without: int | None = None, report: Any = None
+        self,
+        work: _Work,
+        start: _Start,
+        without: int | None = None,
+        report: Callable[[int, float], None] | None = None,
     ) -> State:
         """Coordinate ascent on all bags, or without those of one fold."""
         blocks = work.blocks(without)
@@ -586,7 +590,7 @@ class _Share(NamedTuple):
 
     data: TrainingData
     prior: Prior
-    folds: Any  # [b]
+    folds: Ints  # [b]
 
 
 @dataclass(frozen=True)
@@ -608,7 +612,7 @@ class _Start(NamedTuple):
     """Where inference starts."""
 
     labels: Column  # [N] class of each instance
-    clusters: Any  # [N] its cluster within the class
+    clusters: Ints  # [N] its cluster within the class
 
 
 class _Work:
@@ -618,7 +622,7 @@ class _Work:
         self.driver, self.data, self.prior = driver, data, prior
         self.folds = _folds(data.bags, data.y, n_folds)
         self.here = isinstance(driver, (Serial, Threads))
-        self.shares: list[Any] = [] if self.here else self._make_shares(driver.n_parts)
+        self.shares: list[_Share] = [] if self.here else self._make_shares(driver.n_parts)
 
     def _make_shares(self, n_shares: int) -> list[_Share]:
         """Neighbouring bags, about as many instances in each share."""
@@ -667,7 +671,7 @@ class _Work:
         return found
 
 
-def _log_predictive(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Floats:
+def _log_predictive(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
     return constrained.log_predictive(block.Z, mixtures, prior)
 
 

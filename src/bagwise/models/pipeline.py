@@ -28,6 +28,8 @@ from bagwise.core import segments
 from bagwise.models.feature_checks import check_bag_weights, remember_feature_names
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bagwise.core.arrays import Column, Floats, Ints, Reals, Rows
 
 
@@ -161,7 +163,7 @@ class _RowStep:
         return rows.to_numpy() if hasattr(rows, "columns") else rows
 
 
-def _framed(X: Floats, names: tuple[str, ...] | None) -> Any:
+def _framed(X: Floats, names: tuple[str, ...] | None) -> Floats | pd.DataFrame:
     """Rows as a frame where their features have names, so that steps may choose by name."""
     if names is None or not isinstance(X, np.ndarray):
         return X
@@ -246,12 +248,12 @@ class BagStatistics(TransformerMixin, BaseEstimator):
         )
 
 
-def _segment_std(X: Floats, offsets: Ints) -> Floats:
+def _segment_std(X: Reals, offsets: Ints) -> Reals:
     centred = X - segments.spread(segments.mean(X, offsets), offsets)
     return np.sqrt(segments.mean(centred**2, offsets))
 
 
-_STATISTICS: dict[str, Callable[[Any, Any], Any]] = {
+_STATISTICS: dict[str, Callable[[Reals, Ints], Reals]] = {
     "mean": segments.mean,
     "max": segments.max,
     "min": segments.min,
@@ -384,7 +386,7 @@ def positive_proba(model: Any, bags: BagsLike, twin: str = "") -> tuple[Reals, F
     return p, np.full(len(p), np.nan)
 
 
-def make_pipeline(*steps: object, memory: Any = None, verbose: bool = False) -> BagPipeline:
+def make_pipeline(*steps: object, memory: object = None, verbose: bool = False) -> BagPipeline:
     """Build a `BagPipeline`, naming the steps after their types.
 
     Examples

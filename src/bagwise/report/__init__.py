@@ -15,6 +15,7 @@ _HOME = {
     "ReliabilityDisplay": "plots",
     "Report": "html",
     "data_warnings": "data",
+    "predict_level_tables": "predictions",
     "predict_tables": "predictions",
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",

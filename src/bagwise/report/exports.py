@@ -17,6 +17,7 @@ from bagwise.report.predictions import Predictions
 # What ``bagwise predict`` may write into its folder.
 WRITTEN = (
     "bags.csv",
+    "slides.csv",
     "patients.csv",
     "top_instances.csv",
     "instances.parquet",
@@ -98,10 +99,10 @@ def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
     table = predictions.instances
     if table is None or table["probability"].isna().any():
         return predictions
-    found = positive_fraction(table["probability"], table["std"], bags.offsets)
+    fractions = positive_fraction(table["probability"], table["std"], bags.offsets)
     names = ("fraction", "fraction_low", "fraction_high")
     return predictions._replace(
-        bags=predictions.bags.assign(**dict(zip(names, found, strict=True)))
+        bags=predictions.bags.assign(**dict(zip(names, fractions, strict=True)))
     )
 
 

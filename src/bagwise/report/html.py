@@ -289,6 +289,12 @@ def _warnings(report: Report) -> str:
             f"The model was trained on {report.n_seen} of these {len(report.bags)} bags. What it "
             "says about them looks better than what it would say about new ones."
         )
+    strength = report.about.get("extra", {}).get("coupling")
+    if isinstance(strength, (int, float)) and strength > 0:
+        remarks.append(
+            f"Instances next to each other were coupled (strength up to {strength:.2f}): maps show "
+            "probabilities to which the neighbours have contributed."
+        )
     if report.predictions.instances is None:
         remarks.append("This model judges whole bags; it says nothing about their instances.")
     elif report.bags.n_instances > _MAX_INSTANCES:
@@ -373,20 +379,23 @@ def _patients(report: Report) -> str:
         return ""
     name = "score" if "score" in table.columns else "probability"
     positive = report.predictions.classes[-1]
+    shown = table[["patient", name, "label", "bags", "positive_bags", "top_bag"]]
     rows = "".join(
         f"<tr><th scope='row'>{escape(str(patient))}</th><td>{value:.3f}</td>"
         f"<td><span class='tag {'pos' if label == positive else 'neg'}'>{escape(str(label))}</span>"
         f"</td><td>{called} of {n}</td><td>{escape(str(top))}</td></tr>"
-        for patient, value, label, n, called, top in table.head(_MAX_PATIENTS).itertuples(
+        for patient, value, label, n, called, top in shown.head(_MAX_PATIENTS).itertuples(
             index=False
         )
     )
     more = "" if len(table) <= _MAX_PATIENTS else f" The first {_MAX_PATIENTS} are shown."
+    together = "std" in table.columns  # the model read whole patients
+    how = "all bags together" if together else "the most probable bag"
     columns = ["patient", name, "called", f"{escape(str(positive))} bags", "most probable bag"]
     head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
     return (
         "<section aria-labelledby='patients'><h2 id='patients'>Patients</h2>"
-        "<p class='sub'>A patient is called by the most probable bag; patients.csv has the same "
+        f"<p class='sub'>A patient is called by {how}; patients.csv has the same "
         f"table.{more}</p><div class='scroll' tabindex='0' role='region' "
         "aria-label='Table of patients'><table class='patients'><thead><tr>"
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"

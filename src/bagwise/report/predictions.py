@@ -141,6 +141,67 @@ def patient_table(
     return table.iloc[np.argsort(-value[top], kind="stable")].reset_index(drop=True)
 
 
+def predict_level_tables(
+    model: Model,
+    patients: Bags,
+    threshold: float = 0.5,
+    class_names: Sequence[object] | None = None,
+) -> tuple[Predictions, Bags]:
+    """Tables of patients, their slides and patches from one model, and the slides as bags.
+
+    Unlike `patient_table`, which takes the most probable slide, a patient's probability is the
+    model's own, read off all patches of all slides; see `predict_levels`.
+
+    Parameters
+    ----------
+    model : fitted model
+    patients : Bags with ``groups``
+        Patients as bags, slides as groups.
+    threshold : float
+    class_names : pair, optional
+        Replaces the model's classes in the tables.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.datasets import make_patient_bags
+    >>> from bagwise.report import predict_level_tables
+    >>> patients, y = make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
+    >>> model = VGPMIL(n_inducing=20, random_state=0).fit(patients, y)
+    >>> tables, slides = predict_level_tables(model, patients)
+    >>> list(tables.bags.columns), len(tables.patients), len(tables.bags) == len(slides)
+    (['id', 'patient', 'probability', 'std', 'label'], 20, True)
+    """
+    import pandas as pd
+
+    from bagwise.models.levels import predict_levels
+
+    levels = predict_levels(model, patients)
+    names = np.asarray(model.classes_ if class_names is None else class_names)
+    slides = levels.group_bags
+    p = levels.groups.probability
+    table = pd.DataFrame(
+        {
+            "id": slides.ids,
+            "patient": patients.ids[levels.owner],
+            "probability": p,
+            "std": levels.groups.std,
+            "label": names[(p > threshold).astype(int)],
+        }
+    )
+    by_patient = patient_table(table, levels.owner, names, threshold)
+    code = by_patient["patient"].astype(int).to_numpy()
+    probability = levels.bags.probability[code]
+    by_patient["patient"] = patients.ids[code]
+    by_patient["probability"] = probability
+    by_patient["label"] = names[(probability > threshold).astype(int)]
+    by_patient.insert(2, "std", levels.bags.std[code])
+    order = np.argsort(-probability, kind="stable")
+    by_patient = by_patient.iloc[order].reset_index(drop=True)
+    instances = _instance_columns(model, slides, *levels.instances)
+    return Predictions(table, instances, names.tolist(), threshold, by_patient), slides
+
+
 def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
     """The most probable instances of every bag, by rank; ties in the order of the bag.
 
@@ -167,11 +228,14 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
 
 
 def _instance_table(model: Model, bags: Bags) -> pd.DataFrame | None:
-    import pandas as pd
-
     if not hasattr(model, "decision_function_instances"):
         return None
-    p, std = _probability(model, bags, "_instances")
+    return _instance_columns(model, bags, *_probability(model, bags, "_instances"))
+
+
+def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
+    import pandas as pd
+
     owner = bags.bag_index
     columns: dict[str, Any] = {
         "bag": pd.Categorical.from_codes(owner, categories=pd.Index(bags.ids)),
@@ -218,8 +282,9 @@ def write_predictions(
     *,
     top: pd.DataFrame | None = None,
     spreadsheet_safe: bool = False,
+    bags_name: str = "bags.csv",
 ) -> list[Path]:
-    """Write ``bags.csv`` and ``instances.parquet`` into a folder.
+    """Write ``bags.csv`` (or ``bags_name``) and ``instances.parquet`` into a folder.
 
     ``patients.csv`` is added where patients are known, ``top_instances.csv`` where ``top`` holds
     what `top_instances` returned. With ``spreadsheet_safe``, text in CSV files that a spreadsheet
@@ -238,7 +303,7 @@ def write_predictions(
     ['bags.csv', 'instances.parquet']
     """
     folder = Path(folder)
-    tables = {"bags.csv": made.bags, "patients.csv": made.patients, "top_instances.csv": top}
+    tables = {bags_name: made.bags, "patients.csv": made.patients, "top_instances.csv": top}
     written = []
     for name, table in tables.items():
         if table is not None:

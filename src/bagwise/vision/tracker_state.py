@@ -27,7 +27,7 @@ class TrackerSettings(NamedTuple):
     """
 
     features: HaarFeatures = HaarFeatures()
-    n_voters: int = 3
+    n_voters: int = 5
     search_radius: int = 25
     positive_radius: int = 3
     negative_radius: tuple[int, int] = (8, 50)
@@ -181,6 +181,7 @@ class TrackerState(NamedTuple):
     size: Integers  # [2] the target's in a view
     box_size: Floats  # [2] in the first frame
     pose: Pose
+    usual_scale: float  # mean of the sizes that frames showed, the last ones counting most
     voters: tuple[Voter, ...]
     early: tuple[Voter, ...]
     pictures: tuple[Picture, ...]  # the first frame's first

@@ -7,14 +7,14 @@ non-instance state. Its energy is ``alpha @ features(L)``: one weight per instan
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from bagwise.core import segments
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Floats, Ints, Rows
+    from bagwise.core.arrays import Bools, Floats, Ints
     from bagwise.core.trws import Labelling, PairwiseEnergy
     from bagwise.models.micrf.distances import Dissimilarities
 
@@ -26,20 +26,20 @@ NONE = -1  # the non-instance state in a configuration
 class Terms(NamedTuple):
     """Everything the energy of a set of bags is made of, before weights."""
 
-    Upsilon: Any  # [N, F] instance scores, negative = positive instance
-    Omega: Any  # [B, F] non-instance energies, eq. (5)
+    Upsilon: Floats  # [N, F] instance scores, negative = positive instance
+    Omega: Floats  # [B, F] non-instance energies, eq. (5)
     X: Floats  # [N, D] scaled instances
     offsets: Ints  # [B + 1]
-    factors: Any  # [3] 1 / mean of each dissimilarity, 0 where it is not used
+    factors: Floats  # [3] 1 / mean of each dissimilarity, 0 where it is not used
 
 
 class Weights(NamedTuple):
     """The learned weights, all >= 0."""
 
-    upsilon: Any  # [F]
-    omega: Any  # [F]
+    upsilon: Floats  # [F]
+    omega: Floats  # [F]
     prior: float
-    gamma: Any  # [3]
+    gamma: Floats  # [3]
 
 
 class Found(NamedTuple):
@@ -52,7 +52,7 @@ class Found(NamedTuple):
     n_dropped: int  # states beyond max_states that were left out without proof
 
 
-def make_terms(Upsilon: Floats, X: Floats, offsets: Ints, factors: Rows) -> Terms:
+def make_terms(Upsilon: Floats, X: Floats, offsets: Ints, factors: Floats) -> Terms:
     """Terms with the non-instance models derived from the instance scores, eq. (5)."""
     return Terms(Upsilon, -segments.min(Upsilon, offsets), X, offsets, factors)
 

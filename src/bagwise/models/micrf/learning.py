@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
     terms: Terms
     y: Column  # [B] 0 or 1
-    selectable: Any  # [N] instances a positive bag may select as its latent instance
+    selectable: Bools  # [N] instances a positive bag may select as its latent instance
     dissimilarities: Any
     method: Inference
     max_states: int
@@ -51,13 +51,13 @@ class Problem(NamedTuple):
 class Learned(NamedTuple):
     """The weights and how they were reached."""
 
-    alpha: Any
-    L_hat: Any  # [B] latent configuration, consistent with y
+    alpha: Floats
+    L_hat: Ints  # [B] latent configuration, consistent with y
     n_iter: int
     converged: bool
     violation: float  # of the most violated constraint at the end
     objective: float
-    gaps: Any  # relative gap between energy and bound of every inference
+    gaps: list[float]  # relative gap between energy and bound of every inference
     n_dropped: int  # states that max_states dropped in the last inference
 
 
