@@ -201,7 +201,11 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
         },
     }
     if y is not None:
-        classes, counts = np.unique(np.asarray(y), return_counts=True)
+        matrix = np.asarray(y)
+        if matrix.ndim == 2:  # an indicator matrix: bags of each class, which may overlap
+            classes, counts = np.asarray(getattr(y, "columns", range(matrix.shape[1]))), matrix.sum(0)
+        else:
+            classes, counts = np.unique(matrix, return_counts=True)
         summary["classes"] = {
             str(c): int(n) for c, n in zip(classes.tolist(), counts.tolist(), strict=True)
         }
@@ -335,6 +339,8 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
         "class_names": extra.get("class_names") is None
         or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
         "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
+        "class_evaluation": extra.get("class_evaluation") is None
+        or _is_class_evaluation(extra["class_evaluation"]),
     }
     return next((f"{name!r}" for name, good in checks.items() if not good), None)
 
@@ -374,6 +380,19 @@ def _is_evaluation(value: Any) -> bool:
         and all(_is_count(code) and code < 2 for code in y)
         and all(isinstance(v, (int, float)) and 0 <= v <= 1 for v in p)
     )
+
+
+def _is_class_evaluation(value: Any) -> bool:
+    """Whether a stored evaluation of several classes is one of two classes for each of them."""
+    if not isinstance(value, dict) or not _is_list(value.get("classes"), _Plain):
+        return False
+    y, p, n = value.get("y"), value.get("p"), len(value["classes"])
+    if not (_is_list(y, list) and _is_list(p, list) and n >= 2):
+        return False
+    if any(len(row) != n for row in (*y, *p)):
+        return False
+    columns = [{**value, "y": list(a), "p": list(b)} for a, b in zip(zip(*y), zip(*p), strict=True)]
+    return len(columns) == n and all(map(_is_evaluation, columns))
 
 
 @contextmanager

@@ -82,3 +82,22 @@ def test_models_that_take_the_cue_are_caught(capsys):
 
 def test_registry_names_are_accepted():
     assert check_mil("single-instance", n_bags=40, n_repeats=1, verbose=False)[0].passed
+
+
+def test_several_classes_are_checked_too():
+    """Bag statistics take the cue whatever the number of classes; VGPMIL does not."""
+    options = {"n_classes": 4, "n_bags": 60, "n_repeats": 1, "verbose": False}
+    honest = {v.test: v for v in check_mil("vgpmil", **options)}
+    assert all(v.passed for v in honest.values())
+    cheat = {v.test: v for v in check_mil("statistics", **options)}
+    assert not cheat["single-concept"].obeys
+
+
+def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():
+    for make in MAKERS:
+        bags, y = make(12, random_state=0).train
+        again, _ = make(12, n_classes=2, random_state=0).train
+        np.testing.assert_array_equal(bags.instances, again.instances)
+        assert set(make(12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}
+    with pytest.raises(ValueError, match="n_classes must be at least 2"):
+        make_single_concept_bags(n_classes=1)

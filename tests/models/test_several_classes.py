@@ -108,7 +108,7 @@ def test_standard_deviations_are_those_of_small_changes(background, level):
     rule = ClassRule(4, background, temperature=1.7)
     n_findings = len(rule.findings)
     z = rng.normal(size=(6, n_findings))
-    latent = rng.uniform(0.5, 1.5, size=z.shape)
+    latent = rng.uniform(0.05, 0.15, size=z.shape)
     apply = getattr(rule, level)
     expected = np.zeros((6, 4))
     for f in range(n_findings):
@@ -118,6 +118,9 @@ def test_standard_deviations_are_those_of_small_changes(background, level):
         expected += ((up - down) / 2e-5 * latent[:, [f]]) ** 2
     std = latent * expit(z) * expit(-z)  # of each finding's probability
     np.testing.assert_allclose(apply(z, std).std, np.sqrt(expected), rtol=1e-6)
+    wide = apply(z, 100 * std)
+    p = expit(wide.log_odds)
+    assert (wide.std <= np.sqrt(p * (1 - p)) + 1e-12).all()
 
 
 def test_temperature_is_the_one_that_held_out_bags_like_best():

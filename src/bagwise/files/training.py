@@ -39,6 +39,7 @@ class Training(NamedTuple):
     instance_labels: Any
     skipped: list[Problem]
     labels: str
+    classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
 
 def read_training(
@@ -88,12 +89,11 @@ def read_training(
         raise BadFilesError([*problems, Problem(given.path, f"no label matches a bag in {bags}")])
     chosen = found.bags if len(keep) == len(found.bags) else found.bags[keep]
     y = given.y[rows]
-    if two_classes:
-        _check_two_classes(y, given.path)
+    _check_classes(y, given.path, two_classes)
     # Labels that files carry are for evaluation; only those that are asked for train a model.
     known = instance_labels and read_instance_labels(instance_labels, chosen, names.bag)
     patients = None if given.patients is None else given.patients[rows]
-    return Training(chosen, y, patients, known, problems, given.path)
+    return Training(chosen, y, patients, known, problems, given.path, given.classes)
 
 
 def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:
@@ -132,8 +132,12 @@ def _suffix_hint(unknown: Sequence[str], have: set[str]) -> str:
     return ""
 
 
-def _check_two_classes(y: Any, path: str) -> None:
+def _check_classes(y: Any, path: str, two_only: bool) -> None:
+    if y.ndim == 2:
+        if two_only:
+            raise bad_file(path, "needs one column of labels with two classes; got several columns")
+        return
     classes = np.unique(y)
-    if len(classes) != 2:
+    if len(classes) < 2 or (two_only and len(classes) > 2):
         shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
         raise bad_file(path, f"needs two classes of bags; got {len(classes)}: {shown}")

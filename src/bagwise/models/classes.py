@@ -343,7 +343,9 @@ class ClassRule(NamedTuple):
             out_log[:, self.background] = none - logsumexp(columns[:, :F], axis=1)
             moved = ((against + common) ** 2 * variance).sum(axis=1)
             out_std[:, self.background] = p_none * np.sqrt(moved)
-        return ClassScores(out_log, out_std)
+        # To first order only: no probability spreads more than a coin of the same mean.
+        most = np.exp(-(np.logaddexp(0.0, out_log) + np.logaddexp(0.0, -out_log)) / 2)
+        return ClassScores(out_log, np.minimum(out_std, most))
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:

@@ -159,6 +159,17 @@ def _instance_table(model: Any, bags: Bags) -> Any:
     if not hasattr(model, "decision_function_instances"):
         return None
     p, std = _probability(model, bags, "_instances")
+    columns = instance_places(bags)
+    if p is None:
+        columns["score"] = model.decision_function_instances(bags)
+        p = np.full(bags.n_instances, np.nan)
+    return pd.DataFrame({**columns, "probability": p, "std": std})
+
+
+def instance_places(bags: Bags) -> dict[str, Any]:
+    """Columns that say where each instance is: its bag, its number there, its coordinates."""
+    import pandas as pd
+
     owner = bags.bag_index
     columns: dict[str, Any] = {
         "bag": pd.Categorical.from_codes(owner, categories=pd.Index(bags.ids)),
@@ -170,10 +181,7 @@ def _instance_table(model: Any, bags: Bags) -> Any:
         axes = ["order"] if places.shape[1] == 1 else ["x", "y", "z"]
         for name, values in zip(axes, places.T, strict=False):
             columns[name] = values
-    if p is None:
-        columns["score"] = model.decision_function_instances(bags)
-        p = np.full(bags.n_instances, np.nan)
-    return pd.DataFrame({**columns, "probability": p, "std": std})
+    return columns
 
 
 def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
