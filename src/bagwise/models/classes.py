@@ -48,6 +48,15 @@ class ClassLabels(NamedTuple):
         """Positions of the findings in `classes`, [F]."""
         return finding_positions(len(self.classes), self.background)
 
+    @property
+    def groups(self) -> Ints:
+        """The class of each bag, by position; of several its rarest, and C where it has none, [B]."""
+        if self.codes is not None:
+            return self.codes
+        rarest_first = np.argsort(self.present.sum(axis=0), kind="stable")
+        rarest = rarest_first[self.present[:, rarest_first].argmax(axis=1)]
+        return np.where(self.present.any(axis=1), rarest, len(self.classes))
+
     def weights(
         self, class_weight: ClassWeight | None, counts: Floats | None, finding: int
     ) -> Floats | None:

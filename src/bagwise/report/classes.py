@@ -335,14 +335,19 @@ _STYLE = (
     ".grid{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;"
     "background:var(--card)}.grid th,.grid td{padding:6px 10px;text-align:right;"
     "border-bottom:1px solid var(--line);white-space:nowrap}"
-    ".grid th:first-child,.grid td.name{text-align:left}.grid a{color:var(--accent)}"
+    ".grid .name{text-align:left}.grid a{color:var(--accent)}"
     ".grid td.p{background:color-mix(in srgb,var(--pos) calc(var(--w)*45%),transparent)}"
 )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """A table whose cells are HTML already."""
-    head = "".join(f"<th scope='col'>{escape(c)}</th>" for c in columns)
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], label: str, n_names: int = 1
+) -> str:
+    """A table whose cells are HTML already; the first ``n_names`` columns hold names."""
+    head = "".join(
+        f"<th scope='col'{' class=name' if i < n_names else ''}>{escape(c)}</th>"
+        for i, c in enumerate(columns)
+    )
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label='{escape(label)}'>"
@@ -395,7 +400,7 @@ def _class_table(report: ClassReport, links: Sequence[str]) -> str:
     rows = []
     for c, (name, link) in enumerate(zip(made.classes, links, strict=True)):
         page = f"{CLASS_FOLDER}/{link}/report.html"
-        row = [f"<th scope='row'><a href='{page}'>{escape(str(name))}</a></th>"]
+        row = [f"<th scope='row' class='name'><a href='{page}'>{escape(str(name))}</a></th>"]
         row += [f"<td>{int(made.called[:, c].sum())}</td>"]
         row += [f"<td>{made.probability[:, c].mean():.3f}</td>"]
         if rates is not None:
@@ -417,7 +422,7 @@ def _quality(found: ClassEvaluation, title: str) -> str:
     words = {"auc": "AUC", "log_loss": "log-loss", "brier": "Brier score", "ece": "calibration error"}
     metrics = found.metrics()
     row = [[f"<td>{value:.3f}</td>" for value in metrics.values()]]
-    numbers = _table([words.get(name, name) for name in metrics], row, "Metrics")
+    numbers = _table([words.get(name, name) for name in metrics], row, "Metrics", n_names=0)
     parts = [f"<h2>{escape(title)}: {escape(found.source)}</h2>{numbers}"]
     parts.append(
         "<p class='sub'>All but accuracy and log-loss are means over the classes, each against all "
@@ -425,7 +430,7 @@ def _quality(found: ClassEvaluation, title: str) -> str:
     )
     if found.exclusive:
         rows = [
-            [f"<th scope='row'>is {escape(str(name))}</th>", *(f"<td>{n}</td>" for n in counts)]
+            [f"<th scope='row' class='name'>is {escape(str(name))}</th>", *(f"<td>{n}</td>" for n in counts)]
             for name, counts in zip(found.classes, found.confusion(), strict=True)
         ]
         columns = ["", *(f"called {name}" for name in found.classes)]
@@ -438,7 +443,7 @@ def _bag_table(report: ClassReport, links: Sequence[str]) -> str:
     sure = made.probability.max(axis=1)
     rows = []
     for i in np.argsort(-sure, kind="stable")[:_MAX_BAGS]:
-        row = [f"<th scope='row'>{escape(str(made.bags['id'].iloc[i]))}</th>"]
+        row = [f"<th scope='row' class='name'>{escape(str(made.bags['id'].iloc[i]))}</th>"]
         row += [f"<td class='name'>{escape(str(made.bags['label'].iloc[i])) or 'none'}</td>"]
         if report.truth is not None:
             row += [f"<td class='name'>{_truth_text(report, i)}</td>"]
@@ -447,7 +452,8 @@ def _bag_table(report: ClassReport, links: Sequence[str]) -> str:
     columns = ["bag", "called", *([] if report.truth is None else ["is"]), *map(str, made.classes)]
     more = f" The first {_MAX_BAGS} are shown." if len(made.bags) > _MAX_BAGS else ""
     note = f"<p class='sub'>The surest first; bags.csv has the same table.{more}</p>"
-    return f"<h2>Bags</h2>{note}{_table(columns, rows, 'Table of bags')}"
+    n_names = 2 if report.truth is None else 3
+    return f"<h2>Bags</h2>{note}{_table(columns, rows, 'Table of bags', n_names)}"
 
 
 def _truth_text(report: ClassReport, i: int) -> str:

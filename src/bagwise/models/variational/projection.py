@@ -96,13 +96,23 @@ class ProjectionChoices(NamedTuple):
 
 
 def choose_projector(
-    data: TrainingData, choices: ProjectionChoices, rng: np.random.RandomState
+    data: TrainingData,
+    choices: ProjectionChoices,
+    rng: np.random.RandomState,
+    several: bool = False,
 ) -> Projector:
-    """Inducing points and kernel for training bags, on the host."""
+    """Inducing points and kernel for training bags, on the host.
+
+    With ``several`` classes the points are shared out among the bags of each code of ``y``.
+    """
     X, scaling = data.bags.instances, choices.scaling
     if isinstance(choices.inducing, str):
         method, n = choices.inducing, choices.n_inducing
-        Z = inducing_points.choose(X, _positive_side(data), n, method, rng, scaling)
+        if several:
+            group = segments.spread(data.y, data.bags.offsets)
+            Z = inducing_points.choose_by_group(X, group, n, method, rng, scaling)
+        else:
+            Z = inducing_points.choose(X, _positive_side(data), n, method, rng, scaling)
     else:
         Z = scaling(choices.inducing)
     kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))
