@@ -93,7 +93,8 @@ def ten_classes(seed: int, n_bags: int = 200) -> Problem:
         own = [_deal(pools, c) for _ in range(rng.randint(1, 3))]
         filler = digits.data[[_deal(pools, rng.randint(10)) for _ in range(rng.randint(3, 6))]]
         shuffled = [row[rng.permutation(64)] for row in filler]
-        arrays.append(np.vstack([digits.data[own], shuffled]) / 16 + 0.2 * rng.randn(len(own) + len(filler), 64))
+        images = np.vstack([digits.data[own], shuffled]) / 16
+        arrays.append(images + 0.2 * rng.randn(*images.shape))
         labels += [c] * len(own) + [NONE] * len(filler)
     return Problem(Bags.from_list(arrays), y, np.array(labels), tuple(range(10)), None, "feature")
 

@@ -87,11 +87,11 @@ from bagwise.models.variational.score import (
 from bagwise.models.variational.several import (
     REFIT_TOL,
     class_columns,
+    class_folds,
     class_fractions,
     combined,
     fitted_rule,
     joint_bound,
-    shared_folds,
 )
 from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
@@ -240,8 +240,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             posterior of its own; a bag or an instance is of it when no other class is found.
         class_weight : "balanced" or dict from class to weight, optional
             How much the bags of a class count in the fit. Balanced: both sides of each class's
-            question count the same. Calibration takes the bags as they are, so that
-            probabilities keep to the classes' frequencies.
+            question count the same. By default every bag counts once; with several classes,
+            where one class against all others is lopsided, by the square root of its balanced
+            weight (``{}`` makes every bag count once there, too). Calibration takes the bags as
+            they are, so that probabilities keep to the classes' frequencies.
         sample_weight : array of shape (n_bags,), optional
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
@@ -294,7 +296,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         driver = execution.make_driver()
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
         nothing = np.zeros(len(bags), dtype=np.int64), np.full(bags.n_instances, -1, np.int8)
-        by_class = TrainingData(bags, labels.groups, nothing[1])
+        # Where a bag has several classes its instances are of many: one group serves them all.
+        groups = nothing[0] if labels.codes is None else labels.codes
+        by_class = TrainingData(bags, groups, nothing[1])
         projector = self._choose_projector(by_class, rng, execution, driver, several=True)
         seed = int(rng.randint(np.iinfo(np.int32).max))
         shared = Problem(
@@ -311,7 +315,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if not self.learn_kernel:
             with _settings_of(shared):
                 shared = shared._replace(parts=self.project(shared))
-        folds, members, calibrations = shared_folds(labels), [], []
+        members, calibrations = [], []
         for f in range(labels.present.shape[1]):
             member = clone(self)
             member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
@@ -328,7 +332,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 unseen = self._check_bags(validation[0], n_features=bags.n_features)
                 truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
                 watched = unseen, truth.present[:, f]
-            question = Question(watched, patience, folds, REFIT_TOL)
+            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL)
             calibrations.append(member._fit_problem(problem, question, counts))
             members.append(member)
         known_maps = [c.map_fit for c in calibrations if c is not None]
