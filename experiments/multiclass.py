@@ -75,7 +75,7 @@ def three_findings(seed: int, n_bags: int = 150) -> Problem:
     others = [row for k in range(10) if k not in FINDINGS for row in pools[k]]
     others = list(rng.permutation(others))
     arrays, labels, y = [], [], np.arange(n_bags) % 4
-    for c in y:
+    for c in y.tolist():
         own = [_deal(pools, FINDINGS[c - 1]) for _ in range(rng.randint(1, 4))] if c else []
         filler = [others.pop() for _ in range(rng.randint(4, 8))]
         arrays.append(digits.data[own + filler] / 16)
@@ -89,7 +89,7 @@ def ten_classes(seed: int, n_bags: int = 200) -> Problem:
     rng, digits = np.random.RandomState(seed), load_digits()
     pools = _pools(digits.data, digits.target, rng)
     arrays, labels, y = [], [], np.arange(n_bags) % 10
-    for c in y:
+    for c in y.tolist():
         own = [_deal(pools, c) for _ in range(rng.randint(1, 3))]
         filler = digits.data[[_deal(pools, rng.randint(10)) for _ in range(rng.randint(3, 6))]]
         shuffled = [row[rng.permutation(64)] for row in filler]
@@ -126,7 +126,7 @@ def five_topics(seed: int, n_bags: int = 150) -> Problem:
         off_topic += list(X[~truth][rng.permutation(int((~truth).sum()))[:1000]])
     off_topic = [off_topic[i] for i in rng.permutation(len(off_topic))]
     arrays, labels, y = [], [], np.arange(n_bags) % 6
-    for c in y:
+    for c in y.tolist():
         own = [on_topic[c].pop() for _ in range(rng.randint(1, 4))] if c else []
         filler = [off_topic.pop() for _ in range(rng.randint(8, 16))]
         arrays.append(np.array(own + filler))
@@ -202,9 +202,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             for label, model in models(problem, seed).items():
                 made = measure(model, problem, train, test)
                 per_model.setdefault(label, {})[seed] = made
-            ours, theirs = (
-                per_model[label][seed] for label in list(per_model)[:2]
-            )
+            ours, theirs = (per_model[label][seed] for label in list(per_model)[:2])
             # The wrapper fits the background, too; a two-class fit is its mean.
             n_fits = problem.y.shape[1] if problem.y.ndim == 2 else len(np.unique(problem.y))
             one = theirs["fit seconds"] / n_fits

@@ -203,7 +203,10 @@ def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
     if y is not None:
         matrix = np.asarray(y)
         if matrix.ndim == 2:  # an indicator matrix: bags of each class, which may overlap
-            classes, counts = np.asarray(getattr(y, "columns", range(matrix.shape[1]))), matrix.sum(0)
+            classes, counts = (
+                np.asarray(getattr(y, "columns", range(matrix.shape[1]))),
+                matrix.sum(0),
+            )
         else:
             classes, counts = np.unique(matrix, return_counts=True)
         summary["classes"] = {

@@ -250,7 +250,9 @@ def test_rows_are_projected_once_for_all_classes(problem, fitted, monkeypatch):
     bags, _, _ = problem
     seen = []
     project = Projector.__call__
-    monkeypatch.setattr(Projector, "__call__", lambda self, X: seen.append(len(X)) or project(self, X))
+    monkeypatch.setattr(
+        Projector, "__call__", lambda self, X: seen.append(len(X)) or project(self, X)
+    )
     fitted.predict_proba(bags)
     assert sum(seen) == bags.n_instances
 
@@ -330,7 +332,9 @@ def test_learnt_kernels_and_validation_bags(problem):
     assert len(kernels) == 2 and model.score(bags, y) > 0.9
     watched = VGPMIL(n_inducing=8, calibrate=False, random_state=0)
     watched.fit(bags, y, validation=(bags, y), patience=1)
-    assert watched.n_iter_ < VGPMIL(n_inducing=8, calibrate=False, random_state=0).fit(bags, y).n_iter_
+    assert (
+        watched.n_iter_ < VGPMIL(n_inducing=8, calibrate=False, random_state=0).fit(bags, y).n_iter_
+    )
 
 
 def test_checkpoints_threads_and_disk_change_nothing(problem, tmp_path):
@@ -405,9 +409,7 @@ def test_one_vs_rest_with_two_classes_is_the_model(problem):
     model = make_model("single-instance")
     plain, wrapped = clone(model).fit(bags, two), OneVsRest(model).fit(bags, two)
     for method in ("predict", "predict_proba_instances", "decision_function"):
-        np.testing.assert_array_equal(
-            getattr(wrapped, method)(bags), getattr(plain, method)(bags)
-        )
+        np.testing.assert_array_equal(getattr(wrapped, method)(bags), getattr(plain, method)(bags))
 
 
 def test_one_vs_rest_keeps_instance_labels(problem):
@@ -503,7 +505,9 @@ def test_sample_weight_is_routed(problem):
         routed = cross_val_predict(
             model, bags, two, cv=3, params={"sample_weight": weight}, method="predict_proba"
         )
-    plain = cross_val_predict(given_points(bags, ExactOr()), bags, two, cv=3, method="predict_proba")
+    plain = cross_val_predict(
+        given_points(bags, ExactOr()), bags, two, cv=3, method="predict_proba"
+    )
     assert np.abs(routed - plain).max() > 1e-3
 
 
@@ -513,7 +517,9 @@ def test_auto_takes_weights(problem):
     make = AutoVGPMIL(n_inducing=8, n_finalists=1, cv=2, max_iter=5, random_state=0)
     plain = clone(make).fit(bags, two)
     ones = clone(make).fit(bags, two, sample_weight=np.ones(len(bags)))
-    np.testing.assert_allclose(ones.decision_function(bags), plain.decision_function(bags), atol=1e-8)
+    np.testing.assert_allclose(
+        ones.decision_function(bags), plain.decision_function(bags), atol=1e-8
+    )
     other = clone(make).fit(bags, two, class_weight={1: 8.0})
     assert np.abs(other.decision_function(bags) - plain.decision_function(bags)).max() > 1e-3
 

@@ -39,9 +39,7 @@ def file_names(arguments: Namespace) -> Names:
     )
 
 
-def read_labelled(
-    arguments: Namespace, printer: Printer, two_classes: bool = False
-) -> Training:
+def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = False) -> Training:
     """Bags with labels, or one report of all that is wrong."""
     data = read_training(
         arguments.bags,

@@ -98,8 +98,7 @@ METRIC_NAMES = tuple(_LEVEL_METRICS)
 
 
 def _mean_over_classes(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    """A metric of two classes, asked of each column and averaged; columns of one value are left out.
-    """
+    """A metric of two classes, asked of each column and averaged; columns of one value are left out."""
 
     def macro(y: Any, values: Any) -> float:
         columns = [c for c in range(y.shape[1]) if len(np.unique(y[:, c])) == 2]
@@ -113,7 +112,9 @@ def _class_log_loss(y: Any, p: Any) -> float:
     """Of the one class a row has, where its probabilities share one outcome; else of each column."""
     if np.allclose(p.sum(axis=1), 1.0, atol=1e-6) and (y.sum(axis=1) == 1).all():
         return float(skm.log_loss(y.argmax(axis=1), p, labels=np.arange(y.shape[1])))
-    return float(np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in zip(y.T, p.T, strict=True)]))
+    return float(
+        np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in zip(y.T, p.T, strict=True)])
+    )
 
 
 # The same for several classes: rows that are right in every column, and means over the classes.

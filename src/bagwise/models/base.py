@@ -164,8 +164,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
     def predict(self, bags: Any) -> Any:
-        """Label of each bag, shape (n_bags,); rows of an indicator matrix where it was fitted to.
-        """
+        """Label of each bag, shape (n_bags,); rows of an indicator matrix where it was fitted to."""
         return self._classes_of(self.decision_function(bags))
 
     def _classes_of(self, scores: Any) -> Any:

@@ -338,9 +338,7 @@ class ClassRule(NamedTuple):
         common = p * slope - p_none[:, None] * against
         variance = spread**2
         shared = (common**2 * variance).sum(axis=1, keepdims=True)
-        own = p * np.sqrt(
-            np.maximum(shared + (slope**2 - 2 * slope * common) * variance, 0.0)
-        )
+        own = p * np.sqrt(np.maximum(shared + (slope**2 - 2 * slope * common) * variance, 0.0))
         out_log, out_std = np.empty((n, self.n_classes)), np.empty((n, self.n_classes))
         for f, c in enumerate(self.findings):
             others = logsumexp(np.delete(columns, f, axis=1), axis=1)

@@ -213,9 +213,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(
-        self, bags: Any, y: Any, instance_labels: Any = None, background: Any = None
-    ) -> DPMIL:
+    def fit(self, bags: Any, y: Any, instance_labels: Any = None, background: Any = None) -> DPMIL:
         """Infer the mixtures and the labels of the training instances.
 
         Parameters

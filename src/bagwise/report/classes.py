@@ -59,7 +59,9 @@ class ClassEvaluation(NamedTuple):
         """The classes that the probabilities speak for, [B, C] 0/1."""
         if not self.exclusive:
             return (self.probability > 0.5).astype(int)
-        return (self.probability.argmax(axis=1)[:, None] == np.arange(len(self.classes))).astype(int)
+        return (self.probability.argmax(axis=1)[:, None] == np.arange(len(self.classes))).astype(
+            int
+        )
 
     def metrics(self) -> dict[str, float]:
         """Accuracy, and the other metrics as means over the classes; see `score_predictions`."""
@@ -88,7 +90,10 @@ class ClassEvaluation(NamedTuple):
             if own.has_both_classes:
                 best = own.recommended(goal)
                 row |= {"auc": own.metrics()["auc"], "threshold": best.threshold}
-                row |= {"sensitivity": best.sensitivity.value, "specificity": best.specificity.value}
+                row |= {
+                    "sensitivity": best.sensitivity.value,
+                    "specificity": best.specificity.value,
+                }
             rows.append(row)
         columns = ["class", "bags", "auc", "threshold", "sensitivity", "specificity"]
         return pd.DataFrame(rows, columns=columns)
@@ -404,7 +409,9 @@ def _class_table(report: ClassReport, links: Sequence[str]) -> str:
         row += [f"<td>{int(made.called[:, c].sum())}</td>"]
         row += [f"<td>{made.probability[:, c].mean():.3f}</td>"]
         if rates is not None:
-            values = [rates.loc[name, k] for k in ("auc", "threshold", "sensitivity", "specificity")]
+            values = [
+                rates.loc[name, k] for k in ("auc", "threshold", "sensitivity", "specificity")
+            ]
             row += [f"<td>{'–' if np.isnan(v) else f'{v:.2f}'}</td>" for v in values]
         rows.append(row)
     note = ""
@@ -419,7 +426,12 @@ def _class_table(report: ClassReport, links: Sequence[str]) -> str:
 
 
 def _quality(found: ClassEvaluation, title: str) -> str:
-    words = {"auc": "AUC", "log_loss": "log-loss", "brier": "Brier score", "ece": "calibration error"}
+    words = {
+        "auc": "AUC",
+        "log_loss": "log-loss",
+        "brier": "Brier score",
+        "ece": "calibration error",
+    }
     metrics = found.metrics()
     row = [[f"<td>{value:.3f}</td>" for value in metrics.values()]]
     numbers = _table([words.get(name, name) for name in metrics], row, "Metrics", n_names=0)
@@ -430,7 +442,10 @@ def _quality(found: ClassEvaluation, title: str) -> str:
     )
     if found.exclusive:
         rows = [
-            [f"<th scope='row' class='name'>is {escape(str(name))}</th>", *(f"<td>{n}</td>" for n in counts)]
+            [
+                f"<th scope='row' class='name'>is {escape(str(name))}</th>",
+                *(f"<td>{n}</td>" for n in counts),
+            ]
             for name, counts in zip(found.classes, found.confusion(), strict=True)
         ]
         columns = ["", *(f"called {name}" for name in found.classes)]

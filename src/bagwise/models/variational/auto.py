@@ -216,7 +216,9 @@ class AutoVGPMIL(InstanceClassifier):
                 return self._fit_several(several, class_weight, sample_weight, execution, driver)
         data = self._validate_fit(bags, y, instance_labels)
         check_two_class_background(background, self.classes_)
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        counts = (
+            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
         with _on_device(execution, data.bags):
             rng = check_random_state(self.random_state)

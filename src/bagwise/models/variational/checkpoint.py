@@ -26,9 +26,7 @@ from bagwise.models.variational.updates import FitState, InducingPosterior
 
 def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> str:
     """Names a problem: its bags, labels, start, inducing points, kernel and likelihood."""
-    arrays = [
-        to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling) if x is not None
-    ]
+    arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling) if x is not None]
     return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
 
 

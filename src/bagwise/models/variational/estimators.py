@@ -268,7 +268,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             execution,
             driver,
         )
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        counts = (
+            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
+        )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
         problem = problem._replace(labels=labels._replace(weight=weight))
         calibration = self._fit_problem(problem, Question(validation, patience), counts)
@@ -494,9 +496,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> None:
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
-        self.calibration_ = cooled(
-            latent_map, held_out, y, self.bag_rule, calibration.unlearned
-        )
+        self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
