@@ -389,13 +389,15 @@ def _is_class_evaluation(value: Any) -> bool:
     """Whether a stored evaluation of several classes is one of two classes for each of them."""
     if not isinstance(value, dict) or not _is_list(value.get("classes"), _Plain):
         return False
-    y, p, n = value.get("y"), value.get("p"), len(value["classes"])
-    if not (_is_list(y, list) and _is_list(p, list) and n >= 2):
+    y, p, n = value.get("y", []), value.get("p", []), len(value["classes"])
+    if n < 2 or not (_is_list(y, list) and _is_list(p, list)):
         return False
-    if any(len(row) != n for row in (*y, *p)):
+    if any(len(row) != n for rows in (y, p) for row in rows):
         return False
-    columns = [{**value, "y": list(a), "p": list(b)} for a, b in zip(zip(*y), zip(*p), strict=True)]
-    return len(columns) == n and all(map(_is_evaluation, columns))
+    return all(
+        _is_evaluation({**value, "y": [row[c] for row in y], "p": [row[c] for row in p]})
+        for c in range(n)
+    )
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def test_several_classes_are_checked_too():
 
 def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():
     for make in MAKERS:
-        bags, y = make(12, random_state=0).train
+        bags, _ = make(12, random_state=0).train
         again, _ = make(12, n_classes=2, random_state=0).train
         np.testing.assert_array_equal(bags.instances, again.instances)
         assert set(make(12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}

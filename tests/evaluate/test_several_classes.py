@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as skm
 
-from bagwise import OneVsRest, VGPMIL
+from bagwise import VGPMIL, OneVsRest
 from bagwise.evaluate import BagFolds, bag_metrics, compare, cross_validate, instance_metrics
 from bagwise.evaluate.metrics import score_predictions
 from bagwise.evaluate.protocols import strata

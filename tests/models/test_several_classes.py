@@ -285,7 +285,7 @@ def test_without_a_background_an_instance_may_be_of_no_class(problem):
 
 
 def test_an_indicator_matrix_leaves_the_classes_free(problem):
-    bags, y, truth = problem
+    bags, y, _ = problem
     both = Bags.from_list([np.concatenate([bags[i], bags[i + 1]]) for i in range(1, 34, 3)])
     all_bags = Bags.from_list([*bags, *both])
     Y = np.vstack([make_indicators(y), np.ones((len(both), 2), dtype=int)])
@@ -554,10 +554,12 @@ def test_an_instance_label_that_its_bag_cannot_have(problem, model):
     wrong = truth.copy()
     wrong[bags.offsets[4]] = 2  # bag 4 is of class 1
     options = {} if isinstance(model, DPMIL) else {"background": 0}
-    with pytest.raises(ValueError, match="bag 4 is labelled '?1'? but .*instance.* labelled '?2'?"):
+    with pytest.raises(
+        ValueError, match=r"bag 4 is labelled '?1'? but .*instance.* labelled '?2'?"
+    ):
         model.fit(bags, y, wrong, **options)
     nothing = np.where(bags.bag_index == 4, 0, -1)
-    with pytest.raises(ValueError, match="bag 4 is labelled '?1'? but every instance"):
+    with pytest.raises(ValueError, match=r"bag 4 is labelled '?1'? but every instance"):
         model.fit(bags, y, nothing, **options)
 
 

@@ -107,7 +107,7 @@ def encode_instance_labels(instance_labels: Any, bags: Bags, classes: Any, y: An
     splitters can slice); an entry is a class, or missing: None, NaN, or -1 unless -1 is itself a
     class. Codes index ``classes``; ``y`` holds the bags' codes, where they are to agree.
     """
-    known = np.full(bags.n_instances, -1, dtype=np.int8 if len(classes) < 128 else np.int64)
+    known: Any = np.full(bags.n_instances, -1, dtype=np.int8 if len(classes) < 128 else np.int64)
     if instance_labels is None:
         return known
     flat = _flatten_labels(instance_labels, bags)

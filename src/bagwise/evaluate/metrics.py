@@ -98,7 +98,7 @@ METRIC_NAMES = tuple(_LEVEL_METRICS)
 
 
 def _mean_over_classes(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    """A metric of two classes, asked of each column and averaged; columns of one value are left out."""
+    """A metric of two classes as a mean over the columns; those of one value are left out."""
 
     def macro(y: Any, values: Any) -> float:
         columns = [c for c in range(y.shape[1]) if len(np.unique(y[:, c])) == 2]
@@ -109,7 +109,7 @@ def _mean_over_classes(function: Callable[[Any, Any], float]) -> Callable[[Any, 
 
 
 def _class_log_loss(y: Any, p: Any) -> float:
-    """Of the one class a row has, where its probabilities share one outcome; else of each column."""
+    """Of the class a row has, where its probabilities share one outcome; else of each column."""
     if np.allclose(p.sum(axis=1), 1.0, atol=1e-6) and (y.sum(axis=1) == 1).all():
         return float(skm.log_loss(y.argmax(axis=1), p, labels=np.arange(y.shape[1])))
     return float(

@@ -102,7 +102,7 @@ def read_labels(
 
 
 def _joined(frame: Any, path: str, columns: tuple[str, ...], name: str) -> Any:
-    """The frame with one column more: the indicators of a row as text such as 0110, blank if any is."""
+    """The frame with one column more: a row's indicators as text such as 0110, blank if any is."""
     ones = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0", "": ""}
     texts = []
     for line, row in zip(frame.index, frame[list(columns)].itertuples(index=False), strict=True):

@@ -164,8 +164,13 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
     def predict(self, bags: Any) -> Any:
-        """Label of each bag, shape (n_bags,); rows of an indicator matrix where it was fitted to."""
+        """Label of each bag, shape (n_bags,); an indicator matrix where it was fitted to one."""
         return self._classes_of(self.decision_function(bags))
+
+    def _forget_classes(self) -> None:
+        """Drop what an earlier fit to several classes left behind."""
+        for name in ("per_class_", "class_rule_", "one_vs_rest_"):
+            self.__dict__.pop(name, None)
 
     def _classes_of(self, scores: Any) -> Any:
         """The classes that scores of shape (n,) or (n, n_classes) speak for."""

@@ -100,7 +100,7 @@ def has_several_classes(y: Any) -> bool:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] > 1:
         return True
-    return y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2 or _whole(y)
+    return (y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2) or _whole(y)
 
 
 def _whole(y: Array) -> bool:
@@ -270,8 +270,8 @@ class ClassRule(NamedTuple):
     Where a bag may have several classes the questions stay apart. Where it has one, the
     probabilities p of its findings are divided by their sum; the background has ``prod (1 - p)``,
     the chance that no finding is there. Both are raised to the power ``temperature`` first, and the
-    background's is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags, and are 1
-    and 0 without any. An instance is of at most one class: under independent indicators,
+    background's is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags (1 and 0
+    without any). An instance is of at most one class: under independent indicators,
     of which at most one holds, class c has probability ``o_c / (1 + sum o)``, o being the odds, and
     the background, or nothing at all, ``1 / (1 + sum o)``.
     """
@@ -354,7 +354,7 @@ class ClassRule(NamedTuple):
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:
-    """Standard deviation of log-odds from that of their probability: d log-odds = dp / p (1 - p)."""
+    """Standard deviation of log-odds from that of their probability: dz = dp / p (1 - p)."""
     slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
     with np.errstate(invalid="ignore"):  # infinite log-odds of a probability without spread
         wide = np.nan_to_num(std * slope, nan=0.0, posinf=_LARGEST_STD)

@@ -230,7 +230,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             Must be the first class in sorted order, which is the background in any case; to say
             so guards against a name that sorts elsewhere.
         """
-        vars(self).pop("one_vs_rest_", None)
+        self._forget_classes()
         if np.ndim(y) == 2 and np.shape(y)[1] > 1:
             return self._fit_indicators(bags, y, instance_labels)
         data = self._validate_fit(bags, y, instance_labels)

@@ -235,7 +235,7 @@ def _names(called: Any, classes: Any, multilabel: bool) -> Any:
 
 
 def _named(classes: Any, p: Any, std: Any) -> dict[str, Any]:
-    columns = {}
+    columns: dict[str, Any] = {}
     for c, name in enumerate(classes):
         columns |= {f"probability_{name}": p[:, c], f"std_{name}": std[:, c]}
     return columns

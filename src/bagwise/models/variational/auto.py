@@ -206,8 +206,7 @@ class AutoVGPMIL(InstanceClassifier):
             How much each bag counts in every fit; designs are compared, and probabilities
             calibrated, on the bags as they are.
         """
-        for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
+        self._forget_classes()
         execution = resolve(self.execution)
         driver = execution.make_driver()
         if has_several_classes(y):

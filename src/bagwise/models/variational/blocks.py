@@ -26,7 +26,7 @@ class BagLabels(NamedTuple):
         return None if self.weight is None else self.weight[first:last]
 
     def total(self, per_bag: Any, per_instance: Any) -> Any:
-        """Sum of terms of the bags [b] and of the instances [n], each as often as its bag counts."""
+        """Sum of terms of bags [b] and of instances [n], each as often as its bag counts."""
         if self.weight is None:
             return per_bag.sum() + per_instance.sum()
         each = segments.spread(self.weight, self.offsets)

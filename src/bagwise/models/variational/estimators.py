@@ -176,6 +176,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
+    bound_history_: Floats
+    converged_: bool
+    kernel_: Kernel
+    inducing_points_: Floats
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
@@ -277,11 +281,6 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
         return self
-
-    def _forget_classes(self) -> None:
-        """Drop what an earlier fit to several classes, or to two, left behind."""
-        for name in ("per_class_", "class_rule_"):
-            vars(self).pop(name, None)
 
     def _fit_several(
         self,
