@@ -9,14 +9,14 @@ Bags of digits with three findings: a bag holds a few twos, or fives, or eights,
 # %%
 # The bags
 # --------
-# 160 bags of 5 to 10 digits, no image used twice. Bags labelled "none" hold other digits only: they are
-# the background.
+# 160 bags of 4 to 10 digits, no image used twice. Bags labelled "none" hold other digits only:
+# they are the background.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from bagwise import Bags, VGPMIL
+from bagwise import VGPMIL, Bags
 
 rng, digits = np.random.RandomState(0), load_digits()
 names = {"two": 2, "five": 5, "eight": 8}
@@ -36,14 +36,16 @@ print(bags)
 # %%
 # One fit for all classes
 # -----------------------
-# The classes share scaling, inducing points and kernel; each has a posterior of its own, with the bags
-# of the other classes as negatives. The background has none: it is what remains.
+# The classes share scaling, inducing points and kernel; each has a posterior of its own, with the
+# bags of the other classes as negatives. The background has none: it is what remains.
 model = VGPMIL(random_state=0).fit(bags[train], y[train], background="none")
 held_out, labels = bags[test], np.asarray(bags[test].instance_labels)
 p = model.predict_proba(held_out)
 print("classes:", model.classes_.tolist())
 print("bag accuracy, held out:", round(model.score(held_out, y[test]), 3))
-print("sums of the class probabilities:", p.sum(axis=1).min().round(6), p.sum(axis=1).max().round(6))
+print(
+    "sums of the class probabilities:", p.sum(axis=1).min().round(6), p.sum(axis=1).max().round(6)
+)
 print(confusion_matrix(y[test], model.predict(held_out), labels=model.classes_))
 q = model.predict_proba_instances(held_out)
 for c, name in enumerate(model.classes_):
@@ -52,8 +54,8 @@ for c, name in enumerate(model.classes_):
 # %%
 # Look inside held-out bags
 # -------------------------
-# One bag of each class, its digits in order of how probable it is that they are of some finding. The
-# bars are the probabilities of the classes; the frame has the colour of the class that is predicted.
+# One bag of each class, its digits in order of how probable it is that they are of some finding.
+# The bars are the probabilities of the classes; the frame has the colour of the predicted class.
 colours = {"eight": "#b83a0e", "five": "#0f6b62", "two": "#2456a6", "none": "#b9b4a8"}
 shown = [int(np.flatnonzero(y[test] == name)[1]) for name in ["two", "five", "eight", "none"]]
 fig, grid = plt.subplots(8, 8, figsize=(9.6, 8.4), height_ratios=[3, 1] * 4, layout="constrained")
@@ -77,7 +79,7 @@ for row, i in enumerate(shown):
         bar.set(xlim=(0, 1), ylim=(-0.6, 0.6))
     best = p[i].argmax()
     title = f"bag of class {y[test][i]}: {model.classes_[best]} with probability {p[i, best]:.2f}"
-    grid[2 * row, 0].set_title(title, loc="left", fontsize=10)
+    grid[2 * row, 0].set_title(title, loc="left", fontsize=10).set_in_layout(False)
 handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in colours.values()]
 fig.legend(handles, list(colours), loc="outside lower center", ncols=4, frameon=False)
 

@@ -22,7 +22,7 @@ from bagwise.models.variational.score import Scores
 
 # The fits without a fold of bags, on which the classes are calibrated, stop at this change of q:
 # held-out rankings have settled by then, and ten classes need fifty of these fits.
-REFIT_TOL = 0.01
+REFIT_TOL = 0.015
 # Folds of that calibration; from so many bags of the rarest class on, all classes share them.
 _FOLDS = 3
 
