@@ -5,7 +5,7 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 CONSTRAINTS := constraints/test.txt
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench docs figures clean
 
 help:
 	@echo "make demo   set up .venv and run the main job on bundled data"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint   ruff, mypy strict, import contract"
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   build the site, warnings are errors"
+	@echo "make figures  write the stored results into README, guides and results page"
 
 $(BIN)/python:
 	@echo "== creating .venv"
@@ -40,6 +41,7 @@ test: .venv/.dev
 lint: .venv/.dev
 	@echo "== ruff, mypy, import contract"
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --quiet --preview --select PLW1514 src experiments # an encoding for every text file
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
@@ -49,6 +51,9 @@ bench: .venv/.dev
 
 docs: .venv/.dev
 	@$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+figures: .venv/.dev
+	@$(BIN)/python -m experiments.figures # README, guides and results page from experiments/results
 
 clean:
 	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

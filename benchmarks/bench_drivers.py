@@ -220,7 +220,7 @@ def fit_from_disk(path: Path, n: int) -> None:
         random_state=0,
         execution=Execution(dtype="float32", cache="disk", driver="serial"),
     ).fit(bags, y)
-    status = Path("/proc/self/status").read_text().splitlines()
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     print(1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM")))
 
 

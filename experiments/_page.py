@@ -9,6 +9,9 @@ from bagwise.files.writing import new_file
 from bagwise.report.tables import published_table, to_markdown
 from experiments._runner import read_about, read_table
 
+# What was tried and on which seeds before the numbers of an experiment were measured.
+NOTES = Path(__file__).parent / "notes"
+
 
 def write_page(run: str | Path, page: str | Path) -> None:
     """Make a documentation page from the output folder of `reproduce`.
@@ -41,13 +44,15 @@ def _page_head(folders: list[Path]) -> str:
     warning = f"\nMeasured in quick mode (fewer seeds): {', '.join(quick)}.\n" if quick else ""
     return f"""# Results
 
-What stands under *ours* was measured on held-out bags by a script of this repository, with
-preprocessing inside the fold unless the note says otherwise; `bagwise reproduce all` repeats it.
-It is mean ± standard deviation over the number of seeds in brackets. *Published* is what the
-paper prints. Where the two differ the note says what is known about the reason.
+This page lists every stored experiment. The column *ours* was measured on held-out bags by a
+script of this repository, with preprocessing inside the fold unless the note says otherwise. It is
+the mean ± standard deviation over the number of seeds in brackets. *Published* is what the paper
+prints. Where the two differ, the note says what is known about the reason.
 
-Under each table stands when and where it was measured. Where versions were recorded, the newest
-run used {versions}.
+`bagwise reproduce all` runs everything in one go. It can be stopped at any time and goes on where
+it was. The line under each table says when, where and from which commit it was measured; a plus
+after the commit means that files had been changed since, and "code between two commits" that the
+code of that run was never committed as a whole. The newest run used {versions}.
 {warning}"""
 
 
@@ -62,11 +67,17 @@ def _section(place: Path, figures: Path) -> str:
         shutil.copyfile(figure, target)
         words = figure.stem.replace("_", " ")
         lines += [f"![{about['title']}: {words}]({figures.name}/{target.name})", ""]
+    notes = NOTES / f"{place.name}.md"
+    if notes.exists():
+        words = notes.read_text(encoding="utf-8").strip()
+        lines += [f"**How these numbers were chosen.** {words}", ""]
     mode = " --quick" if about["quick"] else ""
     repeat = f"`bagwise reproduce {about['experiment']}{mode}`"
     if about.get("assembled"):  # not the output of one run of the experiment
         lines += [f"*{about['assembled']} {repeat} measures it in one run.*", ""]
     else:
         where = f"{about['date']} in {about['seconds']:.0f} s on {about['machine']}"
-        lines += [f"*Measured {where}: {repeat}.*", ""]
+        commit = about.get("commit")
+        code = f"commit {commit}" if commit else "code between two commits"
+        lines += [f"*Measured {where}, {code}: {repeat}.*", ""]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -263,7 +264,25 @@ def environment() -> dict[str, Any]:
         "date": datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{platform.system()} {platform.machine()}, {_processor()}, {cores} cores",
         "versions": versions,
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, with a plus where files differ from it; None without git."""
+    try:
+        head = _git("rev-parse", "--short=10", "HEAD")
+        changed = _git("status", "--porcelain", "--", "src", "experiments/*.py")
+        return f"{head}+" if changed else head
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=HERE.parent, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -6,8 +6,8 @@ log-loss and expected calibration error (``ece``, ten bins) are of all held-out 
 seed. A hundred bags in ten bins leave an error even to a perfectly calibrated model: ``ece, if
 calibrated`` is what is expected where labels are drawn from the probabilities themselves, and
 ``ece, all seeds`` pools the held-out probabilities of every seed first. Held-out
-predictions are kept as ``auto_<data>_<seed>.csv`` in the output folder, so a run that was stopped
-goes on where it was.
+predictions are kept as ``auto_<data>_<seed>_<fold>.csv`` in the output folder, so a run that was
+stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ NEEDS = ("bundled", "newsgroups")
 BENCHMARKS = ("musk1", "musk2", "elephant", "tiger", "fox")
 TEXT = ("rec_sport_hockey", "sci_med")
 SEEDS = (0, 1, 2)
+N_FOLDS = 5
 # Designs a user might have fixed beforehand: scaling, kernel, likelihood; score = max.
 FIXED = {
     "witness, multi-scale, global": ("global", "multi-scale", SoftWitness()),
@@ -69,28 +70,32 @@ def make_models() -> dict[str, Any]:
     return models
 
 
-def one_seed(data: str, seed: int, out: Path) -> pd.DataFrame:
-    """Held-out predictions of every model on every fold of one seed."""
-    path = out / f"auto_{data}_{seed}.csv"
+def one_fold(
+    data: str, seed: int, fold: int, out: Path, names: tuple[str, ...] = ()
+) -> pd.DataFrame:
+    """Held-out predictions of the named models, or of all, on one fold of one seed."""
+    path = out / f"auto_{data}_{seed}_{fold}.csv"
     if path.exists():
         return pd.read_csv(path)
     bags, y = load(data)
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=seed)
+    train, test = list(folds.split(y, y))[fold]
     frames = []
-    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
-    for fold, (train, test) in enumerate(folds.split(y, y)):
-        for name, model in make_models().items():
-            model.fit(bags[train], y[train])
-            found = {
-                "model": name,
-                "data": data,
-                "seed": seed,
-                "fold": fold,
-                "bag": test,
-                "y": y[test],
-                "score": model.decision_function(bags[test]),
-                "p": model.predict_proba(bags[test])[:, 1],
-            }
-            frames.append(pd.DataFrame(found))
+    for name, model in make_models().items():
+        if names and name not in names:
+            continue
+        model.fit(bags[train], y[train])
+        predictions = {
+            "model": name,
+            "data": data,
+            "seed": seed,
+            "fold": fold,
+            "bag": test,
+            "y": y[test],
+            "score": model.decision_function(bags[test]),
+            "p": model.predict_proba(bags[test])[:, 1],
+        }
+        frames.append(pd.DataFrame(predictions))
     frame = pd.concat(frames, ignore_index=True)
     out.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
@@ -129,7 +134,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     auc = table[table["metric"] == "auc"].pivot_table(index="data", columns="model", values="mean")
     auc = auc.loc[[d for d in (*BENCHMARKS, *TEXT) if d in auc.index]]
     x = np.arange(len(auc))
-    for name in FIXED:
+    for name in (name for name in FIXED if name in auc.columns):
         axes.plot(
             x,
             auc[name],
@@ -145,12 +150,20 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def run(quick: bool, out: Path, n_jobs: int = 1, data: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Measure; quick is one seed of MUSK1."""
+def run(
+    quick: bool,
+    out: Path,
+    n_jobs: int = 1,
+    data: tuple[str, ...] = (),
+    models: tuple[str, ...] = (),
+) -> pd.DataFrame:
+    """Measure; quick is one seed of MUSK1. ``models`` limits it to some."""
     sets, absent = present(data or (("musk1",) if quick else (*BENCHMARKS, *TEXT)), load)
     seeds = SEEDS[:1] if quick else SEEDS
-    jobs = [(name, seed) for name in sets for seed in seeds]
-    frames = Parallel(n_jobs=n_jobs)(delayed(one_seed)(*job, out) for job in jobs)
+    # The largest sets first, so that no worker is left with one at the end.
+    order = sorted(sets, key=lambda name: name not in ("musk2", *TEXT))
+    jobs = [(name, seed, fold) for name in order for seed in seeds for fold in range(N_FOLDS)]
+    frames = Parallel(n_jobs=n_jobs)(delayed(one_fold)(*job, out, models) for job in jobs)
     rows = pd.DataFrame(
         [
             {"model": model, "data": name, **row}
@@ -176,8 +189,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/experiments"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--data", nargs="*", default=())
+    parser.add_argument("--models", nargs="*", default=(), choices=list(make_models()))
     given = parser.parse_args()
-    table = run(given.quick, given.out, given.jobs, tuple(given.data))
+    table = run(given.quick, given.out, given.jobs, tuple(given.data), tuple(given.models))
     wide = table.pivot_table(index=["metric", "model"], columns="data", values="mean", sort=False)
     five = [name for name in BENCHMARKS if name in wide.columns]
     wide["mean of benchmarks"] = wide[five].mean(axis=1)

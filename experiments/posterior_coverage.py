@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 
 from bagwise.models.drivers import total
 from bagwise.models.variational import ExactOr
@@ -75,14 +76,39 @@ def compare(q: InducingPosterior, pi: Any, problem: Any, draws: Any) -> dict[str
     }
 
 
-def run(quick: bool, out: Path, jobs: int = 1) -> pd.DataFrame:
+def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Means over the sets of each variance; every set is kept in the output folder."""
     n_sets, n_draws = (2, 150) if quick else (24, 500)
-    rows = [row for v in VARIANCES for s in range(n_sets) for row in one_set(v, s, n_draws)]
-    frame = pd.DataFrame(rows)
+    tasks = [(v, s, n_draws) for v in VARIANCES for s in range(n_sets)]
+    parts = Parallel(n_jobs=n_jobs)(delayed(one_set)(*task) for task in tasks)
+    frame = pd.DataFrame([row for part in parts for row in part])
     frame.to_csv(out / "posterior_coverage.csv", index=False)
-    means = frame.drop(columns="seed").groupby(["variance", "model"]).mean().reset_index()
-    return means.assign(n_sets=n_sets)
+    plot(frame, out)
+    rows = []
+    for (variance, model), own in frame.groupby(["variance", "model"]):
+        for metric in ("coverage", "sd ratio", "sd correlation", "instances", "mean"):
+            row = {"model": model, "data": f"v = {variance:g}", "metric": metric}
+            row |= {"published": np.nan, "mean": own[metric].mean(), "spread": own[metric].std()}
+            exact = f"the sampler's is {own['coverage, exact'].mean():.3f}"
+            rows.append(row | {"n_seeds": n_sets, "note": exact if metric == "coverage" else ""})
+    return pd.DataFrame(rows)
+
+
+def plot(frame: pd.DataFrame, out: Path) -> None:
+    """Coverage and ratio of the standard deviations, one dot per set."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for axis, metric, wanted in zip(axes, ("coverage", "sd ratio"), (0.9, 1.0), strict=True):
+        axis.axhline(wanted, color="0.7", linewidth=1)
+        for shift, (model, own) in zip((-0.12, 0.12), frame.groupby("model"), strict=True):
+            at = np.array([VARIANCES.index(v) for v in own["variance"]]) + shift
+            axis.plot(at, own[metric], "o", alpha=0.5, markersize=4, label=model)
+        axis.set_xticks(range(len(VARIANCES)), [f"v = {v:g}" for v in VARIANCES])
+        axis.set(title={"coverage": "share of true values in 90 % intervals"}.get(metric, metric))
+    axes[0].legend()
+    figure.savefig(out / "posterior_coverage.png", dpi=120)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

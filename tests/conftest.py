@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -14,6 +15,22 @@ settings.register_profile(
     "bagwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("bagwise")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--without-posix",
+        action="store_true",
+        help="run without os.preadv and os.sysconf, and start processes by spawn",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--without-posix"):
+        for name in ("preadv", "pread", "sysconf", "sysconf_names"):
+            if hasattr(os, name):
+                delattr(os, name)
+        multiprocessing.set_start_method("spawn")
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sklearn.utils import Bunch
 
 from bagwise import datasets
 from bagwise.core import segments
+from bagwise.datasets import download as module
 from bagwise.datasets import fetched
+from bagwise.datasets.layouts import read_sequence
 
 COUNTS = {  # bags +, bags -, instances, features
     "musk1": (47, 45, 476, 166),
@@ -107,9 +112,14 @@ class TestDataHome:
             datasets.fetch_tracking("girl", data_home=tmp_path)
 
     @pytest.mark.parametrize("fetch", [datasets.fetch_tracking, datasets.fetch_detection])
-    def test_absent_and_unknown(self, fetch, tmp_path):
+    def test_absent_and_unknown(self, fetch, tmp_path, monkeypatch):
+        def offline(*args, **kwargs):
+            raise OSError("no route to host")
+
+        monkeypatch.setattr("pooch.retrieve", offline)
         known = "girl" if fetch is datasets.fetch_tracking else "bccd"
-        with pytest.raises(FileNotFoundError, match="Put the file there"):
+        said = r"could not be downloaded \(no route to host\)\. Put the file there"
+        with pytest.raises(FileNotFoundError, match=said):
             fetch(known, data_home=tmp_path)
         with pytest.raises(ValueError, match="unknown set 'nope'; choose one of"):
             fetch("nope")
@@ -199,3 +209,55 @@ def test_published_tracking_and_detection(data_home):
         "val": 87,
         "test": 72,
     }
+
+
+class TestDownload:
+    """A set comes from its public home, is checked by what it holds, and stays."""
+
+    @pytest.fixture
+    def served(self, tmp_path, monkeypatch):
+        """An archive of a small sequence under a file address, as the host packs them."""
+        cv2 = pytest.importorskip("cv2", reason="pictures need the extra vision")
+        source = tmp_path / "repository-abc" / "Girl"
+        (source / "img").mkdir(parents=True)
+        rng = np.random.default_rng(0)
+        for i in range(3):
+            frame = rng.integers(0, 255, size=(8, 9), dtype=np.uint8)
+            cv2.imwrite(str(source / "img" / f"{i:04d}.png"), frame)
+        (source / "groundtruth_rect.txt").write_text("1,2,3,4\n" * 3, encoding="utf-8")
+        archive = shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path, "repository-abc")
+        arrays = read_sequence(source)
+
+        def retrieve(url, known_hash, fname, path, processor):
+            Path(path).mkdir(parents=True)
+            shutil.copyfile(url, Path(path) / fname)
+            return processor(str(Path(path) / fname), "download", None)
+
+        monkeypatch.setattr("pooch.retrieve", retrieve)
+        return archive, arrays
+
+    def test_is_kept_and_read_again(self, served, tmp_path, monkeypatch):
+        archive, arrays = served
+        source = module.Source(archive, "Girl", module.content_digest(arrays))
+        monkeypatch.setitem(module.SOURCES, "tracking/girl", source)
+        home = tmp_path / "home"
+        for _ in range(2):
+            sequence = datasets.fetch_tracking("girl", data_home=home)
+            assert np.array_equal(sequence.frames, arrays["frames"])
+            monkeypatch.setitem(module.SOURCES, "tracking/girl", None)  # not asked again
+        assert not list((home / ".downloads").glob("*"))
+
+    def test_another_content_is_refused_and_removed(self, served, tmp_path, monkeypatch):
+        archive, _ = served
+        monkeypatch.setitem(module.SOURCES, "tracking/girl", module.Source(archive, "Girl", "0"))
+        home = tmp_path / "home"
+        with pytest.raises(ValueError, match="the digest of its arrays is"):
+            datasets.fetch_tracking("girl", data_home=home)
+        assert not (home / "tracking").exists()
+        assert not list((home / ".downloads").glob("*"))
+
+    @pytest.mark.parametrize("name", list(module.SOURCES))
+    def test_the_published_files_have_the_digest(self, name, data_home):
+        with np.load(data_home / f"{name}.npz", allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+        assert module.content_digest(arrays) == module.SOURCES[name].digest

@@ -146,7 +146,7 @@ def test_bundled_parts_run_without_the_data_home(tmp_path, monkeypatch):
     made = pd.DataFrame({"y": [0, 1], "score": [0.1, 0.9], "p": [0.1, 0.9], "fold": 0})
     drawn = [made.assign(model=m, data="musk1", seed=0) for m in ("AutoVGPMIL", "MI-SVM, Platt")]
     drawn += [made.assign(model=m, data="musk1", seed=0) for m in auto.FIXED]
-    monkeypatch.setattr(auto, "one_seed", lambda name, seed, out: pd.concat(drawn))
+    monkeypatch.setattr(auto, "one_fold", lambda *job: pd.concat(drawn))
     table = auto.run(True, tmp_path, data=("musk1", "sci_med"))
     assert table["data"].tolist()[-1] == "sci_med"
     assert "could not be downloaded" in table["note"].iloc[-1]

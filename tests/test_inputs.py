@@ -403,3 +403,49 @@ def test_training_from_a_polars_frame(tmp_path):
     data = read_training(frame, tmp_path / "l.csv")
     assert data.bags.feature_names == tuple("abcdef")
     assert len(data.bags) == 24
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npy"])
+def test_plain_rows_are_read_where_they_lie(tmp_path, suffix):
+    """Rows of an uncompressed file, past its library; a file written anew is noticed."""
+    from bagwise.files import rows as rows_module
+
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / f"slide.{suffix}"
+
+    def write(values, pad):
+        if suffix == "npy":
+            np.save(path, values)
+            return
+        with h5py.File(tmp_path / "new", "w") as file:
+            file["note"] = np.zeros(pad)  # moves the features within the file
+            file["features"] = values
+        (tmp_path / "new").replace(path)
+
+    first = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    write(first, 1)
+    lazy = read_bags(tmp_path, lazy=True).instances
+    assert rows_module._FILES.plain(lazy._sources[0]) is not None
+    np.testing.assert_array_equal(lazy[4:9], first[4:9])
+    np.testing.assert_array_equal(lazy[[7, 2, 2]], first[[7, 2, 2]])
+    write(first + 1, 500)
+    np.testing.assert_array_equal(lazy[4:9], first[4:9] + 1)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"slide.*can no longer be read"):
+        lazy[0:2]
+
+
+def test_compressed_and_foreign_rows_go_through_their_library(tmp_path):
+    from bagwise.files import rows as rows_module
+
+    h5py = pytest.importorskip("h5py")
+    values = np.random.default_rng(0).normal(size=(20, 3))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("features", data=values, compression="gzip")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["features"] = values.astype(">f8")
+    with h5py.File(tmp_path / "c.h5", "w", userblock_size=512) as file:
+        file["features"] = values
+    lazy = read_bags(tmp_path, lazy=True).instances
+    assert all(rows_module._FILES.plain(source) is None for source in lazy._sources)
+    np.testing.assert_array_equal(lazy[:], np.concatenate([values] * 3))

@@ -17,6 +17,7 @@ _HOME = {
     "BagPipeline": "bagwise.models.pipeline",
     "InstanceTransformer": "bagwise.models.pipeline",
     "BagStatistics": "bagwise.models.pipeline",
+    "Coupled": "bagwise.models.coupled",
     "Execution": "bagwise.models.execution",
     "SingleInstance": "bagwise.models.single_instance",
     "VGPMIL": "bagwise.models.variational",
@@ -32,6 +33,7 @@ _HOME = {
     "StatisticsClassifier": "bagwise.models.statistics",
     "MICRF": "bagwise.models.micrf",
     "OneVsRest": "bagwise.models.one_vs_rest",
+    "predict_levels": "bagwise.models.levels",
     "save": "bagwise.persist",
     "load": "bagwise.persist",
 }
@@ -50,8 +52,10 @@ if TYPE_CHECKING:
     from bagwise import report as report
     from bagwise import vision as vision
     from bagwise.bags import Bags as Bags
+    from bagwise.models.coupled import Coupled as Coupled
     from bagwise.models.dpmil import DPMIL as DPMIL
     from bagwise.models.execution import Execution as Execution
+    from bagwise.models.levels import predict_levels as predict_levels
     from bagwise.models.micrf import MICRF as MICRF
     from bagwise.models.miles import MILES as MILES
     from bagwise.models.mio import MIO as MIO

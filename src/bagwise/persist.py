@@ -27,7 +27,7 @@ from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -38,6 +38,10 @@ from bagwise.files import new_file
 from bagwise.files.limits import check_zip
 from bagwise.files.problems import UNREADABLE, check_file, one_line
 from bagwise.files.writing import plain_json
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+
 
 FORMAT = "bagwise-model"
 # Since format 2 the description has a checksum of its own.
@@ -52,17 +56,17 @@ class Packed(NamedTuple):
 
     module: str
     name: str
-    state: dict[str, Any]
+    state: dict[str, object]
 
 
 def save(
-    model: Any,
+    model: object,
     path: str | Path,
     *,
     bags: Bags | None = None,
-    y: Any = None,
+    y: Column | None = None,
     feature_names: Sequence[str] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    extra: Mapping[str, object] | None = None,
 ) -> Path:
     """Save a fitted model to a file, whole or not at all.
 
@@ -186,10 +190,10 @@ def about(path: str | Path) -> dict[str, Any]:
         return _read_about(path, archive)
 
 
-def summarise(bags: Bags, y: Any = None) -> dict[str, Any]:
+def summarise(bags: Bags, y: Column | None = None) -> dict[str, object]:
     """Counts that describe a data set, as plain numbers."""
     sizes = bags.sizes
-    summary: dict[str, Any] = {
+    summary: dict[str, object] = {
         "n_bags": len(bags),
         "n_instances": bags.n_instances,
         "n_features": bags.n_features,
@@ -244,7 +248,7 @@ def fingerprints(bags: Bags) -> list[str]:
     ]
 
 
-def _describe(model: Any) -> dict[str, Any]:
+def _describe(model: object) -> dict[str, object]:
     steps = [step for _, step in getattr(model, "steps", [("", model)])]
     classes = getattr(model, "classes_", None)
     n_features = getattr(steps[0], "n_features_in_", None)
@@ -314,7 +318,7 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     return found
 
 
-def _description_checksum(about: Mapping[str, Any]) -> str:
+def _description_checksum(about: Mapping[str, object]) -> str:
     """Of everything the description says but the checksum itself."""
     said = {key: value for key, value in about.items() if key != "description_sha256"}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -351,15 +355,15 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
 _Plain = (str, int, float)  # what a class may be called
 
 
-def _is_list(value: Any, kind: Any) -> bool:
+def _is_list(value: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _is_training(value: Any) -> bool:
+def _is_training(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     counts = [value.get(name) for name in ("n_bags", "n_instances", "n_features")]
@@ -369,7 +373,7 @@ def _is_training(value: Any) -> bool:
     )
 
 
-def _is_evaluation(value: Any) -> bool:
+def _is_evaluation(value: object) -> bool:
     """Whether a stored evaluation has codes 0 and 1 and as many probabilities."""
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
         return False
@@ -482,7 +486,7 @@ def _own_class(name: str) -> type | None:
 # The hook for objects that store themselves.
 
 
-def _pack(value: Any) -> Any:
+def _pack(value: object) -> Any:
     """The same object with everything that defines ``__bagwise_state__`` replaced."""
     if hasattr(value, "__bagwise_state__") and not isinstance(value, type):
         kind = type(value)
@@ -490,7 +494,7 @@ def _pack(value: Any) -> Any:
     return _rebuild(value, _pack)
 
 
-def _unpack(value: Any) -> Any:
+def _unpack(value: object) -> object:
     if isinstance(value, Packed):
         kind = _own_class(f"{value.module}.{value.name}")
         restore = getattr(kind, "__bagwise_restore__", None)
@@ -500,7 +504,7 @@ def _unpack(value: Any) -> Any:
     return _rebuild(value, _unpack)
 
 
-def _rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+def _rebuild(value: Any, change: Callable[[object], object]) -> object:
     """Apply ``change`` inside containers and estimators; what does not change is not copied."""
     if type(value) is dict:
         new: Any = {key: change(item) for key, item in value.items()}

@@ -177,3 +177,17 @@ def test_bags_of_one_make_noisy_or_platt_the_plain_one(rng):
     y = (scores + rng.normal(size=60) > 0).astype(int)
     a, b = fit_platt(scores, y), fit_noisy_or_platt(scores, np.arange(61), y)
     np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+def test_distinct_rows_are_those_of_unique():
+    """Whether the first feature tells all rows apart or not."""
+    from bagwise.core.inducing import _distinct
+
+    rng = np.random.default_rng(0)
+    apart = rng.normal(size=(50, 3))
+    repeated = np.concatenate([apart, apart[:7]])
+    for X in (apart, repeated):
+        pool = _distinct(X, np.arange(len(X)), 4, np.random.RandomState(0), None)
+        rows, counts = np.unique(X, axis=0, return_counts=True)
+        np.testing.assert_array_equal(pool.rows, rows)
+        np.testing.assert_array_equal(pool.counts, counts)

@@ -2,10 +2,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import expit, logit
 
+from bagwise.core import platt as platt_module
 from bagwise.core import segments
-from bagwise.core.platt import Platt, cool, fit_noisy_or_platt, fit_platt
+from bagwise.core.platt import (
+    Platt,
+    cool,
+    fit_instance_platt,
+    fit_noisy_or_platt,
+    fit_platt,
+    fit_platts,
+    fit_shrunk_platt,
+    keep_ranking,
+    shrinkage,
+)
 
 
 def draw(rng, n_bags=3000, size=4):
@@ -94,3 +106,261 @@ def test_cooling_survives_certainty():
     assert 0 <= cooled.slope < 1
     assert np.isfinite(cooled.intercept)
     assert np.isfinite(platt.slope)
+
+
+def smoothed(y, count=1.0):
+    """Platt's targets, one bag at a time: as if ``count`` more of each class had been seen."""
+    n_pos, n_neg = sum(y == 1), sum(y == 0)
+    return np.array(
+        [(n_pos + count) / (n_pos + 2 * count) if v else count / (n_neg + 2 * count) for v in y]
+    )
+
+
+def naive_noisy_or_loss(slope, intercept, scores, offsets, target):
+    """Cross-entropy of bags, each the product of its instances, one at a time."""
+    loss = 0.0
+    for a, b, t in zip(offsets[:-1], offsets[1:], target, strict=True):
+        none = np.prod([1 - expit(slope * s + intercept) for s in scores[a:b]])
+        loss -= t * np.log(1 - none) + (1 - t) * np.log(none)
+    return loss
+
+
+def minimised(loss, start):
+    """The minimum with a slope of at least 0, without gradients."""
+    found = minimize(
+        loss,
+        start,
+        method="Nelder-Mead",
+        bounds=[(0, None), (None, None)],
+        options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 4000},
+    )
+    return found.x
+
+
+def test_maps_compose_and_apply():
+    first, second = Platt(3.0, -1.0), Platt(0.5, 2.0)
+    scores = np.array([-2.0, 0.0, 5.0])
+    assert first.log_odds(scores).tolist() == [-7.0, -1.0, 14.0]
+    np.testing.assert_allclose(
+        second.after(first).log_odds(scores), second.log_odds(first.log_odds(scores)), rtol=1e-14
+    )
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (40.0, -300.0), (0.01, 5.0)])
+def test_the_sigmoid_is_the_likeliest(rng, scale, shift):
+    """Against a general minimiser on the raw scores, whatever their unit and origin."""
+    z = rng.normal(size=60)
+    y = (rng.random(60) < expit(1.5 * z - 0.7)).astype(int)
+    scores, target = scale * z + shift, smoothed(y)
+
+    def loss(theta):  # in the scores' own unit, so that the minimiser finds its way
+        p = expit(theta[0] * (scores - shift) / scale + theta[1])
+        return -np.sum(target * np.log(p) + (1 - target) * np.log(1 - p))
+
+    slope, at_shift = minimised(loss, [1.0, 0.0])
+    found = fit_platt(scores, y)
+    assert found.slope == pytest.approx(slope / scale, rel=1e-5)
+    assert found.log_odds(shift) == pytest.approx(at_shift, abs=1e-5)
+
+
+def test_rows_are_fitted_as_if_alone(rng):
+    """One easy row must not stop the others, nor an outlier that needs shorter steps."""
+    y = np.arange(30) % 2
+    easy, hard = rng.normal(size=30), 3.0 * y + rng.normal(size=30)
+    outlier = np.where(np.arange(30) == 1, -4000.0, hard)
+    together = fit_platts(np.stack([easy, hard, outlier, -hard]), y)
+    target = smoothed(y)
+    for row, found in zip((easy, hard, outlier, -hard), together, strict=True):
+        alone = fit_platt(row, y)
+        assert found.slope == pytest.approx(alone.slope, rel=1e-6, abs=1e-12)
+
+        # At the minimum of a convex loss no small change of either number gains anything.
+        def loss(a, b, row=row):
+            z = a * row + b
+            return np.sum(np.logaddexp(0.0, z) - target * z)
+
+        best, width = loss(*found), 1e-3 / row.std()
+        steps = [(0.0, 1e-3), (0.0, -1e-3), (width, -width * row.mean())]
+        steps += [(-width, width * row.mean())] if found.slope > width else []
+        assert all(loss(found.slope + a, found.intercept + b) >= best - 1e-9 for a, b in steps)
+
+
+@pytest.mark.parametrize("scores", [np.array([3.0, 2.0, 1.0, 0.0, -1.0]), np.full(5, 7.0)])
+def test_scores_that_rank_backwards_or_not_at_all_give_the_base_rate(scores):
+    y = np.array([0, 0, 0, 1, 1])
+    found = fit_platt(scores, y)
+    assert found.slope == pytest.approx(0.0, abs=1e-12)
+    rate = smoothed(y).mean()
+    np.testing.assert_allclose(found.log_odds(scores), logit(rate), atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1.0, 0.01, 3.0])
+def test_noisy_or_map_is_the_likeliest(rng, count):
+    sizes = np.array([1, 4, 2, 7, 3] * 8)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    z = rng.normal(-1.5, 1.5, size=offsets[-1])
+    y = segments.max((rng.random(len(z)) < expit(z)).astype(float), offsets).astype(int)
+    scores = 5.0 * z + 20.0
+    target = smoothed(y, count)
+    slope, intercept = minimised(
+        lambda theta: naive_noisy_or_loss(theta[0], theta[1], z, offsets, target), [0.5, 0.0]
+    )
+    found = fit_noisy_or_platt(scores, offsets, y, count)
+    in_z = Platt(5.0 * found.slope, found.log_odds(20.0))
+    assert in_z.slope == pytest.approx(slope, rel=1e-3)
+    assert in_z.intercept == pytest.approx(intercept, abs=1e-3)
+
+
+def test_noisy_or_search_starts_at_the_share_of_positive_bags(rng, monkeypatch):
+    """At the start a bag of average size, with average scores, has Laplace's estimate."""
+    starts = []
+
+    def spy(loss, start, **options):
+        starts.append(start)
+        return minimize(loss, start, **options)
+
+    monkeypatch.setattr(platt_module, "minimize", spy)
+    scores, offsets = rng.normal(size=40), np.array([0, 3, 10, 12, 20, 26, 33, 36, 40])
+    y = np.array([1, 0, 0, 1, 0, 0, 0, 1])
+    fit_noisy_or_platt(scores, offsets, y)
+    (slope, intercept), average_size = starts[0], 40 / 8
+    assert slope == 1.0
+    assert 1 - (1 - expit(intercept)) ** average_size == pytest.approx((3 + 1) / (8 + 2))
+
+
+def test_noisy_or_map_survives_what_underflows():
+    """A positive bag of hopeless instances, and scores without any spread."""
+    offsets, y = np.array([0, 2, 4, 6, 8]), np.array([1, 0, 1, 0])
+    found = fit_noisy_or_platt(
+        np.array([-900.0, -900, -900, -800, 700, -900, -900, -900]), offsets, y
+    )
+    assert np.isfinite(found).all()
+    flat = fit_noisy_or_platt(np.full(8, 2.0), offsets, y)
+    p = expit(flat.log_odds(2.0))
+    assert 1 - (1 - p) ** 2 == pytest.approx(0.5, abs=1e-4)
+
+
+def test_cooling_stops_at_a_tenth(rng):
+    """Held-out bags that rank backwards, and very many of them: a tenth of the slope is left."""
+    n = 40_000
+    scores = 2.0 * rng.normal(size=n)
+    held_out = np.arange(n // 10)
+    true = np.where(np.arange(n) < len(held_out), -scores, scores)
+    y = (rng.random(n) < expit(true)).astype(float)
+    offsets = np.arange(n + 1)
+    free = fit_noisy_or_platt(scores, offsets, y, 0.01).slope
+    cooled = cool(fit_noisy_or_platt(scores, offsets, y), scores, offsets, y, held_out)
+    assert cooled.slope == pytest.approx(0.1 * free, rel=0.1)
+
+
+def test_instance_maps_follow_their_rule(rng):
+    """Under max the map of the largest scores; under noisy-or that of the product, shrunk alike."""
+    scores, offsets, y = draw(rng, 200, 3)
+    largest = np.array([max(scores[3 * b : 3 * b + 3]) for b in range(200)])
+    assert fit_instance_platt(scores, offsets, y, "max") == fit_shrunk_platt(largest, y)
+    free, target = fit_noisy_or_platt(scores, offsets, y), smoothed(y)
+
+    def best(slope):
+        return minimize_scalar(
+            lambda level: naive_noisy_or_loss(slope, level, scores, offsets, target),
+            bracket=(-1.0, 1.0),
+        )
+
+    gain = best(0.0).fun - naive_noisy_or_loss(*free, scores, offsets, target)
+    shrunk = fit_instance_platt(scores, offsets, y, "noisy-or")
+    assert shrunk.slope == pytest.approx(free.slope * shrinkage(gain), rel=1e-4)
+    assert shrunk.intercept == pytest.approx(best(shrunk.slope).x, abs=1e-3)
+
+
+@pytest.mark.parametrize("std", [4.0, 0.25, 0.0])
+def test_a_flat_map_keeps_a_hint_of_the_ranking(std):
+    """A thousandth of a log-odd per standard deviation, turned about the mean score."""
+    scores = 10.0 + std * np.array([-1.0, 1.0])
+    hint = keep_ranking(Platt(0.0, 0.5), scores)
+    assert hint.slope == pytest.approx(1e-3 / (std or 1.0))
+    assert hint.log_odds(10.0) == pytest.approx(0.5)
+    steep = Platt(2.0, -1.0)
+    assert keep_ranking(steep, scores) == steep
+    between = keep_ranking(Platt(1e-4, 0.5), scores)
+    assert between.log_odds(10.0) == pytest.approx(0.501)
+
+
+def test_newton_needs_few_passes_and_never_climbs(rng, monkeypatch):
+    """Quadratic convergence, and shorter steps where a whole one would overshoot."""
+    seen = []
+    descend = platt_module._descend
+
+    def spy(s, target, theta, loss, step):
+        new, value = descend(s, target, theta, loss, step)
+        seen.append((loss.copy(), value.copy()))
+        return new, value
+
+    monkeypatch.setattr(platt_module, "_descend", spy)
+    y = (rng.random(200) < 0.3).astype(int)
+    fit_platts(rng.normal(size=(5, 200)) + np.linspace(0, 2, 5)[:, None] * y, y)
+    assert len(seen) <= 8
+    seen.clear()
+    far = np.where(np.arange(40) < 2, [[-3000.0]], rng.normal(size=40))[0]
+    fit_platt(far, np.arange(40) % 2)
+    assert all((after <= before + 1e-9).all() for before, after in seen)
+
+
+def test_only_bags_that_were_held_out_cool(rng):
+    """Without any the map stays; one says little, so the prior alone takes off what it expects."""
+    n = 4000
+    scores = rng.normal(size=n)
+    y = (rng.random(n) < expit(2 * scores)).astype(float)
+    platt, offsets = fit_platt(scores, y), np.arange(n + 1)
+    assert cool(platt, scores, offsets, y, np.empty(0, dtype=int)) == platt
+    cooled = cool(platt, scores, offsets, y, np.array([0]))
+    assert cooled.slope == pytest.approx(0.65 ** (1 / 0.85) * platt.slope, rel=0.03)
+
+
+def test_a_slope_must_gain_a_nat_and_a_sure_one_stays():
+    assert shrinkage(-1.0) == shrinkage(0.0) == shrinkage(1.0) == 0.0
+    assert shrinkage(4.0) == 0.75
+    assert shrinkage(1e6) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_shrunk_map_is_the_likeliest_at_its_slope(rng):
+    """Gain, slope and intercept against a grid of intercepts, at every step by hand."""
+    y = np.arange(80) % 2
+    scores = rng.normal(size=80) + 0.8 * y
+    best, shrunk = fit_platt(scores, y), fit_shrunk_platt(scores, y)
+    target = np.where(y == 1, 41 / 42, 1 / 42)
+
+    def loss(slope, intercept):
+        p = expit(slope * scores + intercept)
+        return -np.sum(target * np.log(p) + (1 - target) * np.log1p(-p))
+
+    gain = loss(0.0, 0.0) - loss(*best)
+    assert gain > 2
+    assert shrunk.slope == pytest.approx(best.slope * (1 - 1 / gain), rel=1e-6)
+    grid = np.linspace(-2, 2, 4001)
+    nearest = grid[np.argmin([loss(shrunk.slope, b) for b in grid])]
+    assert shrunk.intercept == pytest.approx(nearest, abs=1.1e-3)
+
+
+def test_noise_ends_at_the_base_rate_and_keeps_its_ranking(rng):
+    y = (np.arange(60) % 3 == 0).astype(int)
+    excess = []
+    for _ in range(40):
+        scores, unseen = rng.normal(size=(2, 60))
+        z = fit_shrunk_platt(scores, y).log_odds(unseen)
+        assert (np.argsort(z) == np.argsort(unseen)).all()
+        excess.append(np.mean(np.logaddexp(0, z) - y * z))
+    share = 1 / 3
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert np.mean(excess) < entropy + 0.005  # the unshrunk map is 0.008 above
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy-or"])
+def test_instance_maps_are_shrunk_too(rng, rule):
+    y = np.arange(60) % 2
+    offsets = np.arange(0, 241, 4)
+    noise = rng.normal(size=240)
+    assert fit_instance_platt(noise, offsets, y, rule).slope < 0.05
+    clear = np.where(np.repeat(y, 4) * (np.arange(240) % 4 == 0), 3.0, 0.0) + noise
+    full = fit_noisy_or_platt(clear, offsets, y).slope
+    shrunk = fit_instance_platt(clear, offsets, y, "noisy-or").slope
+    assert 0.9 * full < shrunk < full

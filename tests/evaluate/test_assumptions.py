@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from bagwise import BagStatistics, SingleInstance, make_pipeline
+from bagwise import VGPMIL, BagStatistics, SingleInstance, make_pipeline
 from bagwise.core import segments
 from bagwise.evaluate import (
     check_mil,
     make_false_frequency_bags,
     make_multi_concept_bags,
     make_single_concept_bags,
+    make_size_trap_bags,
 )
 
 MAKERS = [make_single_concept_bags, make_multi_concept_bags, make_false_frequency_bags]
@@ -56,7 +57,9 @@ def test_concepts_make_the_label():
 
 def test_a_model_that_obeys_passes(capsys):
     verdicts = check_mil(SingleInstance(LogisticRegression()), n_bags=60)
-    assert all(v.passed for v in verdicts)
+    assert all(v.passed for v in verdicts[:3])
+    # Without balanced classes the background of the large positive bags counts as positive.
+    assert not verdicts[3].obeys
     printed = capsys.readouterr().out
     assert printed.count("passes") == 3
     assert "single-concept" in printed
@@ -65,7 +68,7 @@ def test_a_model_that_obeys_passes(capsys):
 def test_models_that_take_the_cue_are_caught(capsys):
     # Sees "no poison" as evidence for the positive class.
     statistics = make_pipeline(BagStatistics(), LogisticRegression())
-    single, multi, _ = check_mil(statistics, n_bags=60)
+    single, multi, *_ = check_mil(statistics, n_bags=60)
     assert single.trap_auc < 0.5
     assert multi.trap_auc < 0.5
     assert not single.passed
@@ -76,7 +79,9 @@ def test_models_that_take_the_cue_are_caught(capsys):
         def decision_function(self, bags):
             return segments.sum(self.decision_function_instances(bags), bags.offsets)
 
-    frequency = check_mil(Sum(LogisticRegression(C=0.01)), n_bags=60, verbose=False)[2]
+    frequency = check_mil(
+        Sum(LogisticRegression(C=0.01), calibrate=False), n_bags=60, verbose=False
+    )[2]
     assert frequency.trap_auc < 0.5
 
 
@@ -101,3 +106,28 @@ def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():
         assert set(make(12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}
     with pytest.raises(ValueError, match="n_classes must be at least 2"):
         make_single_concept_bags(n_classes=1)
+
+
+def test_the_size_of_a_bag_is_the_cue_and_the_concept_is_there():
+    problem = make_size_trap_bags(60, random_state=0)
+    for (bags, y), sign in zip(problem, (1, 0, -1), strict=True):
+        large = bags.sizes > 15
+        expected = {1: y == 1, 0: np.zeros(60, dtype=bool), -1: y == 0}[sign]
+        np.testing.assert_array_equal(large, expected)
+        assert near(bags, 1.5)[y == 1].all()
+
+
+def test_counting_instances_falls_into_the_size_trap():
+    class Count(SingleInstance):
+        def decision_function(self, bags):
+            return bags.sizes - 10.0
+
+    verdict = check_mil(Count(calibrate=False), n_bags=20, n_repeats=1, verbose=False)[3]
+    assert verdict.test == "size-trap"
+    assert verdict.trap_auc == 0.0
+
+
+def test_a_gaussian_process_that_takes_the_largest_instance_passes_the_size_trap():
+    model = VGPMIL(n_inducing=30, calibrate=False, tol=1e-2, random_state=0)
+    verdict = check_mil(model, n_bags=50, n_repeats=1, verbose=False)[3]
+    assert verdict.passed

@@ -218,8 +218,13 @@ def test_open_seeds_follow_the_repetition(data):
 
     one = {"easy": data["easy"]}
     protocol = BagFolds(2, (4, 9))
-    compare({"m": Recorder(SGDClassifier())}, one, protocol, progress=False)
-    compare({"m": Recorder(SGDClassifier(random_state=1))}, one, protocol, progress=False)
+    compare({"m": Recorder(SGDClassifier(), calibrate=False)}, one, protocol, progress=False)
+    compare(
+        {"m": Recorder(SGDClassifier(random_state=1), calibrate=False)},
+        one,
+        protocol,
+        progress=False,
+    )
     assert Recorder.seen == [4, 4, 9, 9, 1, 1, 1, 1]
 
 

@@ -243,3 +243,18 @@ def test_auc_of_many():
     scores = np.round(rng.normal(size=(2, 3, 30)), 1)  # with ties
     expected = [[roc_auc_score(y, s) for s in row] for row in scores]
     np.testing.assert_allclose(search.auc(scores, y), expected)
+
+
+def test_a_rule_that_counts_pays_what_the_sizes_alone_gain():
+    y = np.arange(60) % 2
+    sizes = np.where(y == 1, 25, 5)
+    rng = np.random.default_rng(0)
+    plain = rng.normal(size=60) + y
+    counting = 10.0 * y + rng.normal(size=60)
+    scores = np.stack([np.stack([plain, counting])])
+    free = search.weigh(scores, y, [0.0], 4.0)
+    price = search.PRICE + search.size_gain(sizes, y)
+    charged = search.weigh(scores, y, [0.0], 4.0, price)
+    assert (free[0].rule, charged[0].rule) == (1, 0)
+    # Smaller positive bags cannot be counted for; then there is nothing to pay.
+    assert search.size_gain(np.where(y == 1, 5, 25), y) == pytest.approx(0.0, abs=0.1)

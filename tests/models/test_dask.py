@@ -277,3 +277,17 @@ def test_command_on_a_local_cluster(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "m.bagwise").exists()
+
+
+def test_the_automatic_model_on_a_cluster(client, musk):  # noqa: F811
+    """Search, members and predictions are those of one process."""
+    from bagwise import AutoVGPMIL
+
+    bags, y = musk[0][::2], musk[1][::2]
+    options = {"n_inducing": 15, "cv": 2, "n_finalists": 2, "max_iter": 8, "random_state": 0}
+    here = AutoVGPMIL(**options, execution="serial").fit(bags, y)
+    there = AutoVGPMIL(**options, execution="dask").fit(bags, y)
+    np.testing.assert_allclose(there.weights_, here.weights_, atol=1e-8)
+    for method in ("predict_proba", "predict_proba_instances"):
+        ours, theirs = getattr(there, method)(bags), getattr(here, method)(bags)
+        np.testing.assert_allclose(ours, theirs, atol=1e-8)

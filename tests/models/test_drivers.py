@@ -315,3 +315,38 @@ class TestCheckpoint:
         again = fit(musk, checkpoint=path, callback=lambda t: first.append(t.n_iter))
         assert first[0] >= 2
         assert_same_fit(again, fit(musk), musk[0], tol=1e-12)
+
+
+def test_threads_by_themselves_where_the_work_is_worth_them(monkeypatch):
+    from bagwise.models import drivers
+
+    monkeypatch.setattr(drivers, "usable_threads", lambda: 3)
+    enough = drivers._WORTH_THREADS
+    assert isinstance(make_driver(size=enough - 1), Serial)
+    assert make_driver(size=enough).n_jobs == 3
+    assert isinstance(make_driver(1, size=enough), Serial)
+    assert isinstance(make_driver(driver="serial", size=enough), Serial)
+    # A device does the work itself.
+    assert isinstance(Execution().make_driver(enough, device="cuda"), Serial)
+    monkeypatch.setattr(drivers, "usable_threads", lambda: 1)
+    assert isinstance(make_driver(size=enough), Serial)
+
+
+def test_usable_threads_heeds_the_limit_of_blas():
+    from threadpoolctl import threadpool_limits
+
+    from bagwise.models.drivers import one_blas_thread, usable_threads
+
+    with threadpool_limits(2, user_api="blas"):
+        assert usable_threads() == 2
+        with one_blas_thread():
+            assert usable_threads() == 1
+        assert usable_threads() == 2
+
+
+def test_automatic_threads_give_the_serial_answer(musk, serial, monkeypatch):
+    from bagwise.models import drivers
+
+    monkeypatch.setattr(drivers, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(drivers, "usable_threads", lambda: 3)
+    assert_same_fit(fit(musk), serial, musk[0])

@@ -12,23 +12,27 @@ from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.models.drivers import Serial
 from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.latent_map import (
+    Fraction,
     HeldOut,
+    InstanceMap,
     LatentMap,
     bag_folds,
     beta_interval,
     fit_instance_map,
     fit_map,
+    held_out_draw,
     held_out_values,
     instance_interval,
     positive_fraction,
     rule_log_odds,
     select_bags,
 )
-from bagwise.models.variational.likelihoods import ExactOr
+from bagwise.models.variational.likelihoods import ExactOr, NoisyMax, SoftWitness
 from bagwise.models.variational.parts import Part
 from bagwise.models.variational.refits import refit_folds
-from bagwise.models.variational.updates import fit_blocks, make_blocks, prior
+from bagwise.models.variational.updates import fit_blocks, iterate, make_blocks, prior
 
 
 def test_moments_are_those_of_the_mapped_function():
@@ -220,7 +224,7 @@ def test_folds_are_fitted_without_their_bags(problem):
 
     def fit(own):
         kept = [block for part in own for block in part.blocks]
-        seen.append(np.concatenate([np.diff(b.labels.offsets) for b in kept]))
+        seen.append(np.concatenate([b.labels.weight for b in kept]))
         starts.append(np.concatenate([pi for part in own for pi in part.pis]))
         assert all(part.beliefs is None for part in own)
         return prior(4)._replace(m=np.full(4, float(len(seen))))
@@ -228,8 +232,8 @@ def test_folds_are_fitted_without_their_bags(problem):
     held_out = refit_folds(parts, start, labels.offsets, folds, 3, fit, Serial(), joint=True)
     sizes = np.diff(labels.offsets)
     for k in range(3):
-        np.testing.assert_array_equal(starts[k], start[np.repeat(folds, sizes) != k])
-        np.testing.assert_array_equal(seen[k], sizes[folds != k])
+        np.testing.assert_array_equal(starts[k], start)
+        np.testing.assert_array_equal(seen[k], folds != k)  # the others count for nothing
         rows = np.repeat(folds, sizes) == k
         np.testing.assert_allclose(held_out.mean[rows], (k + 1) * A.sum(0)[rows])
     np.testing.assert_allclose(held_out.var, (A**2).sum(0) + r)
@@ -237,6 +241,60 @@ def test_folds_are_fitted_without_their_bags(problem):
     assert held_out.functions.shape == (22, 64)
     some = refit_folds(parts, start, labels.offsets, folds, 1, fit, Serial())
     np.testing.assert_allclose(some.mean, 4 * A.sum(0)[: sizes[:2].sum()])
+
+
+@pytest.mark.parametrize("likelihood", [NoisyMax(), ExactOr(), SoftWitness()])
+def test_bags_of_weight_0_are_not_there(likelihood):
+    """A fit with a fold weighed 0 is the fit to the other bags, gathered by hand."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 5, 12)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    A, r = rng.normal(size=(4, offsets[-1])), np.full(offsets[-1], 0.1)
+    y, known, start = np.arange(12) % 2, np.full(offsets[-1], -1), np.full(offsets[-1], 0.5)
+    own = rng.integers(1, 4, 12).astype(float)  # weights that the bags have anyway
+    folds = np.arange(12) // 4
+    blocks = make_blocks(A, r, BagLabels(offsets, y, known, own), chunk_size=3)
+    parts = parts_of(blocks, BagLabels(offsets, y, known), [0, 1])
+
+    def fit(kept):
+        return iterate(kept, 4, likelihood, Sech(), max_iter=7, tol=0.0, driver=Serial())[0].q
+
+    held_out = refit_folds(parts, start, offsets, folds, 3, fit, Serial())
+    for k in range(3):
+        bags = np.flatnonzero(folds != k)
+        rows, new = segments.take(offsets, bags)
+        labels = BagLabels(new, y[bags], known[rows], own[bags])
+        alone = fit_blocks(
+            make_blocks(A[:, rows], r[rows], labels), start[rows], likelihood, max_iter=7, tol=0.0
+        ).posterior
+        out = np.repeat(folds, sizes) == k
+        np.testing.assert_allclose(held_out.mean[out], A[:, out].T @ alone.m, atol=1e-10)
+
+
+def test_held_out_draw_takes_the_same_share_of_each_class():
+    y, sizes = np.repeat([0, 1], [9000, 1000]), np.full(10_000, 100)
+    drawn = held_out_draw(y, sizes)
+    # A million instances, of which 100,000 are held out.
+    assert drawn[y == 0].sum() == 900
+    assert drawn[y == 1].sum() == 100
+    assert not (drawn[:4500].mean() == 0 or drawn[4500:9000].mean() == 0)
+    few = held_out_draw(np.repeat([0, 1], [10, 2]), np.full(12, 5))
+    assert few[:10].sum() == 2  # never more than a fifth
+    assert few[10:].sum() == 1
+
+
+def test_the_map_of_the_largest_instance_keeps_its_order():
+    """Under the rule "max" a map moves the bags' log-odds linearly, whoever reads them."""
+    rng = np.random.default_rng(0)
+    mean, var = 2 * rng.normal(size=60), rng.gamma(2.0, size=60)
+    held_out = HeldOut(mean, var, np.arange(0, 61, 3))
+    latent_map = LatentMap(0.6, -0.4)
+    p = latent_map.read(mean, var).probabilities
+    np.testing.assert_allclose(
+        rule_log_odds(held_out, "max", latent_map),
+        segments.max(p.log_odds, held_out.offsets),
+        atol=1e-6,
+    )
 
 
 def test_the_left_out_label_is_not_seen():
@@ -295,8 +353,8 @@ def test_contrast_finds_the_level_of_the_instances(rate, together):
     # Log-odds of the truth have slope 3; the map is told a little less.
     found = fit_instance_map(held_out, y, LatentMap(2.8, 0.0))
     assert found.positive_rate == pytest.approx(truth[2000:].mean(), abs=0.04)
-    bag = np.repeat(y.astype(float), 20)
-    p = found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).mean
+    bag = np.repeat(np.where(y == 1, 40.0, -40.0), 20)
+    p = expit(found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).log_odds)
     assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
     assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
 
@@ -324,13 +382,41 @@ def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
     )
     mean, var = rng.normal(size=5), rng.uniform(1, 2, size=5)
     bag, bag_std = np.full(5, 0.6), np.full(5, 0.2)
-    p = found.probabilities(mean, var, bag, bag_std)
-    assert np.all(p.mean < bag)
-    centre, spread = found.own.moments(mean, var)
+    p = found.probabilities(mean, var, np.log(bag / (1 - bag)), bag_std)
+    own_mean = expit(p.log_odds)
+    assert np.all(own_mean < bag)
+    centre, spread, _ = found.own.read(mean, var)
     own = expit(centre + np.sqrt(spread) * rng.normal(size=(100_000, 5)))
     draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
-    np.testing.assert_allclose(p.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(own_mean, draws.mean(0), atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+
+
+def test_values_that_say_nothing_leave_one_positive_to_a_bag():
+    """Any share of positives fits them; without the prior it ends at all or none."""
+    rng = np.random.default_rng(0)
+    held_out = HeldOut(rng.normal(size=400), np.ones(400), np.arange(0, 401, 10))
+    flat = fit_instance_map(held_out, np.arange(40) % 2, LatentMap(1e-3, 0.0))
+    assert flat.positive_rate == pytest.approx(0.1, abs=0.03)
+
+
+def test_the_share_of_a_bag_that_may_be_negative_equals_simulation():
+    rng = np.random.default_rng(0)
+    share = Fraction(np.array([0.3, 0.6]), np.array([0.1, 0.2]))
+    found = InstanceMap(LatentMap(), 0.3).fraction(share, np.array([0.5, -1.0]))
+    positive = rng.random((400_000, 2)) < expit(np.array([0.5, -1.0]))
+    draws = positive * (share.mean + share.std * rng.normal(size=(400_000, 2)))
+    np.testing.assert_allclose(found.mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(found.std, draws.std(0), atol=3e-3)
+
+
+def test_a_map_of_rescaled_values_reads_as_before():
+    rng = np.random.default_rng(0)
+    mean, bag = rng.normal(size=(2, 5))
+    found = InstanceMap(LatentMap(0.5, -1.0), 0.3)
+    before = found.probabilities(2 * mean + 0.5, np.zeros(5), bag, np.zeros(5))
+    after = found.after(2.0, 0.5).probabilities(mean, np.zeros(5), bag, np.zeros(5))
+    np.testing.assert_allclose(after.log_odds, before.log_odds)
 
 
 def test_reading_keeps_the_order_and_meets_the_log_odds():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+import bagwise
 from bagwise import Bags
 from bagwise.core import mio
 from bagwise.datasets import load_musk1, make_two_concept_bags
@@ -287,3 +288,18 @@ def test_one_class_in_the_first_call_needs_classes(stream):
     model = MIO(sigma=2.0).partial_fit(bags[y == 1], y[y == 1], classes=[0, 1])
     model.partial_fit(bags[y == 0], y[y == 0])
     assert model.n_bags_seen_ == len(bags)
+
+
+def test_probabilities_are_right_on_average_though_each_fit_has_its_own_level():
+    """One bag in four is positive; the bias depends on the bags that were visited last."""
+    levels = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        y = (np.arange(160) % 4 == 0).astype(int)
+        X = rng.normal(size=(160, 5, 3))
+        X[y == 1, 0] += 2
+        bags = Bags(X.reshape(-1, 3), np.arange(0, 801, 5))
+        model = bagwise.MIO(random_state=seed).fit(bags[:80], y[:80])
+        levels.append(model.predict_proba(bags[80:])[:, 1].mean() - 0.25)
+    assert np.abs(levels).max() < 0.06
+    assert abs(np.mean(levels)) < 0.03

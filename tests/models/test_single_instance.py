@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
+import bagwise
 from bagwise import Bags
+from bagwise.core.platt import fit_instance_platt
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import SingleInstance
 
@@ -66,5 +70,61 @@ def test_parameters_are_checked():
 
 def test_more_than_two_classes_says_what_to_do():
     bags, _, _ = make_problem()
-    with pytest.raises(ValueError, match="OneVsRestClassifier"):
+    with pytest.raises(ValueError, match="OneVsRest"):
         SingleInstance(SVC()).fit(bags, np.arange(len(bags)) % 3)
+
+
+def _noise(seed, n=60, n_features=30):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4, n_features))
+    y = np.concatenate([rng.permutation(40) % 2, rng.permutation(n - 40) % 2])
+    return Bags(X.reshape(-1, n_features), np.arange(0, 4 * n + 1, 4)), y
+
+
+@pytest.mark.parametrize("make", [bagwise.SingleInstance, bagwise.StatisticsClassifier])
+def test_calibration_gives_the_base_rate_where_there_is_nothing_to_learn(make):
+    losses, own = [], []
+    for seed in range(4):
+        bags, y = _noise(seed)
+        for calibrate, into in ((True, losses), (False, own)):
+            model = make(calibrate=calibrate).fit(bags[:40], y[:40])
+            into.append(log_loss(y[40:], model.predict_proba(bags[40:])[:, 1]))
+    assert np.mean(losses) < 0.70 < 0.78 < np.mean(own)
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy-or"])
+def test_calibrated_instances_make_their_bag_and_keep_their_order(rule):
+    bags, y, _ = make_problem()
+    raw = bagwise.SingleInstance(bag_rule=rule, calibrate=False).fit(bags, y)
+    model = bagwise.SingleInstance(bag_rule=rule).fit(bags, y)
+    p = model.predict_proba_instances(bags)[:, 1]
+    parts = [part.max() if rule == "max" else 1 - np.prod(1 - part) for part in bags.split(p)]
+    np.testing.assert_allclose(model.predict_proba(bags)[:, 1], parts)
+    order = np.argsort(raw.decision_function_instances(bags))
+    assert (np.diff(model.decision_function_instances(bags)[order]) >= 0).all()
+
+
+def test_probabilities_need_no_classifier_that_has_them():
+    bags, y, _ = make_problem()
+    model = bagwise.SingleInstance(SVC()).fit(bags, y)
+    p = model.predict_proba(bags)[:, 1]
+    np.testing.assert_array_equal(model.predict(bags) == 1, p > 0.5)
+
+
+def test_calibration_leaves_out_whole_bags():
+    """The map is that of scores from fits without the fold, found here one fold at a time."""
+    bags, y, _ = make_problem()
+    scores = np.empty(bags.n_instances)
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(y, y):
+        one = bagwise.SingleInstance(scale=None, calibrate=False).fit(bags[train], y[train])
+        scores[np.isin(bags.bag_index, test)] = one.decision_function_instances(bags[test])
+    expected = fit_instance_platt(scores, bags.offsets, y, "max")
+    model = bagwise.SingleInstance(scale=None).fit(bags, y)
+    np.testing.assert_allclose(model.calibration_, expected)
+
+
+def test_one_bag_of_a_class_is_left_uncalibrated_and_says_so():
+    bags, y, _ = make_problem()
+    chosen = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:1]])
+    with pytest.warns(UserWarning, match="calibration needs 2 bags of each class"):
+        assert bagwise.SingleInstance().fit(bags[chosen], y[chosen]).calibration_ is None

@@ -8,7 +8,16 @@ from sklearn.metrics import roc_auc_score
 
 from bagwise import VGPMIL, Bags
 from bagwise.datasets import load_digit_bags, load_musk1
+from bagwise.models.execution import Execution
 from bagwise.models.variational import LargeMargin
+from bagwise.models.variational.stochastic import (
+    Naturals,
+    Seen,
+    blend,
+    count_bags,
+    default_step,
+)
+from bagwise.models.variational.updates import Statistics
 from tests.checks import make_problem
 
 
@@ -88,3 +97,68 @@ def test_what_remembers_beliefs_is_not_streamed(likelihood):
     bags, y, _ = make_problem()
     with pytest.raises(ValueError, match="cannot be streamed; use likelihood='or'"):
         VGPMIL(likelihood=likelihood, n_inducing=10).partial_fit(bags, y)
+
+
+def bags_called(*names):
+    """A bag of one instance for every name; without names for a number."""
+    n = names[0] if isinstance(names[0], int) else len(names)
+    ids = None if isinstance(names[0], int) else list(names)
+    return Bags(np.ones((n, 2)), np.arange(n + 1), ids=ids)
+
+
+def after(n_bags, *ids):
+    """A stream that has seen so many bags, those of them with names under these."""
+    return Naturals(np.zeros((1, 1)), np.zeros(1), 1, n_bags, frozenset(ids))
+
+
+def test_steps_shrink_as_robbins_and_monro_ask():
+    assert [default_step(t) for t in (0, 1, 9)] == pytest.approx([1.0, 0.65975, 0.25119], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("old", "bags", "total", "expected"),
+    [
+        (None, bags_called("a", "b", "a"), None, (2, {"a", "b"})),
+        (None, bags_called(3), None, (3, set())),
+        (after(2, "a", "b"), bags_called("b", "c"), None, (3, {"a", "b", "c"})),
+        # Some came without a name: none can be told from those any more.
+        (after(5, "a", "b"), bags_called("b", "c"), 9, (7, {"a", "b", "c"})),
+        (after(2, "a", "b"), bags_called(3), 9, (5, {"a", "b"})),
+    ],
+)
+def test_bags_are_counted_by_name_where_all_have_one(old, bags, total, expected):
+    assert count_bags(old, bags, total) == Seen(expected[0], frozenset(expected[1]))
+
+
+@pytest.mark.parametrize("old", [after(5, "a", "b"), after(2, "a", "b"), after(2)])
+def test_bags_that_may_have_come_before_are_asked_about(old):
+    bags = bags_called(3) if len(old.ids) == old.n_bags else bags_called("a", "c")
+    with pytest.raises(ValueError, match="cannot tell whether these bags came before"):
+        count_bags(old, bags, None)
+
+
+def test_a_step_is_a_weighted_mean(rng):
+    old = after(4)._replace(precision=rng.random((2, 2)), linear=rng.random(2), n_steps=3)
+    batch = Statistics(rng.random((2, 2)), rng.random(2), 0.0)
+    new = blend(old, batch, 7.0, 0.25, Seen(6, frozenset()))
+    np.testing.assert_allclose(new.precision, 0.75 * old.precision + 0.25 * 7 * batch.precision)
+    np.testing.assert_allclose(new.linear, 0.75 * old.linear + 0.25 * 7 * batch.linear)
+    assert (new.n_steps, new.n_bags) == (4, 6)
+    first = blend(None, batch, 7.0, 0.25, Seen(6, frozenset()))
+    np.testing.assert_allclose(first.precision, 7 * batch.precision)
+    np.testing.assert_allclose(first.linear, 7 * batch.linear)
+    assert first.n_steps == 1
+
+
+def test_the_second_call_takes_a_step_of_its_own_size():
+    """The size goes by the calls before; the precision of the blocks by ``execution``."""
+    bags, y, _ = make_problem()
+    options = {"likelihood": "or", "n_inducing": 10, "random_state": 0}
+    default, told, single = (VGPMIL(**options) for _ in range(3))
+    single.set_params(execution=Execution(dtype="float32"))
+    for size in (1.0, 2**-0.6, 3**-0.6):
+        for model, step in ((default, None), (told, size), (single, None)):
+            model.partial_fit(bags, y, total_bags=len(bags), step=step)
+    np.testing.assert_allclose(default.posterior_mean_, told.posterior_mean_, atol=1e-12)
+    difference = np.abs(single.posterior_mean_ - default.posterior_mean_).max()
+    assert 1e-12 < difference < 1e-3

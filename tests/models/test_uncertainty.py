@@ -29,18 +29,18 @@ def model(problem):
 
 
 def test_permuted_labels_give_about_the_base_rate():
-    """Two fitted numbers may cost about one in n each, no more."""
-    rng = np.random.default_rng(0)
+    """A coin has 0.693; the two fitted numbers of the map may cost 0.007."""
     n, losses, means = 100, [], []
-    for seed in range(4):
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
         bags = Bags(rng.normal(size=(10 * n, 4)), np.arange(0, 10 * n + 1, 5))
-        y = rng.permutation(np.arange(2 * n) % 2)
+        y = np.concatenate([rng.permutation(n) % 2 for _ in range(2)])
         # On noise the last digits of q wander: looser steps, the same answer.
         model = VGPMIL(n_inducing=15, tol=1e-2, random_state=seed).fit(bags[:n], y[:n])
         p = model.predict_proba(bags[n:])[:, 1]
         losses.append(log_loss(y[n:], p))
         means.append(p.mean() - y[:n].mean())
-    assert np.mean(losses) < np.log(2) + 2 / n
+    assert np.mean(losses) < 0.70
     assert abs(np.mean(means)) < 0.02
 
 

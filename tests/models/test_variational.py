@@ -35,7 +35,8 @@ FACTORIES = {
     "VGPMIL-joint": lambda: VGPMIL(likelihood="witness", bag_rule="joint", **QUICK),
     "PsiVGPMIL": lambda: PsiVGPMIL(density=Gamma(1.0, 2.0), **QUICK),
     "GVGPMIL": lambda: GVGPMIL(**QUICK),
-    "LMVGPMIL": lambda: LMVGPMIL(**QUICK),
+    # The large margin is cyclic: the last digits of q wander.
+    "LMVGPMIL": lambda: LMVGPMIL(tol=1e-2, **QUICK),
 }
 
 
@@ -240,15 +241,34 @@ def test_init_array_and_names(problem):
 
 def test_bag_rules_follow_from_the_instances(problem):
     bags, y, _ = problem
-    for calibrate in (False, True):
-        product = VGPMIL(bag_rule="noisy-or", calibrate=calibrate, **QUICK).fit(bags, y)
-        p = product.predict_proba_instances(bags)[:, 1]
-        expected = [1 - np.prod(1 - part) for part in bags.split(p)]
-        np.testing.assert_allclose(product.predict_proba(bags)[:, 1], expected, atol=1e-9)
-        top = VGPMIL(bag_rule="max", calibrate=calibrate, **QUICK).fit(bags, y)
-        p = top.predict_proba_instances(bags)[:, 1]
-        expected = [part.max() for part in bags.split(p)]
-        np.testing.assert_allclose(top.predict_proba(bags)[:, 1], expected, atol=1e-9)
+    product = VGPMIL(bag_rule="noisy-or", calibrate=False, **QUICK).fit(bags, y)
+    p = product.predict_proba_instances(bags)[:, 1]
+    expected = [1 - np.prod(1 - part) for part in bags.split(p)]
+    np.testing.assert_allclose(product.predict_proba(bags)[:, 1], expected, atol=1e-9)
+    top = VGPMIL(bag_rule="max", calibrate=False, **QUICK).fit(bags, y)
+    p = top.predict_proba_instances(bags)[:, 1]
+    expected = [part.max() for part in bags.split(p)]
+    np.testing.assert_allclose(top.predict_proba(bags)[:, 1], expected, atol=1e-9)
+
+
+def test_calibrated_bags_are_the_mapped_function_by_the_rule(problem):
+    bags, y, _ = problem
+    for rule in ("noisy-or", "max"):
+        model = VGPMIL(bag_rule=rule, **QUICK).fit(bags, y)
+        p = np.exp(model.calibration_.read(*model.predict_latent(bags)).probabilities.log_positive)
+        parts = bags.split(p)
+        expected = [part.max() if rule == "max" else 1 - np.prod(1 - part) for part in parts]
+        np.testing.assert_allclose(model.predict_proba(bags)[:, 1], expected, atol=1e-9)
+
+
+def test_calibrated_instances_are_their_bag_times_their_own_map(problem):
+    bags, y, _ = problem
+    model = VGPMIL(**QUICK).fit(bags, y)
+    own = model.instance_map_.own.read(*model.predict_latent(bags)).probabilities
+    of_bag = np.repeat(model.predict_proba(bags)[:, 1], bags.sizes)
+    expected = of_bag * np.exp(own.log_positive)
+    np.testing.assert_allclose(model.predict_proba_instances(bags)[:, 1], expected, atol=1e-9)
+    assert 0 < model.instance_map_.positive_rate < 1
 
 
 @pytest.mark.parametrize("rule", ["noisy-or", "max", "joint"])
@@ -260,7 +280,7 @@ def test_no_instance_is_more_probable_than_its_bag(problem, rule, calibrate):
     top = np.array([part.max() for part in bags.split(p)])
     # The joint rule integrates numerically.
     assert (model.predict_proba(bags)[:, 1] >= top - (1e-2 if rule == "joint" else 1e-12)).all()
-    if rule == "max":
+    if rule == "max" and not calibrate:
         np.testing.assert_allclose(model.predict_proba(bags)[:, 1], top, atol=1e-12)
 
 
@@ -271,9 +291,13 @@ def test_calibration_keeps_the_ranking(problem):
         raw = VGPMIL(calibrate=False, **options).fit(bags, y)
         calibrated = VGPMIL(**options).fit(bags, y)
         assert calibrated.calibration_.slope > 0
-        methods = ["decision_function_instances"] + ["decision_function"] * (rule == "max")
-        for method in methods:
-            a, b = getattr(raw, method)(bags), getattr(calibrated, method)(bags)
+        models = (raw, calibrated)
+        if rule == "max":
+            a, b = (np.argsort(m.decision_function(bags)) for m in models)
+            np.testing.assert_array_equal(a, b)
+        # Between bags the order of instances follows their bags, too.
+        inside = (bags.split(m.decision_function_instances(bags)) for m in models)
+        for a, b in zip(*inside, strict=True):
             np.testing.assert_array_equal(np.argsort(a), np.argsort(b))
 
 

@@ -117,10 +117,10 @@ def entropy(p):
     return -sum(x * math.log(x) for x in (p, 1 - p) if x > 0)
 
 
-def noisy_max_bound(problem, Ef, logs, pi, H, exact):
+def noisy_max_bound(problem, Ef, logs, pi, H):
     total = 0.0
     for b, bag in enumerate(problem.bags):
-        top = 1 - math.prod(1 - pi[n] for n in bag) if exact else max(pi[n] for n in bag)
+        top = 1 - math.prod(1 - pi[n] for n in bag)
         agree = top if problem.y[b] else 1 - top
         total += math.log(H) * agree - math.log(H + 1)
     for n in range(len(pi)):
@@ -141,7 +141,7 @@ def fit_noisy_max(problem, pi, theta, log_psi, *, H, exact, schedule, n_iter):
         Ef, second = problem.moments(m, S)
         pi = update_pi(problem, Ef, pi, H, exact, schedule)
         logs = [log_psi(math.sqrt(s)) for s in second]
-        history.append(noisy_max_bound(problem, Ef, logs, pi, H, exact) - problem.kl(m, S))
+        history.append(noisy_max_bound(problem, Ef, logs, pi, H) - problem.kl(m, S))
     return m, S, pi, history
 
 

@@ -168,7 +168,7 @@ def test_models_without_instances_or_probabilities(report):
 
     from bagwise import SingleInstance
 
-    made = predict_tables(SingleInstance(SVC()).fit(bags, y), bags)
+    made = predict_tables(SingleInstance(SVC(), calibrate=False).fit(bags, y), bags)
     assert made.bags["probability"].isna().all()
     page = render_report(Report(made, bags, {}))
     assert "gives scores, not probabilities" in page

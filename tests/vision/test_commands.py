@@ -286,6 +286,28 @@ def test_ct_fit_and_predict(scans, ct_model, capsys):
         assert row["file"].endswith(f"CT{int(row['index']):06d}.dcm")
 
 
+def test_ct_slices_are_coupled(scans, ct_model, tmp_path, capsys):
+    from bagwise import Coupled, load
+
+    root, truth = scans
+    members = load(ct_model).models_
+    assert all(isinstance(member, Coupled) for member in members.values())
+    assert all(member.strength_search_ is not None for member in members.values())
+    words = ["ct", "fit", "--scans", root, "--labels", truth.labels, "--classes", "ICH"]
+    out = tmp_path / "m.bagwise"
+    assert call(*words, "--couple", 0, "--out", out) == 0
+    assert "strength 0.00" in capsys.readouterr().out
+    assert not isinstance(load(out).models_["ICH"], Coupled)
+    assert call(*words, "--couple", 1.5, "--out", out, "--force") == 0
+    assert load(out).models_["ICH"].strength_ == 1.5
+    few = tmp_path / "few"
+    table = make_cq500_folder(few, n_scans=6, n_slices=4, size=32, random_state=0).labels
+    words = ["ct", "fit", "--scans", few, "--labels", table, "--classes", "ICH"]
+    assert call(*words, "--out", tmp_path / "few.bagwise") == 0
+    said = capsys.readouterr()
+    assert "slices are left on their own" in said.out + said.err
+
+
 def test_ct_errors_name_the_file(scans, ct_model, tmp_path):
     root, truth = scans
     words = ["ct", "fit", "--scans", root, "--out", tmp_path / "m", "--labels"]

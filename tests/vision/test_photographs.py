@@ -213,7 +213,9 @@ def test_finds_objects_and_knows_their_class(fitted, photos):
     np.testing.assert_allclose(top, p)  # the best box carries the image's probability
     for d in found:
         np.testing.assert_allclose(
-            d.probabilities, d.probabilities[0] * (d.scores / d.scores[0]) ** 4
+            # Scores fall by the square of the relative wholeness, probabilities by its fourth power.
+            d.probabilities,
+            d.probabilities[0] * (d.scores / d.scores[0]) ** 2,
         )
         assert np.all(np.diff(d.scores) <= 0)
         assert np.all(d.probabilities <= top.max())
@@ -277,6 +279,71 @@ def test_boxes_refine_and_survive_saving(photos, tmp_path):
     np.testing.assert_array_equal(found[3].scores, again[3].scores)
     with pytest.raises(ValueError, match="labelled without it"):
         plain_detector().fit(described, labels[:, None], [{"red": boxes[0]}, *given[1:]], ["red"])
+
+
+def test_a_box_takes_the_mean_edges_of_those_that_overlap_it():
+    """Against a loop; each number of the vote changes the result by more than the tolerance."""
+    rng = np.random.default_rng(0)
+    boxes = np.column_stack([rng.uniform(0, 12, (60, 2)), rng.uniform(20, 40, (60, 2))])
+    scores = rng.uniform(0.2, 0.9, 60)
+    kept = np.array([int(scores.argmax()), 3, 17])
+    voted = photographs.vote_boxes(boxes, scores, kept)
+    for k, row in zip(kept, voted, strict=True):
+        near = [j for j in range(60) if box_iou(boxes[[k]], boxes[[j]])[0, 0] >= 0.5]
+        assert 1 < len(near) < 60
+        weight = np.array([scores[j] ** 8 for j in near])
+        np.testing.assert_allclose(row, weight @ boxes[near] / weight.sum())
+    strict = photographs.vote_boxes(boxes, scores, kept, nms=1.0)
+    np.testing.assert_allclose(strict, boxes[kept])
+    nothing = photographs.vote_boxes(boxes, np.zeros(60), kept)
+    assert np.isfinite(nothing).all()
+    flat = np.array([[5.0, 5, 0, 0]])
+    np.testing.assert_array_equal(photographs.vote_boxes(flat, np.ones(1), np.array([0])), flat)
+
+
+def test_predicted_boxes_are_voted(fitted, photos):
+    described = photos[0]
+    scores, _, _ = fitted.score_boxes(described)
+    start, stop = described.offsets[3:5]
+    best = int(scores[start:stop].argmax())
+    proposals = described.boxes[3]
+    voted = photographs.vote_boxes(proposals, scores[start:stop], np.array([best]), fitted.nms)
+    found = fitted.predict(described[[3]])[0].boxes[0]
+    np.testing.assert_allclose(found, voted[0])
+    assert np.abs(found - proposals[best]).max() > 0.05
+
+
+def test_half_of_the_say_stays_with_the_general_rule(photos):
+    described, labels, boxes = photos
+    given = [boxes[i] if i in (1, 3, 5, 7) else None for i in range(len(labels))]
+    model = photographs.learn_class(described, labels, given, 0.5, np.random.default_rng(0))
+    parts = []
+    for i, (evidence, maps) in enumerate(photographs.weigh(described, model.class_map(described))):
+        clues = photographs.clues_of(described, i, evidence, *maps)
+        refined = 1 / (1 + np.exp(-model.refinement.refine(clues)))
+        parts.append(np.exp((np.log(evidence.wholeness + 1e-300) + np.log(refined)) / 2))
+    np.testing.assert_allclose(model.box_scores(described), np.concatenate(parts), atol=1e-12)
+
+
+def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):
+    described, labels, boxes = photos
+    given = [boxes[i] if i == 1 else None for i in range(len(labels))]
+    calls = []
+    learn = photographs._logistic
+
+    def record(X, target, weight, strength):
+        calls.append((np.array(target), np.array(weight)))
+        return learn(X, target, weight, strength)
+
+    monkeypatch.setattr(photographs, "_logistic", record)
+    photographs.learn_cells(described, labels, given, np.random.default_rng(0))
+    (first, weight), (second, _) = calls
+    rows = photographs._sample(described.cells, np.random.default_rng(0))
+    image = described.cells.bag_index[rows]
+    total = np.bincount(image, weight)
+    np.testing.assert_allclose(total, np.where(np.arange(len(labels)) == 1, 3.0, 1.0))
+    np.testing.assert_array_equal(first[image == 1], second[image == 1])
+    assert np.abs(first[image == 3] - second[image == 3]).max() > 0.01
 
 
 def test_doubts_are_said():

@@ -4,6 +4,8 @@ Every estimator sees data only through `check_bags`; nothing above this room has
 user brought a list, a 3-d array, a memory map, a sparse matrix, a torch tensor or files.
 """
 
+from bagwise.bags.check import BagsLike as BagsLike
+from bagwise.bags.check import InstanceLabels as InstanceLabels
 from bagwise.bags.check import check_bags as check_bags
 from bagwise.bags.check import check_feature_names as check_feature_names
 from bagwise.bags.check import encode_instance_labels as encode_instance_labels

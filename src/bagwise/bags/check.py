@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bagwise.bags.container import Bags
 from bagwise.core import segments
 from bagwise.core.finite import first_not_finite
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Codes, Column, Ints, Rows
+
+
+# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
+BagsLike: TypeAlias = "Bags | Sequence[Rows | ArrayLike] | Rows"
+InstanceLabels: TypeAlias = ArrayLike | Sequence[object] | None
+
 
 def check_bags(
-    bags: Any,
+    bags: BagsLike,
     *,
     n_features: int | None = None,
     accept_sparse: bool = False,
     allow_nd: bool = False,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     estimator: str = "the model",
     finite: bool | Literal["allow-nan"] = True,
 ) -> Bags:
@@ -69,7 +78,7 @@ def check_bags(
     return bags
 
 
-def _converted(bags: Bags, rows: Any) -> Bags:
+def _converted(bags: Bags, rows: Rows) -> Bags:
     """The same numbers in another form."""
     return bags._with_rows(rows, bags.feature_names, bags.known_finite)
 
@@ -100,14 +109,17 @@ def check_feature_names(
             )
 
 
-def encode_instance_labels(instance_labels: Any, bags: Bags, classes: Any, y: Any) -> Any:
+def encode_instance_labels(
+    instance_labels: InstanceLabels, bags: Bags, classes: Column, y: Ints | None
+) -> Codes:
     """Instance labels as int8 codes, -1 where unknown, checked against the bag labels.
 
     ``instance_labels`` is one entry per instance, or one sequence per bag (which scikit-learn's
     splitters can slice); an entry is a class, or missing: None, NaN, or -1 unless -1 is itself a
     class. Codes index ``classes``; ``y`` holds the bags' codes, where they are to agree.
     """
-    known: Any = np.full(bags.n_instances, -1, dtype=np.int8 if len(classes) < 128 else np.int64)
+    width = np.dtype(np.int8 if len(classes) < 128 else np.int64)
+    known: Codes = np.full(bags.n_instances, -1, dtype=width)
     if instance_labels is None:
         return known
     flat = _flatten_labels(instance_labels, bags)
@@ -126,7 +138,7 @@ def encode_instance_labels(instance_labels: Any, bags: Bags, classes: Any, y: An
     return known
 
 
-def _check_agreement(known: Any, bags: Bags, y: Any) -> None:
+def _check_agreement(known: Codes, bags: Bags, y: Ints) -> None:
     has_positive = segments.max((known == 1).astype(np.float64), bags.offsets) > 0
     clash = np.flatnonzero(has_positive & (y == 0))
     if len(clash):
@@ -143,7 +155,7 @@ def _check_agreement(known: Any, bags: Bags, y: Any) -> None:
         )
 
 
-def _flatten_labels(instance_labels: Any, bags: Bags) -> Any:
+def _flatten_labels(instance_labels: Any, bags: Bags) -> Column:
     n = bags.n_instances
     nested = len(instance_labels) == len(bags) and any(
         np.ndim(v) == 1
@@ -167,7 +179,7 @@ def _flatten_labels(instance_labels: Any, bags: Bags) -> Any:
     return flat
 
 
-def _is_missing(value: Any, classes: Any) -> bool:
+def _is_missing(value: object, classes: Column) -> bool:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return True
     return bool(isinstance(value, (int, float)) and value == -1 and -1 not in list(classes))
@@ -207,7 +219,7 @@ def _check_finite(bags: Bags, allow_nan: bool) -> None:
     )
 
 
-def _to_float(X: Any, dtype: Any) -> Any:
+def _to_float(X: NDArray[np.generic], dtype: DTypeLike) -> NDArray[np.generic]:
     if X.dtype.kind == "c":
         raise ValueError("Complex data not supported: features must be real numbers.")
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,18 +14,19 @@ from bagwise.bags.virtual import VirtualRows
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
+    from bagwise.core.arrays import Column, Ints, Reals, RowFunction, RowKey, Rows
 
 
 class StackedRows(VirtualRows):
     """Rows of several sources, one below the other, read from each when asked for."""
 
-    def __init__(self, sources: Sequence[Any]) -> None:
+    def __init__(self, sources: Sequence[Rows]) -> None:
         self._sources = tuple(sources)
         self._starts = np.concatenate([[0], np.cumsum([x.shape[0] for x in self._sources])])
         self.shape = (int(self._starts[-1]), int(self._sources[0].shape[1]))
         self.dtype = np.result_type(*(x.dtype for x in self._sources))
 
-    def select_rows(self, key: Any) -> Any:
+    def select_rows(self, key: RowKey) -> Rows:
         """A run of rows, still where they are; any other choice is read."""
         if not isinstance(key, slice) or key.step not in (None, 1):
             return self[key]
@@ -36,13 +37,16 @@ class StackedRows(VirtualRows):
         ]
         return StackedRows(found or [self._sources[0][:0]])
 
-    def map_rows(self, function: Callable[[Any], Any]) -> StackedRows:
+    def map_rows(self, function: RowFunction) -> StackedRows:
         """Rows that go through ``function`` whenever they are read."""
         return StackedRows(
-            [x.map_rows(function) if hasattr(x, "map_rows") else function(x) for x in self._sources]
+            [
+                x.map_rows(function) if hasattr(x, "map_rows") else function(x[:])
+                for x in self._sources
+            ]
         )
 
-    def _cut(self, start: int, stop: int) -> list[tuple[Any, int, int]]:
+    def _cut(self, start: int, stop: int) -> list[tuple[Rows, int, int]]:
         """The sources that hold a run of rows, and which of their rows."""
         ends = zip(self._sources, self._starts[:-1], self._starts[1:], strict=True)
         return [
@@ -51,13 +55,13 @@ class StackedRows(VirtualRows):
             if max(start, a) < min(stop, b)
         ]
 
-    def _run(self, start: int, stop: int) -> Any:
+    def _run(self, start: int, stop: int) -> Reals:
         found = [np.asarray(x[a:b], self.dtype) for x, a, b in self._cut(start, stop)]
         if len(found) == 1:
             return found[0]
         return np.concatenate([np.empty((0, self.shape[1]), self.dtype), *found])
 
-    def _chosen(self, rows: Any) -> Any:
+    def _chosen(self, rows: Ints) -> Reals:
         out = np.empty((len(rows), self.shape[1]), self.dtype)
         owner = np.searchsorted(self._starts, rows, side="right") - 1
         for i in np.unique(owner):
@@ -72,10 +76,10 @@ class StackedRows(VirtualRows):
 class Joined(NamedTuple):
     """What the bags of several partitions consist of."""
 
-    instances: Any
-    offsets: Any
-    ids: Any
-    columns: dict[str, Any]
+    instances: Rows
+    offsets: Ints
+    ids: Column | None
+    columns: dict[str, Column]
     feature_names: tuple[str, ...] | None
 
 
@@ -126,11 +130,11 @@ def _check_partitions(parts: list[Bags]) -> None:
             )
 
 
-def _kind(X: Any) -> str:
+def _kind(X: Rows) -> str:
     return "sparse" if sp.issparse(X) else "torch" if is_torch_array(X) else "dense"
 
 
-def _stack(sources: list[Any]) -> Any:
+def _stack(sources: list[Rows]) -> Rows:
     if len(sources) == 1:
         return sources[0]
     if sp.issparse(sources[0]):
@@ -140,5 +144,5 @@ def _stack(sources: list[Any]) -> Any:
 
         return torch.cat(sources)
     if all(isinstance(x, np.ndarray) for x in sources):
-        return np.concatenate(sources)
+        return np.concatenate([np.asarray(x) for x in sources])
     return StackedRows(sources)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-import scipy.sparse as sp
+from numpy.typing import ArrayLike, DTypeLike
 
 from bagwise.bags import frames, storage, summary
 from bagwise.bags.concat import join
 from bagwise.bags.layout import (
+    as_rows,
     bag_name,
     check_offsets,
     checked_names,
+    group_rows,
     grouped,
     select,
     stacked,
@@ -22,6 +24,12 @@ from bagwise.bags.layout import (
 )
 from bagwise.bags.metadata import check_column, check_coords, check_groups
 from bagwise.core import segments
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+    from bagwise.core.arrays import Column, Ints, Rows
 
 
 class Bags:
@@ -71,28 +79,25 @@ class Bags:
     """
 
     __slots__ = ("_columns", "_feature_names", "_ids", "_instances", "_known_finite", "_offsets")
-    _instances: Any
-    _offsets: Any
-    _ids: Any
-    _columns: dict[str, Any]
+    _instances: Rows
+    _offsets: Ints
+    _ids: Column | None
+    _columns: dict[str, Column]
     _feature_names: tuple[str, ...] | None
     _known_finite: bool
 
     def __init__(
         self,
-        instances: Any,
-        offsets: Any,
-        ids: Any = None,
+        instances: Rows | ArrayLike,
+        offsets: ArrayLike,
+        ids: Sequence[object] | Column | None = None,
         *,
-        columns: Mapping[str, Any] | None = None,
-        coords: Any = None,
-        groups: Any = None,
+        columns: Mapping[str, ArrayLike] | None = None,
+        coords: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         feature_names: Sequence[str] | None = None,
     ) -> None:
-        if sp.issparse(instances) and instances.format != "csr":
-            instances = instances.tocsr()
-        elif not hasattr(instances, "shape"):
-            instances = np.asarray(instances)
+        instances = as_rows(instances)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         check_offsets(offsets, instances)
         if ids is not None:
@@ -103,10 +108,10 @@ class Bags:
                 raise ValueError(
                     f"ids must name every bag: got {len(ids)} ids for {len(offsets) - 1} bags."
                 )
-        extras = dict(columns or {})
-        extras.update({} if coords is None else {"coords": coords})
-        extras.update({} if groups is None else {"groups": groups})
-        extras = {name: check_column(name, c, int(offsets[-1])) for name, c in extras.items()}
+        named = dict(columns or {})
+        named.update({} if coords is None else {"coords": coords})
+        named.update({} if groups is None else {"groups": groups})
+        extras = {name: check_column(name, c, int(offsets[-1])) for name, c in named.items()}
         offsets.flags.writeable = False
         names = checked_names(feature_names, instances)
         self._set(instances, offsets, ids, extras, names)
@@ -117,10 +122,10 @@ class Bags:
 
     def _set(
         self,
-        instances: Any,
-        offsets: Any,
-        ids: Any,
-        columns: dict[str, Any],
+        instances: Rows,
+        offsets: Ints,
+        ids: Column | None,
+        columns: dict[str, Column],
         feature_names: tuple[str, ...] | None = None,
         known_finite: bool = False,
     ) -> None:
@@ -131,7 +136,9 @@ class Bags:
         object.__setattr__(self, "_feature_names", feature_names)
         object.__setattr__(self, "_known_finite", known_finite)
 
-    def _part(self, instances: Any, offsets: Any, ids: Any, columns: dict[str, Any]) -> Bags:
+    def _part(
+        self, instances: Rows, offsets: Ints, ids: Column | None, columns: dict[str, Column]
+    ) -> Bags:
         """Some of these rows, without checks: they were checked already."""
         offsets.flags.writeable = False
         new = object.__new__(Bags)
@@ -139,7 +146,7 @@ class Bags:
         return new
 
     def _with_rows(
-        self, instances: Any, names: tuple[str, ...] | None, known_finite: bool = False
+        self, instances: Rows, names: tuple[str, ...] | None, known_finite: bool = False
     ) -> Bags:
         """The same bags with other rows, one for each of theirs."""
         check_offsets(self._offsets, instances)
@@ -147,11 +154,11 @@ class Bags:
         new._set(instances, self._offsets, self._ids, self._columns, names, known_finite)
         return new
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Bags are immutable; cannot set {name!r}.")
 
     # Slots and an immutable __setattr__ need their own pickling, for joblib and Dask.
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         offsets = np.asarray(self._offsets)
         names, finite = self._feature_names, self._known_finite
         return (self._instances, offsets, self._ids, self._columns, names, finite)
@@ -161,19 +168,20 @@ class Bags:
         self._offsets.flags.writeable = False
 
     @classmethod
-    def from_list(cls, arrays: Iterable[Any], ids: Any = None) -> Bags:
+    def from_list(
+        cls, arrays: Iterable[Rows | ArrayLike], ids: Sequence[object] | Column | None = None
+    ) -> Bags:
         """Bags from 2-d arrays, one per bag."""
         return cls(*stacked(list(arrays), ids), ids)
 
     @classmethod
-    def from_groups(cls, X: Any, groups: Any) -> Bags:
+    def from_groups(cls, X: Rows | ArrayLike, groups: ArrayLike) -> Bags:
         """Bags from rows and one group label per row, in order of first appearance.
 
         Rows that are already grouped together are not copied.
         """
         groups = np.asarray(groups)
-        if not hasattr(X, "shape"):
-            X = np.asarray(X)
+        X = as_rows(X)
         if len(groups) != X.shape[0]:
             raise ValueError(
                 f"groups must name a bag for every row: got {len(groups)} groups "
@@ -290,17 +298,17 @@ class Bags:
         return self._instances
 
     @property
-    def offsets(self) -> Any:
+    def offsets(self) -> Ints:
         """Row at which every bag starts, and one past the last, shape (n_bags + 1,)."""
         return self._offsets
 
     @property
-    def sizes(self) -> Any:
+    def sizes(self) -> Ints:
         """Number of instances in each bag."""
         return np.diff(self._offsets)
 
     @property
-    def bag_index(self) -> Any:
+    def bag_index(self) -> Ints:
         """Bag number of each instance, shape (n_instances,)."""
         return segments.index(self._offsets)
 
@@ -320,28 +328,28 @@ class Bags:
         return self._ids is not None and self._ids.dtype == object
 
     @property
-    def ids(self) -> Any:
+    def ids(self) -> Column:
         """Names of the bags, shape (n_bags,)."""
         names = np.arange(len(self)) if self._ids is None else self._ids
         return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
 
     @property
-    def columns(self) -> Mapping[str, Any]:
+    def columns(self) -> Mapping[str, Column]:
         """Instance-aligned extras that travel with the bags."""
         return self._columns
 
     @property
-    def instance_labels(self) -> Any:
+    def instance_labels(self) -> Column | None:
         """True instance labels where the bags carry them, else None; for evaluation only."""
         return self._columns.get("instance_labels")
 
     @property
-    def coords(self) -> Any:
+    def coords(self) -> Column | None:
         """Coordinates of the instances, or None: shape (n_instances,), (.., 2) or (.., 3)."""
         return self._columns.get("coords")
 
     @property
-    def groups(self) -> Any:
+    def groups(self) -> Column | None:
         """Sub-group of each instance, such as its slide within a patient, or None."""
         return self._columns.get("groups")
 
@@ -356,14 +364,14 @@ class Bags:
         return self._known_finite
 
     @property
-    def held_out(self) -> Any:
+    def held_out(self) -> Ints:
         """Indices of the bags that the column ``held_out`` marks; none where there is none."""
         if "held_out" not in self._columns:
             return np.empty(0, dtype=np.int64)
         return np.flatnonzero(segments.min(self._columns["held_out"].astype(float), self._offsets))
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[np.generic] | torch.dtype:
         """Data type of the instances."""
         return self._instances.dtype
 
@@ -385,7 +393,7 @@ class Bags:
         for start, stop in zip(self._offsets[:-1], self._offsets[1:], strict=True):
             yield self._instances[int(start) : int(stop)]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Column:
         # What NumPy would make of ragged bags tells nobody what to do.
         raise ValueError(
             "bags cannot become one array: each has its own number of instances. A step that "
@@ -416,7 +424,7 @@ class Bags:
             return self._contiguous(*key.indices(len(self))[:2])
         return self._gather(self._positions(key))
 
-    def _positions(self, key: Any) -> Any:
+    def _positions(self, key: object) -> Ints:
         if isinstance(key, slice):
             return np.arange(len(self))[key]
         key = np.asarray(key)
@@ -446,7 +454,7 @@ class Bags:
             {name: column[first:last] for name, column in self._columns.items()},
         )
 
-    def _gather(self, chosen: Any) -> Bags:
+    def _gather(self, chosen: Ints) -> Bags:
         rows, offsets = segments.take(self._offsets, chosen)
         return self._part(
             select(self._instances, rows),
@@ -475,8 +483,9 @@ class Bags:
         Names of features do not survive a function that may change what they mean; pass
         ``feature_names`` to name the new ones.
         """
-        lazy = hasattr(self._instances, "select_rows")  # rows on disk are mapped as they are read
-        instances = self._instances.map_rows(function) if lazy else function(self._instances)
+        rows = self.instances
+        lazy = hasattr(rows, "select_rows")  # rows on disk are mapped as they are read
+        instances = rows.map_rows(function) if lazy else function(rows)
         if instances.shape[0] != self.n_instances:
             raise ValueError(
                 f"the function must keep all {self.n_instances} rows; "
@@ -484,11 +493,11 @@ class Bags:
             )
         return self._with_rows(instances, checked_names(feature_names, instances))
 
-    def with_instances(self, instances: Any, feature_names: Sequence[str] | None = None) -> Bags:
+    def with_instances(self, instances: Rows, feature_names: Sequence[str] | None = None) -> Bags:
         """The same bags with other rows, one for each of theirs."""
         return self._with_rows(instances, checked_names(feature_names, instances))
 
-    def with_columns(self, **columns: Any) -> Bags:
+    def with_columns(self, **columns: ArrayLike) -> Bags:
         """The same bags carrying further instance-aligned columns."""
         new = Bags(
             self._instances,
@@ -500,7 +509,7 @@ class Bags:
         object.__setattr__(new, "_known_finite", self._known_finite)
         return new
 
-    def filter(self, keep: Any) -> Bags:
+    def filter(self, keep: ArrayLike | Callable[[Rows], bool]) -> Bags:
         """The same bags with only some of their instances.
 
         Parameters
@@ -532,6 +541,64 @@ class Bags:
             {name: column[rows] for name, column in self._columns.items()},
         )
 
+    def merge(self, names: Any) -> Bags:
+        """Bags of bags, such as patients of slides: those with one name become one bag.
+
+        The ids of the former bags become the ``groups`` of the new ones; `by_group` is the way
+        back. Rows on disk stay there.
+
+        Parameters
+        ----------
+        names : sequence of str, one per bag
+            New bags come in order of first appearance.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> slides = Bags(np.ones((4, 2)), [0, 1, 3, 4], ids=["s1", "s2", "s3"])
+        >>> patients = slides.merge(["a", "b", "a"])
+        >>> patients.ids.tolist(), patients.groups.tolist()
+        (['a', 'b'], ['s1', 's3', 's2', 's2'])
+        """
+        if self.groups is not None:
+            raise ValueError("the bags have groups already; a group cannot hold groups.")
+        names = np.asarray([str(name) for name in names], dtype=object)
+        if len(names) != len(self):
+            raise ValueError(f"merge needs one name per bag: got {len(names)} for {len(self)}.")
+        order, ends, merged = grouped(names)
+        ordered = self if order is None else self[order]
+        new = Bags(
+            ordered._instances,
+            ordered._offsets[ends],
+            merged,
+            columns={**ordered._columns, "groups": ordered.ids[ordered.bag_index]},
+            feature_names=self._feature_names,
+        )
+        object.__setattr__(new, "_known_finite", self._known_finite)
+        return new
+
+    def by_group(self) -> Bags:
+        """Every group as a bag of its own, such as the slides of patients, bag after bag.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise import Bags
+        >>> patients = Bags(np.ones((3, 2)), [0, 2, 3], ids=["a", "b"], groups=["s1", "s2", "s3"])
+        >>> patients.by_group().ids.tolist()
+        ['s1', 's2', 's3']
+        """
+        if self.groups is None:
+            raise ValueError("the bags have no groups; pass Bags(..., groups=...).")
+        rows = group_rows(self.groups, self.bag_index)
+        columns = {name: column for name, column in self._columns.items() if name != "groups"}
+        X = self._instances
+        if rows.order is not None:
+            X = select(X, rows.order)
+            columns = {name: column[rows.order] for name, column in columns.items()}
+        return self._part(X, rows.offsets, rows.names.astype(object), columns)
+
     def index_of(self, name: str) -> int:
         """Number of the bag with this id; `KeyError` where none or several have it.
 
@@ -552,7 +619,7 @@ class Bags:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and bool(np.any(self.ids == name))
 
-    def to_frame(self, bag: str = "slide_id") -> Any:
+    def to_frame(self, bag: str = "slide_id") -> pd.DataFrame:
         """A pandas frame with one row per instance: the bag, the features and the columns.
 
         `from_frame` reads it again. Coordinates are called ``order``, or ``x``, ``y``, ``z``.
@@ -568,7 +635,7 @@ class Bags:
         """
         return frames.write(self, bag)
 
-    def describe(self) -> Any:
+    def describe(self) -> pd.Series:
         """What the bags are, in a few lines, as a pandas Series.
 
         Examples

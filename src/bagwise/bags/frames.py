@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bagwise.bags.layout import grouped
 from bagwise.core.leaks import bag_level_features
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bagwise.bags.container import Bags
+    from bagwise.core.arrays import Column, Floats, Ints
 
 _LABEL = {"label", "labels", "target", "targets", "outcome", "diagnosis", "truth"}
 _THING = {
@@ -60,10 +64,10 @@ def role_of(name: str) -> str | None:
 class FrameRows(NamedTuple):
     """The rows of a frame, those of a bag together."""
 
-    X: Any  # [N, D]
-    offsets: Any  # [B + 1]
-    ids: Any  # [B]
-    columns: dict[str, Any]  # coords and groups, where asked for
+    X: NDArray[np.number]  # [N, D]
+    offsets: Ints  # [B + 1]
+    ids: Column  # [B]
+    columns: dict[str, Column]  # coords and groups, where asked for
     feature_names: tuple[str, ...] | None
 
 
@@ -102,7 +106,7 @@ def read(
     X, names, left_out = _features(frame, columns, set(wanted), features)
     if len(X) == 0:
         raise ValueError("the frame has no rows; at least one is needed.")
-    columns_kept: dict[str, Any] = {}
+    columns_kept: dict[str, Column] = {}
     if places:
         place = matrix(frame, places)
         columns_kept["coords"] = place[:, 0] if len(places) == 1 else place
@@ -118,11 +122,13 @@ def read(
     return FrameRows(X, offsets, ids, columns_kept, names)
 
 
-def _chosen(names: tuple[str, ...], keep: Any) -> tuple[str, ...]:
+def _chosen(names: tuple[str, ...], keep: Ints) -> tuple[str, ...]:
     return tuple(names[j] for j in keep)
 
 
-def _instance_level(X: Any, offsets: Any, names: tuple[str, ...], left_out: dict[str, str]) -> Any:
+def _instance_level(
+    X: NDArray[np.number], offsets: Ints, names: tuple[str, ...], left_out: dict[str, str]
+) -> Ints:
     """Numbers of the features that differ within bags; warns of all that was left out."""
     bag_level = bag_level_features(X, offsets)
     left_out = left_out | {names[j]: "one value for all rows of a bag" for j in bag_level}
@@ -144,7 +150,7 @@ def _instance_level(X: Any, offsets: Any, names: tuple[str, ...], left_out: dict
 
 def _features(
     frame: Any, columns: list[str], taken: set[str], features: str | Sequence[str] | None
-) -> tuple[Any, tuple[str, ...] | None, dict[str, str]]:
+) -> tuple[NDArray[np.number], tuple[str, ...] | None, dict[str, str]]:
     left_out: dict[str, str] = {}
     if isinstance(features, str):
         if features not in columns:
@@ -182,7 +188,7 @@ def is_number(frame: Any, name: str) -> bool:
     return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
 
 
-def matrix(frame: Any, names: list[str]) -> Any:
+def matrix(frame: Any, names: list[str]) -> NDArray[np.number]:
     """Numeric columns side by side; missing values are NaN."""
     if _is_polars(frame):
         X = frame.select(names).to_numpy()
@@ -193,7 +199,7 @@ def matrix(frame: Any, names: list[str]) -> Any:
     return X.astype(np.float64) if X.dtype == object else X
 
 
-def stack_lists(series: Any, name: str) -> Any:
+def stack_lists(series: Any, name: str) -> Floats:
     """A column of lists, all of one length, as rows."""
     rows = [None if row is None else np.asarray(row) for row in series.to_list()]
     for i, row in enumerate(rows):
@@ -207,7 +213,7 @@ def stack_lists(series: Any, name: str) -> Any:
     return np.stack(rows) if rows else np.empty((0, 0))  # type: ignore[arg-type]
 
 
-def _names(frame: Any, column: str) -> Any:
+def _names(frame: Any, column: str) -> Column:
     """The bags or groups of the rows; none may be missing."""
     series = frame[column]
     missing = np.asarray(series.is_null() if _is_polars(frame) else series.isna())
@@ -223,7 +229,7 @@ def _is_polars(frame: Any) -> bool:
     return type(frame).__module__.partition(".")[0] == "polars"
 
 
-def write(bags: Bags, bag: str) -> Any:
+def write(bags: Bags, bag: str) -> pd.DataFrame:
     """One row per instance: the bag, the features, then what travels along."""
     import pandas as pd
 
@@ -232,7 +238,7 @@ def write(bags: Bags, bag: str) -> Any:
         raise ValueError(f"only rows of features become a frame; instances have shape {X.shape}.")
     X = X.toarray() if hasattr(X, "toarray") else np.asarray(X[:])
     names = bags.feature_names or [f"x{j}" for j in range(bags.n_features)]
-    columns: dict[str, Any] = {bag: bags.ids[bags.bag_index]}
+    columns: dict[str, Column] = {bag: bags.ids[bags.bag_index]}
     columns.update({str(name): X[:, j] for j, name in enumerate(names)})
     for name, column in bags.columns.items():
         if name == "coords":

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
-from array_api_compat import is_torch_array
+from numpy.typing import ArrayLike
+
+from bagwise.core.arrays import is_sparse, is_tensor
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints, RowKey, Rows
 
 
-def stacked(arrays: list[Any], ids: Any) -> tuple[Any, Any]:
+def stacked(
+    bags: Sequence[Rows | ArrayLike], ids: Sequence[object] | Column | None
+) -> tuple[Rows, Ints]:
     """2-d arrays, one per bag, as one array and its offsets."""
-    if not arrays:
+    if not bags:
         raise ValueError("at least one bag is needed; got an empty list.")
-    arrays = [
-        a if sp.issparse(a) or is_torch_array(a) else as_array(a, i) for i, a in enumerate(arrays)
+    arrays: list[Rows] = [
+        a if is_sparse(a) or is_tensor(a) else as_array(a, i) for i, a in enumerate(bags)
     ]
     widths = [a.shape[1:] for a in arrays]
     for i, (a, width) in enumerate(zip(arrays, widths, strict=True)):
@@ -33,14 +40,14 @@ def stacked(arrays: list[Any], ids: Any) -> tuple[Any, Any]:
     offsets = np.concatenate([[0], np.cumsum([a.shape[0] for a in arrays])])
     if any(sp.issparse(a) for a in arrays):
         return sp.vstack(arrays, format="csr"), offsets
-    if is_torch_array(arrays[0]):
+    if is_tensor(arrays[0]):
         import torch
 
         return torch.cat(arrays), offsets
-    return np.concatenate(arrays), offsets
+    return np.concatenate([np.asarray(a) for a in arrays]), offsets
 
 
-def check_offsets(offsets: Any, instances: Any) -> None:
+def check_offsets(offsets: Ints, instances: Rows) -> None:
     """Offsets start at 0, never fall, and end at the number of rows."""
     if getattr(instances, "ndim", 2) < 2:
         raise ValueError(f"instances must be 2-d; got shape {tuple(instances.shape)}.")
@@ -56,7 +63,7 @@ def check_offsets(offsets: Any, instances: Any) -> None:
         )
 
 
-def grouped(bags: Any, within: Any = None) -> tuple[Any, Any, Any]:
+def grouped(bags: Column, within: Column | None = None) -> tuple[Ints | None, Ints, Column]:
     """Order that brings the rows of a bag together (None: they are), offsets and names.
 
     Bags come in order of first appearance; so do the sub-groups ``within`` a bag.
@@ -68,7 +75,28 @@ def grouped(bags: Any, within: Any = None) -> tuple[Any, Any, Any]:
     return (None if np.all(np.diff(order) == 1) else order), offsets, names
 
 
-def _codes(values: Any) -> tuple[Any, Any]:
+class GroupRows(NamedTuple):
+    """The rows of bags by their groups, bag after bag."""
+
+    order: Ints | None  # [N] rows, or None where those of a group lie together in order already
+    offsets: Ints  # [G + 1]
+    names: Column  # [G]
+    owner: Ints  # [G] number of the bag
+
+
+def group_rows(groups: Column, bag_index: Ints) -> GroupRows:
+    """Groups of every bag in order of first appearance."""
+    codes, names = _codes(groups.astype(str))
+    keys, _ = _codes(bag_index * np.int64(len(names)) + codes)
+    order = np.lexsort((keys, bag_index))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(keys[order]))])
+    # Bags come in order and so do the first rows of their groups: keys are sorted by bag already.
+    first = order[offsets[:-1]]
+    plain = bool(np.all(np.diff(order) == 1))
+    return GroupRows(None if plain else order, offsets, names[codes[first]], bag_index[first])
+
+
+def _codes(values: Column) -> tuple[Ints, Column]:
     """Each value's rank by first appearance, and the values in that order."""
     names, first, codes = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(names), dtype=np.int64)
@@ -76,7 +104,7 @@ def _codes(values: Any) -> tuple[Any, Any]:
     return rank[codes], names[np.argsort(first)]
 
 
-def select(instances: Any, key: Any) -> Any:
+def select(instances: Rows, key: RowKey) -> Rows:
     """Rows of the instances; those on disk stay there."""
     if hasattr(instances, "select_rows"):
         return instances.select_rows(key)
@@ -86,7 +114,16 @@ def select(instances: Any, key: Any) -> Any:
     return instances[key]
 
 
-def as_array(a: Any, i: int) -> Any:
+def as_rows(instances: Rows | ArrayLike) -> Rows:
+    """Sparse rows as CSR, nested lists as an array, anything with a shape as it is."""
+    if is_sparse(instances):
+        return instances if instances.format == "csr" else instances.tocsr()
+    if hasattr(instances, "shape"):
+        return cast("Rows", instances)
+    return np.asarray(instances)
+
+
+def as_array(a: Rows | ArrayLike, i: int) -> Rows:
     """One bag of a list as an array."""
     try:
         return np.asarray(a)
@@ -94,7 +131,7 @@ def as_array(a: Any, i: int) -> Any:
         raise ValueError(f"bag {i} is not a rectangular array: {error}.") from error
 
 
-def bag_name(i: int, ids: Any) -> str:
+def bag_name(i: int, ids: Sequence[object] | Column | None) -> str:
     """A bag in messages: its number, and its id where it has one."""
     return f"bag {i}" if ids is None else f"bag {i} ({str(ids[i])!r})"
 
@@ -104,7 +141,7 @@ def width_of(shape: tuple[int, ...]) -> str:
     return " x ".join(str(n) for n in shape)
 
 
-def checked_names(names: Sequence[str] | None, instances: Any) -> tuple[str, ...] | None:
+def checked_names(names: Sequence[str] | None, instances: Rows) -> tuple[str, ...] | None:
     """Names of features as a tuple, one for each, all different."""
     if names is None:
         return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bagwise.bags.virtual import VirtualRows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bagwise.core.arrays import Ints, Reals, RowFunction, RowKey, Rows
 
 
 class MappedRows(VirtualRows):
@@ -44,10 +48,10 @@ class MappedRows(VirtualRows):
     def __init__(
         self,
         path: str,
-        dtype: Any,
+        dtype: np.dtype[np.floating],
         shape: tuple[int, int],
         offset: int,
-        functions: tuple[Callable[[Any], Any], ...] = (),
+        functions: tuple[RowFunction, ...] = (),
     ) -> None:
         self.path, self.offset, self._stored = path, offset, (shape[0], shape[1])
         self._raw_dtype, self._functions = np.dtype(dtype), functions
@@ -59,7 +63,7 @@ class MappedRows(VirtualRows):
     def _row_bytes(self) -> int:
         return self._stored[1] * self._raw_dtype.itemsize
 
-    def select_rows(self, key: Any) -> Any:
+    def select_rows(self, key: RowKey) -> Rows:
         """A run of rows, still on disk; any other choice is read."""
         if not isinstance(key, slice) or key.step not in (None, 1):
             return self[key]
@@ -68,41 +72,39 @@ class MappedRows(VirtualRows):
         offset = self.offset + start * self._row_bytes
         return MappedRows(self.path, self._raw_dtype, shape, offset, self._functions)
 
-    def map_rows(self, function: Callable[[Any], Any]) -> MappedRows:
+    def map_rows(self, function: RowFunction) -> MappedRows:
         """Rows that go through ``function`` whenever they are read."""
         functions = (*self._functions, function)
         return MappedRows(self.path, self._raw_dtype, self._stored, self.offset, functions)
 
-    def _run(self, start: int, stop: int) -> Any:
+    def _run(self, start: int, stop: int) -> Reals:
         return self._changed(self._read([(start, stop)]))
 
-    def _chosen(self, rows: Any) -> Any:
+    def _chosen(self, rows: Ints) -> Reals:
         """Rows by number: each read once, neighbours together."""
         distinct, back = np.unique(rows, return_inverse=True)
         breaks = np.flatnonzero(np.diff(distinct) != 1) + 1
         runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(distinct, breaks) if len(run)]
         return self._changed(self._read(runs)[back])
 
-    def _read(self, runs: list[tuple[int, int]]) -> Any:
+    def _read(self, runs: list[tuple[int, int]]) -> Reals:
         """Runs of rows one below the other, as the file has them."""
         out = np.empty((sum(b - a for a, b in runs), self._stored[1]), self._raw_dtype)
-        flat: Any = out.reshape(-1).view(np.uint8)
-        into, filled = memoryview(flat), 0
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
+        flat: NDArray[np.uint8] = out.reshape(-1).view(np.uint8)
+        into, filled = flat.data, 0
+        # Opened for every read: threads share no position, and no file stays open.
+        with Path(self.path).open("rb", buffering=0) as file:
             for a, b in runs:
                 end = filled + (b - a) * self._row_bytes
-                place = self.offset + a * self._row_bytes
+                file.seek(self.offset + a * self._row_bytes)
                 while filled < end:
-                    n = os.preadv(descriptor, [into[filled:end]], place)
-                    if n == 0:
+                    n = file.readinto(into[filled:end])
+                    if not n:
                         raise ValueError(f"{self.path} ends before row {b}; it was cut short.")
-                    filled, place = filled + n, place + n
-        finally:
-            os.close(descriptor)
+                    filled += n
         return out
 
-    def _changed(self, rows: Any) -> Any:
+    def _changed(self, rows: Reals) -> Reals:
         for function in self._functions:
             rows = np.asarray(function(rows))
         return rows
@@ -111,7 +113,7 @@ class MappedRows(VirtualRows):
         return f"MappedRows({self.shape[0]} x {self.shape[1]} {self.dtype}, {self.path})"
 
 
-def map_rows_of(instances: Any) -> Any:
+def map_rows_of(instances: Rows) -> Rows:
     """A row-major memory map as `MappedRows`; anything else as it is.
 
     Examples

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
+    from bagwise.core.arrays import Column
 
 
-def check_column(name: str, column: Any, n_instances: int) -> Any:
+def check_column(name: str, column: ArrayLike, n_instances: int) -> Column:
     """An instance-aligned column as an array of the right length."""
     column = np.asarray(column)
     if column.ndim == 0 or len(column) != n_instances:
@@ -22,7 +24,7 @@ def check_column(name: str, column: Any, n_instances: int) -> Any:
     return column
 
 
-def check_coords(coords: Any, bags: Bags) -> None:
+def check_coords(coords: Column, bags: Bags) -> None:
     """Coordinates are an order, points in a plane or points in space, all finite."""
     if coords.ndim not in (1, 2) or (coords.ndim == 2 and coords.shape[1] not in (1, 2, 3)):
         raise ValueError(
@@ -36,7 +38,7 @@ def check_coords(coords: Any, bags: Bags) -> None:
         raise ValueError(f"coords must be finite; {_instance(int(bad[0]), bags)} has none.")
 
 
-def check_groups(groups: Any, bags: Bags) -> None:
+def check_groups(groups: Column, bags: Bags) -> None:
     """A group belongs to one bag: a slide in two patients is a mistake in the data."""
     if groups.ndim != 1:
         raise ValueError(f"groups must be one name per instance; got shape {groups.shape}.")

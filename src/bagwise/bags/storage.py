@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,7 @@ from array_api_compat import is_torch_array
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
+    from bagwise.core.arrays import Column, Ints, Reals, Rows
 
 FORMAT, VERSION = "bagwise-bags", 1
 # Rows beyond this many bytes stay on disk when they are loaded.
@@ -26,10 +27,10 @@ _PLAIN = (str, int, float, bool, type(None))
 class Stored(NamedTuple):
     """What a file of bags holds."""
 
-    instances: Any
-    offsets: Any
-    ids: Any
-    columns: dict[str, Any]
+    instances: Rows
+    offsets: Ints
+    ids: Column | None
+    columns: dict[str, Column]
     feature_names: list[str] | None
 
 
@@ -50,7 +51,7 @@ def write(bags: Bags, path: Path) -> Path:
     return path
 
 
-def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, Any]:
+def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, object]:
     X = bags.instances
     kind = "sparse" if sp.issparse(X) else "torch" if is_torch_array(X) else "dense"
     if kind == "sparse":
@@ -61,7 +62,7 @@ def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, Any]:
     else:
         _write_array(archive, "instances", X)
     _write_array(archive, "offsets", np.asarray(bags.offsets))
-    columns: list[dict[str, Any]] = []
+    columns: list[dict[str, object]] = []
     for i, (name, column) in enumerate(bags.columns.items()):
         columns.append({"name": name})
         if column.dtype == object:
@@ -79,7 +80,7 @@ def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any, column: str) -> Any:
+def _plain(value: object, column: str) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, _PLAIN):
@@ -89,7 +90,7 @@ def _plain(value: Any, column: str) -> Any:
     return value
 
 
-def _write_array(archive: zipfile.ZipFile, name: str, X: Any) -> None:
+def _write_array(archive: zipfile.ZipFile, name: str, X: Rows) -> None:
     """An array as .npy, a block of rows at a time: rows on disk are never read whole."""
     dtype = np.dtype(X.dtype)
     if dtype.hasobject:
@@ -127,7 +128,7 @@ def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) ->
     if about["kind"] == "sparse":
         parts = [_load(path, archive, name) for name in ("data", "indices", "indptr")]
         shape = (len(parts[2]) - 1, int(about["n_features"]))
-        instances: Any = sp.csr_matrix(tuple(parts), shape=shape)
+        instances: Rows = sp.csr_matrix(tuple(parts), shape=shape)
     else:
         mapped = _map(path, archive, "instances")
         on_disk = mapped.nbytes > _IN_MEMORY if lazy == "auto" else lazy
@@ -144,15 +145,15 @@ def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) ->
         else:
             values = _load(path, archive, f"column_{i}")
         columns[str(column["name"])] = values
-    offsets = _load(path, archive, "offsets")
+    offsets = _load(path, archive, "offsets").astype(np.int64, copy=False)
     return Stored(instances, offsets, about["ids"], columns, about["feature_names"])
 
 
-def _load(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
+def _load(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
     return np.array(_map(path, archive, name))
 
 
-def _map(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
+def _map(path: Path, archive: zipfile.ZipFile, name: str) -> Reals:
     """A member as a memory map of the file; its size is checked before anything is allocated."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type != zipfile.ZIP_STORED:
@@ -169,7 +170,7 @@ def _map(path: Path, archive: zipfile.ZipFile, name: str) -> Any:
     return np.memmap(path, dtype, "r", offset, shape)
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     version = np.lib.format.read_magic(member)
     if version != (2, 0):
         raise ValueError(f"an array has version {version}; 2.0 is expected")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bagwise.bags.container import Bags
+    from bagwise.core.arrays import Column
 
 # Bags that a notebook shows.
 _SHOWN = 8
 
 
-def describe(bags: Bags) -> Any:
+def describe(bags: Bags) -> pd.Series:
     """Counts, sizes, kinds and what travels along, as a pandas Series."""
     import pandas as pd
 
     sizes = bags.sizes
-    about: dict[str, Any] = {
+    about: dict[str, object] = {
         "bags": len(bags),
         "instances": bags.n_instances,
         "features": " x ".join(str(n) for n in bags.instances.shape[1:]),
@@ -59,7 +63,7 @@ def html(bags: Bags) -> str:
     )
 
 
-def some(names: Any, shown: int = 5) -> str:
+def some(names: Sequence[object] | Column, shown: int = 5) -> str:
     """The first names and how many more there are."""
     listed = ", ".join(repr(str(name)) for name in names[:shown])
     return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints, Reals, RowKey
 
 
 class VirtualRows(ABC):
@@ -16,14 +20,14 @@ class VirtualRows(ABC):
 
     ndim = 2
     shape: tuple[int, int]
-    dtype: Any
+    dtype: np.dtype[np.floating]
 
     @abstractmethod
-    def _run(self, start: int, stop: int) -> Any:
+    def _run(self, start: int, stop: int) -> Reals:
         """Rows ``start`` to ``stop``."""
 
     @abstractmethod
-    def _chosen(self, rows: Any) -> Any:
+    def _chosen(self, rows: Ints) -> Reals:
         """Rows by number, all within range."""
 
     def __len__(self) -> int:
@@ -39,21 +43,21 @@ class VirtualRows(ABC):
         """Bytes it would take in memory."""
         return self.size * self.dtype.itemsize
 
-    def read_all(self) -> Any:
+    def read_all(self) -> Reals:
         """All rows as an ndarray."""
         return self[:]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Reals:
         if copy is False:
             raise ValueError("rows on disk cannot become an array without a copy.")
         rows = self[:]
         return rows if dtype is None else rows.astype(dtype, copy=False)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: RowKey | int | tuple[RowKey | int, ...]) -> Reals:
         if isinstance(key, tuple):
             rows = key[0]
             if isinstance(rows, (int, np.integer)):
-                return self[rows][key[1:]]
+                return self[int(rows)][key[1:]]
             return self[rows][(slice(None), *key[1:])]
         if isinstance(key, slice) and key.step in (None, 1):
             start, stop, _ = key.indices(len(self))
@@ -62,7 +66,7 @@ class VirtualRows(ABC):
             return self[self._numbers([int(key)])][0]
         return self._chosen(self._numbers(key))
 
-    def _numbers(self, key: Any) -> Any:
+    def _numbers(self, key: RowKey) -> Ints:
         """Row numbers meant by a slice, a mask or numbers."""
         n = len(self)
         if isinstance(key, slice):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Model
+
 
 # Seconds until a scheduler that does not answer counts as absent.
 _TIMEOUT = 10
 
 
 @contextmanager
-def dask_client(address: str | None, model: Any, name: str) -> Iterator[None]:
+def dask_client(address: str | None, model: Model, name: str) -> Iterator[None]:
     """Make the Dask client that ``--dask`` asks for the active one; None asks for none."""
     if address is None:
         yield

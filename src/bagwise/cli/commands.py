@@ -6,13 +6,15 @@ import ast
 import time
 from argparse import Namespace
 from collections import Counter
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from bagwise.cli.by_patient import labels_of_patients, patients_as_bags
 from bagwise.cli.classes import (
     class_options,
     evaluate_classes_of,
@@ -34,6 +36,14 @@ from bagwise.cli.inputs import (
 from bagwise.files import Training, check_output, new_file, new_folder
 from bagwise.models.classes import has_several_classes
 
+if TYPE_CHECKING:
+    from bagwise.bags import Bags
+    from bagwise.core.arrays import Column
+    from bagwise.evaluate.thresholds import Rates
+    from bagwise.models.base import Model
+    from bagwise.report.evaluation import Evaluation
+    from bagwise.report.predictions import Predictions
+
 
 def fit(arguments: Namespace) -> int:
     """Train a model on labelled bags and save it."""
@@ -41,27 +51,37 @@ def fit(arguments: Namespace) -> int:
 
     out = check_output(arguments.out, arguments.force)
     model = _make(arguments.model, arguments.seed, settings(arguments.set))
+    if arguments.couple is not None:
+        from bagwise.models.coupled import Coupled
+
+        model = Coupled(model, strength=arguments.couple, random_state=arguments.seed)
     with dask_client(arguments.dask, model, arguments.model):
         return _fit(model, out, arguments)
 
 
-def _fit(model: Any, out: Any, arguments: Namespace) -> int:
+def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     from bagwise import persist
+    from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
 
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
-    known = _known_labels(arguments, data)
+    known: Column | list[object] | None = _known_labels(arguments, data)
     options = class_options(arguments, data, printer)
     model = ready_model(model, arguments.model, data.y, options, printer)
     data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
+    if arguments.level == "patient":
+        data, known = patients_as_bags(data, known)
+        printer.say(f"made {len(data.bags)} patients of them")
     with printer.working("looking at the data"):
         remarks = data_warnings(data.bags, labels_for_fit(data)) + mixed_patients(data)
     for remark in remarks:
         printer.warn(remark)
-    evaluation = _cross_validated(model, data, known, options, arguments, printer)
+    # Coupling moves instances, not bags: their figures are those of the model alone.
+    alone = model.estimator if isinstance(model, Coupled) else model
+    evaluation = _cross_validated(alone, data, known, options, arguments, printer)
     if evaluation is not None and not has_several_classes(data.y):
         doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
         remarks += doubts
@@ -72,10 +92,15 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
         given = {} if known is None else {"instance_labels": known}
         model.fit(data.bags, labels_for_fit(data), **given, **options)
     seconds = time.perf_counter() - start
-    extra: dict[str, Any] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    if arguments.level == "patient":
+        extra["level"] = "patient"
     if evaluation is not None:
         kind = "class_evaluation" if has_several_classes(data.y) else "evaluation"
         extra[kind] = evaluation.as_json()
+    if isinstance(model, Coupled):
+        extra["coupling"] = model.strength_
+        printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
     persist.save(
         model,
         out,
@@ -104,9 +129,9 @@ def _fit(model: Any, out: Any, arguments: Namespace) -> int:
 
 
 def _cross_validated(
-    model: Any,
+    model: Model,
     data: Training,
-    known: Any,
+    known: Column | list[object] | None,
     options: dict[str, Any],
     arguments: Namespace,
     printer: Printer,
@@ -146,7 +171,7 @@ def _cross_validated(
     return evaluation
 
 
-def _doubts(evaluation: Any, classes: list[Any]) -> list[str]:
+def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
     """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
     auc = evaluation.metrics()["auc"]
     if not auc < 0.5:
@@ -165,7 +190,12 @@ def predict(arguments: Namespace) -> int:
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
     from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
-    from bagwise.report.predictions import predict_tables, top_instances, write_predictions
+    from bagwise.report.predictions import (
+        predict_level_tables,
+        predict_tables,
+        top_instances,
+        write_predictions,
+    )
 
     printer = Printer(arguments.json)
     if arguments.threshold is not None and not 0 < arguments.threshold < 1:
@@ -179,22 +209,37 @@ def predict(arguments: Namespace) -> int:
     threshold = _threshold(arguments, before)
     bags, skipped = read_unlabelled(arguments, printer)
     truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
-    patients = here = None
+    patients: Sequence[object] | Column | None = None
+    here = None
     if arguments.patients is not None:
         patients = _read_patients(arguments, bags)
     elif truth is not None:
         patients = patients_of_all(truth, bags, printer)
     _check_features(bags, about, arguments)
-    seen = _count_seen(bags, about)
+    by_patient = (arguments.level or about["extra"].get("level")) == "patient"
+    if by_patient and patients is None:
+        raise ValueError(
+            "--level patient needs the patient of every bag: --patients TABLE, or --labels with "
+            "--patient-column."
+        )
+    whole = bags.merge(patients) if by_patient else bags
+    seen = _count_seen(whole, about)
     if has_several(model):
+        if by_patient:
+            raise ValueError("--level patient is for two classes; leave it out.")
         return predict_classes(
             model, bags, about, truth, patients, skipped, seen, out, arguments, printer
         )
     with printer.working(f"predicting {len(bags)} bags"):
         class_names = about["extra"].get("class_names")
-        made = predict_tables(model, bags, threshold, class_names, patients)
+        if by_patient:
+            made, bags = predict_level_tables(model, whole, threshold, class_names)
+        else:
+            made = predict_tables(model, bags, threshold, class_names, patients)
         made = with_fractions(made, bags)
-        if truth is not None:
+        if truth is not None and by_patient:
+            here = labels_of_patients(truth, patients, made, str(arguments.labels))
+        elif truth is not None:
             source = f"{len(truth.y)} labelled bags"
             p = made.bags["probability"].to_numpy() if hasattr(model, "predict_proba") else None
             here = evaluate_held_out(
@@ -210,7 +255,7 @@ def predict(arguments: Namespace) -> int:
             made,
             bags,
             about,
-            None if truth is None else truth.for_all(len(bags)),
+            None if truth is None or by_patient else truth.for_all(len(bags)),
             here,
             _history(model),
             skipped,
@@ -224,6 +269,7 @@ def predict(arguments: Namespace) -> int:
                 draft,
                 top=top_instances(made, bags, n_top) if n_top else None,
                 spreadsheet_safe=arguments.spreadsheet_safe,
+                bags_name="slides.csv" if by_patient else "bags.csv",
             )
             written.append(write_report(report, draft / "report.html"))
             written += write_extras(made, bags, draft, arguments.geojson, arguments.sheet)
@@ -237,9 +283,9 @@ def predict(arguments: Namespace) -> int:
     if here is not None and here.has_both_classes:
         printer.show(metrics_table(here.metrics(), here.source))
         printer.say(describe_rates("threshold", here.rates(threshold)))
-        by_patient = _patient_rates(here, threshold)
-        if by_patient is not None:
-            printer.say(describe_rates("by patient, at the threshold", by_patient))
+        patient_rates = _patient_rates(here, threshold)
+        if patient_rates is not None:
+            printer.say(describe_rates("by patient, at the threshold", patient_rates))
     _warn_about(made, seen, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
     printer.result(
@@ -282,7 +328,7 @@ def _threshold(arguments: Namespace, before: Any) -> float:
     return float(np.clip(before.threshold(goal), 0, 1))
 
 
-def _read_patients(arguments: Namespace, bags: Any) -> Any:
+def _read_patients(arguments: Namespace, bags: Bags) -> list[object]:
     """The patient of every bag, from a table of its own."""
     from bagwise.files.problems import bad_file
     from bagwise.files.tables import named_columns, read_frame
@@ -300,7 +346,7 @@ def _read_patients(arguments: Namespace, bags: Any) -> Any:
     return [known[str(name)] for name in bags.ids]
 
 
-def _count_seen(bags: Any, about: dict[str, Any]) -> int:
+def _count_seen(bags: Bags, about: dict[str, Any]) -> int:
     """How many of the bags the model was trained on."""
     from bagwise import persist
 
@@ -308,7 +354,7 @@ def _count_seen(bags: Any, about: dict[str, Any]) -> int:
     return sum(mark in trained for mark in persist.fingerprints(bags)) if trained else 0
 
 
-def _warn_about(made: Any, seen: int, arguments: Namespace, printer: Printer) -> None:
+def _warn_about(made: Predictions, seen: int, arguments: Namespace, printer: Printer) -> None:
     from bagwise.report.predictions import formula_ids
 
     if seen:
@@ -324,7 +370,7 @@ def _warn_about(made: Any, seen: int, arguments: Namespace, printer: Printer) ->
         )
 
 
-def _patient_rates(found: Any, threshold: float) -> Any:
+def _patient_rates(found: Evaluation, threshold: float) -> Rates | None:
     """Rates counted by patient, whose bags are not independent; None where none are known."""
     if found.groups is None:
         return None
@@ -332,7 +378,7 @@ def _patient_rates(found: Any, threshold: float) -> Any:
     return by_patient.rates(threshold) if by_patient.has_both_classes else None
 
 
-def describe_rates(title: str, rates: Any) -> str:
+def describe_rates(title: str, rates: Rates) -> str:
     """Sensitivity and specificity at a threshold, in one line."""
     parts = [
         f"{name} {share.value:.2f} ({share.low:.2f} to {share.high:.2f}, n={share.total})"
@@ -341,7 +387,7 @@ def describe_rates(title: str, rates: Any) -> str:
     return f"{title} {rates.threshold:.3g}: {', '.join(parts)}"
 
 
-def _rates_json(rates: Any) -> dict[str, Any]:
+def _rates_json(rates: Rates) -> dict[str, object]:
     return {
         "threshold": rates.threshold,
         "sensitivity": rates.sensitivity._asdict(),
@@ -526,15 +572,15 @@ def info(arguments: Namespace) -> int:
 # What several commands share.
 
 
-def _make(name: str, seed: int, given: dict[str, Any]) -> Any:
+def _make(name: str, seed: int, given: Mapping[str, object]) -> Model:
     from bagwise.models.registry import make_model
 
     return make_model(name, **{"random_state": seed, **given})
 
 
-def settings(pairs: list[str]) -> dict[str, Any]:
+def settings(pairs: list[str]) -> dict[str, object]:
     """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
@@ -546,7 +592,7 @@ def settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def _known_labels(arguments: Namespace, data: Training) -> Any:
+def _known_labels(arguments: Namespace, data: Training) -> Column | None:
     if data.instance_labels is not None or not arguments.use_instance_labels:
         return data.instance_labels
     if data.bags.instance_labels is None:
@@ -554,7 +600,7 @@ def _known_labels(arguments: Namespace, data: Training) -> Any:
     return data.bags.instance_labels
 
 
-def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> None:
+def _check_features(bags: Bags, about: Mapping[str, object], arguments: Namespace) -> None:
     expected = about.get("n_features")
     if expected is not None and bags.n_features != expected:
         raise ValueError(
@@ -563,11 +609,11 @@ def _check_features(bags: Any, about: dict[str, Any], arguments: Namespace) -> N
         )
 
 
-def _named(y: Any, names: Any) -> Any:
+def _named(y: Column, names: Sequence[object] | None) -> Column:
     return y if names is None else np.asarray(names)[y]
 
 
-def _history(model: Any) -> Any:
+def _history(model: Model) -> Column | None:
     from bagwise.models.pipeline import last_step
 
     history = getattr(last_step(model), "bound_history_", None)

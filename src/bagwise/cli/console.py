@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -28,7 +28,7 @@ class Printer:
         """A line with rich markup; names from files go through `rich.markup.escape` first."""
         self.console.print(text, markup=True)
 
-    def show(self, renderable: Any) -> None:
+    def show(self, renderable: RenderableType) -> None:
         """A table or any other rich object."""
         self.console.print(renderable, soft_wrap=False)
 
@@ -36,7 +36,7 @@ class Printer:
         """A line that asks for attention."""
         self.say(f"[yellow]warning:[/yellow] {escape(text)}")
 
-    def result(self, content: dict[str, Any]) -> None:
+    def result(self, content: Mapping[str, object]) -> None:
         """The machine-readable result, printed only with ``--json``."""
         if self.as_json:
             json.dump(content, sys.stdout, indent=1, default=_plain)
@@ -64,7 +64,7 @@ class Printer:
         return track
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     return str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,21 @@ from bagwise.bags import Bags
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from bagwise.models.base import Model
+    from bagwise.vision.ct import ScanFiles
+
+
 _THUMBNAIL = 48  # side of the slices shown in the report
 
 
 def run_ct_fit(arguments: Namespace) -> int:
     """Train on folders of DICOM series and labels of scans, and save the model."""
-    from bagwise import GVGPMIL, make_pipeline, persist
+    from bagwise import GVGPMIL, Coupled, make_pipeline, persist
     from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
@@ -37,10 +46,18 @@ def run_ct_fit(arguments: Namespace) -> int:
         model = make_pipeline(AttentionFeatures(random_state=arguments.seed), model)
     scores = {}
     if arguments.cv is not None:
+        # Coupling moves slices, not scans: their AUC is that of the model alone.
         scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
+    couple = _strength(arguments.couple, Y, printer)
+    if couple != 0:
+        model = Coupled(model, strength=couple, random_state=arguments.seed)
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
         scans = ScanClassifier(model).fit(bags, Y, classes)
+    strengths = {name: getattr(m, "strength_", 0.0) for name, m in scans.models_.items()}
+    for name, strength in strengths.items():
+        printer.say(f"slices next to each other are coupled for {name}: strength {strength:.2f}")
     extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
+    extra["coupling"] = max(strengths.values())
     persist.save(scans, out, bags=bags, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
     printer.result(
@@ -50,6 +67,7 @@ def run_ct_fit(arguments: Namespace) -> int:
             "scans": len(bags),
             "slices": bags.n_instances,
             "held_out_auc": scores,
+            "strengths": strengths,
         }
     )
     return 0
@@ -94,12 +112,26 @@ def run_ct_predict(arguments: Namespace) -> int:
     return 0
 
 
+def _strength(wanted: Any, Y: NDArray[np.int64], printer: Printer) -> Any:
+    """The strength of the coupling; 0 where there are too few scans to choose it on."""
+    from bagwise.models.coupled import LEAST_BAGS
+
+    fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
+    if wanted == "auto" and 0 < fewest < LEAST_BAGS:
+        printer.warn(
+            f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
+            f"scans with and without each finding; the fewest are {fewest}."
+        )
+        return 0
+    return wanted
+
+
 def _page_name(class_name: str, number: int) -> str:
     plain = "".join(c if c.isalnum() else "_" for c in class_name)
     return "report.html" if number == 0 else f"report_{plain}.html"
 
 
-def _chosen_classes(wanted: str | None, known: Sequence[str], path: Any) -> tuple[str, ...]:
+def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) -> tuple[str, ...]:
     if wanted is None:
         return tuple(known)
     chosen = tuple(name.strip() for name in wanted.split(","))
@@ -109,7 +141,7 @@ def _chosen_classes(wanted: str | None, known: Sequence[str], path: Any) -> tupl
     return chosen
 
 
-def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[Any]]:
+def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
     """Bags of described slices; each slice is read, described and let go."""
     from bagwise.vision.ct import find_scans, scan_bags
 
@@ -146,7 +178,7 @@ def _description(
 
 
 def _cross_validated(
-    model: Any,
+    model: Model,
     bags: Bags,
     Y: NDArray[np.int64],
     classes: Sequence[str],
@@ -176,10 +208,12 @@ def _cross_validated(
     return scores
 
 
-def _scan_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth: Any) -> Any:
+def _scan_table(
+    scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any], truth: Any
+) -> pd.DataFrame:
     import pandas as pd
 
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "scan": bags.ids,
         "series": [scan.description for scan in scans],
         "n_slices": bags.sizes,
@@ -193,10 +227,10 @@ def _scan_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any], truth:
     return pd.DataFrame(columns)
 
 
-def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> Any:
+def _slice_table(scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
-    columns: dict[str, Any] = {
+    columns: dict[str, object] = {
         "scan": np.repeat(bags.ids, bags.sizes),
         "index": np.concatenate([np.arange(n) for n in bags.sizes]),
         "slice": bags.columns["slice_id"],
@@ -209,7 +243,7 @@ def _slice_table(scans: Sequence[Any], bags: Bags, tables: dict[str, Any]) -> An
     return pd.DataFrame(columns)
 
 
-def _paths(scans: Sequence[Any]) -> Iterator[str]:
+def _paths(scans: Sequence[ScanFiles]) -> Iterator[str]:
     for scan in scans:
         for file in scan.slices:
             yield str(file.path)

@@ -64,7 +64,7 @@ def demo(arguments: Namespace) -> int:
     return 0
 
 
-def _write_digits(folder: Path, n_bags: int) -> dict[str, Any]:
+def _write_digits(folder: Path, n_bags: int) -> dict[str, object]:
     """Two thirds to train on, one third as the new bags; returns the truth about the digits."""
     import h5py
 

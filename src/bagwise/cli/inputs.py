@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.markup import escape
@@ -22,6 +23,9 @@ from bagwise.files import (
 )
 from bagwise.files.problems import bad_file, list_problems
 from bagwise.models.classes import has_several_classes
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
 
 
 def file_names(arguments: Namespace) -> Names:
@@ -56,7 +60,7 @@ def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = Fa
     return data
 
 
-def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Any, list[Problem]]:
+def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[Problem]]:
     """Bags, with or without labels, and the files that were left out."""
     tables = (arguments.labels, getattr(arguments, "patients", None))
     if arguments.patient_column is not None and tables == (None, None):
@@ -85,12 +89,12 @@ def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
 class Truth(NamedTuple):
     """Labels of those bags that have one."""
 
-    known: Any  # [K] numbers of the bags
-    y: Any  # [K]
-    patients: Any  # [K], or None where no column names them
+    known: Column  # [K] numbers of the bags
+    y: Column  # [K]
+    patients: Column | None  # [K], or None where no column names them
     classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
-    def for_all(self, n_bags: int) -> Any:
+    def for_all(self, n_bags: int) -> Column:
         """A label for every bag, None where there is none."""
         labels = np.full(n_bags, None, dtype=object)
         labels[self.known] = self.y.tolist()
@@ -121,7 +125,7 @@ def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
     return Truth(known, labels.y[rows], patients, labels.classes)
 
 
-def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Any:
+def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None:
     """The patient of every bag, or None where the labels do not name all of them."""
     if truth.patients is None or len(truth.known) == len(bags):
         return truth.patients
@@ -134,7 +138,7 @@ def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Any:
 
 def positive_last(
     data: Training, positive: str | None, printer: Printer
-) -> tuple[Training, list[Any] | None]:
+) -> tuple[Training, list[object] | None]:
     """Labels in which the positive class comes last, and the names if they had to be coded.
 
     More than two classes are left as they are.
@@ -155,7 +159,7 @@ def positive_last(
     return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
 
 
-def _ask_for_positive(classes: list[Any], path: str) -> str:
+def _ask_for_positive(classes: Sequence[int | str], path: str) -> str:
     positive = positive_class(classes)
     if positive is None:
         raise ValueError(

@@ -6,15 +6,24 @@ import webbrowser
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
 
+from bagwise.bags import Bags
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import file_names
 from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
 from bagwise.files.problems import bad_file
+from bagwise.label.session import CurveBags
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints
+    from bagwise.label.journal import Journal
+    from bagwise.label.session import Session
+    from bagwise.models.base import Model
+
 
 # Bags of the demo that instances are labelled in.
 _DEMO_BAGS = 100
@@ -23,11 +32,11 @@ _DEMO_BAGS = 100
 class _Setting(NamedTuple):
     """Everything a session needs."""
 
-    model: Any
-    bags: Any
-    y: Any
+    model: Model
+    bags: Bags
+    y: Column | None
     class_names: list[str]
-    test: Any
+    test: CurveBags | None
     feature_names: Sequence[str] | None
 
 
@@ -117,7 +126,7 @@ def _with_images(names: Names, images: str | None) -> Names:
     return replace(names, images=images)
 
 
-def _coded(y: Any, names: Sequence[Any], classes: Any, path: Path) -> Any:
+def _coded(y: Column, names: Sequence[object], classes: Column, path: Path) -> Ints:
     """Labels of a file as classes of the model, which may be coded (see ``fit --positive``)."""
     texts = [str(name) for name in names]
     unknown = [label for label in np.unique(y).tolist() if str(label) not in texts]
@@ -148,7 +157,7 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
     return _Setting(model, pool, data.y[:cut], names, CurveBags(bags[cut:], data.y[cut:]), None)
 
 
-def _session(arguments: Namespace, setting: _Setting, journal: Any) -> Any:
+def _session(arguments: Namespace, setting: _Setting, journal: Journal) -> Session:
     from bagwise.label import ArrayPictures, FolderPictures, Learner, Session
 
     pictures: Any = None
@@ -174,7 +183,7 @@ def _session(arguments: Namespace, setting: _Setting, journal: Any) -> Any:
     )
 
 
-def _serve(arguments: Namespace, session: Any, printer: Printer) -> None:
+def _serve(arguments: Namespace, session: Session, printer: Printer) -> None:
     try:
         from bagwise.label import LabelServer
     except ImportError as error:
@@ -193,17 +202,17 @@ def _serve(arguments: Namespace, session: Any, printer: Printer) -> None:
     session.wait()
 
 
-def _save(arguments: Namespace, session: Any, setting: _Setting, printer: Printer) -> None:
+def _save(arguments: Namespace, session: Session, setting: _Setting, printer: Printer) -> None:
     from bagwise import persist
 
-    extra: dict[str, Any] = {"name": "labelled", "class_names": setting.class_names}
+    extra: dict[str, object] = {"name": "labelled", "class_names": setting.class_names}
     if arguments.model is not None:
         extra = {**persist.about(arguments.model)["extra"], "evaluation": None}
     persist.save(session.fitted_model(), arguments.save_model, bags=setting.bags, extra=extra)
     printer.say(f"saved {escape(str(arguments.save_model))}")
 
 
-def _import(arguments: Namespace, setting: _Setting, journal: Any, printer: Printer) -> None:
+def _import(arguments: Namespace, setting: _Setting, journal: Journal, printer: Printer) -> None:
     from bagwise.label.exchange import import_file
 
     answers = import_file(arguments.import_file, setting.bags, setting.class_names, arguments.bag)
@@ -216,7 +225,7 @@ def _import(arguments: Namespace, setting: _Setting, journal: Any, printer: Prin
     printer.say(f"took {new} labels from {escape(str(arguments.import_file))}")
 
 
-def _label_studio(arguments: Namespace, session: Any, printer: Printer) -> int:
+def _label_studio(arguments: Namespace, session: Session, printer: Printer) -> int:
     from bagwise.label.exchange import write_tasks
 
     n = write_tasks(session, arguments.label_studio)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bagwise.cli.parser import Commands
+
 
 _STRATEGIES = ("information", "uncertainty", "disagreement", "random")
 
 
-def add_label(commands: Any, command: Callable[..., Any], bag_options: Callable[..., None]) -> None:
+def add_label(
+    commands: Commands, command: Callable[..., Any], bag_options: Callable[..., None]
+) -> None:
     """Add ``label`` to the command line."""
     label = command(
         commands,

@@ -12,11 +12,17 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from bagwise.cli.ending import EXIT_CODES, Ending, unwinding_on_signals
 from bagwise.cli.label_arguments import add_label
-from bagwise.cli.vision_arguments import add_vision
+from bagwise.cli.vision_arguments import add_vision, strength
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, _ArgumentGroup
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ending.code
 
 
-def _show_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """A warning as one line; where in the code it arose is no use to who types commands."""
     print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
@@ -83,7 +89,7 @@ def _examples(*lines: str) -> str:
     return "examples:\n" + "\n".join(f"  {line}" for line in lines) + "\n\n" + EXIT_CODES
 
 
-def _command(commands: Any, name: str, run: str, about: str, *examples: str) -> Any:
+def _command(commands: Commands, name: str, run: str, about: str, *examples: str) -> ArgumentParser:
     command = commands.add_parser(
         name,
         help=about,
@@ -118,7 +124,7 @@ def _gigabytes(text: str) -> int:
     return int(value * 1e9)
 
 
-def _bag_options(command: Any, *, labels: str) -> None:
+def _bag_options(command: ArgumentParser, *, labels: str) -> None:
     """Where bags and labels are, and what things are called in them."""
     data = command.add_argument_group("data")
     what = (
@@ -168,12 +174,12 @@ def _bag_options(command: Any, *, labels: str) -> None:
     )
 
 
-def _output_options(command: Any, what: str, required: bool = True) -> None:
+def _output_options(command: ArgumentParser, what: str, required: bool = True) -> None:
     command.add_argument("--out", required=required, type=Path, metavar="PATH", help=what)
     command.add_argument("--force", action="store_true", help="replace an existing output")
 
 
-def _fit(commands: Any) -> None:
+def _fit(commands: Commands) -> None:
     command = _command(
         commands,
         "fit",
@@ -197,6 +203,11 @@ def _fit(commands: Any) -> None:
         action="store_true",
         help="train on the instance labels in the bag files, too",
     )
+    _level_option(
+        command,
+        "whom the labels are of (default: bag); patient makes one bag of all the slides of a "
+        "patient (--patient-column)",
+    )
     _positive(command)
     model = command.add_argument_group("model")
     model.add_argument(
@@ -214,6 +225,7 @@ def _fit(commands: Any) -> None:
         choices=["balanced"],
         help="let rare and frequent classes count the same in the fit",
     )
+    _couple_option(model)
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
     model.add_argument(
@@ -224,7 +236,23 @@ def _fit(commands: Any) -> None:
     _output_options(command, "model file to write, such as model.bagwise")
 
 
-def _positive(command: Any) -> None:
+def _couple_option(group: ArgumentParser | _ArgumentGroup) -> None:
+    group.add_argument(
+        "--couple",
+        nargs="?",
+        const="auto",
+        type=strength,
+        metavar="J",
+        help="let neighbouring instances agree when predicting; the strength is chosen on held-out "
+        "bags unless it is given (needs coordinates)",
+    )
+
+
+def _level_option(group: ArgumentParser | _ArgumentGroup, about: str) -> None:
+    group.add_argument("--level", choices=("bag", "patient"), help=about)
+
+
+def _positive(command: ArgumentParser) -> None:
     command.add_argument(
         "--positive",
         metavar="LABEL",
@@ -239,7 +267,7 @@ def _positive(command: Any) -> None:
     )
 
 
-def _predict(commands: Any) -> None:
+def _predict(commands: Commands) -> None:
     command = _command(
         commands,
         "predict",
@@ -266,6 +294,11 @@ def _predict(commands: Any) -> None:
         metavar="CSV",
         help="patients of the bags: columns slide_id and patient_id (or --patient-column)",
     )
+    _level_option(
+        command,
+        "patient also writes slides.csv and reads patients off all their slides together (default: "
+        "as the model was trained)",
+    )
     command.add_argument(
         "--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv"
     )
@@ -282,7 +315,7 @@ def _predict(commands: Any) -> None:
     _output_options(command, "folder to write")
 
 
-def _goal_options(group: Any, where: str) -> None:
+def _goal_options(group: _ArgumentGroup, where: str) -> None:
     """What a threshold is chosen for; none of them asks for Youden's index."""
     group.add_argument(
         "--min-sensitivity", type=float, metavar="S", help=f"find at least this share {where}"
@@ -306,7 +339,7 @@ def _costs(text: str) -> tuple[float, float]:
     return miss, alarm
 
 
-def _evaluate(commands: Any) -> None:
+def _evaluate(commands: Commands) -> None:
     command = _command(
         commands,
         "evaluate",
@@ -320,7 +353,7 @@ def _evaluate(commands: Any) -> None:
     _goal_options(group, "of these bags")
 
 
-def _compare(commands: Any) -> None:
+def _compare(commands: Commands) -> None:
     command = _command(
         commands,
         "compare",
@@ -349,7 +382,7 @@ def _compare(commands: Any) -> None:
     _output_options(command, "CSV with every fold's result", required=False)
 
 
-def _audit(commands: Any) -> None:
+def _audit(commands: Commands) -> None:
     command = _command(
         commands,
         "audit",
@@ -368,7 +401,7 @@ def _audit(commands: Any) -> None:
     )
 
 
-def _reproduce(commands: Any) -> None:
+def _reproduce(commands: Commands) -> None:
     command = _command(
         commands,
         "reproduce",
@@ -385,7 +418,7 @@ def _reproduce(commands: Any) -> None:
     command.add_argument("--out", type=Path, default=Path("reproduction"), metavar="FOLDER")
 
 
-def _demo(commands: Any) -> None:
+def _demo(commands: Commands) -> None:
     command = _command(
         commands,
         "demo",
@@ -400,7 +433,7 @@ def _demo(commands: Any) -> None:
     )
 
 
-def _datasets(commands: Any) -> None:
+def _datasets(commands: Commands) -> None:
     _command(
         commands,
         "datasets",
@@ -410,7 +443,7 @@ def _datasets(commands: Any) -> None:
     )
 
 
-def _info(commands: Any) -> None:
+def _info(commands: Commands) -> None:
     command = _command(
         commands,
         "info",

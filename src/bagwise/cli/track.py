@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.markup import escape
@@ -17,6 +17,8 @@ from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bagwise.vision.tracking import Track
 
 Box = tuple[float, float, float, float]
@@ -97,7 +99,7 @@ def _write_mot(out: Path, tracks: Sequence[Track]) -> None:
                     rows.writerow([i + 1, number, *box, f"{one.scores[i]:.4g}", -1, -1, -1])
 
 
-def pick_box(frame: Any) -> Box:
+def pick_box(frame: pd.DataFrame) -> Box:
     """Let the user draw the target on the first frame; an error where there is no screen."""
     has_screen = sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")

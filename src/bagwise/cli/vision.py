@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
@@ -15,6 +15,9 @@ from rich.markup import escape
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 from bagwise.files.tables import named_columns, read_frame
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats
 
 
 def run_detect_fit(arguments: Namespace) -> int:
@@ -188,7 +191,7 @@ def run_detect_evaluate(arguments: Namespace) -> int:
     return 0
 
 
-def _best_boxes(image: Any, boxes: Any, scores: Any, n_images: int) -> Any:
+def _best_boxes(image: Any, boxes: Floats, scores: Floats, n_images: int) -> Any:
     """The best-scored box of each image, or one of no size where none was found, [n, 4]."""
     best = np.zeros((n_images, 4))
     order = np.argsort(scores, kind="stable")

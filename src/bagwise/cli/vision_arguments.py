@@ -6,10 +6,15 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+import math
+from argparse import ArgumentParser, ArgumentTypeError, _ArgumentGroup
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bagwise.cli.parser import Commands
+
 
 _PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
 _WHOLENESS = ("auto", "u2netp", "classical", "none")
@@ -22,7 +27,7 @@ _BACKBONES = (
 )
 
 
-def _add_images(command: Any) -> Any:
+def _add_images(command: ArgumentParser) -> _ArgumentGroup:
     data = command.add_argument_group("data: a folder with labels, a VOC folder, or a COCO file")
     data.add_argument("--images", type=Path, metavar="FOLDER", help="folder of images")
     data.add_argument(
@@ -37,7 +42,7 @@ def _add_images(command: Any) -> Any:
     return data
 
 
-def add_detect_fit(command: Any) -> None:
+def add_detect_fit(command: ArgumentParser) -> None:
     """Arguments of ``bagwise detect fit``."""
     data = _add_images(command)
     data.add_argument(
@@ -71,7 +76,7 @@ def add_detect_fit(command: Any) -> None:
     command.add_argument("--force", action="store_true", help="replace what is there")
 
 
-def add_detect_predict(command: Any) -> None:
+def add_detect_predict(command: ArgumentParser) -> None:
     """Arguments of ``bagwise detect predict``."""
     command.add_argument("model", type=Path, help="model that detect fit wrote")
     command.add_argument("--images", type=Path, required=True, metavar="FOLDER")
@@ -88,13 +93,13 @@ def add_detect_predict(command: Any) -> None:
     command.add_argument("--force", action="store_true", help="replace what is there")
 
 
-def add_detect_evaluate(command: Any) -> None:
+def add_detect_evaluate(command: ArgumentParser) -> None:
     """Arguments of ``bagwise detect evaluate``."""
     command.add_argument("detections", type=Path, help="detections.csv that detect predict wrote")
     _add_images(command)
 
 
-def add_track(command: Any) -> None:
+def add_track(command: ArgumentParser) -> None:
     """Arguments of ``bagwise track``."""
     command.add_argument("video", type=Path, help="video file, or folder of frames")
     command.add_argument(
@@ -111,7 +116,18 @@ def add_track(command: Any) -> None:
     command.add_argument("--force", action="store_true", help="replace what is there")
 
 
-def add_ct(command: Any, what: str) -> None:
+def strength(text: str) -> float | str:
+    """A strength of coupling: a number from 0 up, or "auto"."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if text == "auto" or 0 <= value < math.inf:
+        return text if text == "auto" else value
+    raise ArgumentTypeError(f"a strength is a number from 0 up, or auto; got {text!r}")
+
+
+def add_ct(command: ArgumentParser, what: str) -> None:
     """Arguments of ``bagwise ct fit`` and ``bagwise ct predict``."""
     if what == "predict":
         command.add_argument("model", type=Path, help="model that ct fit wrote")
@@ -149,6 +165,14 @@ def add_ct(command: Any, what: str) -> None:
             default="statistics",
             help="statistics: computed per slice; attention: a network trained on them (torch)",
         )
+        command.add_argument(
+            "--couple",
+            type=strength,
+            default="auto",
+            metavar="J",
+            help="how strongly slices next to each other agree; 0 leaves each on its own, and auto "
+            "chooses on held-out scans, which takes three more fits (default: auto)",
+        )
         command.add_argument("--cv", type=int, metavar="K", help="estimate AUC by K-fold first")
         command.add_argument("--seed", type=int, default=0)
     where = "model to write" if what == "fit" else "folder to write"
@@ -165,7 +189,7 @@ def parse_box(text: str) -> tuple[float, float, float, float]:
     return x, y, w, h
 
 
-def add_vision(commands: Any, command: Callable[..., Any]) -> None:
+def add_vision(commands: Commands, command: Callable[..., Any]) -> None:
     """Add ``detect``, ``track`` and ``ct`` to the command line."""
     about = "find objects in images after training on image labels"
     detect = commands.add_parser("detect", help=about, description=f"{about.capitalize()}.")

@@ -9,46 +9,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bagwise.core import dirichlet, rules, segments
-from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
 
 class Block(NamedTuple):
     """Whole bags, as much of the data as inference sees at a time."""
 
-    Z: Any  # [n, D] instances in the prior's coordinates
-    offsets: Any  # [b + 1]
-    y: Any  # [b] class of each bag
-    known: Any  # [n] class of each instance, -1 where unknown
+    Z: Floats  # [n, D] instances in the prior's coordinates
+    offsets: Ints  # [b + 1]
+    y: Ints  # [b] class of each bag
+    known: Codes  # [n] class of each instance, -1 where unknown
 
 
 class Sweep(NamedTuple):
     """What one pass over a block contributes; all but the labels is additive over bags."""
 
-    labels: Any  # [n] class of each instance
+    labels: Ints  # [n] class of each instance
     evidence: float  # sum over instances of logsumexp_k log rho_nk
     statistics: tuple[Statistics, ...]  # one per class
+
+
+Runner = Callable[[Callable[[Block], Sweep], Iterable[Block]], Iterable[Sweep]]
 
 
 class State(NamedTuple):
     """The result of inference."""
 
-    mixtures: tuple[Posterior, ...]  # one per class
-    labels: Any  # [N]
+    mixtures: tuple[ClusterPosterior, ...]  # one per class
+    labels: Ints  # [N]
     bounds: tuple[float, ...]  # after every iteration
     converged: bool
 
 
-def start_labels(y: Any, offsets: Any, known: Any) -> Any:
+def start_labels(y: Ints, offsets: Ints, known: Codes) -> Ints:
     """Every instance takes its bag's class, once, unless its own is known. [N]."""
     return rules.inherited_labels(y, known, offsets)
 
 
-def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
+def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Ints:
     """One instance per bag of class c > 0 takes its class: the least like the background. [N].
 
     Another place to start from. Where few instances of a bag are of its class, the bags' labels
@@ -70,7 +76,7 @@ def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Any:
     return np.concatenate(labels)
 
 
-def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
+def choose_labels(gain: Floats, offsets: Ints, known: Codes) -> Bools:
     """Whether each instance of bags of class c > 0 is of class c, Eq. (3). [n] bool.
 
     ``gain`` is how much more it adds to the bound there than in the background; ``known`` is 1,
@@ -84,7 +90,7 @@ def choose_labels(gain: Any, offsets: Any, known: Any) -> Any:
     return positive
 
 
-def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
+def sweep(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Sweep:
     """Update q(z) and the labels of a block; return its share of the statistics."""
     Z, offsets, y, known = block
     # An instance meets only the mixtures it can belong to.
@@ -112,12 +118,12 @@ def sweep(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Sweep:
     return Sweep(labels, float(np.sum(best)), tuple(parts))
 
 
-def _take(Z: Any, rows: Any) -> Any:
+def _take(Z: Floats, rows: Ints) -> Floats:
     return Z if len(rows) == len(Z) else Z[rows]
 
 
 def statistics_of_clusters(
-    Z: Any, labels: Any, clusters: Any, n_classes: int, n_components: int, diagonal: bool
+    Z: Floats, labels: Ints, clusters: Ints, n_classes: int, n_components: int, diagonal: bool
 ) -> tuple[Statistics, ...]:
     """Statistics of rows that belong wholly to one cluster of their class."""
     resp = np.zeros((len(Z), n_components))
@@ -127,17 +133,17 @@ def statistics_of_clusters(
     )
 
 
-def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[Posterior, ...]:
+def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[ClusterPosterior, ...]:
     """Posteriors of all mixtures."""
     return tuple(dirichlet.update(s, prior) for s in statistics)
 
 
-def log_predictive(Z: Any, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+def log_predictive(Z: Floats, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
     """Log predictive density of new rows under each class, [n, C]."""
     return np.stack([dirichlet.log_predictive(Z, q, prior) for q in mixtures], axis=1)
 
 
-def bound(evidence: float, mixtures: tuple[Posterior, ...], prior: Prior) -> float:
+def bound(evidence: float, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> float:
     """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
 
     With q(z) at its optimum, the expected log-likelihood and the entropy of q(z) together are
@@ -154,7 +160,7 @@ def infer(
     max_iter: int,
     tol: float,
     report: Callable[[int, float], None] | None = None,
-    run: Callable[..., Iterable[Any]] = map,
+    run: Runner = map,
 ) -> State:
     """Coordinate ascent (Algorithm 1 of the paper) from starting statistics.
 

@@ -15,12 +15,17 @@ Full covariances keep ``W_k^-1`` as [D, D]. Diagonal ones are D independent Gaus
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Floats, Reals
+
 
 # A component with less mass than this is empty: it is the prior to within rounding.
 EMPTY = 1e-12
@@ -39,8 +44,8 @@ _PROBE = 64
 class Prior(NamedTuple):
     """What every component of every class starts from."""
 
-    mean: Any  # [D] m0
-    root: Any  # [D, D] lower Cholesky factor of W0^-1, or [D] its square root (diagonal)
+    mean: Floats  # [D] m0
+    root: Floats  # [D, D] lower Cholesky factor of W0^-1, or [D] its square root (diagonal)
     mean_precision: float  # beta0
     degrees_of_freedom: float  # nu0
     concentration: float  # alpha
@@ -59,28 +64,30 @@ class Prior(NamedTuple):
 class Statistics(NamedTuple):
     """Sums over instances, in the prior's coordinates; additive over bags."""
 
-    N: Any  # [K] mass of each component
-    first: Any  # [K, D] sum_n r_nk z_n
-    second: Any  # [K, D, D] lower triangle of sum_n r_nk z_n z_n^T, or [K, D] (diagonal)
+    N: Floats  # [K] mass of each component
+    first: Floats  # [K, D] sum_n r_nk z_n
+    second: Floats  # [K, D, D] lower triangle of sum_n r_nk z_n z_n^T, or [K, D] (diagonal)
 
 
-class Posterior(NamedTuple):
+class ClusterPosterior(NamedTuple):
     """Variational posterior of one mixture, in the prior's coordinates."""
 
-    sticks: Any  # [2, K] parameters of the Beta posteriors
-    beta: Any  # [K] precision of the mean, in units of Lambda
-    m: Any  # [K, D] mean
-    nu: Any  # [K] degrees of freedom
-    factor: Any  # [K, D, D] lower T_k with W_k = T_k^T T_k, or [K, D] its diagonal
-    filled: Any  # [K] bool, False where the component is the prior
+    sticks: Floats  # [2, K] parameters of the Beta posteriors
+    beta: Floats  # [K] precision of the mean, in units of Lambda
+    m: Floats  # [K, D] mean
+    nu: Floats  # [K] degrees of freedom
+    factor: Floats  # [K, D, D] lower T_k with W_k = T_k^T T_k, or [K, D] its diagonal
+    filled: Bools  # [K] bool, False where the component is the prior
 
     @property
-    def log_det_W(self) -> Any:
+    def log_det_W(self) -> Floats:
         """Log-determinant of every W_k, shape [K]."""
         return 2 * np.sum(np.log(_diagonal(self.factor)), axis=1)
 
 
-def covariance_moments(blocks: Any, n_features: int, diagonal: bool) -> tuple[Any, Any]:
+def covariance_moments(
+    blocks: Callable[[], Iterable[Reals]], n_features: int, diagonal: bool
+) -> tuple[Floats, Floats]:
     """Mean and unbiased covariance of rows that arrive in blocks.
 
     ``blocks`` is a function that starts a fresh pass; two passes keep full precision.
@@ -97,7 +104,7 @@ def covariance_moments(blocks: Any, n_features: int, diagonal: bool) -> tuple[An
     return mean, scatter / max(n - 1, 1)
 
 
-def whiten(X: Any, prior: Prior) -> Any:
+def whiten(X: Reals, prior: Prior) -> Floats:
     """Rows in the prior's coordinates, L0^-1 (x - m0), as C-ordered doubles."""
     Z = np.subtract(X, prior.mean, dtype=np.float64)  # [n, D]
     if prior.diagonal:
@@ -106,7 +113,7 @@ def whiten(X: Any, prior: Prior) -> Any:
     return _solve_lower(prior.root, Z.T).T
 
 
-def unwhiten_mean(m: Any, prior: Prior) -> Any:
+def unwhiten_mean(m: Floats, prior: Prior) -> Floats:
     """Means back in the data's coordinates, [..., D]."""
     return prior.mean + (m * prior.root if prior.diagonal else m @ prior.root.T)
 
@@ -126,7 +133,7 @@ def add(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.N + b.N, a.first + b.first, a.second + b.second)
 
 
-def accumulate(Z: Any, responsibilities: Any, diagonal: bool) -> Statistics:
+def accumulate(Z: Floats, responsibilities: Floats, diagonal: bool) -> Statistics:
     """Statistics of rows Z [n, D] under responsibilities [n, K]."""
     K, D = responsibilities.shape[1], Z.shape[1]
     N = responsibilities.sum(axis=0)
@@ -145,7 +152,7 @@ def accumulate(Z: Any, responsibilities: Any, diagonal: bool) -> Statistics:
     return Statistics(N, first, second)
 
 
-def update(statistics: Statistics, prior: Prior) -> Posterior:
+def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
     """Posterior of one mixture from its statistics (Appendix 1 of the paper).
 
     The paper prints ``nu_k = nu0 + N_k + 1``; the conjugate update, used here, has no + 1.
@@ -167,7 +174,7 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
             W_inv = dsyr(-1 / beta[k], first[k], lower=0, a=second[k].T).T
             W_inv.flat[:: len(W_inv) + 1] += 1.0
             factor[k] = _invert_lower(_cholesky(W_inv))
-    return Posterior(
+    return ClusterPosterior(
         sticks=np.stack([1 + N, prior.concentration + _mass_after(N)]),
         beta=beta,
         m=np.where(filled[:, None], m, 0.0),
@@ -177,7 +184,7 @@ def update(statistics: Statistics, prior: Prior) -> Posterior:
     )
 
 
-def mahalanobis(Z: Any, posterior: Posterior) -> Any:
+def mahalanobis(Z: Reals, posterior: ClusterPosterior) -> Reals:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
     out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
@@ -196,7 +203,7 @@ def mahalanobis(Z: Any, posterior: Posterior) -> Any:
     return out
 
 
-def _squared_length(difference: Any, T: Any) -> Any:
+def _squared_length(difference: Reals, T: Reals) -> Reals:
     """|T d|^2 of every row d, which it overwrites; as precise as the rows are. [n]."""
     # Half the work of a full product.
     multiply = dtrmm if difference.dtype == np.float64 else strmm
@@ -204,18 +211,18 @@ def _squared_length(difference: Any, T: Any) -> Any:
     return np.einsum("dn,dn->n", y, y)
 
 
-def log_joint(Z: Any, posterior: Posterior, prior: Prior) -> Any:
+def log_joint(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """E[log pi_k + log N(x_n | mu_k, Lambda_k)], the paper's log rho, [n, K].
 
     Its logsumexp over k is what an instance adds to the bound when it joins this mixture.
     """
-    quadratic = mahalanobis(Z, posterior)
+    quadratic = np.asarray(mahalanobis(Z, posterior), dtype=np.float64)
     quadratic *= -0.5 * posterior.nu
     quadratic += _log_joint_at_mean(posterior, prior)
     return quadratic
 
 
-def responsibilities(Z: Any, posterior: Posterior, prior: Prior) -> tuple[Any, Any]:
+def responsibilities(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> tuple[Floats, Floats]:
     """Responsibilities [n, K], and what each row adds to the bound [n].
 
     Equal to ``normalise(log_joint(...))``. Where most responsibilities vanish, single precision
@@ -244,7 +251,7 @@ def responsibilities(Z: Any, posterior: Posterior, prior: Prior) -> tuple[Any, A
     return normalise(log_rho)
 
 
-def _rough_length(Z: Any, posterior: Posterior) -> tuple[Any, Any]:
+def _rough_length(Z: Floats, posterior: ClusterPosterior) -> tuple[Floats, Floats]:
     """|T_k (z - m_k)| in single precision, and how far off it can be at most; [n, K] each.
 
     Each of its D sums has up to D products of rounded factors: at most D + 4 roundings of the
@@ -262,14 +269,14 @@ def _rough_length(Z: Any, posterior: Posterior) -> tuple[Any, Any]:
     return length, error
 
 
-def _log_joint_at_mean(posterior: Posterior, prior: Prior) -> Any:
+def _log_joint_at_mean(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Log rho where z = m_k, [K]."""
     D = posterior.m.shape[1]
     spread = _expected_log_det(posterior, D) - D * np.log(2 * np.pi) - D / posterior.beta
     return expected_log_weights(posterior) + 0.5 * spread - prior.log_det_root
 
 
-def normalise(log_rho: Any) -> tuple[Any, Any]:
+def normalise(log_rho: Floats) -> tuple[Floats, Floats]:
     """Responsibilities [n, K] and the log normaliser [n] of log rho."""
     top = np.max(log_rho, axis=1)
     resp = log_rho - top[:, None]
@@ -279,7 +286,7 @@ def normalise(log_rho: Any) -> tuple[Any, Any]:
     return resp, np.log(total) + top
 
 
-def expected_log_weights(posterior: Posterior) -> Any:
+def expected_log_weights(posterior: ClusterPosterior) -> Floats:
     """E[log pi_k] of the stick-breaking weights, [K]."""
     a, b = posterior.sticks
     both = digamma(a + b)
@@ -287,7 +294,7 @@ def expected_log_weights(posterior: Posterior) -> Any:
     return digamma(a) - both + np.concatenate([[0.0], log_rest[:-1]])
 
 
-def expected_weights(posterior: Posterior) -> Any:
+def expected_weights(posterior: ClusterPosterior) -> Floats:
     """Mixture weights from the expected sticks, scaled to sum to one, [K]."""
     a, b = posterior.sticks
     log_rest = np.cumsum(np.log(b) - np.log(a + b))
@@ -295,7 +302,7 @@ def expected_weights(posterior: Posterior) -> Any:
     return weights / weights.sum()
 
 
-def kl(posterior: Posterior, prior: Prior) -> float:
+def kl(posterior: ClusterPosterior, prior: Prior) -> float:
     """KL divergence of the posterior of sticks, means and precisions from their prior."""
     a, b = posterior.sticks
     alpha = prior.concentration
@@ -312,7 +319,7 @@ def kl(posterior: Posterior, prior: Prior) -> float:
     return float(np.sum(sticks) + np.sum(means) + np.sum(_kl_precisions(posterior, prior)))
 
 
-def log_predictive(Z: Any, posterior: Posterior, prior: Prior) -> Any:
+def log_predictive(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Log density of new rows: a mixture of Student-t (Appendix 1), [n]."""
     D = Z.shape[1]
     nu, scale = posterior.nu, posterior.beta / (1 + posterior.beta)  # [K], [K]
@@ -331,7 +338,7 @@ def log_predictive(Z: Any, posterior: Posterior, prior: Prior) -> Any:
     return logsumexp(log_t, axis=1) - prior.log_det_root
 
 
-def covariances(posterior: Posterior, prior: Prior) -> Any:
+def covariances(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Inverse of the expected precisions, (nu_k W_k)^-1, in the data's coordinates."""
     if prior.diagonal:
         return np.square(prior.root / posterior.factor) / posterior.nu[:, None]
@@ -339,7 +346,7 @@ def covariances(posterior: Posterior, prior: Prior) -> Any:
     return roots @ roots.transpose(0, 2, 1) / posterior.nu[:, None, None]
 
 
-def precisions(posterior: Posterior, prior: Prior) -> Any:
+def precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Expected precisions nu_k W_k in the data's coordinates."""
     if prior.diagonal:
         return np.square(posterior.factor / prior.root) * posterior.nu[:, None]
@@ -350,7 +357,7 @@ def precisions(posterior: Posterior, prior: Prior) -> Any:
     return Y.transpose(0, 2, 1) @ Y * posterior.nu[:, None, None]
 
 
-def _kl_precisions(posterior: Posterior, prior: Prior) -> Any:
+def _kl_precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
     """KL of every Wishart W(W_k, nu_k) from W(I, nu0); of D Gammas where diagonal. [K]."""
     D = posterior.m.shape[1]
     nu, nu0 = posterior.nu, prior.degrees_of_freedom
@@ -361,14 +368,14 @@ def _kl_precisions(posterior: Posterior, prior: Prior) -> Any:
     return expected - log_norm - 0.5 * nu * D + 0.5 * nu * trace
 
 
-def _log_gamma(nu: Any, D: int, diagonal: bool) -> Any:
+def _log_gamma(nu: Floats | float, D: int, diagonal: bool) -> Floats:
     """Log Gamma_D(nu / 2) less the power of pi that cancels in the KL."""
     if diagonal:
         return D * gammaln(nu / 2)
     return np.sum(gammaln(0.5 * (np.asarray(nu)[..., None] - np.arange(D))), axis=-1)
 
 
-def _expected_log_det(posterior: Posterior, D: int) -> Any:
+def _expected_log_det(posterior: ClusterPosterior, D: int) -> Floats:
     """E[log |Lambda_k|], [K]."""
     nu = posterior.nu
     if posterior.factor.ndim == 2:
@@ -378,24 +385,24 @@ def _expected_log_det(posterior: Posterior, D: int) -> Any:
     return spread + D * np.log(2) + posterior.log_det_W
 
 
-def _length(rows: Any) -> Any:
+def _length(rows: Floats) -> Floats:
     return np.sqrt(np.einsum("nd,nd->n", rows, rows))
 
 
-def _mass_after(N: Any) -> Any:
+def _mass_after(N: Floats) -> Floats:
     """sum_{j > k} N_j for every k."""
     return np.concatenate([np.cumsum(N[:0:-1])[::-1], [0.0]])
 
 
-def _diagonal(factor: Any) -> Any:
+def _diagonal(factor: Floats) -> Floats:
     return factor if factor.ndim == 2 else np.diagonal(factor, axis1=1, axis2=2)
 
 
-def _transform(factor: Any, m: Any) -> Any:
+def _transform(factor: Floats, m: Floats) -> Floats:
     return factor * m if factor.ndim == 2 else np.einsum("kij,kj->ki", factor, m)
 
 
-def _cholesky(W_inv: Any) -> Any:
+def _cholesky(W_inv: Floats) -> Floats:
     """Lower factor of a C-ordered matrix of which only the lower triangle is read."""
     L, failed = dpotrf(W_inv.T, lower=0)
     if failed:
@@ -407,11 +414,11 @@ def _cholesky(W_inv: Any) -> Any:
     return L.T
 
 
-def _invert_lower(L: Any) -> Any:
+def _invert_lower(L: Floats) -> Floats:
     """T = L^-1 by substitution on the triangle alone, a third of a solve with the identity."""
     return dtrtri(L.T, lower=0)[0].T
 
 
-def _solve_lower(L: Any, B: Any, transpose: bool = False) -> Any:
+def _solve_lower(L: Floats, B: Floats, transpose: bool = False) -> Floats:
     """L^-1 B, or L^-T B, for a lower-triangular, C-ordered L."""
     return dtrsm(1.0, L.T, B, lower=0, trans_a=int(not transpose))

@@ -7,29 +7,34 @@ result has bags x anchors entries, a temporary never more than a block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Reals
 from bagwise.core.blocks import BLOCK_ENTRIES, whole_segments
 from bagwise.core.squared import sq_distances
 
-Distance = Callable[[Any, Any], Any]
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints
 
 
-def squared_distances(X: Any, anchors: Any) -> Any:
+Distance = Callable[[Reals, Reals], Floats]
+
+
+def squared_distances(X: Reals, anchors: Reals) -> Floats:
     """Squared Euclidean distances in float64, whatever the rows are stored in, shape (n, K)."""
     return sq_distances(np.asarray(X, np.float64), np.asarray(anchors, np.float64))
 
 
 def bag_distances(
-    X: Any,
-    offsets: Any,
-    anchors: Any,
+    X: Reals,
+    offsets: Ints,
+    anchors: Floats,
     distance: Distance = squared_distances,
     block_entries: int = BLOCK_ENTRIES,
-) -> Any:
+) -> Floats:
     """Smallest distance from each bag to each anchor, shape (B, K)."""
     offsets = np.asarray(offsets)
     K = len(anchors)
@@ -45,20 +50,20 @@ def bag_distances(
     return nearest
 
 
-def similarity(distances: Any, sigma: float) -> Any:
+def similarity(distances: Floats, sigma: float) -> Floats:
     """exp(-d / sigma²), equation (1) of the MIO paper for d = squared distance."""
     return np.exp(distances / -(sigma**2))
 
 
 def contributions(
-    X: Any,
-    offsets: Any,
-    anchors: Any,
-    weights: Any,
+    X: Floats,
+    offsets: Ints,
+    anchors: Floats,
+    weights: Floats,
     intercept: float,
     sigma: float,
     distance: Distance = squared_distances,
-) -> Any:
+) -> Floats:
     """What each instance brings to the score ``z @ weights + intercept`` of its bag, shape (N,).
 
     The instance nearest to an anchor makes that entry of z and gets its term; equally near

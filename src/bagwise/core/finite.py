@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
-from array_api_compat import is_torch_array
+
+from bagwise.core.arrays import is_sparse, is_tensor
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Reals, Rows
+
 
 # Rows looked at together, so that a memory map is never read whole.
 _ROWS = 65_536
 
 
-def all_finite(X: Any) -> bool:
+def all_finite(X: Rows) -> bool:
     """Whether every number is finite.
 
     Examples
@@ -25,7 +29,7 @@ def all_finite(X: Any) -> bool:
     return first_not_finite(X) is None
 
 
-def first_not_finite(X: Any, allow_nan: bool = False) -> tuple[tuple[int, ...], str] | None:
+def first_not_finite(X: Rows, allow_nan: bool = False) -> tuple[tuple[int, ...], str] | None:
     """Index of the first entry that is not finite and what it is, or None.
 
     With ``allow_nan`` only infinity counts.
@@ -37,7 +41,7 @@ def first_not_finite(X: Any, allow_nan: bool = False) -> tuple[tuple[int, ...], 
     >>> first_not_finite(np.array([[1.0, 2.0], [3.0, -np.inf]]))
     ((1, 1), 'infinity')
     """
-    if sp.issparse(X):
+    if is_sparse(X):
         bad = np.flatnonzero(_bad(X.data, allow_nan))
         if len(bad) == 0:
             return None
@@ -45,7 +49,7 @@ def first_not_finite(X: Any, allow_nan: bool = False) -> tuple[tuple[int, ...], 
         return _place(row, X[row : row + 1].toarray(), allow_nan)
     for start in range(0, X.shape[0], _ROWS):
         block = X[start : start + _ROWS]
-        if is_torch_array(block):
+        if is_tensor(block):
             import torch
 
             good = torch.isfinite(block) | (torch.isnan(block) if allow_nan else False)
@@ -60,11 +64,11 @@ def first_not_finite(X: Any, allow_nan: bool = False) -> tuple[tuple[int, ...], 
     return None
 
 
-def _bad(block: Any, allow_nan: bool) -> Any:
+def _bad(block: Reals, allow_nan: bool) -> Bools:
     return np.isinf(block) if allow_nan else ~np.isfinite(block)
 
 
-def _place(start: int, block: Any, allow_nan: bool) -> tuple[tuple[int, ...], str]:
+def _place(start: int, block: Reals, allow_nan: bool) -> tuple[tuple[int, ...], str]:
     """Of a block of rows that begins at row ``start``."""
     place = tuple(int(i) for i in np.argwhere(_bad(block, allow_nan))[0])
     what = "NaN" if np.isnan(block[place]) else "infinity"

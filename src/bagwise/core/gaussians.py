@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
+from numpy.typing import DTypeLike
 from scipy.special import expit
 
 from bagwise.core import linalg
+from bagwise.core.arrays import Doubles, at_least, is_tensor, namespace
+
+if TYPE_CHECKING:
+    import torch
+
+    from bagwise.core.arrays import Array, Floats
+    from bagwise.core.kernels import Kernel
+
 
 # E sigmoid(f) to 1e-5 for a standard deviation of 4, 2e-4 for 6, 4e-3 for 10.
 N_NODES = 64
@@ -21,39 +29,42 @@ _TINY = float(np.finfo(np.float64).tiny)
 class SigmoidMoments(NamedTuple):
     """Expectations of a sigmoid under Gaussians; logs keep both tails exact."""
 
-    log_positive: Any  # [n] log E sigmoid(f)
-    log_negative: Any  # [n] log E sigmoid(-f)
-    log_negative_squared: Any  # [n] log E sigmoid(-f)^2
+    log_positive: Doubles  # [n] log E sigmoid(f)
+    log_negative: Doubles  # [n] log E sigmoid(-f)
+    log_negative_squared: Doubles  # [n] log E sigmoid(-f)^2
 
     @property
-    def log_odds(self) -> Any:
+    def log_odds(self) -> Doubles:
         """Log-odds of the expected sigmoid."""
         return self.log_positive - self.log_negative
 
     @property
-    def std(self) -> Any:
+    def std(self) -> Doubles:
         """Standard deviation of sigmoid(f)."""
-        variance = np.exp(self.log_negative_squared) - np.exp(2 * self.log_negative)
-        return np.sqrt(np.maximum(variance, 0.0))
+        xp = namespace(self.log_negative)
+        variance = xp.exp(self.log_negative_squared) - xp.exp(2 * self.log_negative)
+        return at_least(variance, 0.0) ** 0.5
 
 
-def project(kernel: Any, X: Any, Z: Any, L: Any, dtype: Any = np.float64) -> tuple[Any, Any]:
+def project(
+    kernel: Kernel, X: Array, Z: Array, L: Array, dtype: DTypeLike | torch.dtype = np.float64
+) -> tuple[Array, Array]:
     """Whitened projection of instances onto the inducing points.
 
     Returns ``A = L^{-1} k(Z, X)`` [M, n] in ``dtype`` and the residual prior variance
     ``r = k(x, x) - |a|^2`` [n]; ``L L^T = k(Z, Z)``. The algebra is done in float64.
     """
-    if is_torch_array(X):
-        A = linalg.solve_lower(L, kernel(X, Z).T)
-        r = (kernel.diag(X) - linalg.column_squares(A)).clamp(min=0.0)
-        return A.to(dtype), r.to(dtype)
+    if is_tensor(X):
+        on_device: torch.Tensor = linalg.solve_lower(L, kernel(X, Z).T)
+        residual: torch.Tensor = kernel.diag(X) - linalg.column_squares(on_device)
+        return on_device.to(dtype), residual.clamp(min=0.0).to(dtype)
     X = np.asarray(X, dtype=np.float64)
     A = linalg.solve_lower(L, np.asarray(kernel(X, Z), dtype=np.float64).T)  # [M, n]
     r = np.maximum(kernel.diag(X) - linalg.column_squares(A), 0.0)
     return A.astype(dtype, copy=False), r
 
 
-def kl_to_standard(m: Any, W: Any) -> float:
+def kl_to_standard(m: Array, W: Array) -> float:
     """KL(N(m, W^T W) || N(0, I)) for lower-triangular ``W``."""
     return float(
         0.5 * ((W * W).sum() + m @ m - m.shape[0]) - np.log(np.asarray(W.diagonal())).sum()
@@ -61,13 +72,13 @@ def kl_to_standard(m: Any, W: Any) -> float:
 
 
 @lru_cache(maxsize=8)
-def _hermite(n: int) -> tuple[Any, Any]:
+def _hermite(n: int) -> tuple[Floats, Floats]:
     """Nodes and weights for expectations under N(0, 1)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / np.sqrt(2 * np.pi)
 
 
-def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMoments:
+def sigmoid_moments(mean: Array, var: Array, n_nodes: int = N_NODES) -> SigmoidMoments:
     """Gauss-Hermite expectations of sigmoid(f), f ~ N(mean, var), elementwise.
 
     Examples
@@ -78,7 +89,7 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     >>> np.round(np.exp(moments.log_positive), 4).tolist()
     [0.5, 0.7752]
     """
-    if is_torch_array(mean):
+    if is_tensor(mean) and is_tensor(var):
         return _device_moments(mean.double(), var.double(), n_nodes)
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
     nodes, weights = _hermite(n_nodes)
@@ -96,16 +107,16 @@ def sigmoid_moments(mean: Any, var: Any, n_nodes: int = N_NODES) -> SigmoidMomen
     return out
 
 
-def _device_moments(mean: Any, var: Any, n_nodes: int) -> SigmoidMoments:
-    """The same sum, node after node where the tensors live; results come to the host."""
+def _device_moments(mean: torch.Tensor, var: torch.Tensor, n_nodes: int) -> SigmoidMoments:
+    """The same sum, node after node, where the tensors live."""
     import torch
 
     nodes, weights = _hermite(n_nodes)
-    sums: list[Any] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
+    sums: list[torch.Tensor] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
     std = var.sqrt()
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
         f = mean + std * node
         negative = torch.sigmoid(-f)
         for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
             total.add_(term, alpha=weight)
-    return SigmoidMoments(*(s.clamp_(min=_TINY).log_().cpu().numpy() for s in sums))
+    return SigmoidMoments(*(s.clamp_(min=_TINY).log_() for s in sums))

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.isotonic import IsotonicRegression
 
 from bagwise.core.rules import log_odds
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Codes, Floats
 
 
 class Isotonic(NamedTuple):
     """Probability = linear interpolation between ``knots``, constant beyond them."""
 
-    knots: Any  # [K] scores, rising
-    probabilities: Any  # [K] in (0, 1), not falling
+    knots: Floats  # [K] scores, rising
+    probabilities: Floats  # [K] in (0, 1), not falling
 
-    def log_odds(self, scores: Any) -> Any:
+    def log_odds(self, scores: ArrayLike) -> Floats:
         """Calibrated log-odds of raw scores."""
-        return log_odds(np.interp(scores, self.knots, self.probabilities))
+        return log_odds(
+            np.interp(np.asarray(scores, dtype=np.float64), self.knots, self.probabilities)
+        )
 
 
-def fit_isotonic(scores: Any, y: Any) -> Isotonic:
+def fit_isotonic(scores: Floats, y: Codes | Bools | Floats) -> Isotonic:
     """Fit the rising function by least squares on scores of bags the model did not see.
 
     Probabilities stay inside [1 / (n + 2), 1 - 1 / (n + 2)]: n bags cannot show that

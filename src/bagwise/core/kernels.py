@@ -19,9 +19,10 @@ kernel is a recipe; `Kernel.resolve` turns it into numbers before it is used.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -37,6 +38,10 @@ from bagwise.core.squared import (
     sq_norms,
     weighted_sq_differences,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 __all__ = [
     "ARD",
@@ -102,11 +107,11 @@ class Kernel:
         raise TypeError(f"{type(self).__name__} has no variance of its own")
 
     @property
-    def theta(self) -> Array:
+    def theta(self) -> Floats:
         """Logarithms of the parameters, float64, [P]."""
         raise TypeError(f"{type(self).__name__} has no parameters of its own")
 
-    def with_theta(self, theta: Array) -> Kernel:
+    def with_theta(self, theta: Floats) -> Kernel:
         """The same kernel with other log-parameters."""
         raise TypeError(f"{type(self).__name__} has no parameters of its own")
 
@@ -141,7 +146,7 @@ class _Leaf(Kernel):
     """A kernel whose dataclass fields, in order, are its positive parameters."""
 
     def __post_init__(self) -> None:
-        for field in fields(cast(Any, self)):
+        for field in fields(cast("DataclassInstance", self)):
             value = getattr(self, field.name)
             if isinstance(value, str) and value == "median":
                 value = OfMedian()
@@ -151,25 +156,25 @@ class _Leaf(Kernel):
             object.__setattr__(self, field.name, value)
 
     @property
-    def theta(self) -> Array:
-        values = [getattr(self, f.name) for f in fields(cast(Any, self))]
+    def theta(self) -> Floats:
+        values = [getattr(self, f.name) for f in fields(cast("DataclassInstance", self))]
         if any(map(_is_left_to_data, values)):
             raise ValueError(
                 f"{self!r} takes a scale from the data: call resolve(X) with some rows first."
             )
         return np.log(np.concatenate([np.atleast_1d(v) for v in values]))
 
-    def with_theta(self, theta: Array) -> Kernel:
+    def with_theta(self, theta: Floats) -> Kernel:
         values = np.exp(_check_theta(self, theta))
         new, start = {}, 0
-        for field in fields(cast(Any, self)):
+        for field in fields(cast("DataclassInstance", self)):
             old = getattr(self, field.name)
             n = len(old) if isinstance(old, tuple) else 1
             new[field.name] = tuple(values[start : start + n].tolist())
             if not isinstance(old, tuple):
                 new[field.name] = new[field.name][0]
             start += n
-        return cast(Kernel, replace(cast(Any, self), **new))
+        return cast(Kernel, replace(cast("DataclassInstance", self), **new))
 
 
 class Stationary(_Leaf):
@@ -186,26 +191,34 @@ class Stationary(_Leaf):
     (True, False)
     """
 
+    length_scale: LengthScale
     variance: float
 
     @property
     def _scale(self) -> float | tuple[float, ...]:
-        scale = cast(Any, self).length_scale
-        return self.theta if _is_left_to_data(scale) else scale  # theta says what is missing
+        scale = self.length_scale
+        if _is_left_to_data(scale):
+            _ = self.theta  # says what is missing
+        return cast("float | tuple[float, ...]", scale)
 
     @property
     def needs_distances(self) -> bool:
         """Whether the length scale is a share of the median distance."""
-        return isinstance(cast(Any, self).length_scale, OfMedian)
+        return isinstance(self.length_scale, OfMedian)
 
     def resolve(self, X: Floats) -> Kernel:
         """The kernel with its length scale taken from the data, where it was left to them."""
-        scale = cast(Any, self).length_scale
+        scale = self.length_scale
         if isinstance(scale, OfMedian):
             median = float(np.sqrt(median_sq_distance(X)))
-            return cast(Kernel, replace(cast(Any, self), length_scale=scale.factor * median))
+            return cast(
+                Kernel, replace(cast("DataclassInstance", self), length_scale=scale.factor * median)
+            )
         if isinstance(scale, str):
-            return cast(Kernel, replace(cast(Any, self), length_scale=float(np.sqrt(X.shape[1]))))
+            return cast(
+                Kernel,
+                replace(cast("DataclassInstance", self), length_scale=float(np.sqrt(X.shape[1]))),
+            )
         if isinstance(scale, tuple) and len(scale) != X.shape[1]:
             raise ValueError(
                 f"length_scale must be a number or one per feature ({X.shape[1]}); got "
@@ -216,8 +229,15 @@ class Stationary(_Leaf):
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
 
-    _profile: ClassVar[Any]
-    _slope: ClassVar[Any]
+    @staticmethod
+    @abstractmethod
+    def _profile(s: Array) -> Array:
+        """k(s), written over s."""
+
+    @staticmethod
+    @abstractmethod
+    def _slope(s: Array) -> Array:
+        """-2 k'(s), written over s."""
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
@@ -542,7 +562,7 @@ class _Pair(Kernel):
                 raise ValueError(f"{type(self).__name__} combines two kernels; got {part!r}.")
 
     @property
-    def theta(self) -> Array:
+    def theta(self) -> Floats:
         return np.concatenate([self.left.theta, self.right.theta])
 
     @property
@@ -554,7 +574,7 @@ class _Pair(Kernel):
         """Both kernels resolved."""
         return type(self)(self.left.resolve(X), self.right.resolve(X))
 
-    def with_theta(self, theta: Array) -> Kernel:
+    def with_theta(self, theta: Floats) -> Kernel:
         theta = _check_theta(self, theta)
         n = len(self.left.theta)
         return type(self)(self.left.with_theta(theta[:n]), self.right.with_theta(theta[n:]))
@@ -563,7 +583,7 @@ class _Pair(Kernel):
         for part in (self.left, self.right):
             if not hasattr(part, "of_sq_distances"):
                 raise ValueError(f"{part!r} is not a function of the distance.")
-        left, right = cast(Any, self.left), cast(Any, self.right)
+        left, right = cast(Stationary, self.left), cast(Stationary, self.right)
         return left.of_sq_distances(sq), right.of_sq_distances(sq)
 
 
@@ -694,7 +714,7 @@ def _negative_exp(r: Array, out: Array) -> Array:
     return exp_over(out)
 
 
-def _check_theta(kernel: Kernel, theta: Array) -> Array:
+def _check_theta(kernel: Kernel, theta: Floats) -> Floats:
     theta = np.asarray(theta, dtype=np.float64)
     expected = kernel.theta.shape
     if theta.shape != expected or not np.isfinite(theta).all():
@@ -705,7 +725,7 @@ def _check_theta(kernel: Kernel, theta: Array) -> Array:
     return theta
 
 
-def _positive(value: Any, name: str) -> float | tuple[float, ...]:
+def _positive(value: object, name: str) -> float | tuple[float, ...]:
     """A positive finite float, or a tuple of them for the length scales of the features."""
     try:
         array = np.asarray(value, dtype=np.float64)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
 from sklearn.svm import LinearSVC
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats
+
 
 class Weights(NamedTuple):
     """A linear score z @ w + b."""
 
-    w: Any  # [N]
+    w: Floats  # [N]
     b: float
 
 
-def solve_lp(Z: Any, signs: Any, alpha: float, costs: Any) -> Weights:
+def solve_lp(Z: Floats, signs: Floats, alpha: float, costs: Floats) -> Weights:
     """The exact minimiser of alpha |w|_1 + sum_i C_i (1 - y_i (w'z_i + b))_+, by HiGHS.
 
     ``signs`` are +1 and -1. The bias is free and not penalised. With w = u - v the variables
@@ -38,7 +41,9 @@ def solve_lp(Z: Any, signs: Any, alpha: float, costs: Any) -> Weights:
     return Weights(result.x[:N] - result.x[N : 2 * N], float(result.x[2 * N]))
 
 
-def solve_liblinear(Z: Any, signs: Any, alpha: float, costs: Any, tol: float = 1e-4) -> Weights:
+def solve_liblinear(
+    Z: Floats, signs: Floats, alpha: float, costs: Floats, tol: float = 1e-4
+) -> Weights:
     """The same with squared hinge losses, by liblinear: quicker, and the bias is penalised."""
     machine = LinearSVC(
         penalty="l1", dual=False, C=1 / alpha, tol=tol, max_iter=10_000, random_state=0
@@ -47,7 +52,7 @@ def solve_liblinear(Z: Any, signs: Any, alpha: float, costs: Any, tol: float = 1
     return Weights(machine.coef_[0], float(machine.intercept_[0]))
 
 
-def objective(Z: Any, signs: Any, alpha: float, costs: Any, weights: Weights) -> float:
+def objective(Z: Floats, signs: Floats, alpha: float, costs: Floats, weights: Weights) -> float:
     """Equation (2): penalty plus weighted hinge losses."""
     hinge = np.maximum(0, 1 - signs * (Z @ weights.w + weights.b))
     return float(alpha * np.abs(weights.w).sum() + costs @ hinge)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from math import lgamma
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import is_torch_array
-from numpy.typing import NDArray
-from scipy.sparse import issparse
+from numpy.typing import ArrayLike
+
+from bagwise.core.arrays import is_sparse, is_tensor
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Ints, Reals, Rows
+
 
 # What chance may do, over all candidates together, before a feature is named.
 _CHANCE = 0.01
 # Bags of each class looked at first; the number doubles while candidates remain.
 _FIRST_BAGS = 4
 
-Indices = NDArray[np.int64]
 
-
-def bag_level_features(X: Any, offsets: Any) -> Indices:
+def bag_level_features(X: ArrayLike, offsets: ArrayLike) -> Ints:
     """Features with one value for all rows of each bag, though they differ between bags.
 
     A feature counts only where that is no accident: had its values been dealt to the rows at
@@ -47,7 +49,7 @@ def bag_level_features(X: Any, offsets: Any) -> Indices:
     return np.asarray(named, dtype=np.int64)
 
 
-def _all_equal(X: Any, later: Any) -> Any:
+def _all_equal(X: Column, later: Ints) -> Bools:
     """Whether rows equal the row before, for each feature; a few rows settle most features."""
     alive = np.arange(X.shape[1])
     step, start = 64, 0
@@ -58,7 +60,7 @@ def _all_equal(X: Any, later: Any) -> Any:
     return np.isin(np.arange(X.shape[1]), alive)
 
 
-def determining_features(X: Any, offsets: Any, y: Any) -> Indices:
+def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
     """Features that give the label of every bag away, beyond what chance would do.
 
     Two kinds are named. A feature that has one value for all rows of a bag and no value in bags
@@ -91,7 +93,7 @@ def determining_features(X: Any, offsets: Any, y: Any) -> Indices:
     offsets = np.asarray(offsets)
     classes, codes = np.unique(np.asarray(y), return_inverse=True)
     sizes = np.diff(offsets)
-    if len(classes) < 2 or X.ndim != 2 or np.any(sizes == 0):
+    if len(classes) < 2 or len(X.shape) != 2 or np.any(sizes == 0):
         return np.empty(0, dtype=np.int64)
     suspects = _Suspects(X.shape[1], len(classes))
     for bags in _rounds(codes):
@@ -103,7 +105,7 @@ def determining_features(X: Any, offsets: Any, y: Any) -> Indices:
     return suspects.named(several=X.shape[0] >= 2 * len(sizes))
 
 
-def _rounds(codes: Any) -> list[Any]:
+def _rounds(codes: Ints) -> list[Ints]:
     """Bags in rounds that take the same number from each class, doubling every time."""
     of_class = [np.flatnonzero(codes == c) for c in range(int(codes.max()) + 1)]
     rounds, start, step = [], 0, _FIRST_BAGS
@@ -113,10 +115,10 @@ def _rounds(codes: Any) -> list[Any]:
     return rounds
 
 
-def _dense(rows: Any) -> Any:
-    if issparse(rows):
+def _dense(rows: Rows) -> Reals:
+    if is_sparse(rows):
         return rows.toarray()
-    return rows.detach().cpu().numpy() if is_torch_array(rows) else np.asarray(rows)
+    return rows.detach().cpu().numpy() if is_tensor(rows) else np.asarray(rows)
 
 
 class _Suspects:
@@ -129,9 +131,9 @@ class _Suspects:
         self.low = np.full((n_classes, n_features), np.inf)
         self.high = -self.low
         self.codes: list[int] = []  # class of each bag seen
-        self.values: list[Any] = []  # first row of each bag seen
+        self.values: list[Reals] = []  # first row of each bag seen
 
-    def see(self, code: int, rows: Any) -> None:
+    def see(self, code: int, rows: Reals) -> None:
         rows = rows[:, self.features]
         low, high = rows.min(axis=0), rows.max(axis=0)
         self.constant &= low == high
@@ -149,14 +151,14 @@ class _Suspects:
         self.values = [row[keep] for row in self.values]
         return bool(keep.any())
 
-    def apart(self) -> Any:
+    def apart(self) -> Bools:
         """Whether the ranges of the classes do not touch, for each feature."""
         order = np.argsort(self.low, axis=0)
         low = np.take_along_axis(self.low, order, axis=0)
         high = np.take_along_axis(self.high, order, axis=0)
-        return (high[:-1] < low[1:]).all(axis=0)
+        return np.all(high[:-1] < low[1:], axis=0)
 
-    def _stands_for_class(self) -> Any:
+    def _stands_for_class(self) -> Bools:
         """Whether no value is in bags of two classes, for each feature that has one per bag."""
         values, codes = np.asarray(self.values), np.asarray(self.codes)
         return np.asarray(
@@ -166,7 +168,7 @@ class _Suspects:
             ]
         )
 
-    def named(self, several: bool) -> Indices:
+    def named(self, several: bool) -> Ints:
         """Features that determine the label where chance would hardly let one."""
         codes, values = np.asarray(self.codes), np.asarray(self.values)
         counts = np.bincount(codes)
@@ -187,7 +189,7 @@ class _Suspects:
         return np.asarray(named, dtype=np.int64)
 
 
-def _pure(at: Any, codes: Any) -> bool:
+def _pure(at: Ints, codes: Ints) -> bool:
     """Whether no value is shared by bags of two classes."""
     low, high = np.full(at.max() + 1, codes.max()), np.zeros(at.max() + 1, dtype=codes.dtype)
     np.minimum.at(low, at, codes)

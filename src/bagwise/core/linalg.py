@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
-from array_api_compat import is_torch_array
-from scipy.linalg import blas, lapack, solve_triangular
+from scipy.linalg import lapack, solve_triangular
+
+from bagwise.core import blas
+from bagwise.core.arrays import Floats, is_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from bagwise.core.arrays import Array, ArrayT, Reals
+
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
 JITTER = 1e-8
@@ -24,7 +32,7 @@ _SPLITS = 128
 _SCRATCH = threading.local()
 
 
-def cholesky(K: Any, jitter: float = JITTER) -> Any:
+def cholesky(K: ArrayT, jitter: float = JITTER) -> ArrayT:
     """Lower Cholesky factor of ``K + jitter * mean(diag K) * I``.
 
     The jitter grows tenfold only when the factorisation fails, and a warning says so.
@@ -58,22 +66,22 @@ def cholesky(K: Any, jitter: float = JITTER) -> Any:
     )
 
 
-def _try_cholesky(K: Any, amount: float) -> Any:
-    if is_torch_array(K):
+def _try_cholesky(K: ArrayT, amount: float) -> ArrayT | None:
+    if is_tensor(K):
         import torch
 
         eye = torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
         L, info = torch.linalg.cholesky_ex(K + amount * eye)
         return None if int(info) else L
-    K = np.array(K, dtype=np.float64, order="F")
-    K[np.diag_indices_from(K)] += amount
-    L, info = lapack.dpotrf(K, lower=1, clean=1, overwrite_a=1)
+    shifted = np.array(K, dtype=np.float64, order="F")
+    shifted[np.diag_indices_from(shifted)] += amount
+    L, info = lapack.dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
     return None if info or not np.isfinite(L[-1, -1]) else L
 
 
-def solve_lower(L: Any, B: Any) -> Any:
+def solve_lower(L: Array, B: ArrayT) -> ArrayT:
     """``L^{-1} B`` for lower-triangular ``L``."""
-    if is_torch_array(B):
+    if is_tensor(B):
         import torch
 
         if B.ndim == 1:
@@ -83,41 +91,41 @@ def solve_lower(L: Any, B: Any) -> Any:
         # Many right-hand sides: a product with the small inverse runs ten times faster on a GPU.
         eye = torch.eye(L.shape[0], dtype=L.dtype, device=L.device)
         return torch.linalg.solve_triangular(L, eye, upper=False) @ B
-    trsm = blas.strsm if B.dtype == np.float32 else blas.dtrsm
-    X = trsm(1.0, L, B[:, None] if B.ndim == 1 else B, lower=1)
-    return X[:, 0] if B.ndim == 1 else X
+    X = blas.solve_lower(L, np.array(B[:, None] if B.ndim == 1 else B, order="F"))
+    return cast("ArrayT", X[:, 0] if B.ndim == 1 else X)
 
 
-def first_two_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
+def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
     """``A^T m`` and the squared norms of the columns of ``W A``, both [n]."""
-    if is_torch_array(A):
+    if is_tensor(A):
         return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
     return (A.T @ m).astype(np.float64, copy=False), projected_squares(W, A)
 
 
-def _device_moments(m: Any, W: Any, A: Any) -> tuple[Any, Any]:
-    """M rides along as one more row of W, so that A is read once; the product stays in cache."""
+def _device_moments(
+    m: torch.Tensor, W: torch.Tensor, A: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean decides the probabilities: unlike the product, it is never made in TF32."""
     import torch
 
     M, n = A.shape
-    rows = _padded(M)
-    stacked = A.new_zeros((rows, M))
-    stacked[:M], stacked[M] = W, m
+    padded = A.new_zeros((_padded(M), M))
+    padded[:M] = W
     mean, norm = A.new_empty(n), A.new_empty(n)
-    slab = A.new_empty((rows, min(SLAB, n)))
+    slab = A.new_empty((len(padded), min(SLAB, n)))
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
-        R = torch.mm(stacked, A[:, columns], out=slab[:, : columns.stop - start])
-        mean[columns] = R[M]
-        torch.linalg.vector_norm(R[:M], dim=0, out=norm[columns])
+        R = torch.mm(padded, A[:, columns], out=slab[:, : columns.stop - start])
+        torch.mv(A[:, columns].T, m, out=mean[columns])
+        torch.linalg.vector_norm(R, dim=0, out=norm[columns])
     return mean, norm.square_()
 
 
-def no_statistics(A: Any) -> tuple[Any, Any]:
+def no_statistics(A: Array) -> tuple[Array, Array]:
     """Where `add_statistics` starts: float64 zeros [M, M] and [M], beside ``A``."""
     M = A.shape[0]
-    if is_torch_array(A):
+    if is_tensor(A):
         import torch
 
         zeros = torch.zeros((M, M), dtype=torch.float64, device=A.device)
@@ -125,34 +133,38 @@ def no_statistics(A: Any) -> tuple[Any, Any]:
     return np.zeros((M, M), order="F"), np.zeros(M)
 
 
-def add_statistics(precision: Any, linear: Any, A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
+def add_statistics(
+    precision: Array, linear: Array, A: Array, omega: Array, rho: Array
+) -> tuple[Array, Array]:
     """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``; in place for NumPy."""
-    if is_torch_array(A):
+    if is_tensor(A):
         gram, product = _device_statistics(A, omega, rho)
         return precision + gram, linear + product
     linear += A @ rho.astype(A.dtype, copy=False)
-    return add_weighted_gram(precision, A, omega), linear
+    return add_weighted_gram(cast(Floats, precision), A, cast(Floats, omega)), linear
 
 
-def _device_statistics(A: Any, omega: Any, rho: Any) -> tuple[Any, Any]:
+def _device_statistics(
+    A: torch.Tensor, omega: torch.Tensor, rho: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the mean, ``A rho`` is never made in TF32."""
     import torch
 
     M, n = A.shape
-    rows = _padded(M)
-    sums = A.new_zeros((M, rows))
-    # Rows M.. are rho and padding: one product gives both statistics.
-    slab = A.new_empty((rows, min(SLAB, n)))
-    slab[M + 1 :] = 0
+    omega, rho = omega.to(A.dtype), rho.to(A.dtype)
+    sums = A.new_zeros((M, _padded(M)))
+    linear = torch.zeros(M, dtype=torch.float64, device=A.device)
+    slab = A.new_zeros((_padded(M), min(SLAB, n)))
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
-        weighted[M] = rho[columns]
         _add_outer(sums, A[:, columns], weighted)
-    return sums[:, :M].double(), sums[:, M].double()
+        linear += torch.mv(A[:, columns], rho[columns])
+    return sums[:, :M].double(), linear
 
 
-def _add_outer(sums: Any, A: Any, B: Any) -> None:
+def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:
     """``sums += A B^T`` for long rows.
 
     The result is small and the sum long, which leaves most of a GPU idle: it is cut into
@@ -162,7 +174,6 @@ def _add_outer(sums: Any, A: Any, B: Any) -> None:
     import torch
 
     M, n = A.shape
-    rows = B.shape[0]
     if n % _SPLITS:
         sums.addmm_(A, B.T)
         return
@@ -170,59 +181,55 @@ def _add_outer(sums: Any, A: Any, B: Any) -> None:
     for first, last in ((0, half), (half, M)):
         if first < last:
             left = A[first:last].unflatten(1, (_SPLITS, -1)).transpose(0, 1)  # [splits, m, k]
-            # rho is needed against every row; before the last step it is a column of its own.
-            right = B[: rows if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
+            right = B[: len(B) if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
             sums[first:last, : right.shape[2]] += torch.bmm(left, right).sum(0)
-    if half < M:
-        sums[:half, M] += A[:half] @ B[M]
 
 
 def _padded(M: int) -> int:
-    """At least one more than M, and a multiple of 16: what the matrix units want."""
-    return (M // 16 + 1) * 16
+    """The next multiple of 16: what the matrix units want."""
+    return -(-M // 16) * 16
 
 
-def like(x: Any, A: Any) -> Any:
+def like(x: Array, A: torch.Tensor) -> torch.Tensor:
     """``x`` as a tensor with the precision and on the device of ``A``."""
     import torch
 
     return torch.as_tensor(x, dtype=A.dtype, device=A.device)
 
 
-def lower_times(W: Any, A: Any) -> Any:
+def lower_times(W: Array, A: ArrayT) -> ArrayT:
     """``W A`` for lower-triangular ``W``, at half the work of a full product."""
-    if is_torch_array(A):
+    if is_tensor(A):
         return like(W, A) @ A
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return trmm(1.0, W, A, lower=1)
+    return cast("ArrayT", blas.multiply_lower(W, np.array(A, order="F")))
 
 
-def weighted_gram(A: Any, omega: Any) -> Any:
+def weighted_gram(A: Reals, omega: Floats) -> Floats:
     """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
     scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
-    syrk = blas.ssyrk if A.dtype == np.float32 else blas.dsyrk
-    return syrk(1.0, scaled, lower=1).astype(np.float64, copy=False)
+    gram = np.zeros((len(A), len(A)), dtype=A.dtype, order="F")
+    return blas.add_gram(gram, np.asfortranarray(scaled)).astype(np.float64, copy=False)
 
 
-def projected_squares(W: Any, A: Any) -> Any:
+def projected_squares(W: Reals, A: Reals) -> Floats:
     """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
     work = _workspace(A.shape, A.dtype)
     np.copyto(work, A)
-    trmm = blas.strmm if A.dtype == np.float32 else blas.dtrmm
-    return column_squares(trmm(1.0, W, work, lower=1, overwrite_b=1))
+    return column_squares(blas.multiply_lower(W, work))
 
 
-def add_weighted_gram(total: Any, A: Any, omega: Any) -> Any:
+def add_weighted_gram(total: Floats, A: Reals, omega: Floats) -> Floats:
     """``total + A diag(omega) A^T``, lower triangle, in place."""
     work = _workspace(A.shape, A.dtype)
     np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
     if A.dtype == np.float32:
-        total += blas.ssyrk(1.0, work, lower=1)
+        total += blas.add_gram(np.zeros_like(total, dtype=np.float32), work)
         return total
-    return blas.dsyrk(1.0, work, beta=1.0, c=total, lower=1, overwrite_c=1)
+    blas.add_gram(total, work)
+    return total
 
 
-def _workspace(shape: tuple[int, int], dtype: Any) -> Any:
+def _workspace(shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Reals:
     """A scratch array of this thread, columns contiguous.
 
     Fresh arrays of this size for every chunk would scatter the small arrays that stay between
@@ -234,9 +241,13 @@ def _workspace(shape: tuple[int, int], dtype: Any) -> Any:
     return kept[: shape[0] * shape[1]].reshape(shape, order="F")
 
 
-def column_squares(A: Any) -> Any:
+@overload
+def column_squares(A: Reals) -> Floats: ...
+@overload
+def column_squares(A: Array) -> Array: ...
+def column_squares(A: Array) -> Array:
     """Squared norm of every column, in float64, shape [n]."""
-    if is_torch_array(A):
+    if is_tensor(A):
         import torch
 
         return torch.linalg.vector_norm(A, dim=0).square()
@@ -244,13 +255,13 @@ def column_squares(A: Any) -> Any:
     return np.einsum("nm,nm->n", At, At).astype(np.float64, copy=False)
 
 
-def inverse_factor(B: Any) -> Any:
+def inverse_factor(B: ArrayT) -> ArrayT:
     """Lower ``W`` with ``W^T W = B^{-1}``, from the lower triangle of ``B``.
 
     Meant for ``B = I + A diag(omega) A^T``, whose eigenvalues are at least 1: a product with
     ``W`` is then as accurate as a triangular solve and runs at twice its speed.
     """
-    if is_torch_array(B):
+    if is_tensor(B):
         import torch
 
         eye = torch.eye(B.shape[0], dtype=B.dtype, device=B.device)
@@ -265,6 +276,6 @@ def inverse_factor(B: Any) -> Any:
     return W
 
 
-def solve_upper(U: Any, b: Any) -> Any:
+def solve_upper(U: Floats, b: Floats) -> Floats:
     """``U^{-1} b`` for upper-triangular ``U`` and a vector."""
     return solve_triangular(U, b, lower=False)

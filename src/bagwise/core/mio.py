@@ -8,10 +8,15 @@ are not extended (Proposition 3), which is the same as zeros at their ends.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numba
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bagwise.core.arrays import Floats, Ints
 
 
 class ElasticNet(NamedTuple):
@@ -27,11 +32,11 @@ class MIOState(NamedTuple):
     The arrays have room to grow: the first ``n_anchors`` entries are in use.
     """
 
-    anchors: Any  # [capacity, D]
-    ids: Any  # [capacity] number of the instance in the order of its data
-    born: Any  # [capacity] step at which it came
-    last_used: Any  # [capacity] last step at which its weight was not 0
-    pi: Any  # [1 + capacity]
+    anchors: Floats  # [capacity, D]
+    ids: Ints  # [capacity] number of the instance in the order of its data
+    born: Ints  # [capacity] step at which it came
+    last_used: Ints  # [capacity] last step at which its weight was not 0
+    pi: Floats  # [1 + capacity]
     n_anchors: int
     n_steps: int
     n_seen: int  # instances, dropped ones included
@@ -53,7 +58,7 @@ def init(n_features: int) -> MIOState:
     )
 
 
-def add_anchors(state: MIOState, X: Any, ids: Any) -> MIOState:
+def add_anchors(state: MIOState, X: Floats, ids: Ints) -> MIOState:
     """Append the instances of a new bag; their features start with weight 0."""
     n, new = state.n_anchors, state.n_anchors + len(X)
     if new > len(state.ids):
@@ -73,7 +78,10 @@ def add_anchors(state: MIOState, X: Any, ids: Any) -> MIOState:
     return state._replace(n_anchors=new, n_seen=state.n_seen + len(X))
 
 
-def _grown(a: Any, capacity: int) -> Any:
+_Number = TypeVar("_Number", np.float64, np.int64)
+
+
+def _grown(a: NDArray[_Number], capacity: int) -> NDArray[_Number]:
     out = np.zeros((capacity, *a.shape[1:]), dtype=a.dtype)
     out[: len(a)] = a
     return out
@@ -94,12 +102,14 @@ def drop_anchors(state: MIOState, net: ElasticNet, most: int) -> MIOState:
     return state._replace(n_anchors=most, n_dropped=state.n_dropped + n - most)
 
 
-def weights(pi: Any, net: ElasticNet) -> Any:
+def weights(pi: Floats, net: ElasticNet) -> Floats:
     """The weights grad f*(-pi), by Proposition 1: soft-thresholded, so many are 0."""
     return -np.sign(pi) * np.maximum(np.abs(pi) - net.alpha, 0) / net.beta
 
 
-def step(state: MIOState, z: Any, sign: float, cost: float, net: ElasticNet) -> tuple[Any, float]:
+def step(
+    state: MIOState, z: Floats, sign: float, cost: float, net: ElasticNet
+) -> tuple[float, float]:
     """Predict, then learn from one bag: its new multiplier theta and the margin y w'z before.
 
     ``pi`` is updated in place; ``cost`` is C1 or C2.
@@ -111,7 +121,7 @@ def step(state: MIOState, z: Any, sign: float, cost: float, net: ElasticNet) -> 
 
 
 def revise(
-    state: MIOState, z: Any, sign: float, cost: float, net: ElasticNet, theta: float
+    state: MIOState, z: Floats, sign: float, cost: float, net: ElasticNet, theta: float
 ) -> float:
     """Re-optimise the multiplier of a bag seen before: one step of dual coordinate ascent."""
     pi = state.pi[: len(z)]
@@ -121,7 +131,7 @@ def revise(
 
 @numba.njit(cache=True)
 def _slope(
-    theta: float, pi: Any, z: Any, sign: float, alpha: float, beta: float
+    theta: float, pi: Floats, z: Floats, sign: float, alpha: float, beta: float
 ) -> tuple[float, float, float]:
     """Q'(theta) of (16), its slope Q'', and the sum of sizes that were added up."""
     first, second, size = beta, 0.0, beta
@@ -142,7 +152,7 @@ def _slope(
 
 @numba.njit(cache=True)
 def best_theta(
-    pi: Any, z: Any, sign: float, alpha: float, beta: float, eta: float
+    pi: Floats, z: Floats, sign: float, alpha: float, beta: float, eta: float
 ) -> tuple[float, float]:
     """The minimiser of Q over [eta, 0], equation (15), and Q'(0).
 
@@ -176,7 +186,7 @@ def best_theta(
 
 @numba.njit(cache=True)
 def exact_step(
-    pi: Any, z: Any, sign: float, cost: float, alpha: float, beta: float
+    pi: Floats, z: Floats, sign: float, cost: float, alpha: float, beta: float
 ) -> tuple[float, float]:
     """The best multiplier of one bag (15), added to ``pi`` in place; and the margin before."""
     theta, at_zero = best_theta(pi, z, sign, alpha, beta, -cost)
@@ -187,19 +197,19 @@ def exact_step(
 
 
 @numba.njit(cache=True)
-def _mark_used(last_used: Any, pi: Any, alpha: float, now: int) -> None:
+def _mark_used(last_used: Ints, pi: Floats, alpha: float, now: int) -> None:
     for k in range(len(pi) - 1):
         if abs(pi[k + 1]) > alpha:
             last_used[k] = now
 
 
-def dual_objective(pi: Any, thetas: Any, net: ElasticNet) -> float:
+def dual_objective(pi: Floats, thetas: Floats, net: ElasticNet) -> float:
     """Equation (4) with c = 1: -f*(-pi) - sum of theta."""
     shrunk = np.maximum(np.abs(pi) - net.alpha, 0)
     return float(-(shrunk @ shrunk) / (2 * net.beta) - np.sum(thetas))
 
 
-def primal_objective(pi: Any, hinges: Any, net: ElasticNet) -> float:
+def primal_objective(pi: Floats, hinges: Floats, net: ElasticNet) -> float:
     """Equation (3): f(w) plus the weighted hinge losses, at w = grad f*(-pi)."""
     w = weights(pi, net)
     return float(net.alpha * np.abs(w).sum() + 0.5 * net.beta * w @ w + np.sum(hinges))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
 from bagwise.core import segments
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints
+
 
 # Smallest calibrated log-odds per standard deviation of the score.
 _LEAST_SLOPE = 1e-3
@@ -20,7 +25,7 @@ class Platt(NamedTuple):
     slope: float
     intercept: float
 
-    def log_odds(self, scores: Any) -> Any:
+    def log_odds(self, scores: ArrayLike) -> Floats:
         """Calibrated log-odds of raw scores."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
 
@@ -36,7 +41,7 @@ class Platt(NamedTuple):
         return Platt(self.slope * first.slope, self.slope * first.intercept + self.intercept)
 
 
-def fit_platt(scores: Any, y: Any) -> Platt:
+def fit_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
     """Fit the sigmoid by maximum likelihood with Platt's smoothed targets.
 
     The slope is constrained to be >= 0, so calibration can flatten a ranking but never
@@ -45,7 +50,7 @@ def fit_platt(scores: Any, y: Any) -> Platt:
     return fit_platts(np.asarray(scores, dtype=np.float64)[None], y)[0]
 
 
-def fit_platts(scores: Any, y: Any) -> list[Platt]:
+def fit_platts(scores: ArrayLike, y: ArrayLike) -> list[Platt]:
     """`fit_platt` for each row of ``scores`` [C, B] at once, by Newton's method.
 
     Examples
@@ -70,7 +75,58 @@ def fit_platts(scores: Any, y: Any) -> list[Platt]:
     return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
 
-def _smoothed(y: Any, count: float = 1.0) -> Any:
+def shrinkage(gain: float) -> float:
+    """By what to multiply a slope whose maximum likelihood brought ``gain`` nats over none.
+
+    ``max(0, 1 - 1 / gain)``: a slope must gain one nat, Akaike's price of a parameter, before it
+    counts at all. Scores that say nothing gain half a nat on average, so that they mostly end at
+    the base rate, and a slope that is sure stays as it is.
+
+    Examples
+    --------
+    >>> from bagwise.core.platt import shrinkage
+    >>> shrinkage(0.5), shrinkage(2.0), shrinkage(100.0)
+    (0.0, 0.5, 0.99)
+    """
+    return max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
+
+
+def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
+    """`fit_platt` with its slope shrunk by what chance may have brought; the ranking is kept.
+
+    The gain is that over the base rate, the intercept suits the bags at the smaller slope, and
+    where nothing is left of the slope a hint of one keeps the ranking (`keep_ranking`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import fit_platt, fit_shrunk_platt
+    >>> scores = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    >>> hint = fit_shrunk_platt(scores, np.array([0, 1, 1, 0, 0, 1]))
+    >>> bool(fit_platt(scores, np.array([0, 1, 1, 0, 0, 1])).slope > 50 * hint.slope > 0)
+    True
+    """
+    scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    target = _smoothed(y)
+    share = target.mean()
+    base = Platt(0.0, float(np.log(share / (1 - share))))
+    best = fit_platt(scores, y)
+
+    def loss(platt: Platt) -> float:
+        return float(_cross_entropy(scores[None], target, np.array([platt]))[0])
+
+    slope = best.slope * shrinkage(loss(base) - loss(best))
+    if slope == 0:
+        return keep_ranking(base, scores)
+    level = minimize_scalar(
+        lambda b: loss(Platt(slope, b - slope * scores.mean())),
+        bracket=(base.intercept - 0.5, base.intercept + 0.5),
+        tol=1e-8,
+    )
+    return keep_ranking(Platt(slope, float(level.x) - slope * float(scores.mean())), scores)
+
+
+def _smoothed(y: Floats, count: float = 1.0) -> Floats:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B].
 
     As if each class had ``count`` more bags on either side.
@@ -82,7 +138,7 @@ def _smoothed(y: Any, count: float = 1.0) -> Any:
 _RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
 
 
-def _newton(s: Any, target: Any) -> tuple[Any, Any]:
+def _newton(s: Floats, target: Floats) -> tuple[Floats, Floats]:
     """Slope and intercept of logistic regressions of ``target`` [B] on each row of ``s`` [C, B]."""
     theta = np.zeros((len(s), 2))
     loss = _cross_entropy(s, target, theta)
@@ -108,7 +164,9 @@ def _newton(s: Any, target: Any) -> tuple[Any, Any]:
     return theta[:, 0], theta[:, 1]
 
 
-def _descend(s: Any, target: Any, theta: Any, loss: Any, step: Any) -> tuple[Any, Any]:
+def _descend(
+    s: Floats, target: Floats, theta: Floats, loss: Floats, step: Floats
+) -> tuple[Floats, Floats]:
     """Take each row's Newton step, halved until its loss does not rise."""
     size = np.ones(len(s))
     for _ in range(40):
@@ -121,12 +179,12 @@ def _descend(s: Any, target: Any, theta: Any, loss: Any, step: Any) -> tuple[Any
     return np.where(worse[:, None], theta, new), np.where(worse, loss, value)
 
 
-def _cross_entropy(s: Any, target: Any, theta: Any) -> Any:
+def _cross_entropy(s: Floats, target: Floats, theta: Floats) -> Floats:
     z = theta[:, :1] * s + theta[:, 1:]
     return (np.logaddexp(0.0, z) - target * z).sum(axis=1)
 
 
-def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any, count: float = 1.0) -> Platt:
+def fit_noisy_or_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, count: float = 1.0) -> Platt:
     """Platt's sigmoid for instances, fitted through the bags they make by noisy-or.
 
     Every instance gets probability sigmoid(slope * score + intercept), a bag
@@ -149,7 +207,7 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any, count: float = 1.0) ->
     centre, spread = scores.mean(), scores.std() or 1.0
     s = (scores - centre) / spread
 
-    def loss(theta: Any) -> tuple[float, Any]:
+    def loss(theta: Floats) -> tuple[float, Floats]:
         z = theta[0] * s + theta[1]
         rate = _rate(z, offsets)
         with np.errstate(over="ignore"):
@@ -165,12 +223,12 @@ def fit_noisy_or_platt(scores: Any, offsets: Any, y: Any, count: float = 1.0) ->
     return Platt(float(slope), float(best[1] - slope * centre))
 
 
-def _rate(z: Any, offsets: Any) -> Any:
+def _rate(z: Floats, offsets: Ints) -> Floats:
     """-log prod(1 - p) of bags from the log-odds of their instances."""
     return np.maximum(segments.sum(np.logaddexp(0.0, z), offsets), np.finfo(np.float64).tiny)
 
 
-def _noisy_or_loss(rate: Any, target: Any) -> float:
+def _noisy_or_loss(rate: Floats, target: Floats) -> float:
     """Cross-entropy of bags with probability 1 - exp(-rate)."""
     return float(np.sum((1 - target) * rate - target * np.log(-np.expm1(-rate))))
 
@@ -182,7 +240,7 @@ _OPTIMISM, _OPTIMISM_STD = np.log(0.65) / 0.85, 0.1
 _LITTLE = 0.01
 
 
-def cool(platt: Platt, scores: Any, offsets: Any, y: Any, held_out: Any) -> Platt:
+def cool(platt: Platt, scores: Floats, offsets: Ints, y: ArrayLike, held_out: Ints) -> Platt:
     """The map with a gentler slope, where scores are optimistic.
 
     ``scores`` [N] are those of all bags, which instances make by noisy-or (a bag score is a bag
@@ -232,12 +290,13 @@ def cool(platt: Platt, scores: Any, offsets: Any, y: Any, held_out: Any) -> Plat
     return platt if slope >= platt.slope else Platt(slope, intercept(slope))
 
 
-def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:
+def fit_instance_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, rule: str) -> Platt:
     """Platt's map for instance scores, such that calibrated instances still make their bag.
 
     Under ``max`` it is the map of the bag's largest score, under ``noisy-or`` it is fitted
-    through the product (`fit_noisy_or_platt`). Where the scores say nothing the best slope is 0;
-    a hint of one keeps the ranking. ``scores`` [N] must come from bags that the model did not see.
+    through the product (`fit_noisy_or_platt`). The slope is shrunk by what chance may have brought
+    (`shrinkage`); where nothing is left a hint of one keeps the ranking. ``scores`` [N] must come
+    from bags that the model did not see.
 
     Examples
     --------
@@ -249,15 +308,27 @@ def fit_instance_platt(scores: Any, offsets: Any, y: Any, rule: str) -> Platt:
     True
     """
     scores = np.asarray(scores, dtype=np.float64)
-    if rule == "noisy-or":
-        platt = fit_noisy_or_platt(scores, offsets, y)
-    else:
-        scores = segments.max(scores, offsets)
-        platt = fit_platt(scores, y)
-    return keep_ranking(platt, scores)
+    if rule != "noisy-or":
+        return fit_shrunk_platt(segments.max(scores, offsets), y)
+    platt = fit_noisy_or_platt(scores, offsets, y)
+    target, centre = _smoothed(np.asarray(y, dtype=np.float64)), float(scores.mean())
+
+    def loss(slope: float, level: float) -> float:
+        return _noisy_or_loss(_rate(slope * (scores - centre) + level, offsets), target)
+
+    def best_level(slope: float) -> float:
+        level = platt.intercept + platt.slope * centre
+        bracket = (level - 0.5, level + 0.5)
+        return float(minimize_scalar(lambda b: loss(slope, b), bracket, tol=1e-6).x)
+
+    flat = loss(0.0, best_level(0.0))
+    slope = platt.slope * shrinkage(
+        flat - loss(platt.slope, platt.intercept + platt.slope * centre)
+    )
+    return keep_ranking(Platt(slope, best_level(slope) - slope * centre), scores)
 
 
-def keep_ranking(platt: Platt, scores: Any) -> Platt:
+def keep_ranking(platt: Platt, scores: Floats) -> Platt:
     """The map, with a hint of slope about the mean score where it has none.
 
     Examples

@@ -7,67 +7,91 @@ NumPy and torch arrays are accepted; the result lives where the values do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
-from array_api_compat import is_torch_array
 
-from bagwise.core.arrays import namespace
+from bagwise.core.arrays import Array, ArrayT, Bools, Codes, Floats, Ints, is_tensor, namespace
 
-Array = Any
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import ArrayLike, NDArray
+
+# Where the segments start and end: integers, beside the values.
+Offsets: TypeAlias = "Ints | torch.Tensor"
+# Counts and flags become float64 when they are reduced.
+Counts: TypeAlias = Codes | Bools
+OffsetsT = TypeVar("OffsetsT", bound="Ints | torch.Tensor")
+_AnyT = TypeVar("_AnyT", bound="NDArray[np.generic] | torch.Tensor")
 
 
-def lengths(offsets: Array) -> Array:
+def lengths(offsets: OffsetsT) -> OffsetsT:
     """Size of every segment."""
-    return offsets[1:] - offsets[:-1]
+    return cast(OffsetsT, offsets[1:] - offsets[:-1])
 
 
-def index(offsets: Array) -> Array:
+def index(offsets: OffsetsT) -> OffsetsT:
     """Segment number of every row, shape (N,)."""
-    if is_torch_array(offsets):
+    if is_tensor(offsets):
         import torch
 
         # Kept on the tensor: making it waits for the device, and a fit asks for it again and again.
         if not hasattr(offsets, "_bagwise_index"):
             offsets._bagwise_index = torch.repeat_interleave(lengths(offsets))
         return offsets._bagwise_index
-    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return cast(OffsetsT, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
 
 
-def spread(per_segment: Array, offsets: Array) -> Array:
+def spread(per_segment: _AnyT, offsets: Offsets) -> _AnyT:
     """Repeat one value per segment to one value per row."""
-    if is_torch_array(per_segment):
+    if is_tensor(per_segment):
         return per_segment[index(offsets)]
-    return np.repeat(per_segment, np.diff(offsets), axis=0)
+    return cast(_AnyT, np.repeat(per_segment, np.diff(offsets), axis=0))
 
 
-def sum(values: Array, offsets: Array) -> Array:
+@overload
+def sum(values: Counts, offsets: Offsets) -> Floats: ...
+@overload
+def sum(values: ArrayT, offsets: Offsets) -> ArrayT: ...
+def sum(values: Array | Counts, offsets: Offsets) -> Array:
     """Sum of every segment; 0 where empty."""
     return _reduce(values, offsets, "sum", 0.0)
 
 
-def max(values: Array, offsets: Array) -> Array:
+@overload
+def max(values: Counts, offsets: Offsets) -> Floats: ...
+@overload
+def max(values: ArrayT, offsets: Offsets) -> ArrayT: ...
+def max(values: Array | Counts, offsets: Offsets) -> Array:
     """Maximum of every segment; -inf where empty."""
     return _reduce(values, offsets, "max", -np.inf)
 
 
-def min(values: Array, offsets: Array) -> Array:
+@overload
+def min(values: Codes, offsets: Offsets) -> Floats: ...
+@overload
+def min(values: ArrayT, offsets: Offsets) -> ArrayT: ...
+def min(values: Array | Codes, offsets: Offsets) -> Array:
     """Minimum of every segment; +inf where empty."""
     return -max(-values, offsets)
 
 
-def mean(values: Array, offsets: Array) -> Array:
+@overload
+def mean(values: Counts, offsets: Offsets) -> Floats: ...
+@overload
+def mean(values: ArrayT, offsets: Offsets) -> ArrayT: ...
+def mean(values: Array | Counts, offsets: Offsets) -> Array:
     """Mean of every segment; nan where empty."""
     n = lengths(offsets)
     total = sum(values, offsets)
     n = n.reshape((-1,) + (1,) * (total.ndim - 1))
-    if is_torch_array(total):
+    if is_tensor(n):
         return total / n.to(total.dtype)
     return np.divide(total, n, out=np.full_like(total, np.nan), where=n > 0)
 
 
-def _reduce(values: Array, offsets: Array, how: str, empty: float) -> Array:
-    if is_torch_array(values):
+def _reduce(values: Array | Counts, offsets: Offsets, how: str, empty: float) -> Array:
+    if is_tensor(values):
         return _scatter(values, offsets, how, empty)
     offsets = np.asarray(offsets)
     values = np.asarray(values)
@@ -83,7 +107,7 @@ def _reduce(values: Array, offsets: Array, how: str, empty: float) -> Array:
     return out
 
 
-def _scatter(values: Array, offsets: Array, how: str, empty: float) -> Array:
+def _scatter(values: torch.Tensor, offsets: torch.Tensor, how: str, empty: float) -> torch.Tensor:
     """Reductions by row owner: on a GPU several times quicker than torch.segment_reduce."""
     owner = index(offsets)
     values = values[: owner.shape[0]]
@@ -94,7 +118,7 @@ def _scatter(values: Array, offsets: Array, how: str, empty: float) -> Array:
     return out.scatter_reduce(0, owner, values, "amax")
 
 
-def logsumexp(values: Array, offsets: Array) -> Array:
+def logsumexp(values: ArrayT, offsets: Offsets) -> ArrayT:
     """Log of the sum of exponentials of every segment; -inf where empty."""
     xp = namespace(values)
     top = max(values, offsets)
@@ -103,12 +127,12 @@ def logsumexp(values: Array, offsets: Array) -> Array:
         return xp.log(sum(xp.exp(values - spread(safe, offsets)), offsets)) + safe
 
 
-def softmax(values: Array, offsets: Array) -> Array:
+def softmax(values: ArrayT, offsets: Offsets) -> ArrayT:
     """Softmax within every segment, one value per row."""
     return namespace(values).exp(values - spread(logsumexp(values, offsets), offsets))
 
 
-def max_of_others(values: Array, offsets: Array, alone: float = 0.0) -> Array:
+def max_of_others(values: ArrayT, offsets: Offsets, alone: float = 0.0) -> ArrayT:
     """For every row the largest value among the *other* rows of its segment.
 
     A row that is alone in its segment gets ``alone``. Ties are respected: where two rows share
@@ -124,17 +148,25 @@ def max_of_others(values: Array, offsets: Array, alone: float = 0.0) -> Array:
     return xp.where(xp.isinf(others), alone, others)
 
 
-def argmax(values: Array, offsets: Array) -> Array:
+def argmax(values: Array, offsets: OffsetsT) -> OffsetsT:
     """Row number of the first maximum of every segment; -1 where empty."""
     top = spread(max(values, offsets), offsets)
+    if is_tensor(values):
+        import torch
+
+        n, owner = values.shape[0], index(torch.as_tensor(offsets))
+        at_top = (values == top).nonzero()[:, 0]
+        first = owner.new_full((offsets.shape[0] - 1,), n)
+        first = first.scatter_reduce(0, owner[at_top], at_top, "amin")
+        return torch.where(first < n, first, -1)
     rows = np.flatnonzero(np.asarray(values) == top)
     owner = index(np.asarray(offsets))[rows]
     out = np.full(len(offsets) - 1, -1, dtype=np.int64)
     out[owner[::-1]] = rows[::-1]  # reversed, so the first row of a tie is written last
-    return out
+    return cast(OffsetsT, out)
 
 
-def take(offsets: Array, chosen: Array) -> tuple[Array, Array]:
+def take(offsets: ArrayLike, chosen: Codes | Bools | slice) -> tuple[Ints, Ints]:
     """Rows of the chosen segments, in order, and the offsets of the result."""
     offsets = np.asarray(offsets)
     starts = offsets[:-1][chosen]

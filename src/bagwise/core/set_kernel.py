@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bagwise.core import segments
+from bagwise.core.arrays import Floats
 from bagwise.core.blocks import BLOCK_ENTRIES
 
-InstanceKernel = Callable[[Any, Any], Any]
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints
+
+
+InstanceKernel = Callable[[Floats, Floats], Floats]
 
 
 def set_kernel(
-    X: Any,
-    x_offsets: Any,
-    Z: Any,
-    z_offsets: Any,
+    X: Floats,
+    x_offsets: Ints,
+    Z: Floats,
+    z_offsets: Ints,
     kernel: InstanceKernel,
     block_entries: int = BLOCK_ENTRIES,
-) -> Any:
+) -> Floats:
     """K[a, b] = sum of kernel(x, z) over x in set a and z in set b, shape (A, B).
 
     Rows of ``X`` are taken a block at a time; a block may end inside a set.
@@ -37,8 +42,14 @@ def set_kernel(
 
 
 def weighted_set_kernel(
-    X: Any, x_offsets: Any, x_weights: Any, Z: Any, z_offsets: Any, z_weights: Any, kernel: Any
-) -> Any:
+    X: Floats,
+    x_offsets: Ints,
+    x_weights: Floats,
+    Z: Floats,
+    z_offsets: Ints,
+    z_weights: Floats,
+    kernel: InstanceKernel,
+) -> Floats:
     """K[a, b] = sum of w_x w_z kernel(x, z) over x in set a and z in set b, shape (A, B)."""
     rows = max(1, BLOCK_ENTRIES // max(1, Z.shape[0]))
     K = np.zeros((len(x_offsets) - 1, len(z_offsets) - 1))  # [A, B]
@@ -51,7 +62,7 @@ def weighted_set_kernel(
     return K
 
 
-def set_self_kernel(X: Any, offsets: Any, kernel: InstanceKernel) -> Any:
+def set_self_kernel(X: Floats, offsets: Ints, kernel: InstanceKernel) -> Floats:
     """The diagonal of `set_kernel` of the sets with themselves, shape (B,)."""
     out = np.empty(len(offsets) - 1)
     for b, (start, stop) in enumerate(pairwise(offsets)):

@@ -5,19 +5,20 @@ NumPy and torch arrays; what is made from the distances is made in place, block 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device
 
-from bagwise.core.arrays import Array, to_numpy
+from bagwise.core.arrays import Array, ArrayT, RandomState, is_tensor, to_numpy
 
 # Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
 _BLOCK = 32_768
 _MIN_ROWS = 64
 
 
-def sq_distances(X: Array, Z: Array, out: Array | None = None) -> Array:
+def sq_distances(X: ArrayT, Z: Array, out: Array | None = None) -> ArrayT:
     """Squared Euclidean distances by one matrix product, clipped at 0, [N, M].
 
     Examples
@@ -27,11 +28,12 @@ def sq_distances(X: Array, Z: Array, out: Array | None = None) -> Array:
     >>> sq_distances(np.array([[0.0], [3.0]]), np.array([[1.0]])).tolist()
     [[1.0], [4.0]]
     """
-    X, Z = same_features(X, Z)
-    return in_blocks(X, Z, lambda s: None, out)
+    return cast(ArrayT, in_blocks(*same_features(X, Z), lambda s: None, out))
 
 
-def median_sq_distance(X: Array, *, n_sample: int = 1000, random_state: Any = None) -> float:
+def median_sq_distance(
+    X: Array, *, n_sample: int = 1000, random_state: RandomState = None
+) -> float:
     """Median squared distance between distinct rows, on at most ``n_sample`` rows.
 
     Pairs of equal rows are left out, so repeated rows cannot make it 0; where all rows are
@@ -57,13 +59,13 @@ def median_sq_distance(X: Array, *, n_sample: int = 1000, random_state: Any = No
     return float(np.median(sq)) if len(sq) else 1.0
 
 
-def in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
+def in_blocks(X: Array, Z: Array, finish: Callable[[Array], Array], out: Array | None) -> Array:
     """Squared distances, finished in place block by block while they are in cache."""
     xp = array_namespace(X)
     x2, z2 = sq_norms(X), sq_norms(Z)
     # The shorter side takes the factor: a power of two changes no digit.
     X, Zt = (X, (-2.0 * Z).T) if len(X) > len(Z) else (-2.0 * X, Z.T)
-    if is_torch_array(X):
+    if is_tensor(X):
         s = xp.matmul(X, Zt, out=out)
         s += x2[:, None]
         s += z2
@@ -83,7 +85,7 @@ def in_blocks(X: Array, Z: Array, finish: Any, out: Array | None) -> Array:
 
 def row_blocks(n: int, m: int, X: Array) -> list[slice]:
     """Slices of rows whose kernel blocks stay in cache; one slice for torch."""
-    step = n if is_torch_array(X) else max(_MIN_ROWS, _BLOCK // max(m, 1))
+    step = n if is_tensor(X) else max(_MIN_ROWS, _BLOCK // max(m, 1))
     return [slice(start, min(start + step, n)) for start in range(0, n, max(step, 1))]
 
 
@@ -95,7 +97,7 @@ def same_features(X: Array, Z: Array) -> tuple[Array, Array]:
             f"{tuple(X.shape)} and {tuple(Z.shape)}."
         )
     if X.dtype != Z.dtype:
-        Z = Z.to(X.dtype) if is_torch_array(Z) else Z.astype(X.dtype)
+        Z = Z.to(X.dtype) if is_tensor(Z) else Z.astype(X.dtype)
     return X, Z
 
 
@@ -122,6 +124,6 @@ def weighted_sq_differences(X: Array, Z: Array, W: Array) -> Array:
 
 def sq_norms(X: Array) -> Array:
     """Squared norm of every row, [N]."""
-    if is_torch_array(X):
+    if is_tensor(X):
         return (X * X).sum(1)
     return np.einsum("nd,nd->n", X, X)

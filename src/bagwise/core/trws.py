@@ -14,10 +14,15 @@ Compiled with numba at first use, so import this module where it is needed.
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints
+
 
 # The bound must gain this much (relative) within _PATIENCE sweeps, or the sweeps end.
 _PATIENCE = 5
@@ -26,28 +31,28 @@ _PATIENCE = 5
 class PairwiseEnergy(NamedTuple):
     """An energy over nodes with ragged states; build it with `pairwise_energy`."""
 
-    unary: Any  # [S] energies of all states, node after node
-    offsets: Any  # [B + 1] node s owns states offsets[s]:offsets[s + 1]
-    edges: Any  # [E, 2] pairs s < t, in lexicographic order
-    starts: Any  # [E + 1] block e is blocks[starts[e]:starts[e + 1]], row-major [k_s, k_t]
-    blocks: Any  # [sum k_s k_t]
+    unary: Floats  # [S] energies of all states, node after node
+    offsets: Ints  # [B + 1] node s owns states offsets[s]:offsets[s + 1]
+    edges: Ints  # [E, 2] pairs s < t, in lexicographic order
+    starts: Ints  # [E + 1] block e is blocks[starts[e]:starts[e + 1]], row-major [k_s, k_t]
+    blocks: Floats  # [sum k_s k_t]
 
 
 class Labelling(NamedTuple):
     """What inference found."""
 
-    labels: Any  # [B] state of each node, counted from 0 within the node
+    labels: Ints  # [B] state of each node, counted from 0 within the node
     energy: float
     lower_bound: float  # -inf where the method gives none
     n_iter: int
 
 
-def complete_graph(n_nodes: int) -> Any:
+def complete_graph(n_nodes: int) -> Ints:
     """All pairs s < t in lexicographic order, shape (E, 2)."""
     return np.column_stack(np.triu_indices(n_nodes, 1)).astype(np.int64)
 
 
-def block_starts(offsets: Any, edges: Any) -> Any:
+def block_starts(offsets: Ints, edges: Ints) -> Ints:
     """Where the block of every edge starts in the flat array of blocks, shape (E + 1,)."""
     k = np.diff(offsets)
     starts = np.zeros(len(edges) + 1, dtype=np.int64)
@@ -55,7 +60,9 @@ def block_starts(offsets: Any, edges: Any) -> Any:
     return starts
 
 
-def pairwise_energy(unary: Any, offsets: Any, edges: Any, blocks: Any) -> PairwiseEnergy:
+def pairwise_energy(
+    unary: ArrayLike, offsets: ArrayLike, edges: ArrayLike, blocks: ArrayLike
+) -> PairwiseEnergy:
     """Check and pack an energy.
 
     Parameters
@@ -88,7 +95,7 @@ def pairwise_energy(unary: Any, offsets: Any, edges: Any, blocks: Any) -> Pairwi
     return PairwiseEnergy(unary, offsets, edges, block_starts(offsets, edges), blocks)
 
 
-def _check(unary: Any, offsets: Any, edges: Any, blocks: Any) -> None:
+def _check(unary: Floats, offsets: Ints, edges: Ints, blocks: Floats) -> None:
     n = len(offsets) - 1
     if n < 1 or offsets[0] != 0 or np.any(np.diff(offsets) < 1) or offsets[-1] != len(unary):
         raise ValueError(
@@ -112,7 +119,7 @@ def _check(unary: Any, offsets: Any, edges: Any, blocks: Any) -> None:
         raise ValueError("energies must be finite; leave a forbidden state out instead.")
 
 
-def energy_of(problem: PairwiseEnergy, labels: Any) -> float:
+def energy_of(problem: PairwiseEnergy, labels: ArrayLike) -> float:
     """Energy of a labelling."""
     return float(_energy(tuple(problem), np.asarray(labels, dtype=np.int64)))
 
@@ -136,7 +143,7 @@ def trws(problem: PairwiseEnergy, max_iter: int = 100, tol: float = 1e-6) -> Lab
     return Labelling(labels, float(energy), float(min(bound, energy)), int(n_iter))
 
 
-def icm(problem: PairwiseEnergy, labels: Any = None) -> Labelling:
+def icm(problem: PairwiseEnergy, labels: ArrayLike | None = None) -> Labelling:
     """Iterated conditional modes: each node in turn takes its best state, until none changes.
 
     Starts from ``labels``, or from each node's lowest unary. A local minimum, with no bound.
@@ -150,7 +157,7 @@ def icm(problem: PairwiseEnergy, labels: Any = None) -> Labelling:
     return Labelling(labels, energy_of(problem, labels), -np.inf, int(n_iter))
 
 
-def _adjacency(problem: PairwiseEnergy) -> tuple[Any, Any, Any, Any, Any]:
+def _adjacency(problem: PairwiseEnergy) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Edges by node, and where their messages start.
 
     That is later, earlier_start, earlier, to_first, to_second: edges to later nodes are a range,
@@ -159,7 +166,7 @@ def _adjacency(problem: PairwiseEnergy) -> tuple[Any, Any, Any, Any, Any]:
     first, second = problem.edges[:, 0], problem.edges[:, 1]
     n, k = len(problem.offsets) - 1, np.diff(problem.offsets)
 
-    def running(counts: Any) -> Any:
+    def running(counts: Ints) -> Ints:
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     return (
@@ -171,7 +178,7 @@ def _adjacency(problem: PairwiseEnergy) -> tuple[Any, Any, Any, Any, Any]:
     )
 
 
-def _forest_order(problem: PairwiseEnergy) -> tuple[Any, Any] | None:
+def _forest_order(problem: PairwiseEnergy) -> tuple[Ints, Ints] | None:
     """Nodes, roots first, and each one's edge to its parent (-1 at roots); None with a cycle."""
     n = len(problem.offsets) - 1
     neighbours: list[list[tuple[int, int]]] = [[] for _ in range(n)]
@@ -198,12 +205,12 @@ def _forest_order(problem: PairwiseEnergy) -> tuple[Any, Any] | None:
     return np.asarray(order), parent_edge
 
 
-def _solve_forest(problem: PairwiseEnergy, order: Any, parent_edge: Any) -> Labelling:
+def _solve_forest(problem: PairwiseEnergy, order: Ints, parent_edge: Ints) -> Labelling:
     """Exact minimum by dynamic programming from the leaves up."""
     offsets, edges = problem.offsets, problem.edges
     cost = [problem.unary[a:b].copy() for a, b in itertools.pairwise(offsets)]
 
-    def block(e: int, node: int) -> Any:  # [k_parent, k_node]
+    def block(e: int, node: int) -> Floats:  # [k_parent, k_node]
         s, t = edges[e]
         b = problem.blocks[problem.starts[e] : problem.starts[e + 1]]
         b = b.reshape(len(cost[s]), len(cost[t]))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Codes, Floats, Ints
+
+Machine = TypeVar("Machine")
+
 
 def solve_on_working_set(
-    t: Any,
-    active: Any,
-    fit: Callable[[Any], Any],
-    score: Callable[[Any, Any], Any],
+    t: Codes | Bools,
+    active: Bools,
+    fit: Callable[[Ints], Machine],
+    score: Callable[[Machine, Ints], Floats],
     tol: float = 1e-3,
-) -> tuple[Any, Any]:
+) -> tuple[Machine, Ints]:
     """The machine of all rows, and the rows it was given.
 
     A working set is grown by the rows that violate their margin, until none does: the same
@@ -45,7 +50,7 @@ def solve_on_working_set(
     >>> rows.tolist(), machine.predict([[3.4], [3.6]]).tolist()
     ([0, 1, 2, 3, 4, 5, 6, 7], [False, True])
     """
-    active = np.array(active, dtype=bool)
+    active = np.array(active, dtype=np.bool_)
     while True:
         inside, outside = np.flatnonzero(active), np.flatnonzero(~active)
         machine = fit(inside)

@@ -21,6 +21,7 @@ from bagwise.datasets.fetched import (
     fetch_tracking,
 )
 from bagwise.datasets.generators import make_gaussian_bags, make_two_concept_bags
+from bagwise.datasets.structured import make_neighbour_bags, make_patient_bags
 
 __all__ = [
     "NEWSGROUPS",
@@ -38,5 +39,7 @@ __all__ = [
     "make_cq500_folder",
     "make_ct_folder",
     "make_gaussian_bags",
+    "make_neighbour_bags",
+    "make_patient_bags",
     "make_two_concept_bags",
 ]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.datasets.bunch import as_result
 from bagwise.datasets.generators import draw_plan, place_positives
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints, RandomState
+
 
 _ABOUT = {
     "musk1": "Molecules (bags) and their conformations: does it smell of musk? UCI, 1994.",
@@ -112,9 +117,9 @@ def load_digit_bags(
     n_bags: int = 150,
     bag_size: tuple[int, int] = (5, 12),
     n_positive: tuple[int, int] = (1, 3),
-    random_state: Any = 0,
+    random_state: RandomState = 0,
     return_X_y: bool = False,
-) -> Any:
+) -> Bunch:
     """Bags of scikit-learn's 8 x 8 digits with true instance labels and images.
 
     No digit is used twice, so a split by bag never shares an image. A bag is positive when it
@@ -153,13 +158,13 @@ def load_digit_bags(
 
 
 def bags_of_digits(
-    X: Any,
-    target: Any,
+    X: NDArray[np.number],
+    target: Ints,
     positive: tuple[int, ...],
     n_bags: int,
     bag_size: tuple[int, int],
     n_positive: tuple[int, int],
-    rng: Any,
+    rng: np.random.RandomState,
     *,
     reuse: bool,
 ) -> Bunch:
@@ -182,7 +187,7 @@ def bags_of_digits(
     return Bunch(bags=bags, y=y, instance_labels=labels, digits=target[rows])
 
 
-def _deal(pool: Any, n: int, rng: Any, reuse: bool, kind: str) -> Any:
+def _deal(pool: Ints, n: int, rng: np.random.RandomState, reuse: bool, kind: str) -> Ints:
     if n > len(pool) and not reuse:
         raise ValueError(
             f"these bags need {n} {kind} digits but only {len(pool)} exist; "

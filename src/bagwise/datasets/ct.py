@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, RandomState
+
 
 def make_ct_folder(
-    root: Any,
+    root: str | Path,
     *,
     n_scans: int = 40,
     n_slices: tuple[int, int] = (10, 20),
     size: int = 64,
     contrast: float = 45.0,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> Bunch:
     """Write scans ``root/scan_000/*.dcm``: a skull, a noisy brain, and blood in half of them.
 
@@ -65,7 +68,9 @@ def make_ct_folder(
     return Bunch(y=y, slice_labels=labels)
 
 
-def _draw_scan(rng: Any, n: int, size: int, contrast: float) -> tuple[Any, Any]:
+def _draw_scan(
+    rng: np.random.RandomState, n: int, size: int, contrast: float
+) -> tuple[Floats, Floats]:
     """A scan with a lesion and the lesion alone, both [n, size, size] in Hounsfield units."""
     row, col = np.mgrid[:size, :size] / (size - 1) * 2 - 1
     radius = np.hypot(row / 0.9, col / 0.75)
@@ -82,7 +87,12 @@ def _draw_scan(rng: Any, n: int, size: int, contrast: float) -> tuple[Any, Any]:
 
 
 def make_cq500_folder(
-    root: Any, *, n_scans: int = 40, n_slices: int = 10, size: int = 64, random_state: Any = None
+    root: str | Path,
+    *,
+    n_scans: int = 40,
+    n_slices: int = 10,
+    size: int = 64,
+    random_state: RandomState = None,
 ) -> Bunch:
     """Write studies in CQ500's nested layout, and its table of readers beside it, ``<root>.csv``.
 
@@ -147,8 +157,8 @@ def make_cq500_folder(
 
 
 def write_slice(
-    path: Any,
-    hu: Any,
+    path: str | Path,
+    hu: Floats,
     uid: str,
     *,
     study: int,

@@ -1,7 +1,8 @@
 """Sets kept in a data home: newsgroups, MNIST bags, tracking and detection.
 
 The data home is the ``data_home`` argument, else the ``BAGWISE_DATA`` environment variable, else
-a folder in the user's cache. Files are verified by checksum before they are used.
+a folder in the user's cache. Files are verified by checksum before they are used; sets that are
+public as they were measured are downloaded into the data home when they are first asked for.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.datasets.bunch import as_result
 from bagwise.datasets.bundled import bags_of_digits
+from bagwise.datasets.download import SOURCES, download
 from bagwise.datasets.layouts import read_annotated, read_sequence
 from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints, RandomState
 
 
 def _names(folder: str) -> tuple[str, ...]:
@@ -50,7 +57,7 @@ def data_home(path: str | os.PathLike[str] | None = None) -> Path:
     return Path(path).expanduser()
 
 
-def _read(name: str, home: Path) -> dict[str, Any] | None:
+def _read(name: str, home: Path) -> dict[str, Column] | None:
     """Arrays of a verified file of the data home, or None where it is absent."""
     path = home / name
     if not path.is_file():
@@ -67,17 +74,23 @@ def _read(name: str, home: Path) -> dict[str, Any] | None:
 
 
 def _require(
-    name: str, home: Path, read_folder: Callable[[Path], dict[str, Any]]
-) -> dict[str, Any]:
-    """The arrays of ``NAME.npz``, or of the public layout unpacked as the folder ``NAME/``."""
+    name: str, home: Path, read_folder: Callable[[Path], dict[str, Column]]
+) -> dict[str, Column]:
+    """The arrays of ``NAME.npz``, of the public layout in the folder ``NAME/``, or downloaded."""
     arrays = _read(f"{name}.npz", home)
     if arrays is None and (home / name).is_dir():
         arrays = read_folder(home / name)
+    reason = ""
+    if arrays is None and name in SOURCES:
+        try:
+            arrays = download(name, home, read_folder)
+        except OSError as error:
+            reason = f" It could not be downloaded ({str(error).splitlines()[0]})."
     if arrays is None:
         raise FileNotFoundError(
-            f"{name}.npz is not in the data home {home}. Put the file there, or point BAGWISE_DATA "
-            f"or data_home= at the folder that has it. The set is public at {ADDRESSES[name]}: "
-            f"copy that folder to {home / name} and it is read from there."
+            f"{name}.npz is not in the data home {home}.{reason} Put the file there, or point "
+            f"BAGWISE_DATA or data_home= at the folder that has it. The set is public at "
+            f"{ADDRESSES[name]}: copy that folder to {home / name} and it is read from there."
         )
     return arrays
 
@@ -93,7 +106,7 @@ def fetch_newsgroups(
     bag_labels: str = "design",
     data_home: str | os.PathLike[str] | None = None,
     return_X_y: bool = False,
-) -> Any:
+) -> Bunch:
     """One of the 20 Newsgroups MIL sets: 100 bags of posts, 200 TF-IDF features.
 
     About 3 % of the posts in a positive bag belong to the target group. Where the published set
@@ -145,7 +158,7 @@ def fetch_newsgroups(
 _home = data_home
 
 
-def _rebuild_newsgroups(name: str) -> dict[str, Any]:
+def _rebuild_newsgroups(name: str) -> dict[str, Column]:
     """An equivalent set from scikit-learn's loader: 50 + 50 bags, 1 to 2 target posts each."""
     from sklearn.datasets import fetch_20newsgroups
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -193,10 +206,10 @@ def fetch_mnist_bags(
     n_positive: tuple[int, int] = (1, 4),
     features: str = "raw",
     subset: str = "all",
-    random_state: Any = 0,
+    random_state: RandomState = 0,
     data_home: str | os.PathLike[str] | None = None,
     return_X_y: bool = False,
-) -> Any:
+) -> Bunch:
     """MNIST bags of the psi-VGPMIL paper (section 6.1): positive when they hold a 2 or a 9.
 
     The paper's 7000 bags need more negative digits than MNIST has, so a pool that runs out is
@@ -245,13 +258,13 @@ def fetch_mnist_bags(
     return as_result(bunch, return_X_y)
 
 
-def _components(images: Any) -> Any:
+def _components(images: NDArray[np.uint8]) -> PCA:
     from sklearn.decomposition import PCA
 
     return PCA(30, svd_solver="covariance_eigh").fit(images.astype(np.float32) / 255)
 
 
-def _mnist(home: Path) -> tuple[Any, Any]:
+def _mnist(home: Path) -> tuple[NDArray[np.uint8], Ints]:
     """All 70,000 images as bytes, training images first, and their digits."""
     arrays = _read("mnist.npz", home)
     if arrays is not None:

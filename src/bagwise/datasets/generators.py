@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.datasets.bunch import as_result
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Floats, Ints, RandomState
 
 
 def make_gaussian_bags(
@@ -18,7 +22,7 @@ def make_gaussian_bags(
     bag_size: tuple[int, int] = (4, 10),
     n_positive: tuple[int, int] = (1, 3),
     separation: float = 3.0,
-    random_state: Any = None,
+    random_state: RandomState = None,
     return_X_y: bool = False,
 ) -> Any:
     """Bags of standard Gaussian instances; positive bags hold a few shifted ones.
@@ -57,7 +61,7 @@ def make_two_concept_bags(
     n_bags: int = 100,
     *,
     max_size: int = 8,
-    random_state: Any = None,
+    random_state: RandomState = None,
     return_X_y: bool = False,
 ) -> Any:
     """The two-dimensional set of the MIO paper (section 4.1).
@@ -99,8 +103,8 @@ def make_two_concept_bags(
 
 
 def draw_plan(
-    n_bags: int, bag_size: tuple[int, int], n_positive: tuple[int, int], rng: Any
-) -> tuple[Any, Any, Any]:
+    n_bags: int, bag_size: tuple[int, int], n_positive: tuple[int, int], rng: np.random.RandomState
+) -> tuple[Ints, Ints, Ints]:
     """Label, number of instances, and number of positive ones, of every bag, [B] each."""
     y = rng.permutation(np.arange(n_bags) < n_bags // 2).astype(np.int64)
     sizes = rng.randint(bag_size[0], bag_size[1] + 1, size=n_bags)
@@ -108,14 +112,14 @@ def draw_plan(
     return y, sizes, np.minimum(counts, sizes) * y
 
 
-def place_positives(sizes: Any, counts: Any, rng: Any) -> Any:
+def place_positives(sizes: Ints, counts: Ints, rng: np.random.RandomState) -> Bools:
     """Which instances are positive, anywhere in their bags, bool [N]."""
     return np.concatenate(
         [rng.permutation(np.arange(n) < k) for n, k in zip(sizes, counts, strict=True)]
     )
 
 
-def _draw_components(rng: Any, positive: bool, max_size: int) -> Any:
+def _draw_components(rng: np.random.RandomState, positive: bool, max_size: int) -> Ints:
     """Component numbers of one bag, by rejection until the label is right."""
     while True:
         drawn = rng.randint(5, size=rng.randint(1, max_size + 1))
@@ -123,7 +127,7 @@ def _draw_components(rng: Any, positive: bool, max_size: int) -> Any:
             return drawn
 
 
-def _bunch(X: Any, sizes: Any, y: Any, truth: Any, maker: Any) -> Bunch:
+def _bunch(X: Floats, sizes: Ints, y: Ints, truth: Ints, maker: Callable[..., object]) -> Bunch:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     bags = Bags(X, offsets, columns={"instance_labels": truth})
     description = (maker.__doc__ or "").strip().splitlines()[0]

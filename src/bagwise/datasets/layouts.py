@@ -7,11 +7,15 @@ Whoever has no ``.npz`` of the data home unpacks the public archive in its place
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 # Classes of BCCD in the order of its published file; other sets sort theirs.
@@ -19,7 +23,7 @@ _CLASS_ORDER = ("RBC", "WBC", "Platelets")
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
-def read_sequence(folder: str | Path) -> dict[str, Any]:
+def read_sequence(folder: str | Path) -> dict[str, Column]:
     """Frames and true boxes of a tracking sequence.
 
     Two layouts are known. MILTrack's: ``imgs/`` with one picture per frame and ``NAME_gt.txt``
@@ -92,7 +96,7 @@ def _read_gray(path: Path) -> NDArray[np.uint8]:
         raise ValueError(f"{path} cannot be read as a picture: {error}.") from error
 
 
-def read_annotated(folder: str | Path) -> dict[str, Any]:
+def read_annotated(folder: str | Path) -> dict[str, Column]:
     """Pictures with boxes in PASCAL VOC's layout, as the arrays of ``detection/NAME.npz``.
 
     Parameters
@@ -144,7 +148,9 @@ def read_annotated(folder: str | Path) -> dict[str, Any]:
     }
 
 
-def _parse_annotation(path: Path) -> tuple[tuple[int, int], list[tuple[Any, ...]]]:
+def _parse_annotation(
+    path: Path,
+) -> tuple[tuple[int, int], list[tuple[Any, ...]]]:
     """Height and width of a picture, and name and corners of its boxes."""
     try:
         root = ElementTree.parse(path).getroot()

@@ -8,21 +8,31 @@ psi-VGPMIL paper; `AttentionMIL` is the network's own classifier (AttCNN, ABMIL)
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
-from bagwise.models.base import BagClassifier, TrainingData, two_columns
+from bagwise.models.base import BagClassifier, Constraints, TrainingData, two_columns
 from bagwise.models.execution import Execution, resolve
 
-_CONSTRAINTS: dict[str, Any] = {
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+
+    from bagwise.core.arrays import Bools, Floats, Ints, RandomState, Reals
+    from bagwise.deep.network import TrainingOptions
+
+
+_CONSTRAINTS: Constraints = {
     "backbone": [
         StrOptions({"small-cnn", "mlp", "auto"}),
         HasMethods(["forward", "state_dict"]),
@@ -46,15 +56,15 @@ _CONSTRAINTS: dict[str, Any] = {
 class _AttentionBase(BaseEstimator):
     """Parameters, training and weights that the transformer and the classifier share."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = _CONSTRAINTS
+    _parameter_constraints: ClassVar[Constraints] = _CONSTRAINTS
 
     def __init__(
         self,
-        backbone: Any = "auto",
+        backbone: str | torch.nn.Module = "auto",
         *,
         n_features: int = 32,
         attention_size: int = 64,
-        image_shape: Any = None,
+        image_shape: tuple[int, ...] | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-4,
         batch_size: int = 16,
@@ -63,7 +73,7 @@ class _AttentionBase(BaseEstimator):
         patience: int = 6,
         execution: Execution | str | None = None,
         mixed_precision: bool = False,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.backbone = backbone
@@ -107,7 +117,7 @@ class _AttentionBase(BaseEstimator):
         self.validation_loss_history_ = np.array([h[1] for h in history])
         self.n_iter_ = len(history)
 
-    def _options(self, net: Any, seed: int, report: Any) -> Any:
+    def _options(self, net: ModuleType, seed: int, report: Any) -> TrainingOptions:
         return net.TrainingOptions(
             self.learning_rate,
             self.weight_decay,
@@ -125,7 +135,7 @@ class _AttentionBase(BaseEstimator):
         execution = resolve(self.execution).restricted(("device",), type(self).__name__)
         return execution.torch_device(None) or "cpu"
 
-    def _images(self, bags: Bags) -> Any:
+    def _images(self, bags: Bags) -> Reals:
         from bagwise.deep.network import as_images
 
         shape = None if self.image_shape is None else tuple(self.image_shape)
@@ -149,13 +159,15 @@ class _AttentionBase(BaseEstimator):
             X = X.reshape(len(X), -1)
         return X
 
-    def _build(self, X: Any, stats: Any = None) -> Any:
+    def _build(
+        self, X: Reals, stats: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> torch.nn.Module:
         """An untrained network for instances like ``X``, which standardises by ``stats``."""
         from bagwise.deep.network import build
 
         return build(X, self.backbone, self.n_features, self.attention_size, stats)
 
-    def _network(self, X: Any) -> Any:
+    def _network(self, X: Reals) -> torch.nn.Module:
         """The trained network, rebuilt from its weights."""
         from safetensors.torch import load
 
@@ -168,7 +180,7 @@ class _AttentionBase(BaseEstimator):
         network.load_state_dict(load(self.weights_))
         return network.eval()
 
-    def __bagwise_state__(self) -> dict[str, Any]:
+    def __bagwise_state__(self) -> dict[str, object]:
         """What `bagwise.save` stores; a named backbone is rebuilt from its weights."""
         if not isinstance(self.backbone, str):
             raise ValueError(
@@ -179,12 +191,12 @@ class _AttentionBase(BaseEstimator):
         return dict(vars(self))
 
     @classmethod
-    def __bagwise_restore__(cls, state: dict[str, Any]) -> Any:
+    def __bagwise_restore__(cls, state: dict[str, Any]) -> Self:
         model = cls()
         model.__dict__.update(state)
         return model
 
-    def _features(self, bags: Bags) -> tuple[Any, Any]:
+    def _features(self, bags: Bags) -> tuple[torch.nn.Module, torch.Tensor]:
         """The network and the features of the instances."""
         from bagwise.deep.network import instance_features
 
@@ -239,14 +251,14 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
     8
     """
 
-    def fit(self, bags: Any, y: Any) -> AttentionFeatures:
+    def fit(self, bags: BagsLike, y: ArrayLike) -> AttentionFeatures:
         """Train the network on bag labels."""
         data = _Validator(self).validated(bags, y)
         self.n_features_in_ = data.bags.n_features
         self._train(data)
         return self
 
-    def fit_transform(self, bags: Any, y: Any) -> Bags:
+    def fit_transform(self, bags: BagsLike, y: ArrayLike) -> Bags:
         """Train the network, and the features of the bags it was trained with.
 
         The network tells the bags it learned from apart better than new ones, and a model that
@@ -256,7 +268,7 @@ class AttentionFeatures(_AttentionBase, TransformerMixin):
         features = self.fit(bags, y).transform(bags)
         return features.with_columns(held_out=segments.spread(self.held_out_, features.offsets))
 
-    def transform(self, bags: Any) -> Bags:
+    def transform(self, bags: BagsLike) -> Bags:
         """Instance features, as Bags with the same names and columns."""
         check_is_fitted(self)
         bags = check_bags(
@@ -271,10 +283,11 @@ class _Validator(BagClassifier):
 
     _allow_nd = True
 
-    def __init__(self, owner: Any = None) -> None:
+    def __init__(self, owner: AttentionFeatures | None = None) -> None:
         self.owner = owner
 
-    def validated(self, bags: Any, y: Any) -> TrainingData:
+    def validated(self, bags: BagsLike, y: ArrayLike) -> TrainingData:
+        assert self.owner is not None  # None only in a clone
         self.owner._validate_params()
         return self._validate_fit(bags, y)
 
@@ -308,24 +321,26 @@ class AttentionMIL(_AttentionBase, BagClassifier):
 
     _allow_nd = True
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> AttentionMIL:
+    def fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> AttentionMIL:
         """Train the network; it learns from bag labels only and checks instance labels."""
         self._train(self._validate_fit(bags, y, instance_labels))
         return self
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag."""
         return self._pool(bags)[0]
 
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag."""
         return two_columns(expit(self.decision_function(bags)))
 
-    def attention_weights(self, bags: Any) -> Any:
+    def attention_weights(self, bags: BagsLike) -> Floats:
         """Attention of each instance; sums to one in every bag. Not a probability."""
         return self._pool(bags)[1]
 
-    def _pool(self, bags: Any) -> tuple[Any, Any]:
+    def _pool(self, bags: BagsLike) -> tuple[Floats, Floats]:
         from bagwise.deep.network import bag_logits
 
         bags = self._validate_predict(bags)
@@ -333,7 +348,7 @@ class AttentionMIL(_AttentionBase, BagClassifier):
         return bag_logits(network, h, bags.offsets)
 
 
-def _hold_out(y: Any, fraction: float, rng: Any) -> Any:
+def _hold_out(y: Ints, fraction: float, rng: np.random.RandomState) -> Bools:
     """Mask of bags for early stopping: a share of each class, none where a class would empty."""
     mask = np.zeros(len(y), dtype=bool)
     for code in np.unique(y):
@@ -363,6 +378,6 @@ class _Progress:
 
         return report
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self.model.verbose:
             self.bar.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,10 @@ from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from bagwise.core import segments
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
+
+
 # Instances pushed through the backbone at a time when no gradient is needed.
 _CHUNK = 4096
 
@@ -24,12 +28,12 @@ _CHUNK = 4096
 class Standardise(nn.Module):
     """Shift and scale inputs by the training instances: per channel, or per feature."""
 
-    def __init__(self, mean: Any, std: Any) -> None:
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Standardised inputs, shape kept."""
         return (x - self.mean) / self.std
 
@@ -45,12 +49,12 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     few of them; one value per channel is normalised by them, having no spread of its own.
     """
 
-    num_batches_tracked: Any
+    num_batches_tracked: torch.Tensor
 
-    def _check_input_dim(self, input: Any) -> None:
+    def _check_input_dim(self, input: torch.Tensor) -> None:
         """Every shape with channels second is taken."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalised inputs, shape kept."""
         if self.training and x.numel() == x.shape[1]:
             return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias)
@@ -97,17 +101,17 @@ class AttentionNetwork(nn.Module):
         self.score = nn.Linear(attention_size, 1, bias=False)
         self.head = nn.Linear(n_features, 1)
 
-    def attention_logits(self, h: Any) -> Any:
+    def attention_logits(self, h: torch.Tensor) -> torch.Tensor:
         """Unnormalised attention of each instance, [N]."""
         return self.score(torch.tanh(self.value(h)) * torch.sigmoid(self.gate(h)))[:, 0]
 
-    def pool(self, h: Any, offsets: Any) -> tuple[Any, Any]:
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Bag logits [B] and attention weights [N] from instance features."""
         weights = segments.softmax(self.attention_logits(h).float(), offsets)
         z = segments.sum(weights[:, None] * h.float(), offsets)
         return self.head(z)[:, 0], weights
 
-    def forward(self, x: Any, offsets: Any) -> Any:
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Logit of each bag, [B]."""
         return self.pool(torch.relu(self.backbone(x)), offsets)[0]
 
@@ -126,7 +130,7 @@ class TrainingOptions(NamedTuple):
     report: Any  # called with (epoch, training loss, validation loss)
 
 
-def as_images(X: Any, image_shape: tuple[int, ...] | None) -> Any:
+def as_images(X: Reals, image_shape: tuple[int, ...] | None) -> Reals:
     """Instances as the network sees them: vectors [N, D] or images [N, C, H, W]."""
     X = np.asarray(X, dtype=np.float32, order="C")
     if image_shape is not None:
@@ -136,14 +140,23 @@ def as_images(X: Any, image_shape: tuple[int, ...] | None) -> Any:
 
 
 def build(
-    example: Any, backbone: Any, n_features: int, attention_size: int, stats: Any = None
+    example: Reals,
+    backbone: str | torch.nn.Module,
+    n_features: int,
+    attention_size: int,
+    stats: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> AttentionNetwork:
     """An untrained attention network for instances shaped like ``example``."""
     body = build_backbone(example, backbone, n_features, stats)
     return AttentionNetwork(body, n_features, attention_size)
 
 
-def build_backbone(example: Any, backbone: Any, n_features: int, stats: Any = None) -> nn.Module:
+def build_backbone(
+    example: Reals,
+    backbone: str | torch.nn.Module,
+    n_features: int,
+    stats: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> nn.Module:
     """What turns instances shaped like ``example`` into features, standardising first."""
     mean, std = stats if stats is not None else _unit_stats(example)
     if isinstance(backbone, nn.Module):
@@ -163,12 +176,12 @@ def build_backbone(example: Any, backbone: Any, n_features: int, stats: Any = No
     return nn.Sequential(Standardise(mean, std), body)
 
 
-def _unit_stats(example: Any) -> tuple[Any, Any]:
+def _unit_stats(example: Reals) -> tuple[torch.Tensor, torch.Tensor]:
     shape = (1, example.shape[1], 1, 1) if example.ndim == 4 else (1, example.shape[1])
     return torch.zeros(shape), torch.ones(shape)
 
 
-def input_stats(X: Any) -> tuple[Any, Any]:
+def input_stats(X: Reals) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation per channel or feature; constant ones are left alone."""
     axes = (0, 2, 3) if X.ndim == 4 else (0,)
     mean = X.mean(axis=axes, keepdims=True, dtype=np.float64)
@@ -178,8 +191,8 @@ def input_stats(X: Any) -> tuple[Any, Any]:
 
 
 def batches(
-    X: Any, offsets: Any, order: Any, batch_size: int, device: str
-) -> Iterator[tuple[Any, Any, Any]]:
+    X: Reals, offsets: Ints, order: Ints, batch_size: int, device: str
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, Ints]]:
     """Ragged mini-batches of bags: instances, their offsets, and which bags they are."""
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
@@ -193,10 +206,10 @@ def batches(
 
 def train(
     network: AttentionNetwork,
-    X: Any,
-    offsets: Any,
-    y: Any,
-    held_out: Any,
+    X: Reals,
+    offsets: Ints,
+    y: Column,
+    held_out: Bools,
     options: TrainingOptions,
 ) -> tuple[AttentionNetwork, list[tuple[float, float]]]:
     """Minimise the cross-entropy of bag labels; keep the epoch best on held-out bags.
@@ -233,7 +246,13 @@ def train(
 
 
 def _epoch(
-    network: Any, optimiser: Any, X: Any, offsets: Any, order: Any, target: Any, options: Any
+    network: Any,
+    optimiser: Any,
+    X: Reals,
+    offsets: Ints,
+    order: Ints,
+    target: torch.Tensor,
+    options: TrainingOptions,
 ) -> float:
     network.train()
     total = 0.0
@@ -250,7 +269,14 @@ def _epoch(
 
 
 @torch.no_grad()
-def _loss(network: Any, X: Any, offsets: Any, order: Any, target: Any, options: Any) -> float:
+def _loss(
+    network: Any,
+    X: Reals,
+    offsets: Ints,
+    order: Ints,
+    target: torch.Tensor,
+    options: TrainingOptions,
+) -> float:
     network.eval()
     total = 0.0
     for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
@@ -261,7 +287,7 @@ def _loss(network: Any, X: Any, offsets: Any, order: Any, target: Any, options: 
 
 
 @torch.no_grad()
-def instance_features(network: AttentionNetwork, X: Any, device: str) -> Any:
+def instance_features(network: AttentionNetwork, X: Reals, device: str) -> torch.Tensor:
     """Features h_n of each instance, [N, n_features], in chunks."""
     network = network.to(device).eval()
     parts = [
@@ -272,7 +298,7 @@ def instance_features(network: AttentionNetwork, X: Any, device: str) -> Any:
 
 
 @torch.no_grad()
-def bag_logits(network: AttentionNetwork, h: Any, offsets: Any) -> tuple[Any, Any]:
+def bag_logits(network: AttentionNetwork, h: torch.Tensor, offsets: Ints) -> tuple[Floats, Floats]:
     """Bag logits [B] and attention weights [N] from instance features, on the CPU."""
     logits, weights = network.to("cpu").eval().pool(h, torch.as_tensor(np.array(offsets)))
     return logits.numpy().astype(np.float64), weights.numpy().astype(np.float64)

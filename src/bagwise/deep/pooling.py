@@ -7,13 +7,20 @@ network for whole slide image classification with self-supervised contrastive le
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from scipy.special import expit
 
 from bagwise.deep.attention import _CONSTRAINTS, _AttentionBase
-from bagwise.models.base import BagClassifier, InstanceClassifier, two_columns
+from bagwise.models.base import BagClassifier, Constraints, InstanceClassifier, two_columns
 from bagwise.models.execution import Execution
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import ArrayLike
+
+    from bagwise.bags import BagsLike, InstanceLabels
+    from bagwise.core.arrays import Floats, RandomState, Reals
 
 
 class _PoolingBase(_AttentionBase, BagClassifier):
@@ -21,20 +28,20 @@ class _PoolingBase(_AttentionBase, BagClassifier):
 
     _allow_nd = True
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> Self:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
         """Train the network; it learns from bag labels only and checks instance labels."""
         self._train(self._validate_fit(bags, y, instance_labels))
         return self
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag."""
         return self._logits(bags)[0]
 
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag."""
         return two_columns(expit(self.decision_function(bags)))
 
-    def _logits(self, bags: Any) -> tuple[Any, Any]:
+    def _logits(self, bags: BagsLike) -> tuple[Floats, Floats]:
         from bagwise.deep.network import bag_logits
 
         bags = self._validate_predict(bags)
@@ -46,16 +53,16 @@ class _FeaturePooling(_PoolingBase):
     """A network that pools features and needs no attention."""
 
     _how: ClassVar[str]
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         name: rule for name, rule in _CONSTRAINTS.items() if name != "attention_size"
     }
 
     def __init__(
         self,
-        backbone: Any = "auto",
+        backbone: str | torch.nn.Module = "auto",
         *,
         n_features: int = 32,
-        image_shape: Any = None,
+        image_shape: tuple[int, ...] | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-4,
         batch_size: int = 16,
@@ -64,7 +71,7 @@ class _FeaturePooling(_PoolingBase):
         patience: int = 6,
         execution: Execution | str | None = None,
         mixed_precision: bool = False,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.backbone = backbone
@@ -81,7 +88,9 @@ class _FeaturePooling(_PoolingBase):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _build(self, X: Any, stats: Any = None) -> Any:
+    def _build(
+        self, X: Reals, stats: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> torch.nn.Module:
         from bagwise.deep.network import build_backbone
         from bagwise.deep.pooling_network import PoolingNetwork
 
@@ -184,17 +193,19 @@ class DSMIL(_PoolingBase, InstanceClassifier):
     True
     """
 
-    def _build(self, X: Any, stats: Any = None) -> Any:
+    def _build(
+        self, X: Reals, stats: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> torch.nn.Module:
         from bagwise.deep.network import build_backbone
         from bagwise.deep.pooling_network import DualStreamNetwork
 
         body = build_backbone(X, self.backbone, self.n_features, stats)
         return DualStreamNetwork(body, self.n_features, self.attention_size)
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance by the first stream."""
         return self._logits(bags)[1]
 
-    def predict_proba_instances(self, bags: Any) -> Any:
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Sigmoid of the first stream's scores; trained on bag labels only."""
         return two_columns(expit(self.decision_function_instances(bags)))

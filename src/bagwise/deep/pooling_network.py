@@ -6,8 +6,6 @@ loop trains it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -23,12 +21,12 @@ class PoolingNetwork(nn.Module):
         self.head = nn.Linear(n_features, 1)
         self.how = how
 
-    def pool(self, h: Any, offsets: Any) -> tuple[Any, Any]:
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Bag logits [B] and instance logits [N]: the head applied to each instance alone."""
         pooled = (segments.mean if self.how == "mean" else segments.max)(h.float(), offsets)
         return self.head(pooled)[:, 0], self.head(h.float())[:, 0]
 
-    def forward(self, x: Any, offsets: Any) -> Any:
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Logit of each bag, [B]."""
         return self.pool(torch.relu(self.backbone(x)), offsets)[0]
 
@@ -44,7 +42,7 @@ class DualStreamNetwork(nn.Module):
         self.value = nn.Linear(n_features, n_features)
         self.bag_head = nn.Linear(n_features, 1)
 
-    def pool(self, h: Any, offsets: Any) -> tuple[Any, Any]:
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Bag logits [B], the mean of both streams, and instance logits [N] of the first."""
         h = h.float()
         logits = self.instance_head(h)[:, 0]
@@ -57,6 +55,6 @@ class DualStreamNetwork(nn.Module):
         bag = (segments.max(logits, offsets) + self.bag_head(z)[:, 0]) / 2
         return bag, logits
 
-    def forward(self, x: Any, offsets: Any) -> Any:
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Logit of each bag, [B]."""
         return self.pool(torch.relu(self.backbone(x)), offsets)[0]

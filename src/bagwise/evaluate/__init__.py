@@ -5,6 +5,7 @@ from bagwise.evaluate.assumptions import (
     make_false_frequency_bags,
     make_multi_concept_bags,
     make_single_concept_bags,
+    make_size_trap_bags,
 )
 from bagwise.evaluate.audit import Audit, Finding, audit, best_epoch_gain
 from bagwise.evaluate.boxes import (
@@ -87,6 +88,7 @@ __all__ = [
     "make_instance_scorer",
     "make_multi_concept_bags",
     "make_single_concept_bags",
+    "make_size_trap_bags",
     "proportion",
     "rank_models",
     "rates_at",

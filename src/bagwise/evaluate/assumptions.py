@@ -11,7 +11,7 @@ Background instances are standard Gaussian. "Poison" is a tight cluster far away
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -23,22 +23,30 @@ from bagwise.evaluate.metrics import predict_all
 from bagwise.models.classes import has_several_classes
 from bagwise.models.one_vs_rest import for_labels
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints, RandomState
+    from bagwise.models.base import Model
+
+
 _CONCEPTS = (3.0, 4.5)  # mean of every feature
 _APART = 3.0  # between the concepts of one class and the next
 _POISON = -10.0
 _TIGHT = 0.1
+_NEAR_CONCEPT = 1.5
+# Instances of background in a bag, and in a large one.
+_SMALL, _LARGE = (3, 10), (20, 31)
 
 
 class Problem(NamedTuple):
     """A training set and two test sets, as (bags, y)."""
 
-    train: tuple[Bags, Any]
-    clean: tuple[Bags, Any]
-    trap: tuple[Bags, Any]
+    train: tuple[Bags, Ints]
+    clean: tuple[Bags, Ints]
+    trap: tuple[Bags, Ints]
 
 
 def make_single_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """Positive bags hold a concept; training negatives hold poison instead.
 
@@ -78,7 +86,7 @@ def make_single_concept_bags(
 
 
 def make_multi_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """A bag is positive when two concepts meet in it; training negatives hold poison.
 
@@ -108,7 +116,7 @@ def make_multi_concept_bags(
 
 
 def make_false_frequency_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: Any = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """The witness comes with a harmless companion, whose count must not matter.
 
@@ -136,25 +144,71 @@ def make_false_frequency_bags(
     return _problem(recipe, n_bags, n_features, n_classes, rng)
 
 
+def make_size_trap_bags(
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
+) -> Problem:
+    """Positive training bags are large; the size of a bag must not matter.
+
+    In training, positive bags hold the concept and 20 to 30 instances of background, negative bags
+    3 to 9: counting instances would do. The concept lies nearer than in the other tests, so that
+    counting pays. In the clean test set all bags have 3 to 9; in the trap the negative bags are
+    the large ones.
+
+    Parameters and return value are those of `make_single_concept_bags`.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import make_size_trap_bags
+    >>> bags, y = make_size_trap_bags(n_bags=20, random_state=0).train
+    >>> bool(bags.sizes[y == 0].max() < bags.sizes[y == 1].min())
+    True
+    """
+    rng = check_random_state(random_state)
+
+    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+        return [(_NEAR_CONCEPT + _APART * (y - 1), 1)] if y else []
+
+    def large(y: int, kind: str) -> bool:
+        return bool(y) if kind == "train" else kind == "trap" and not y
+
+    return _problem(recipe, n_bags, n_features, n_classes, rng, large)
+
+
 def _concept(number: int, y: int) -> float:
     """Mean of every feature in a concept of class ``y``."""
     return _CONCEPTS[number] + _APART * (y - 1)
 
 
-def _problem(recipe: Any, n_bags: int, n_features: int, n_classes: int, rng: Any) -> Problem:
+def _problem(
+    recipe: Any,
+    n_bags: int,
+    n_features: int,
+    n_classes: int,
+    rng: np.random.RandomState,
+    large: Any = None,
+) -> Problem:
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
     kinds = ("train", "clean", "trap")
-    return Problem(*(_draw(recipe, kind, n_bags, n_features, n_classes, rng) for kind in kinds))
+    return Problem(
+        *(_draw(recipe, kind, n_bags, n_features, n_classes, rng, large) for kind in kinds)
+    )
 
 
 def _draw(
-    recipe: Any, kind: str, n_bags: int, n_features: int, n_classes: int, rng: Any
-) -> tuple[Bags, Any]:
+    recipe: Any,
+    kind: str,
+    n_bags: int,
+    n_features: int,
+    n_classes: int,
+    rng: np.random.RandomState,
+    large: Any,
+) -> tuple[Bags, Ints]:
     y = np.arange(n_bags) % n_classes
     arrays = []
     for target in y:
-        parts = [rng.standard_normal((rng.randint(3, 10), n_features))]
+        sizes = _LARGE if large is not None and large(int(target), kind) else _SMALL
+        parts = [rng.standard_normal((rng.randint(*sizes), n_features))]
         for centre, count in recipe(int(target), kind):
             parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
         arrays.append(rng.permutation(np.concatenate(parts)))
@@ -166,6 +220,7 @@ TESTS: dict[str, tuple[Any, bool]] = {
     "single-concept": (make_single_concept_bags, True),
     "multi-concept": (make_multi_concept_bags, False),
     "false-frequency": (make_false_frequency_bags, True),
+    "size-trap": (make_size_trap_bags, False),
 }
 
 
@@ -198,7 +253,7 @@ class Verdict:
 
 
 def check_mil(
-    model: Any,
+    model: Model,
     *,
     n_bags: int = 100,
     n_features: int = 4,
@@ -224,7 +279,7 @@ def check_mil(
         Data sets per test; AUCs are averaged.
     near_one : float
         Least AUC on clean bags that counts as solved. Not asked of the multi-concept test, which
-        the standard assumption cannot express.
+        the standard assumption cannot express, nor of the size trap, whose concept is hard to see.
     random_state : int
     verbose : bool
         Print the verdicts.
@@ -268,7 +323,7 @@ def check_mil(
     return verdicts
 
 
-def _aucs(model: Any, problem: Problem) -> tuple[float, float]:
+def _aucs(model: Model, problem: Problem) -> tuple[float, float]:
     bags, y = problem.train
     several = has_several_classes(y)
     fitted = for_labels(clone(model), y).fit(bags, y, **({"background": 0} if several else {}))
@@ -277,6 +332,7 @@ def _aucs(model: Any, problem: Problem) -> tuple[float, float]:
 
     def auc(bags: Bags, y: Any, against_all: bool) -> float:
         scores = predict_all(fitted, bags, wanted=wanted)["score"]
+        assert scores is not None  # every model has them
         if not several:
             return float(roc_auc_score(y, scores))
         each = []

@@ -6,12 +6,16 @@ Boxes are ``x, y, width, height`` with the top-left corner first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints
 
 
-def box_iou(a: Any, b: Any) -> Any:
+def box_iou(a: ArrayLike, b: ArrayLike) -> Floats:
     """Intersection over union of every box of ``a`` with every box of ``b``, shape (n, m).
 
     Examples
@@ -28,7 +32,12 @@ def box_iou(a: Any, b: Any) -> Any:
     return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
 
 
-def corloc(predicted: Any, truth: Sequence[Any], *, threshold: float = 0.5) -> float:
+def corloc(
+    predicted: ArrayLike,
+    truth: Sequence[Sequence[Sequence[float]] | Floats],
+    *,
+    threshold: float = 0.5,
+) -> float:
     """Share of positive images whose one predicted box meets a true box.
 
     Parameters
@@ -64,16 +73,16 @@ def corloc(predicted: Any, truth: Sequence[Any], *, threshold: float = 0.5) -> f
 class PrecisionRecall(NamedTuple):
     """Precision and recall of detections at every distinct score, best first."""
 
-    precision: Any
-    recall: Any
-    score: Any
+    precision: Floats
+    recall: Floats
+    score: Floats
 
 
 def detection_curve(
-    images: Any,
-    boxes: Any,
-    scores: Any,
-    truth: Sequence[Any],
+    images: Ints,
+    boxes: Floats,
+    scores: Floats,
+    truth: Sequence[Floats],
     *,
     threshold: float = 0.5,
 ) -> PrecisionRecall:
@@ -122,10 +131,10 @@ def detection_curve(
 
 
 def detection_ap(
-    images: Any,
-    boxes: Any,
-    scores: Any,
-    truth: Sequence[Any],
+    images: Ints,
+    boxes: Floats,
+    scores: Floats,
+    truth: Sequence[Floats],
     *,
     threshold: float = 0.5,
     method: Literal["area", "11-point"] = "area",
@@ -161,7 +170,7 @@ def detection_ap(
     return float(np.mean([envelope[i[0]] if len(i) else 0.0 for i in at]))
 
 
-def centre_error(predicted: Any, truth: Any) -> float:
+def centre_error(predicted: ArrayLike, truth: ArrayLike) -> float:
     """Mean distance in pixels between predicted and true box centres.
 
     Frames without a true box (NaN) are left out; a predicted NaN (target declared lost) on a
@@ -178,7 +187,9 @@ def centre_error(predicted: Any, truth: Any) -> float:
     return float(np.linalg.norm(centres - (truth[:, :2] + truth[:, 2:] / 2), axis=1).mean())
 
 
-def tracking_success(predicted: Any, truth: Any, *, threshold: float | None = 0.5) -> float:
+def tracking_success(
+    predicted: ArrayLike, truth: ArrayLike, *, threshold: float | None = 0.5
+) -> float:
     """Share of frames whose box overlaps the true one by more than ``threshold``.
 
     With ``threshold=None``, the area under the success curve over all thresholds in [0, 1],
@@ -196,7 +207,7 @@ def tracking_success(predicted: Any, truth: Any, *, threshold: float | None = 0.
     return float(overlap.mean() if threshold is None else np.mean(overlap > threshold))
 
 
-def _best_match(images: Any, boxes: Any, truth: Sequence[Any]) -> tuple[Any, Any]:
+def _best_match(images: Ints, boxes: Floats, truth: Sequence[Floats]) -> tuple[Ints, Floats]:
     """For each detection, the number of the true box it overlaps most (over all images)."""
     starts = np.concatenate([[0], np.cumsum([len(t) for t in truth])]).astype(int)
     target = np.full(len(images), -1)
@@ -210,7 +221,7 @@ def _best_match(images: Any, boxes: Any, truth: Sequence[Any]) -> tuple[Any, Any
     return target, overlap
 
 
-def _boxes(boxes: Any) -> Any:
+def _boxes(boxes: ArrayLike) -> Floats:
     boxes = np.asarray(boxes, dtype=np.float64)
     if boxes.size == 0:
         return boxes.reshape(0, 4)
@@ -219,7 +230,7 @@ def _boxes(boxes: Any) -> Any:
     return boxes
 
 
-def _tracks(predicted: Any, truth: Any) -> tuple[Any, Any]:
+def _tracks(predicted: ArrayLike, truth: ArrayLike) -> tuple[Floats, Floats]:
     predicted, truth = _boxes(predicted), _boxes(truth)
     if len(predicted) != len(truth):
         raise ValueError(

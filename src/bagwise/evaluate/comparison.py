@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bagwise.evaluate.metrics import LOWER_IS_BETTER, METRIC_NAMES, score_predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Floats
+
 
 # ECE of one fold of a few bags is mostly binning noise: it is taken over all bags of a seed.
 POOLED_BY_DEFAULT = frozenset({"ece"})
@@ -52,7 +59,7 @@ class Comparison:
         return list(dict.fromkeys(record["data"] for record in self.records))
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> pd.DataFrame:
         """A frame with one row per model, data, seed, fold, level and metric."""
         import pandas as pd
 
@@ -84,7 +91,7 @@ class Comparison:
         *,
         level: Literal["bags", "instances"] = "bags",
         averaging: Averaging = "default",
-    ) -> Any:
+    ) -> Floats:
         """The metric of each repetition, shape (n_seeds,).
 
         Parameters
@@ -116,7 +123,7 @@ class Comparison:
         *,
         level: Literal["bags", "instances"] = "bags",
         averaging: Averaging = "default",
-    ) -> Any:
+    ) -> pd.DataFrame:
         """Mean and spread (standard deviation over seeds) of each model on each data set."""
         import pandas as pd
 
@@ -134,20 +141,27 @@ class Comparison:
 
     def table(
         self,
-        metrics: Sequence[str] = ("accuracy", "auc", "log_loss", "ece"),
+        metrics: Sequence[str] | None = None,
         *,
         level: Literal["bags", "instances"] = "bags",
         averaging: Averaging = "default",
     ) -> Any:
-        """Models beside each other: "mean ± spread" of each metric, fit time and peak memory."""
+        """Models beside each other: "mean ± spread" of each metric, fit time and peak memory.
+
+        By default the usual four metrics, as far as they were measured.
+        """
         import pandas as pd
 
+        usual = ("accuracy", "auc", "log_loss", "ece")
+        metrics = metrics or [name for name in usual if name in self.metrics] or self.metrics
         summary = self.summary(metrics, level=level, averaging=averaging)
         rows = []
         for (data, model), part in summary.groupby(["data", "model"], sort=False):
             cells = {
-                row.metric: format_mean(row.mean_, row.spread)
-                for row in part.rename(columns={"mean": "mean_"}).itertuples()
+                metric: format_mean(mean, spread)
+                for metric, mean, spread in zip(
+                    part["metric"], part["mean"], part["spread"], strict=True
+                )
             }
             chosen = [r for r in self.records if r["model"] == model and r["data"] == data]
             seconds = np.mean([r["fit_seconds"] for r in chosen])
@@ -164,7 +178,7 @@ class Comparison:
             )
         return pd.DataFrame(rows)
 
-    def paired(self, metric: str = "auc") -> Any:
+    def paired(self, metric: str = "auc") -> pd.DataFrame:
         """Corrected resampled t-test of each pair of models on each data set, fold by fold."""
         import pandas as pd
 
@@ -179,7 +193,7 @@ class Comparison:
         columns = ["data", "a", "b", "difference", "t", "p", "better"]
         return pd.DataFrame(rows, columns=columns)
 
-    def over_datasets(self, metric: str = "auc") -> Any:
+    def over_datasets(self, metric: str = "auc") -> pd.DataFrame:
         """Wilcoxon signed-rank test of each pair of models over the data sets' means."""
         import pandas as pd
 
@@ -197,7 +211,7 @@ class Comparison:
             rows.append({**row, "p": wilcoxon_p(means)})
         return pd.DataFrame(rows, columns=["a", "b", "n_datasets", "difference", "p"])
 
-    def _differences(self, a: str, b: str, data: str, metric: str) -> tuple[Any, float]:
+    def _differences(self, a: str, b: str, data: str, metric: str) -> tuple[Floats, float]:
         def by_fold(model: str) -> dict[tuple[int, int], dict[str, Any]]:
             return {
                 (r["seed"], r["fold"]): r
@@ -214,7 +228,7 @@ class Comparison:
         return values[np.isfinite(values)], float(ratio)
 
 
-def corrected_resampled_t(difference: Any, test_to_train: float) -> tuple[float, float]:
+def corrected_resampled_t(difference: ArrayLike, test_to_train: float) -> tuple[float, float]:
     """T and two-sided p of the mean of paired fold differences (Nadeau and Bengio, 2003).
 
     Training sets of different folds overlap, so the plain t-test is far too sure of itself; the
@@ -248,7 +262,7 @@ def corrected_resampled_t(difference: Any, test_to_train: float) -> tuple[float,
     return float(t), float(2 * stats.t.sf(abs(t), n - 1))
 
 
-def wilcoxon_p(difference: Any) -> float:
+def wilcoxon_p(difference: ArrayLike) -> float:
     """Two-sided p of the signed-rank test; zeros are ranked and split (Pratt's treatment).
 
     With n data sets p cannot be below ``2 ** (1 - n)``: five sets can never show more than

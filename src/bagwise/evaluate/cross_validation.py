@@ -9,13 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, InstanceLabels, check_bags
 from bagwise.evaluate.measure import Measure
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
@@ -26,6 +26,10 @@ from bagwise.evaluate.metrics import (
 )
 from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
 from bagwise.models.one_vs_rest import for_labels
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+    from bagwise.models.base import Model
 
 
 class HeldOut(NamedTuple):
@@ -76,17 +80,17 @@ class Fold(NamedTuple):
 
 
 def cross_validate(
-    model: Any,
-    bags: Any,
-    y: Any,
+    model: Model,
+    bags: Bags,
+    y: ArrayLike,
     protocol: EvaluationProtocol | None = None,
     *,
-    groups: Any = None,
-    published_folds: Any = None,
-    instance_labels: Any = None,
-    fit_params: Mapping[str, Any] | None = None,
+    groups: ArrayLike | None = None,
+    published_folds: ArrayLike | None = None,
+    instance_labels: InstanceLabels = None,
+    fit_params: Mapping[str, object] | None = None,
     n_jobs: int = 1,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+    progress: Callable[[Iterable[Fold], int], Iterable[Fold]] | None = None,
 ) -> list[Fold]:
     """Predict every test bag of a protocol by a model fitted without it.
 
@@ -143,16 +147,16 @@ def cross_validate(
 
 
 def fit_fold(
-    model: Any,
+    model: Model,
     bags: Bags,
-    y: Any,
+    y: Column,
     split: Split,
     protocol: EvaluationProtocol,
-    groups: Any = None,
-    instance_labels: Any = None,
+    groups: Column | None = None,
+    instance_labels: Column | None = None,
     name: str = "model",
     data: str = "data",
-    fit_params: Mapping[str, Any] | None = None,
+    fit_params: Mapping[str, object] | None = None,
 ) -> Fold:
     """One fit. Nothing of the test bags is touched before the model is fitted."""
     of_train = None if groups is None else np.asarray(groups)[split.train]
@@ -175,7 +179,7 @@ def fit_fold(
     return Fold(split, of_bags, of_instances, fit.seconds, predict.seconds, fit.peak_mb, said)
 
 
-def _predict(model: Any, bags: Bags, y: Any) -> tuple[HeldOut, HeldOut | None]:
+def _predict(model: Model, bags: Bags, y: Column) -> tuple[HeldOut, HeldOut | None]:
     """Everything metrics read, for bags and, where labels and methods exist, for instances."""
     of_bags = HeldOut(class_targets(y, model), **predict_all(model, bags))
     if bags.instance_labels is None or not hasattr(model, "predict_instances"):
@@ -186,7 +190,7 @@ def _predict(model: Any, bags: Bags, y: Any) -> tuple[HeldOut, HeldOut | None]:
     return of_bags, HeldOut(truth, **kept)
 
 
-def seeded(model: Any, seed: int) -> Any:
+def seeded(model: Model, seed: int) -> Model:
     """A clone whose open seeds are set.
 
     Examples
@@ -204,12 +208,13 @@ def seeded(model: Any, seed: int) -> Any:
     return model.set_params(**dict.fromkeys(free, seed))
 
 
-def check_lengths(what: str, n_bags: int, y: Any, groups: Any = None) -> None:
+def check_lengths(what: str, n_bags: int, y: Column, groups: ArrayLike | None = None) -> None:
     """Refuse labels or groups that do not name every bag."""
     if len(y) != n_bags:
         raise ValueError(f"{what}: got {len(y)} labels for {n_bags} bags.")
-    if groups is not None and len(groups) != n_bags:
-        raise ValueError(f"{what}: got {len(groups)} groups for {n_bags} bags.")
+    n_groups = n_bags if groups is None else len(np.asarray(groups))
+    if n_groups != n_bags:
+        raise ValueError(f"{what}: got {n_groups} groups for {n_bags} bags.")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def _release_freed_memory() -> None:
 def _reset_high_water() -> None:
     if sys.platform == "linux":
         try:
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         except OSError:
             # A read-only /proc: the mark then keeps its old height, a stated lower bound.
             return
@@ -67,12 +67,17 @@ def _reset_high_water() -> None:
 def _resident_kb(field: str) -> float:
     status = Path("/proc/self/status")
     if status.exists():
-        for line in status.read_text().splitlines():
+        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith(field):
                 return float(line.split()[1])
-    if sys.platform == "win32":
-        return float("nan")
-    import resource
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        memory = psutil.Process().memory_info()
+        peak = getattr(memory, "peak_wset", memory.rss)
+        return (peak if field == "VmHWM" else memory.rss) / 1024
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1024 if sys.platform == "darwin" else float(peak)

@@ -7,26 +7,36 @@ order of the rows. Several classes have a column each: labels are an indicator m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn import metrics as skm
 
 from bagwise.models.classes import known_codes
 from bagwise.models.pipeline import last_step
 
+if TYPE_CHECKING:
+    from bagwise.bags import Bags, InstanceLabels
+    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.models.base import Model
+
 
 class Reliability(NamedTuple):
     """A reliability curve: one entry per bin that holds any prediction."""
 
-    predicted: Any  # mean predicted probability
-    observed: Any  # share of positives
+    predicted: Floats  # mean predicted probability
+    observed: Floats  # share of positives
     count: Any
 
 
 def reliability_curve(
-    y: Any, proba: Any, *, n_bins: int = 10, strategy: Literal["uniform", "quantile"] = "uniform"
+    y: ArrayLike,
+    proba: ArrayLike,
+    *,
+    n_bins: int = 10,
+    strategy: Literal["uniform", "quantile"] = "uniform",
 ) -> Reliability:
     """Predicted probability against the share of positives, bin by bin.
 
@@ -67,7 +77,11 @@ def reliability_curve(
 
 
 def expected_calibration_error(
-    y: Any, proba: Any, *, n_bins: int = 10, strategy: Literal["uniform", "quantile"] = "uniform"
+    y: Column,
+    proba: Floats,
+    *,
+    n_bins: int = 10,
+    strategy: Literal["uniform", "quantile"] = "uniform",
 ) -> float:
     """Mean gap between predicted and observed share of positives, weighted by bin count.
 
@@ -85,7 +99,7 @@ def expected_calibration_error(
 
 
 # Every bag or instance metric by name: what it reads ("label", "score", "proba") and the function.
-_LEVEL_METRICS: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
+_LEVEL_METRICS: dict[str, tuple[str, Callable[[Ints, Floats], float]]] = {
     "accuracy": ("label", skm.accuracy_score),
     "f1": ("label", lambda y, label: skm.f1_score(y, label, zero_division=0)),
     "auc": ("score", skm.roc_auc_score),
@@ -132,7 +146,11 @@ LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
 
 
 def average_precision(
-    y: Any, scores: Any, folds: Any = None, *, average: Literal["pooled", "fold-mean"] = "pooled"
+    y: ArrayLike,
+    scores: ArrayLike,
+    folds: ArrayLike | None = None,
+    *,
+    average: Literal["pooled", "fold-mean"] = "pooled",
 ) -> float:
     """Area under the precision-recall curve over cross-validated predictions.
 
@@ -174,11 +192,11 @@ def average_precision(
 
 
 def score_predictions(
-    y: Any,
+    y: Column,
     *,
-    label: Any = None,
-    score: Any = None,
-    proba: Any = None,
+    label: Ints | None = None,
+    score: Floats | None = None,
+    proba: Floats | None = None,
     metrics: Sequence[str] = METRIC_NAMES,
 ) -> dict[str, float]:
     """Metrics of bags or of instances by name, from whichever predictions exist.
@@ -220,7 +238,9 @@ def score_predictions(
     return out
 
 
-def bag_metrics(model: Any, bags: Any, y: Any, metrics: Sequence[str] = METRIC_NAMES) -> Any:
+def bag_metrics(
+    model: Model, bags: Bags, y: Column, metrics: Sequence[str] = METRIC_NAMES
+) -> dict[str, float]:
     """Metrics of a fitted model on bags; ``y`` is of the model's classes.
 
     Examples
@@ -238,8 +258,8 @@ def bag_metrics(model: Any, bags: Any, y: Any, metrics: Sequence[str] = METRIC_N
 
 
 def instance_metrics(
-    model: Any, bags: Any, labels: Any = None, metrics: Sequence[str] = METRIC_NAMES
-) -> Any:
+    model: Model, bags: Bags, labels: InstanceLabels = None, metrics: Sequence[str] = METRIC_NAMES
+) -> dict[str, float]:
     """Metrics of a fitted model on the instances whose label is known.
 
     Parameters
@@ -273,7 +293,9 @@ class _InstanceScorer:
         self.metric = metric
         self.sign = sign
 
-    def __call__(self, estimator: Any, bags: Any, y: Any = None, **_: Any) -> float:
+    def __call__(
+        self, estimator: Model, bags: Bags, y: ArrayLike | None = None, **_: object
+    ) -> float:
         value = instance_metrics(estimator, bags, metrics=[self.metric])[self.metric]
         return float(self.sign * value)
 
@@ -281,7 +303,7 @@ class _InstanceScorer:
         return f"make_instance_scorer({self.metric!r})"
 
 
-def make_instance_scorer(metric: str = "auc") -> Any:
+def make_instance_scorer(metric: str = "auc") -> _InstanceScorer:
     """A scorer of instances for ``cross_validate``, ``GridSearchCV`` and the like.
 
     It works on bags that carry their instance labels (``bags.instance_labels``), which travel
@@ -309,12 +331,12 @@ def make_instance_scorer(metric: str = "auc") -> Any:
 
 
 def predict_all(
-    model: Any, bags: Any, twin: str = "", wanted: Any = ("label", "score", "proba")
-) -> dict[str, Any]:
+    model: Model, bags: Bags, twin: str = "", wanted: Collection[str] = ("label", "score", "proba")
+) -> dict[str, Column | None]:
     """What metrics read, as far as the model can say it; ``twin`` is "" or "_instances"."""
     if not hasattr(model, f"predict{twin}"):
         raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
-    made: dict[str, Any] = {"label": None, "score": None, "proba": None}
+    made: dict[str, Column | None] = {"label": None, "score": None, "proba": None}
     several = has_several(model)
     if "proba" in wanted and hasattr(model, f"predict_proba{twin}"):
         proba = getattr(model, f"predict_proba{twin}")(bags)
@@ -362,7 +384,7 @@ def _wanted(metrics: Sequence[str]) -> set[str]:
     return {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
 
 
-def _scores(model: Any, bags: Any, twin: str) -> Any:
+def _scores(model: Model, bags: Bags, twin: str) -> Floats:
     if hasattr(model, f"decision_function{twin}"):
         return getattr(model, f"decision_function{twin}")(bags)
     return getattr(model, f"predict_proba{twin}")(bags)[:, 1]
@@ -386,7 +408,7 @@ def instance_targets(model: Any, bags: Any, labels: Any = None) -> tuple[Any, An
     return (codes[known][:, None] == np.arange(len(model.classes_))).astype(int), known
 
 
-def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
+def instance_codes(model: Model, bags: Bags, labels: InstanceLabels = None) -> Ints:
     """Instance labels as codes into the model's classes, -1 where unknown."""
     if labels is None:
         labels = getattr(bags, "instance_labels", None)
@@ -409,7 +431,7 @@ def instance_codes(model: Any, bags: Any, labels: Any = None) -> Any:
     return codes
 
 
-def class_codes(y: Any, classes: Any) -> Any:
+def class_codes(y: Column, classes: Column) -> Ints:
     """Labels as 0 and 1, the position in ``classes``."""
     y = np.asarray(y)
     if len(classes) != 2:
@@ -421,7 +443,7 @@ def class_codes(y: Any, classes: Any) -> Any:
     return (y == classes[1]).astype(int)
 
 
-def _two_vectors(y: Any, values: Any) -> tuple[Any, Any]:
+def _two_vectors(y: ArrayLike, values: ArrayLike) -> tuple[Ints, Floats]:
     y, values = np.asarray(y), np.asarray(values, dtype=np.float64)
     if y.ndim != 1 or y.shape != values.shape or len(y) == 0:
         raise ValueError(
@@ -433,7 +455,7 @@ def _two_vectors(y: Any, values: Any) -> tuple[Any, Any]:
     return y, values
 
 
-def _check_probabilities(proba: Any) -> None:
+def _check_probabilities(proba: Floats) -> None:
     if not ((proba >= 0) & (proba <= 1)).all():
         bad = proba[~((proba >= 0) & (proba <= 1))][0]
         raise ValueError(f"probabilities must lie in [0, 1]; got {bad}.")

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    from bagwise.bags import Bags
+    from bagwise.core.arrays import Column, Ints
+    from bagwise.models.base import Model
 
 
 class Split(NamedTuple):
@@ -33,8 +39,8 @@ class Split(NamedTuple):
 
     seed: int
     fold: int
-    train: Any  # bag numbers
-    test: Any
+    train: Ints  # bag numbers
+    test: Ints
 
 
 @runtime_checkable
@@ -42,16 +48,24 @@ class EvaluationProtocol(Protocol):
     """What `compare` asks of a protocol."""
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """Every split, in a fixed order."""
 
-    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+    def prepare(
+        self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
+    ) -> Model:
         """The estimator to fit on the training bags of a split; ``y`` and ``groups`` are theirs."""
 
 
 class _Plain:
-    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+    def prepare(
+        self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
+    ) -> Model:
         """The model itself."""
         return model
 
@@ -81,7 +95,11 @@ class BagFolds(_Plain):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """Every split; refuses groups, which need `GroupFolds`."""
         if groups is not None and len(np.unique(groups)) < len(bags):
@@ -122,11 +140,16 @@ class GroupFolds(_Plain):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """Every split; needs one group per bag."""
         if groups is None:
             raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
+        groups = np.asarray(groups)
         if len(groups) != len(bags):
             raise ValueError(f"groups must name every bag: got {len(groups)} for {len(bags)}.")
         y = strata(y, self.n_splits)
@@ -160,7 +183,11 @@ class PublishedFolds(_Plain):
     repetitions: int | None = None
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """Every published split."""
         if published_folds is None:
@@ -197,7 +224,11 @@ class FixedSplits(_Plain):
     made: tuple[Split, ...]
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """The splits."""
         return iter(self.made)
@@ -229,18 +260,24 @@ class Nested:
     'GridSearchCV'
     """
 
-    outer: Any = field(default_factory=BagFolds)
+    outer: BagFolds | GroupFolds = field(default_factory=BagFolds)
     grids: Mapping[str, Any] = field(default_factory=dict)
     inner_splits: int = 3
-    scoring: Any = "roc_auc"
+    scoring: str = "roc_auc"
 
     def splits(
-        self, bags: Any, y: Any, groups: Any = None, published_folds: Any = None
+        self,
+        bags: Bags,
+        y: Column,
+        groups: ArrayLike | None = None,
+        published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
         """The outer protocol's splits."""
         return self.outer.splits(bags, y, groups, published_folds)
 
-    def prepare(self, name: str, model: Any, seed: int, y: Any, groups: Any = None) -> Any:
+    def prepare(
+        self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
+    ) -> Model:
         """The model inside a grid search, where a grid is given."""
         if name not in self.grids:
             return self.outer.prepare(name, model, seed, y, groups)
@@ -251,7 +288,7 @@ class Nested:
         return GridSearchCV(model, self.grids[name], scoring=self.scoring, cv=cv)
 
 
-def check_model(model: Any) -> Any:
+def check_model(model: Model) -> Model:
     """A clean clone of a model, or an error where part of it has already seen data.
 
     Refused: a fitted model, a fitted step inside a pipeline or wrapper, a frozen step, and steps
@@ -300,7 +337,7 @@ def check_model(model: Any) -> Any:
     return clone(model)
 
 
-def _is_fitted(part: Any) -> bool:
+def _is_fitted(part: object) -> bool:
     # A stateless transformer reports itself fitted from birth, whatever it has seen.
     if not any(key.endswith("_") and not key.startswith("_") for key in vars(part)):
         return False
@@ -311,7 +348,7 @@ def _is_fitted(part: Any) -> bool:
     return True
 
 
-def check_split(split: Split, n_bags: int, y: Any, groups: Any = None) -> None:
+def check_split(split: Split, n_bags: int, y: Column, groups: ArrayLike | None = None) -> None:
     """Refuse a split that shares bags or groups, or trains on one class."""
     where = f"seed {split.seed}, fold {split.fold}"
     shared = np.intersect1d(split.train, split.test)
@@ -351,7 +388,7 @@ def strata(y: Any, n_splits: int) -> Any:
     return np.where(counts[codes] < n_splits, int(np.argmax(counts)), codes)
 
 
-def _check_folds(y: Any, n_splits: int) -> None:
+def _check_folds(y: Column, n_splits: int) -> None:
     classes, counts = np.unique(y, return_counts=True)
     if not 2 <= n_splits <= counts.min():
         rarest = classes[int(np.argmin(counts))]
@@ -361,7 +398,7 @@ def _check_folds(y: Any, n_splits: int) -> None:
         )
 
 
-def _check_groups(y: Any, groups: Any, n_splits: int) -> None:
+def _check_groups(y: Ints, groups: ArrayLike | None, n_splits: int) -> None:
     """Every fold needs a group with a bag of each class, or a class goes missing from a test."""
     for label in np.unique(y):
         n_groups = len(np.unique(np.asarray(groups)[np.asarray(y) == label]))

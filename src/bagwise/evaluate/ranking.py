@@ -9,10 +9,10 @@ would depend on the others).
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from bagwise.evaluate.comparison import wilcoxon_p
@@ -38,7 +38,7 @@ class Ranking(NamedTuple):
 
 
 def rank_models(
-    models: list[str], scores: Any, *, greater_is_better: bool = True, level: float = 0.05
+    models: list[str], scores: ArrayLike, *, greater_is_better: bool = True, level: float = 0.05
 ) -> Ranking:
     """Rank models by their scores on several data sets.
 
@@ -87,7 +87,7 @@ def rank_models(
     )
 
 
-def holm(p: Any) -> NDArray[np.float64]:
+def holm(p: ArrayLike) -> NDArray[np.float64]:
     """P-values adjusted for their number by Holm's step-down method.
 
     Examples

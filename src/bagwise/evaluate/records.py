@@ -7,12 +7,15 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
+from bagwise.core.arrays import is_sparse
 from bagwise.files.writing import new_file, plain_json
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Model
 
 
 class RecordFile:
@@ -27,7 +30,7 @@ class RecordFile:
         With None the records live in memory only.
     """
 
-    def __init__(self, path: Any = None) -> None:
+    def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._lines: dict[str, str] = {}
         if self.path is not None and self.path.exists():
@@ -60,7 +63,7 @@ class RecordFile:
                 draft.write_text("\n".join(self._lines.values()) + "\n", encoding="utf-8")
 
 
-def fingerprint(parts: Iterable[Any]) -> str:
+def fingerprint(parts: Iterable[object]) -> str:
     """A short digest of settings and arrays; equal content gives equal digests across runs."""
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
@@ -70,7 +73,7 @@ def fingerprint(parts: Iterable[Any]) -> str:
                 digest.update(repr(part.tolist()).encode())
             else:
                 digest.update(np.ascontiguousarray(part).tobytes())
-        elif sp.issparse(part):
+        elif is_sparse(part):
             digest.update(fingerprint([part.data, part.indices, part.indptr]).encode())
         else:
             # Memory addresses in default reprs differ from run to run.
@@ -78,14 +81,14 @@ def fingerprint(parts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def describe_model(model: Any) -> str:
+def describe_model(model: Model) -> str:
     """Class and every parameter of an estimator, nested ones included, in a fixed order."""
     params = model.get_params(deep=True)
     listed = ", ".join(f"{k}={_describe(params[k])}" for k in sorted(params))
     return f"{type(model).__module__}.{type(model).__qualname__}({listed})"
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if hasattr(value, "get_params") and not isinstance(value, type):
         return type(value).__qualname__  # its own parameters are listed by their own keys
     if isinstance(value, np.ndarray):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bagwise.bags import check_bags
+from bagwise.bags import Bags, check_bags
 from bagwise.evaluate.comparison import Comparison
 from bagwise.evaluate.cross_validation import check_lengths, fit_fold
 from bagwise.evaluate.metrics import METRIC_NAMES
 from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
 from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bagwise.core.arrays import Column
+    from bagwise.models.base import Model
+
 
 BUNDLED = ("musk1", "musk2", "elephant", "fox", "tiger")
 
@@ -21,16 +28,16 @@ class Dataset(NamedTuple):
     """What a protocol needs to know of a data set."""
 
     name: str
-    bags: Any
-    y: Any
-    groups: Any = None
-    published_folds: Any = None
+    bags: Bags
+    y: Column
+    groups: Column | None = None
+    published_folds: Column | None = None
 
 
 class _Job(NamedTuple):
     key: str
     name: str
-    model: Any
+    model: Model
     data: Dataset
     split: Split
 
@@ -41,7 +48,7 @@ def compare(
     protocol: EvaluationProtocol | None = None,
     n_jobs: int = 1,
     *,
-    results: Any = None,
+    results: str | Path | None = None,
     metrics: Sequence[str] = METRIC_NAMES,
     fit_params: Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -101,7 +108,7 @@ def compare(
 
 
 def _jobs(
-    models: dict[str, Any],
+    models: Mapping[str, Model],
     datasets: list[Dataset],
     protocol: EvaluationProtocol,
     metrics: Sequence[str],
@@ -152,10 +159,18 @@ def _fit_and_score(
     job: _Job, protocol: EvaluationProtocol, metrics: tuple[str, ...], fit_params: dict[str, Any]
 ) -> dict[str, Any]:
     """One fit as a record of the results file."""
-    data, names = job.data, {"name": job.name, "data": job.data.name}
+    data = job.data
     y = np.asarray(data.y)
     fold = fit_fold(
-        job.model, data.bags, y, job.split, protocol, data.groups, fit_params=fit_params, **names
+        job.model,
+        data.bags,
+        y,
+        job.split,
+        protocol,
+        data.groups,
+        name=job.name,
+        data=data.name,
+        fit_params=fit_params,
     )
     record = {
         "key": job.key,
@@ -178,7 +193,7 @@ def _fit_and_score(
     return record
 
 
-def _as_models(models: Any) -> dict[str, Any]:
+def _as_models(models: Any) -> dict[str, Model]:
     if isinstance(models, Mapping):
         named = dict(models)
     else:

@@ -7,10 +7,10 @@ scores it was chosen on than they are: `cross_fitted_rates` chooses on some and 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
@@ -126,7 +126,12 @@ def proportion(
 
 
 def rates_at(
-    y: Any, scores: Any, threshold: float, *, confidence: float = 0.95, method: Method = "wilson"
+    y: ArrayLike,
+    scores: ArrayLike,
+    threshold: float,
+    *,
+    confidence: float = 0.95,
+    method: Method = "wilson",
 ) -> Rates:
     """Sensitivity and specificity of calling positive what scores above a threshold.
 
@@ -141,7 +146,7 @@ def rates_at(
     return _rates(truth, values > threshold, float(threshold), confidence, method)
 
 
-def choose_threshold(y: Any, scores: Any, goal: Goal = YOUDEN) -> float:
+def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> float:
     """The threshold that serves a goal best on these scores.
 
     Thresholds lie halfway between neighbouring scores. Where several serve a goal of costs or
@@ -193,11 +198,11 @@ def choose_threshold(y: Any, scores: Any, goal: Goal = YOUDEN) -> float:
 
 
 def cross_fitted_rates(
-    y: Any,
-    scores: Any,
+    y: ArrayLike,
+    scores: ArrayLike,
     goal: Goal = YOUDEN,
     *,
-    groups: Any = None,
+    groups: ArrayLike | None = None,
     n_splits: int = 10,
     confidence: float = 0.95,
     method: Method = "wilson",
@@ -288,7 +293,7 @@ def _check_goal(goal: Goal) -> None:
         raise ValueError(f"both costs must be positive numbers; got {goal.cost}.")
 
 
-def _checked(y: Any, scores: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _checked(y: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     truth, values = np.asarray(y), np.asarray(scores, dtype=np.float64)
     if truth.ndim != 1 or truth.shape != values.shape or len(truth) == 0:
         raise ValueError(

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from bagwise.files.problems import bad_file, one_line
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 # What the libraries behind an address raise beside OSError, once they are loaded.
 _ERRORS = (
@@ -17,13 +20,16 @@ _ERRORS = (
     ("google.auth.exceptions", "GoogleAuthError"),
 )
 
+# A path on this machine, or its like in a store.
+AnyPath: TypeAlias = "Path | UPath"
 
-def is_remote(address: Any) -> bool:
+
+def is_remote(address: object) -> bool:
     """Whether an address names a protocol."""
     return "://" in str(address)
 
 
-def as_path(address: Any) -> Any:
+def as_path(address: str | AnyPath) -> AnyPath:
     """A `pathlib.Path`, or its like for an address that fsspec understands.
 
     Examples
@@ -47,7 +53,7 @@ def as_path(address: Any) -> Any:
 
 
 @contextmanager
-def reachable(address: Any) -> Iterator[None]:
+def reachable(address: AnyPath) -> Iterator[None]:
     """Turn the errors of a store that cannot be reached into one line about the address."""
     kinds = [
         getattr(sys.modules[module], name) for module, name in _ERRORS if module in sys.modules

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import warnings
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bagwise.files.problems import Problem, bad_file
+
+if TYPE_CHECKING:
+    from bagwise.files.addresses import AnyPath
+
 
 # In order of preference where a bag is there twice: the first kinds hold coordinates beside.
 SUFFIXES = (".h5", ".hdf5", ".zarr", ".npz", ".pt", ".npy")
 
 
-def find_bag_files(path: Any, encoder: str | None = None, recursive: bool = False) -> list[Any]:
+def find_bag_files(
+    path: AnyPath, encoder: str | None = None, recursive: bool = False
+) -> list[AnyPath]:
     """The bag files of a folder, sorted by name.
 
     With ``recursive`` those of all folders below it too; otherwise files below that no layout
@@ -41,7 +47,7 @@ def find_bag_files(path: Any, encoder: str | None = None, recursive: bool = Fals
     return _encoder_files(path, encoder)
 
 
-def _encoder_files(path: Any, encoder: str | None) -> list[Any]:
+def _encoder_files(path: AnyPath, encoder: str | None) -> list[AnyPath]:
     folders = [p for p in [*path.glob("features_*"), *path.glob("*/features_*")] if p.is_dir()]
     if encoder is not None:
         folders = [p for p in folders if p.name == f"features_{encoder}"]
@@ -56,17 +62,17 @@ def _encoder_files(path: Any, encoder: str | None) -> list[Any]:
     raise bad_file(path, f"has no {wanted}bag files ({', '.join(SUFFIXES)}){hint}")
 
 
-def _bag_files(folder: Any) -> list[Any]:
+def _bag_files(folder: AnyPath) -> list[AnyPath]:
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if _is_bag_file(p))
 
 
-def _is_bag_file(path: Any) -> bool:
+def _is_bag_file(path: AnyPath) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _below(path: Any) -> list[Any]:
+def _below(path: AnyPath) -> list[AnyPath]:
     """Bag files in folders below; a .zarr is one bag, whatever lies in it."""
     files = []
     for folder in path.iterdir():
@@ -75,7 +81,7 @@ def _below(path: Any) -> list[Any]:
     return files
 
 
-def _warn_of_others(path: Any, files: list[Any]) -> None:
+def _warn_of_others(path: AnyPath, files: list[AnyPath]) -> None:
     below = _below(path)
     if below:
         warnings.warn(
@@ -86,12 +92,12 @@ def _warn_of_others(path: Any, files: list[Any]) -> None:
         )
 
 
-def one_file_per_bag(files: list[Any]) -> tuple[list[Any], list[Problem]]:
+def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[Problem]]:
     """One file for each bag; where a bag is there in several kinds, the preferred one.
 
     Two files of one kind cannot be told apart, and are problems both.
     """
-    by_id: dict[str, list[Any]] = {}
+    by_id: dict[str, list[AnyPath]] = {}
     for file in files:
         by_id.setdefault(file.stem, []).append(file)
     chosen, problems, swaps = [], [], []

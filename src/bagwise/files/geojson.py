@@ -11,15 +11,19 @@ import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bagwise.bags import Bags
 from bagwise.files.problems import bad_file, check_file, one_line
 from bagwise.files.writing import new_file
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats
+
 
 # An annotation labels a patch when it covers at least this share of it.
 MIN_OVERLAP = 0.5
@@ -52,7 +56,7 @@ def patch_sizes(bags: Bags) -> NDArray[np.float64]:
     return sides
 
 
-def common_gap(coords: Any) -> float:
+def common_gap(coords: ArrayLike) -> float:
     """The commonest positive distance between neighbouring coordinates, 1 if there is none."""
     gaps = np.concatenate([np.diff(np.unique(column)) for column in np.asarray(coords).T[:2]])
     values, counts = np.unique(gaps, return_counts=True)
@@ -69,12 +73,12 @@ def _coords(bags: Bags) -> NDArray[np.float64]:
 def write_geojson(
     folder: str | Path,
     bags: Bags,
-    probability: Any,
-    std: Any = None,
+    probability: ArrayLike,
+    std: Floats | None = None,
     *,
-    classes: Sequence[Any],
+    classes: Sequence[object],
     threshold: float = 0.5,
-    instance_labels: Any = None,
+    instance_labels: Column | None = None,
 ) -> list[Path]:
     """Write one file per bag for QuPath's *File > Import objects*.
 
@@ -144,7 +148,7 @@ def _feature(
     label: str,
     code: int,
     measurements: dict[str, float],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     feature: dict[str, Any] = {
         "type": "Feature",
         "id": str(uuid.uuid5(_NAMESPACE, f"{bag}/{index}/{kind}")),
@@ -161,8 +165,8 @@ def _feature(
 
 
 def read_geojson(
-    path: str | Path, bags: Bags, classes: Sequence[Any], bag: str | None = None
-) -> Any:
+    path: str | Path, bags: Bags, classes: Sequence[object], bag: str | None = None
+) -> Column:
     """Instance labels from annotations drawn in QuPath; None where nothing was drawn.
 
     A patch takes the class of an annotation that covers at least half of it. Annotations
@@ -263,7 +267,7 @@ def _label_of(path: Path, number: int, feature: dict[str, Any], texts: list[str]
 
 
 def _overlap(
-    path: Path, number: int, geometry: Any, corners: Any, sides: Any
+    path: Path, number: int, geometry: Any, corners: Floats, sides: Floats
 ) -> NDArray[np.float64]:
     """Share of each patch that a Polygon or MultiPolygon covers, at a grid of points."""
     from matplotlib.path import Path as Outline

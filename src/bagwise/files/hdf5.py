@@ -8,7 +8,13 @@ followed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import h5py
+
 
 # Soft links are followed this many times; more is a circle.
 _HOPS = 16
@@ -30,13 +36,13 @@ class H5Arrays(Mapping[str, Any]):
     ValueError: dataset 'features' is a link out of the file, which is not followed
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: IO[bytes] | Path) -> None:
         import h5py
 
         # Locks are for writers; on network drives they fail even for readers.
         self._file = h5py.File(source, "r", locking=False)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> h5py.Dataset:
         import h5py
 
         found = self._find(name)
@@ -63,7 +69,7 @@ class H5Arrays(Mapping[str, Any]):
         """Close the file."""
         self._file.close()
 
-    def _find(self, name: str, hops: int = _HOPS) -> Any:
+    def _find(self, name: str, hops: int = _HOPS) -> h5py.Dataset | None:
         """The object of that name, or None; no link out of the file is followed on the way."""
         import h5py
 
@@ -86,3 +92,13 @@ class H5Arrays(Mapping[str, Any]):
                 )
             at = at[part]
         return at
+
+
+def is_contiguous(array: Any) -> bool:
+    """Whether an array is a dataset whose floats lie in the file as they are, in one piece."""
+    import h5py
+
+    if not isinstance(array, h5py.Dataset) or array.dtype.kind != "f":
+        return False
+    in_one_piece = array.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+    return bool(in_one_piece and array.file.userblock_size == 0 and array.id.get_offset())

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,14 @@ from bagwise.files.geojson import read_json
 from bagwise.files.problems import bad_file
 from bagwise.files.writing import new_file
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+
+
 _FROM, _TO = "label", "instance"
 
 
-def label_studio_config(classes: Sequence[Any], pictures: bool = True) -> str:
+def label_studio_config(classes: Sequence[object], pictures: bool = True) -> str:
     """The labelling interface that the tasks are made for, to paste into a project's settings.
 
     Examples
@@ -44,14 +48,14 @@ def label_studio_config(classes: Sequence[Any], pictures: bool = True) -> str:
 def write_label_studio(
     path: str | Path,
     bags: Bags,
-    rows: Any,
-    probability: Any,
-    std: Any,
+    rows: Ints,
+    probability: Floats,
+    std: Floats,
     *,
-    classes: Sequence[Any],
+    classes: Sequence[object],
     images: Sequence[str] | None = None,
     model_version: str = "bagwise",
-    instance_labels: Any = None,
+    instance_labels: Column | None = None,
 ) -> Path:
     """Write tasks for some instances.
 
@@ -102,19 +106,19 @@ def write_label_studio(
     return Path(path)
 
 
-def _data(bags: Bags, row: int, probability: float, std: float) -> dict[str, Any]:
+def _data(bags: Bags, row: int, probability: float, std: float) -> dict[str, object]:
     """What a task is about: the place of the instance, and what the model says of it."""
     bag = int(np.searchsorted(bags.offsets, row, side="right")) - 1
-    data: dict[str, Any] = {"bag": str(bags.ids[bag]), "index": row - int(bags.offsets[bag])}
+    data: dict[str, object] = {"bag": str(bags.ids[bag]), "index": row - int(bags.offsets[bag])}
     data["probability"] = round(probability, 6)
     return {**data, "std": round(std, 6)} if np.isfinite(std) else data
 
 
-def _choice(label: str) -> dict[str, Any]:
+def _choice(label: str) -> dict[str, object]:
     return {"from_name": _FROM, "to_name": _TO, "type": "choices", "value": {"choices": [label]}}
 
 
-def read_label_studio(path: str | Path, bags: Bags, classes: Sequence[Any]) -> Any:
+def read_label_studio(path: str | Path, bags: Bags, classes: Sequence[object]) -> Column:
     """Instance labels from Label Studio's JSON export; None where nothing was answered.
 
     Of several annotations of a task the last one that was not cancelled counts.

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.tables import named_columns, read_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Column, Ints
+
 
 # How a missing instance label may be written.
 _MISSING = ("", "nan", "NaN", "NA", "None", "-1")
@@ -35,9 +42,9 @@ class Labels(NamedTuple):
     """
 
     path: str
-    ids: Any  # [B] str
-    y: Any  # [B] int where every label is a whole number, else str; [B, C] 0/1 for several columns
-    patients: Any = None  # [B] str
+    ids: Column  # [B] str
+    y: Column  # [B] int where every label is a whole number, else str; [B, C] for several columns
+    patients: Column | None = None  # [B] str
     skipped: tuple[Problem, ...] = ()  # rows left out, where that was allowed
     skipped_ids: frozenset[str] = frozenset()
     classes: tuple[str, ...] | None = None  # the columns, where a bag may have several classes
@@ -101,7 +108,7 @@ def read_labels(
     return Labels(str(path), ids, y, patients, tuple(problems), gone, classes)
 
 
-def _joined(frame: Any, path: str, columns: tuple[str, ...], name: str) -> Any:
+def _joined(frame: pd.DataFrame, path: str, columns: tuple[str, ...], name: str) -> pd.DataFrame:
     """The frame with one column more: a row's indicators as text such as 0110, blank if any is."""
     ones = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0", "": ""}
     texts = []
@@ -119,14 +126,15 @@ class _Rows(NamedTuple):
     """The columns of a label file as text, and the line of each row."""
 
     path: str
-    lines: Any
-    ids: Any
-    labels: Any
-    patients: Any = None
+    lines: Ints
+    ids: Column
+    labels: Column
+    patients: Column | None = None
 
     def blank(self, number: int, column: str) -> dict[int, Problem]:
         """Rows in which a column says nothing."""
-        at = [i for i, v in enumerate(self[2 + number]) if v == ""]
+        values = cast("Column", self[2 + number])
+        at = [i for i, v in enumerate(values) if v == ""]
         return {
             i: Problem(
                 self.path,
@@ -164,7 +172,7 @@ def _in_order(problems: dict[int, Problem]) -> list[Problem]:
     return list(dict.fromkeys(problems[i] for i in sorted(problems)))
 
 
-def _check_spelling(path: str, labels: Any) -> None:
+def _check_spelling(path: str, labels: Column) -> None:
     """Labels that differ only in case or blanks are one label and a slip."""
     spelled: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
@@ -179,7 +187,7 @@ def _check_spelling(path: str, labels: Any) -> None:
         raise BadFilesError(problems)
 
 
-def positive_class(classes: Any) -> Any:
+def positive_class(classes: Sequence[int | str]) -> int | str | None:
     """The class of two that holds what is looked for, or None where the names do not tell.
 
     Numbers: the larger one. Names: the other one where one is a usual name for its absence.
@@ -202,7 +210,7 @@ def positive_class(classes: Any) -> Any:
     return classes[negative.index(False)]
 
 
-def background_class(classes: Any) -> Any:
+def background_class(classes: Sequence[object]) -> object:
     """The one class of several whose name says that nothing was found, or None.
 
     Examples
@@ -216,7 +224,7 @@ def background_class(classes: Any) -> Any:
     return classes[at[0]] if len(at) == 1 else None
 
 
-def as_classes(labels: Any) -> Any:
+def as_classes(labels: Column) -> Column:
     """Whole numbers where all labels are written as such, else text."""
     if all(v.lstrip("-").isdecimal() and str(int(v)) == v for v in labels):
         return np.asarray([int(v) for v in labels])
@@ -232,7 +240,7 @@ def _is_whole_float(text: str) -> bool:
 
 def read_instance_labels(
     path: str | Path, bags: Bags, bag: str = "slide_id", index: str = "index", label: str = "label"
-) -> Any:
+) -> Column:
     r"""Instance labels from a CSV with columns bag, index and label; None where not given.
 
     ``index`` counts from 0 within the bag, in the order of its file.

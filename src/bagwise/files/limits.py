@@ -12,9 +12,15 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bagwise.files.addresses import AnyPath
+
 
 # Real features and pictures shrink less than this when they are compressed.
 _RATIO = 20
@@ -68,7 +74,7 @@ def check_unpacked(n_bytes: int, size_on_disk: int) -> None:
         )
 
 
-def check_zip(source: Any, size_on_disk: int, depth: int = _DEPTH) -> None:
+def check_zip(source: IO[bytes] | str | Path, size_on_disk: int, depth: int = _DEPTH) -> None:
     """Refuse a zip that unpacks to too much, also where it holds other zips or arrays."""
     with zipfile.ZipFile(source) as archive:
         members = archive.infolist()
@@ -84,7 +90,7 @@ def check_zip(source: Any, size_on_disk: int, depth: int = _DEPTH) -> None:
                     check_zip(content, size_on_disk, depth - 1)
 
 
-def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
+def _check_npy(file: IO[bytes], member: zipfile.ZipInfo) -> None:
     """An array must not claim more than its member has bytes for, nor characters there are not.
 
     NumPy makes strings of any 32-bit number, and writes them to files that nobody can read.
@@ -104,7 +110,7 @@ def _check_npy(file: Any, member: zipfile.ZipInfo) -> None:
             raise ValueError(f"holds text {member.filename!r} with characters that do not exist")
 
 
-def check_table(path: Any) -> None:
+def check_table(path: AnyPath) -> None:
     """Refuse a table whose header already says that it is far too large."""
     size = path.stat().st_size
     if path.suffix.lower() == ".parquet":

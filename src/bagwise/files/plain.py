@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import overload
 
 import numpy as np
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike
 from bagwise.bags.mapped import map_rows_of
 
 
-def read_plainly(bags: Any) -> Any:
+@overload
+def read_plainly(bags: Bags) -> Bags: ...
+@overload
+def read_plainly(bags: BagsLike) -> BagsLike: ...
+def read_plainly(bags: BagsLike) -> BagsLike:
     """Bags whose rows, if they are a memory map of floats, are read by plain reads.
 
     Examples

@@ -10,7 +10,11 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bagwise.files.addresses import AnyPath
+
 
 # What the libraries raise on a damaged or crafted file.
 UNREADABLE = (
@@ -111,7 +115,7 @@ def bad_file(path: object, what: str) -> BadFilesError:
     return BadFilesError([Problem(str(path), what)])
 
 
-def check_file(path: Any) -> None:
+def check_file(path: AnyPath) -> None:
     """Refuse what is absent, a folder or empty."""
     if not path.exists():
         raise bad_file(path, "does not exist")

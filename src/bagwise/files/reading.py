@@ -7,17 +7,21 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.addresses import as_path, reachable
+from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, one_file_per_bag
 from bagwise.files.limits import check_unpacked, check_zip
 from bagwise.files.problems import UNREADABLE, BadFilesError, Problem, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
 from bagwise.files.tables import EXCEL, read_table
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Rows
+
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", *EXCEL)
 # Features beyond this many bytes stay on disk.
@@ -26,7 +30,7 @@ _SCAN_ROWS = 16_384
 # Instance-aligned arrays that become columns of the bags.
 _COLUMNS = ("coords", "instance_labels", "images")
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+Progress = Callable[[Iterable[AnyPath], int], Iterable[AnyPath]]
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def _from_table(source: Any, where: str, names: Names) -> Found:
 
 
 def _from_folder(
-    path: Any,
+    path: AnyPath,
     names: Names,
     lazy: bool | Literal["auto"],
     recursive: bool,
@@ -220,14 +224,14 @@ class _Scanned:
     source: Source
     name: str
     width: int
-    dtype: Any
-    coords: Any = None
+    dtype: np.dtype[np.floating]
+    coords: Column | None = None
     patch_size: float | None = None
-    instance_labels: Any = None
-    images: Any = None
+    instance_labels: Column | None = None
+    images: Column | None = None
 
 
-def _scan(file: Any, names: Names) -> _Scanned:
+def _scan(file: AnyPath, names: Names) -> _Scanned:
     """Check one file through and through; raises with the reason when it cannot be used."""
     size = _size_on_disk(file)
     arrays = open_arrays(file)
@@ -259,7 +263,7 @@ def _scan(file: Any, names: Names) -> _Scanned:
         close(arrays)
 
 
-def _size_on_disk(file: Any) -> int:
+def _size_on_disk(file: AnyPath) -> int:
     """Bytes of a file, or of a .zarr folder; raises where there is nothing to read numbers from."""
     if file.suffix.lower() == ".zarr":
         if not file.is_dir():
@@ -321,7 +325,7 @@ def _check_claim(array: Any, size_on_disk: int) -> None:
     check_unpacked(math.prod(array.shape) * array.dtype.itemsize, size_on_disk)
 
 
-def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Any:
+def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | None:
     """An optional instance-aligned array of a file, without a leading axis of one."""
     if name not in arrays:
         return None
@@ -339,7 +343,7 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Any:
     return column
 
 
-def _patch_size(coords: Any) -> float | None:
+def _patch_size(coords: object) -> float | None:
     """Side of a patch at full resolution, from the attributes the extractors write."""
     attributes = getattr(coords, "attrs", {})
     if "patch_size_level0" in attributes:
@@ -349,10 +353,14 @@ def _patch_size(coords: Any) -> float | None:
     return None
 
 
-def _float_dtype(dtype: Any) -> Any:
+def _float_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
     """Half precision is storage, not arithmetic; integers become what `check_bags` makes them."""
     if dtype.kind == "f":
-        return np.dtype(np.float32) if dtype.itemsize < 4 else np.dtype(dtype.newbyteorder("="))
+        return (
+            np.dtype(np.float32)
+            if dtype.itemsize < 4
+            else cast("np.dtype[np.floating]", dtype.newbyteorder("="))
+        )
     return np.dtype(np.float64)
 
 
@@ -382,9 +390,9 @@ def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[Problem]]:
 def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     sources = [s.source for s in scanned]
     dtype = np.result_type(*(s.dtype for s in scanned))
-    rows: Any = LazyRows(sources, scanned[0].width, dtype)
-    if lazy is False or (lazy == "auto" and rows.nbytes <= _IN_MEMORY):
-        rows = rows.read_all()
+    on_disk = LazyRows(sources, scanned[0].width, dtype)
+    in_memory = lazy is False or (lazy == "auto" and on_disk.nbytes <= _IN_MEMORY)
+    rows: Rows = on_disk.read_all() if in_memory else on_disk
     sizes = [s.n_rows for s in sources]
     columns = {}
     for name in _COLUMNS:
@@ -410,6 +418,6 @@ def _explain(error: BaseException) -> str:
     return f"cannot be read: {said}"
 
 
-def _silent(files: Iterable[Any], total: int) -> Iterable[Any]:
+def _silent(files: Iterable[AnyPath], total: int) -> Iterable[AnyPath]:
     del total
     return files

@@ -7,17 +7,25 @@ import pickle  # noqa: TID251 - only for the name of the error torch raises on f
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.bags.virtual import VirtualRows
-from bagwise.files.addresses import as_path, is_remote
-from bagwise.files.hdf5 import H5Arrays
+from bagwise.files.addresses import AnyPath, as_path, is_remote
+from bagwise.files.hdf5 import H5Arrays, is_contiguous
 from bagwise.files.problems import UNREADABLE
+
+if TYPE_CHECKING:
+    import torch
+
+    from bagwise.core.arrays import Ints, Reals, RowFunction, RowKey
+
 
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
@@ -53,7 +61,7 @@ def open_arrays(path: str | Path) -> Arrays:
     return _open_torch(source)
 
 
-def _open_zarr(path: Any) -> Arrays:
+def _open_zarr(path: AnyPath) -> Arrays:
     try:
         import zarr
     except ImportError as error:
@@ -64,7 +72,7 @@ def _open_zarr(path: Any) -> Arrays:
     return dict(node.arrays())
 
 
-def _open_torch(source: Any) -> Arrays:
+def _open_torch(source: IO[bytes] | Path) -> Arrays:
     try:
         import torch
     except ImportError as error:
@@ -83,7 +91,7 @@ def _open_torch(source: Any) -> Arrays:
     return {str(name): _torch_to_numpy(value) for name, value in content.items()}
 
 
-def _torch_to_numpy(value: Any) -> Any:
+def _torch_to_numpy(value: torch.Tensor) -> NDArray[np.number]:
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -98,20 +106,42 @@ class _OpenFiles:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._open: OrderedDict[tuple[int, str], Arrays] = OrderedDict()
+        self._plain: dict[Source, tuple[tuple[int, ...], MappedRows | None]] = {}
 
-    def read(self, source: Source, start: int, stop: int) -> Any:
+    def read(self, source: Source, start: int, stop: int) -> Reals:
         """Rows of a source as an ndarray."""
         with self._lock:
             array = self._arrays(source.path)[source.array]
             return np.asarray(array[0, start:stop] if source.nested else array[start:stop])
 
+    def plain(self, source: Source) -> MappedRows | None:
+        """The rows of a source where they lie in its file one after the other, else None.
+
+        Such rows are read without the library of the format, which lets only one thread in.
+        """
+        if is_remote(source.path) or not source.path.lower().endswith((".h5", ".hdf5", ".npy")):
+            return None
+        with self._lock:
+            # A file that was written anew may keep its numbers elsewhere.
+            stamp = _stamp(source.path)
+            known, rows = self._plain.get(source, ((), None))
+            if known != stamp:
+                if known:
+                    self._drop(source.path)
+                rows = _plain_rows(self._arrays(source.path)[source.array], source)
+                self._plain[source] = stamp, rows
+            return rows
+
     def release(self, paths: Iterable[str]) -> None:
         """Close files that are not needed any more, so that others may write them."""
         with self._lock:
             for path in paths:
-                arrays = self._open.pop((os.getpid(), path), None)
-                if arrays is not None:
-                    close(arrays)
+                self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        arrays = self._open.pop((os.getpid(), path), None)
+        if arrays is not None:
+            close(arrays)
 
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
@@ -129,6 +159,25 @@ class _OpenFiles:
             _, old = self._open.popitem(last=False)
             close(old)
         return arrays
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What tells one version of a file from another."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise ValueError(f"{path}: can no longer be read: {error}") from error
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _plain_rows(array: Any, source: Source) -> MappedRows | None:
+    """Where the numbers of an array begin in its file, if they are all there is to read."""
+    if isinstance(array, np.memmap):
+        rows = map_rows_of(array[0] if source.nested else array)
+        return rows if isinstance(rows, MappedRows) else None
+    if not is_contiguous(array) or not array.dtype.isnative:
+        return None
+    return MappedRows(source.path, array.dtype, array.shape[-2:], array.id.get_offset())
 
 
 _FILES = _OpenFiles()
@@ -172,11 +221,11 @@ class LazyRows(VirtualRows):
         self,
         sources: Sequence[Source],
         width: int,
-        dtype: Any,
+        dtype: np.dtype[np.floating],
         *,
-        selected: Any = None,
-        functions: tuple[Callable[[Any], Any], ...] = (),
-        raw_dtype: Any = None,
+        selected: Ints | None = None,
+        functions: tuple[RowFunction, ...] = (),
+        raw_dtype: np.dtype[np.floating] | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._starts = np.concatenate([[0], np.cumsum([s.n_rows for s in self._sources])])
@@ -186,7 +235,7 @@ class LazyRows(VirtualRows):
         self.dtype = np.dtype(dtype)
         self._raw_dtype = self.dtype if raw_dtype is None else raw_dtype  # before the functions
 
-    def select_rows(self, key: Any) -> LazyRows:
+    def select_rows(self, key: RowKey) -> LazyRows:
         """The chosen rows, still on disk."""
         return LazyRows(
             self._sources,
@@ -197,13 +246,13 @@ class LazyRows(VirtualRows):
             raw_dtype=self._raw_dtype,
         )
 
-    def read_all(self) -> Any:
+    def read_all(self) -> Reals:
         """All rows as an ndarray; the files are closed again."""
         rows = self[:]
         _FILES.release(source.path for source in self._sources)
         return rows
 
-    def map_rows(self, function: Callable[[Any], Any]) -> LazyRows:
+    def map_rows(self, function: RowFunction) -> LazyRows:
         """Rows that go through ``function`` whenever they are read."""
         sample = np.asarray(function(self[:1]))
         if sample.ndim != 2:
@@ -217,17 +266,17 @@ class LazyRows(VirtualRows):
             raw_dtype=self._raw_dtype,
         )
 
-    def _run(self, start: int, stop: int) -> Any:
+    def _run(self, start: int, stop: int) -> Reals:
         return self._chosen(np.arange(start, stop))
 
-    def _chosen(self, rows: Any) -> Any:
+    def _chosen(self, rows: Ints) -> Reals:
         return self._read(self._in_files(rows))
 
-    def _in_files(self, rows: Any) -> Any:
+    def _in_files(self, rows: Ints) -> Ints:
         """Row numbers in the files, from those in this selection."""
         return rows if self._selected is None else self._selected[rows]
 
-    def _read(self, rows: Any) -> Any:
+    def _read(self, rows: Ints) -> Reals:
         """Read rows by number, file by file."""
         if len(rows) == 0:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
@@ -249,13 +298,16 @@ class LazyRows(VirtualRows):
             out = function(out)
         return out.astype(self.dtype, copy=False)
 
-    def _read_file(self, i: int, rows: Any) -> Any:
+    def _read_file(self, i: int, rows: Ints) -> Reals:
         rows = rows - self._starts[i]
         low, high = int(rows.min()), int(rows.max()) + 1
+        in_order = len(rows) == high - low and np.all(np.diff(rows) == 1)
+        plain = _FILES.plain(self._sources[i])
+        if plain is not None:
+            block = plain[low:high] if in_order else plain[rows]
+            return block.astype(self._raw_dtype, copy=False)
         block = _FILES.read(self._sources[i], low, high).astype(self._raw_dtype, copy=False)
-        if len(rows) == high - low and np.all(np.diff(rows) == 1):
-            return block
-        return block[rows - low]
+        return block if in_order else block[rows - low]
 
     def __repr__(self) -> str:
         return (

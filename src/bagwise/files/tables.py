@@ -6,16 +6,22 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.bags.frames import role_of, stack_lists
-from bagwise.files.addresses import as_path, reachable
+from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.limits import check_table
 from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Column, Floats, Reals
+
 
 EXCEL = (".xlsx", ".xlsm")
 _DELIMITERS = (",", ";", "\t", "|")
@@ -35,7 +41,7 @@ class _Dialect(NamedTuple):
     skip: int  # lines before the header
 
 
-def read_frame(path: Any, text: Sequence[str] | None = None) -> Any:
+def read_frame(path: str | AnyPath, text: Sequence[str] | None = None) -> pd.DataFrame:
     """A table as a frame whose index holds the lines; ``text`` columns (None: all) stay as written.
 
     Text files may be separated by comma, semicolon, tab or bar, and may write decimal commas; the
@@ -68,16 +74,16 @@ def read_frame(path: Any, text: Sequence[str] | None = None) -> Any:
     return frame if path.suffix.lower() == ".parquet" else _without_blanks(frame)
 
 
-def _without_blanks(frame: Any) -> Any:
+def _without_blanks(frame: pd.DataFrame) -> pd.DataFrame:
     """Without lines that hold nothing and unnamed columns that hold nothing."""
     blank = frame.isna() | (frame == "")
     unnamed = [bool(re.fullmatch(r"Unnamed: \d+|", c)) for c in frame.columns]
     columns = ~(np.asarray(unnamed) & blank.to_numpy().all(axis=0))
     lines = ~blank.to_numpy().all(axis=1)
-    return frame.loc[lines, columns] if not (columns.all() and lines.all()) else frame
+    return frame if columns.all() and lines.all() else frame.loc[np.asarray(lines)].loc[:, columns]
 
 
-def _read_parquet(path: Any, text: Sequence[str] | None) -> Any:
+def _read_parquet(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
     import pandas as pd
 
     with path.open("rb") as file:
@@ -88,7 +94,7 @@ def _read_parquet(path: Any, text: Sequence[str] | None) -> Any:
     return frame
 
 
-def _read_excel(path: Any, text: Sequence[str] | None) -> Any:
+def _read_excel(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
     import pandas as pd
 
     try:
@@ -109,7 +115,7 @@ def _read_excel(path: Any, text: Sequence[str] | None) -> Any:
         return pd.read_excel(book, converters=dict.fromkeys(_matching(header, text), str))
 
 
-def _read_text(path: Any, text: Sequence[str] | None) -> tuple[Any, int]:
+def _read_text(path: AnyPath, text: Sequence[str] | None) -> tuple[pd.DataFrame, int]:
     import pandas as pd
 
     dialect = _dialect(path)
@@ -133,7 +139,7 @@ def _read_text(path: Any, text: Sequence[str] | None) -> tuple[Any, int]:
     return frame, dialect.skip + 2
 
 
-def _dialect(path: Any) -> _Dialect:
+def _dialect(path: AnyPath) -> _Dialect:
     """What the first lines tell about the encoding, the delimiter and the decimal sign."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -168,7 +174,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_.\-]+", "", str(name)).casefold()
 
 
-def _matching(columns: Any, names: Sequence[str]) -> list[str]:
+def _matching(columns: Iterable[str], names: Sequence[str]) -> list[str]:
     """The columns meant by names: as written, else whatever the case, blanks and underscores."""
     columns = [str(c) for c in columns]
     meant: list[str] = []
@@ -178,7 +184,7 @@ def _matching(columns: Any, names: Sequence[str]) -> list[str]:
     return meant
 
 
-def named_columns(frame: Any, where: str, names: Sequence[str]) -> Any:
+def named_columns(frame: pd.DataFrame, where: str, names: Sequence[str]) -> pd.DataFrame:
     """The frame with its columns called by these names; raises where one is missing.
 
     ``Slide ID`` is meant by ``slide_id`` where no column is called exactly that.
@@ -229,7 +235,7 @@ def read_table(
     extras = {bag, instance_labels, *others, *(coords if has_coords else ())}
     names: list[str] | None = None
     if features is None and lists in frame.columns and frame[lists].dtype == object:
-        X = _lists(frame, lists, where)
+        X: Reals = _lists(frame, lists, where)
     else:
         names = list(features) if features else _feature_columns(frame, where, bag, extras)
         X = _numbers(frame, names, where)
@@ -239,7 +245,7 @@ def read_table(
         row = frame.index[np.flatnonzero(missing)[0]]
         raise bad_file(where, f"has no {bag!r} in line {row}")
     groups = np.asarray([str(v).strip() for v in ids], dtype=object)
-    columns: dict[str, Any] = {}
+    columns: dict[str, Column] = {}
     if has_coords:
         columns["coords"] = _numbers(frame, list(coords), where)
     if instance_labels in frame.columns:
@@ -256,7 +262,7 @@ def read_table(
     )
 
 
-def _as_pandas(frame: Any) -> Any:
+def _as_pandas(frame: Any) -> pd.DataFrame:
     frame = frame.collect() if hasattr(frame, "collect") else frame
     if hasattr(frame, "to_pandas"):  # polars
         frame = frame.to_pandas()
@@ -264,7 +270,7 @@ def _as_pandas(frame: Any) -> Any:
     return frame.set_axis(np.arange(len(frame)) + 2)  # the line it would have in a file
 
 
-def _feature_columns(frame: Any, where: str, bag: str, extras: set[str]) -> list[str]:
+def _feature_columns(frame: pd.DataFrame, where: str, bag: str, extras: set[str]) -> list[str]:
     """Columns that are features; those left out for their name are said."""
     left = {c: why for c in frame.columns if c not in extras and (why := role_of(c))}
     features = [c for c in frame.columns if c not in extras and c not in left]
@@ -282,7 +288,7 @@ def _feature_columns(frame: Any, where: str, bag: str, extras: set[str]) -> list
     return features
 
 
-def _lists(frame: Any, column: str, where: str) -> Any:
+def _lists(frame: pd.DataFrame, column: str, where: str) -> Floats:
     try:
         X = stack_lists(frame[column], column)
     except ValueError as error:
@@ -293,7 +299,7 @@ def _lists(frame: Any, column: str, where: str) -> Any:
     return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
-def _numbers(frame: Any, columns: list[str], where: str) -> Any:
+def _numbers(frame: pd.DataFrame, columns: list[str], where: str) -> Reals:
     """Columns as one array; text and gaps are named with their line."""
     import pandas as pd
 
@@ -314,5 +320,5 @@ def _numbers(frame: Any, columns: list[str], where: str) -> Any:
     return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from bagwise.files.finding import bag_id
 from bagwise.files.labels import Labels, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.reading import Found, Names, Progress, scan_bags
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints
 
 
 class Training(NamedTuple):
@@ -34,9 +37,9 @@ class Training(NamedTuple):
     """
 
     bags: Bags
-    y: Any
-    patients: Any
-    instance_labels: Any
+    y: Column
+    patients: Column | None
+    instance_labels: Column | None
     skipped: list[Problem]
     labels: str
     classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
@@ -91,12 +94,12 @@ def read_training(
     y = given.y[rows]
     _check_classes(y, given.path, two_classes)
     # Labels that files carry are for evaluation; only those that are asked for train a model.
-    known = instance_labels and read_instance_labels(instance_labels, chosen, names.bag)
+    known = read_instance_labels(instance_labels, chosen, names.bag) if instance_labels else None
     patients = None if given.patients is None else given.patients[rows]
     return Training(chosen, y, patients, known, problems, given.path, given.classes)
 
 
-def _common(ids: Any, labelled: Any) -> tuple[Any, Any]:
+def _common(ids: Column, labelled: Column) -> tuple[Ints, Ints]:
     """Positions of the bags that have a label, and of their labels."""
     row_of = {name: i for i, name in enumerate(labelled)}
     keep = [i for i, name in enumerate(ids) if name in row_of]

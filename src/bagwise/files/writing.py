@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def plain_json(value: Any) -> Any:
+def plain_json(value: object) -> object:
     """NumPy values as JSON knows them: the ``default`` of ``json.dumps``."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()

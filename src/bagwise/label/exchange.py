@@ -17,7 +17,7 @@ from bagwise.label.session import Session
 
 
 def import_file(
-    path: Path, bags: Bags, classes: Sequence[Any], bag: str | None = None
+    path: Path, bags: Bags, classes: Sequence[object], bag: str | None = None
 ) -> list[Answer]:
     """Answers from GeoJSON (QuPath) or an export of Label Studio, told apart by their content."""
     content = read_json(path)

@@ -9,14 +9,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bagwise.files import new_file
 from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+
 
 FORMAT = "bagwise-labels"
 ANSWERS = ("yes", "no", "skip", "clear")
@@ -63,12 +67,12 @@ class Journal:
     ['slide_id,index,label', 'bag_001,4,nine']
     """
 
-    def __init__(self, path: str | Path, classes: Sequence[Any]) -> None:
+    def __init__(self, path: str | Path, classes: Sequence[object] | Column) -> None:
         self.path = Path(path)
         self.classes = [str(c) for c in classes]
         self.where = self.path.with_name(self.path.name + ".journal")
         self.history: list[Answer] = []
-        self.curve: list[dict[str, Any]] = []
+        self.curve: list[dict[str, object]] = []
         self.state: dict[tuple[str, int], str] = {}
         self._ids: set[str] = set()
         if self.path.is_dir():
@@ -96,11 +100,7 @@ class Journal:
     def _lock(self) -> None:
         """One process at a time: a second server on the same file would not see our answers."""
         try:
-            import fcntl
-        except ImportError:  # not on Windows, where the file is not shared between processes
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(self._file)
         except OSError as error:
             what = "another bagwise label is writing it; close that one first"
             raise bad_file(self.where, what) from error
@@ -172,7 +172,7 @@ class Journal:
             if (str(bag), int(index), answer) not in ever:
                 self.add(Answer(str(bag), int(index), answer, tab="file"), table=False)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: Mapping[str, object]) -> None:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         self._file.write(line.encode("utf-8") + b"\n")
         self._file.flush()
@@ -192,7 +192,7 @@ class Journal:
             self.write_table()
         return answer
 
-    def add_curve(self, point: dict[str, Any]) -> None:
+    def add_curve(self, point: dict[str, object]) -> None:
         """Put a point of the learning curve on disk."""
         self._write({"curve": point})
         self.curve.append(point)
@@ -220,3 +220,20 @@ class Journal:
             for (bag, index), answer in self.state.items():
                 if answer in label:
                     rows.writerow([bag, index, label[answer]])
+
+
+def _lock_file(file: Any) -> None:
+    """Lock an open file for this process, or raise OSError where another one has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: one byte far behind the end, so that nobody's reads wait for it
+        import msvcrt
+
+        place = file.tell()
+        file.seek(1 << 40)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        finally:
+            file.seek(place)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

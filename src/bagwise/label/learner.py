@@ -11,15 +11,15 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags, encode_instance_labels
-from bagwise.core import linalg
+from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
+from bagwise.core import linalg, segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
@@ -30,7 +30,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.calibration import fit_calibration
 from bagwise.models.variational.densities import Density
 from bagwise.models.variational.estimators import VariationalClassifier
-from bagwise.models.variational.latent_map import LatentMap
+from bagwise.models.variational.latent_map import InstanceMap, LatentMap
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.projection import Projector
@@ -45,6 +45,11 @@ from bagwise.models.variational.updates import (
     moments,
     update_posterior,
 )
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints, Reals
+    from bagwise.models.base import Model
+
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -79,7 +84,7 @@ class HeldOut(NamedTuple):
 class View(NamedTuple):
     """One member as the strategies see it: ``f = a^T v + noise``, ``q(v) = N(m, W^T W)``."""
 
-    A: NDArray[np.floating[Any]]  # [M, N]
+    A: Reals  # [M, N]
     r: Floats  # [N]
     m: Floats  # [M]
     W: Floats  # [M, M]
@@ -92,18 +97,19 @@ class View(NamedTuple):
 class _Member:
     """A Gaussian process of the model, with everything the training instances gave it."""
 
-    A: Any  # [M, N]
-    r: Any  # [N]
+    A: Reals  # [M, N]
+    r: Floats  # [N]
     likelihood: BagLikelihood
     density: Density
     q: InducingPosterior
-    pi: Any  # [N] q(y = 1)
+    pi: Floats  # [N] q(y = 1)
     rule: BagRule
     weight: float = 1.0
     platt: Platt | None = None
     omega: Any = None  # [N] sites that made q
     rho: Any = None
     start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
+    instances: InstanceMap | None = None  # where instances have a map of their own
 
     def condition(self, known: NDArray[np.int8]) -> None:
         """q(v) of the model given the known instances alone: bags without labels say nothing."""
@@ -224,10 +230,10 @@ class Learner:
 
     def __init__(
         self,
-        model: Any,
-        bags: Any,
-        y: Any = None,
-        instance_labels: Any = None,
+        model: Model,
+        bags: Bags,
+        y: ArrayLike | None = None,
+        instance_labels: InstanceLabels = None,
         *,
         max_iter: int = 20,
         tol: float = 1e-3,
@@ -240,11 +246,12 @@ class Learner:
         self.known = self._encode(instance_labels)
         self._members = _members(model, self.bags, self.y)
         self._platt = self._model_platt = _outer_platt(last_step(model))
-        self._model_map = self._members[0].platt  # counts where there is one member
+        # Both count where there is one member.
+        self._model_map, self._model_instances = self._members[0].platt, self._members[0].instances
         self._first_map: Platt | None = None
         self.learn()
 
-    def _codes(self, y: Any) -> NDArray[np.int64]:
+    def _codes(self, y: ArrayLike) -> NDArray[np.int64]:
         y = np.asarray(y)
         if y.shape != (len(self.bags),):
             raise ValueError(f"y needs one label per bag: {len(self.bags)}; got shape {y.shape}.")
@@ -255,7 +262,7 @@ class Learner:
             )
         return (y == self.classes[1]).astype(np.int64)
 
-    def _encode(self, instance_labels: Any) -> NDArray[np.int8]:
+    def _encode(self, instance_labels: InstanceLabels) -> NDArray[np.int8]:
         # Bags of unknown label could be either; what contradicts neither class is accepted.
         if self.y is not None or instance_labels is None:
             y = np.zeros(len(self.bags), dtype=np.int64) if self.y is None else self.y
@@ -345,7 +352,10 @@ class Learner:
         if self._model_map is not None:
             assert self.y is not None
             now = fit_calibration(self._left_out[0], self.bags.offsets, self.y, member.rule)
-            member.platt = self._carried_over(self._model_map, now)
+            change = self._change(now)
+            member.platt = self._model_map.after(change)
+            if self._model_instances is not None:
+                member.instances = self._model_instances.after(*change)
 
     def _calibrate_ensemble(self) -> None:
         """The ensemble's map, carried over from the scale of its scores before any answer.
@@ -356,14 +366,14 @@ class Learner:
         assert self._model_platt is not None and self.y is not None
         scores = self._left_out_total()
         now = keep_ranking(fit_platt(scores, self.y), scores)
-        self._platt = self._carried_over(self._model_platt, now)
+        self._platt = self._model_platt.after(self._change(now))
 
-    def _carried_over(self, of_model: Platt, now: Platt) -> Platt:
-        """The model's map on the present scale of the scores, whose own map is ``now``."""
+    def _change(self, now: Platt) -> Platt:
+        """From the present scale of the scores, whose own map is ``now``, to the model's."""
         self._first_map = self._first_map or now
         slope = now.slope / self._first_map.slope
         shift = (now.intercept - self._first_map.intercept) / self._first_map.slope
-        return of_model.after(Platt(slope, shift))
+        return Platt(slope, shift)
 
     def _left_out_total(self) -> Floats:
         """The members' left-out log-odds of the bags, weighed, [B]."""
@@ -417,12 +427,14 @@ class Learner:
 
     def instance_scores(self, rows: Integers) -> tuple[Floats, Floats]:
         """Probability and standard deviation of some instances: a fraction of `scores`."""
-        members = [replace(m, A=m.A[:, rows], r=m.r[rows]) for m in self._members]
-        alone = BagLabels(
-            np.arange(len(rows) + 1), np.zeros(len(rows), dtype=int), self.known[rows]
-        )
-        found = _scores(members, self._platt, alone)
-        return found.instance, found.instance_std
+        # An instance depends on its bag, so that the bags of the rows are read whole.
+        owners, which = np.unique(np.asarray(self.bags.bag_index)[rows], return_inverse=True)
+        own_rows, offsets = segments.take(self.bags.offsets, owners)
+        members = [replace(m, A=m.A[:, own_rows], r=m.r[own_rows]) for m in self._members]
+        labels = BagLabels(offsets, np.zeros(len(owners), dtype=int), self.known[own_rows])
+        scores = _scores(members, self._platt, labels)
+        place = offsets[which] + rows - self.bags.offsets[owners[which]]
+        return scores.instance[place], scores.instance_std[place]
 
     def views(self) -> list[View]:
         """The members as the strategies see them."""
@@ -450,6 +462,7 @@ class Learner:
             if self.y is not None:
                 model.instance_proba_ = member.pi
                 model.calibration_ = _latent_map(member.platt)
+                model.instance_map_ = member.instances
                 model.held_out_decision_ = self._held_out_bags()
         return new
 
@@ -474,7 +487,7 @@ def project(model: Any, bags: Bags) -> list[View]:
     ]
 
 
-def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
+def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     """The Gaussian processes of a model, on the projected bags; equal projections are shared."""
     last = last_step(model)
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
@@ -502,11 +515,12 @@ def _members(model: Any, bags: Bags, y: Any) -> list[_Member]:
         q = InducingPosterior(one.posterior_mean_, one.posterior_factor_)
         pi = expit(A.T @ q.m) * of_bag
         parts = (one._bag_likelihood(), one._density(), q, pi, one.bag_rule, float(weight), platt)
-        members.append(_Member(A, r, *parts, start=q))
+        instances = one.instance_map_ if one is last else None
+        members.append(_Member(A, r, *parts, start=q, instances=instances))
     return members
 
 
-def _project(projector: Projector, bags: Bags) -> tuple[Any, Any]:
+def _project(projector: Projector, bags: Bags) -> tuple[Reals, Floats]:
     """All instances in whitened coordinates, read once, in chunks."""
     A = np.empty((len(projector.Z), bags.n_instances), dtype=_DTYPE, order="F")
     r = np.empty(bags.n_instances)
@@ -537,7 +551,7 @@ def _precision(q: InducingPosterior) -> Floats:
     return inverse @ inverse.T
 
 
-def _per_block(values: Any, blocks: Sequence[Block]) -> tuple[Any, ...]:
+def _per_block(values: Floats, blocks: Sequence[Block]) -> tuple[Floats, ...]:
     ends = np.cumsum([len(block.r) for block in blocks])
     return tuple(np.split(values, ends[:-1]))
 
@@ -550,7 +564,9 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
         offsets = np.asarray(blocks[0].labels.offsets)
         read = [
-            read_block(block, member.q, member.rule, own if outer is None else None)
+            read_block(block, member.q, member.rule, own, instance_map=member.instances)
+            if outer is None
+            else read_block(block, member.q, member.rule)
             for block, member in zip(blocks, members, strict=True)
         ]
         if outer is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import host_rows
+from bagwise.core.arrays import Floats, Ints, host_rows
 
 _N_FEATURES = 5
 # Rows that make the spread of each feature.
@@ -37,7 +37,7 @@ class Neighbours:
         width = sample.std(axis=0)
         self.width = np.where(width > 0, width, 1.0)
 
-    def of(self, row: int, known: Mapping[int, int]) -> dict[str, Any]:
+    def of(self, row: int, known: Mapping[int, int]) -> dict[str, object]:
         """The nearest instance answered yes, and the nearest answered no; None where none is."""
         x = _rows(self.bags, np.array([row]))[0]
         found: dict[str, Any] = {}
@@ -46,7 +46,7 @@ class Neighbours:
             found[answer] = None if not len(rows) else self._nearest(x, rows)
         return found
 
-    def _nearest(self, x: Any, rows: Any) -> dict[str, Any]:
+    def _nearest(self, x: Floats, rows: Ints) -> dict[str, object]:
         difference = (x - _rows(self.bags, rows)) / self.width
         distance = np.sqrt((difference**2).mean(axis=1))
         k = int(distance.argmin())
@@ -70,9 +70,9 @@ class Neighbours:
         }
 
 
-def _rows(bags: Bags, rows: Any) -> Any:
+def _rows(bags: Bags, rows: Ints) -> Floats:
     return np.asarray(host_rows(bags.instances, rows), dtype=np.float64)
 
 
-def _short(value: Any) -> float:
+def _short(value: float) -> float:
     return float(f"{float(value):.4g}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bagwise.bags import Bags
 from bagwise.files.problems import bad_file
@@ -43,7 +44,7 @@ class ArrayPictures:
     'image/png'
     """
 
-    def __init__(self, images: Any) -> None:
+    def __init__(self, images: NDArray[np.uint8]) -> None:
         images = np.asarray(images)
         if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
             raise ValueError(
@@ -59,7 +60,7 @@ class ArrayPictures:
         """The picture of an instance."""
         return Picture(_png(self.pixels(row)), "image/png")
 
-    def pixels(self, row: int) -> Any:
+    def pixels(self, row: int) -> NDArray[np.uint8]:
         """The picture as uint8."""
         image = self.images[row]
         if image.dtype != np.uint8:
@@ -119,7 +120,7 @@ def _instance_of(path: Path) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match and len(path.parts) == 1 else None
 
 
-def _png(pixels: Any) -> bytes:
+def _png(pixels: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(pixels))

@@ -13,7 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -171,7 +171,7 @@ class _Pages:
             return _problem(404, "this instance has no picture")
         return Response(found.content, media_type=found.media_type)
 
-    def answer(self, request: Request, body: dict[str, Any]) -> Response:
+    def answer(self, request: Request, body: dict[str, object]) -> Response:
         state = self.session.answer(
             self._row(body.get("row")),
             _text(body.get("answer"), 8),
@@ -181,25 +181,25 @@ class _Pages:
         )
         return JSONResponse(state)
 
-    def undo(self, request: Request, body: dict[str, Any]) -> Response:
+    def undo(self, request: Request, body: dict[str, object]) -> Response:
         card = self.session.undo(_text(body.get("tab", ""), 64))
         return JSONResponse({"card": card, "state": self.session.state()})
 
-    def learn(self, request: Request, body: dict[str, Any]) -> Response:
+    def learn(self, request: Request, body: dict[str, object]) -> Response:
         self.session.start_learning()
         return JSONResponse(self.session.state())
 
-    def settings(self, request: Request, body: dict[str, Any]) -> Response:
+    def settings(self, request: Request, body: dict[str, object]) -> Response:
         self.session.auto = _number(body.get("auto"), 0, 1000)
         return JSONResponse(self.session.state())
 
-    def _row(self, value: Any) -> int:
+    def _row(self, value: object) -> int:
         return _number(value, 0, self.session.bags.n_instances - 1)
 
 
-def make_app(session: Session, token: str, port: int) -> ASGIApp:
+def make_app(session: Session | None, token: str, port: int) -> ASGIApp:
     """The application, guarded."""
-    pages = _Pages(session)
+    pages = _Pages(cast(Session, session))  # None only where nothing is served
     routes = [
         Route("/", pages.page),
         Route("/static/{name}", pages.static),
@@ -252,7 +252,7 @@ def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
     return endpoint
 
 
-def _number(value: Any, low: int, high: int) -> int:
+def _number(value: object, low: int, high: int) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -260,7 +260,7 @@ def _number(value: Any, low: int, high: int) -> int:
     return value
 
 
-def _text(value: Any, longest: int) -> str:
+def _text(value: object, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
         raise _BadRequestError(f"a text of at most {longest} characters is needed")
     return value
@@ -278,7 +278,7 @@ class LabelServer:
     >>> server.close()
     """
 
-    def __init__(self, session: Any, port: int = 0) -> None:
+    def __init__(self, session: Session | None, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(32)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,7 +6,7 @@ import datetime
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -17,6 +17,11 @@ from bagwise.label.learner import Learner, Scores
 from bagwise.label.neighbours import Neighbours
 from bagwise.label.pictures import Pictures
 from bagwise.label.strategies import STRATEGIES, suggest_for
+
+if TYPE_CHECKING:
+    from bagwise.bags import Bags
+    from bagwise.core.arrays import Column, Floats, Ints
+
 
 _CODES = {"yes": 1, "no": 0, "skip": -1, "clear": -1}
 # A question that a tab holds and has not answered is open to others after this many seconds.
@@ -39,8 +44,8 @@ class CurveBags(NamedTuple):
     20
     """
 
-    bags: Any
-    y: Any  # [B] classes of the model
+    bags: Bags
+    y: Column  # [B] classes of the model
 
 
 class Session:
@@ -85,7 +90,7 @@ class Session:
         *,
         pictures: Pictures | None = None,
         feature_names: Sequence[str] | None = None,
-        class_names: Sequence[Any] | None = None,
+        class_names: Sequence[object] | None = None,
         test: CurveBags | None = None,
         strategy: str = "information",
         auto: int = 10,
@@ -151,7 +156,7 @@ class Session:
 
     def answer(
         self, row: int, answer: str, *, tab: str = "", answer_id: str = "", replace: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Take an answer: checked, synced to disk, learned from; returns the state.
 
         The same ``answer_id`` is taken once. An instance that another tab has answered otherwise
@@ -190,7 +195,7 @@ class Session:
                 self.start_learning()
             return self.state()
 
-    def undo(self, tab: str) -> dict[str, Any] | None:
+    def undo(self, tab: str) -> dict[str, object] | None:
         """Take the last answer of a tab back; returns its question, or None."""
         with self._lock:
             last = self.journal.last_of(tab)
@@ -203,7 +208,7 @@ class Session:
 
     # Questions.
 
-    def queue(self, tab: str, n: int = 5, keep: int | None = None) -> list[dict[str, Any]]:
+    def queue(self, tab: str, n: int = 5, keep: int | None = None) -> list[dict[str, object]]:
         """The next questions of a tab; another tab gets others. ``keep`` is on its screen."""
         with self._lock:
             now = datetime.datetime.now(tz=datetime.UTC)
@@ -225,7 +230,7 @@ class Session:
     def _hold(self, row: int, tab: str) -> None:
         self._held[row] = tab, datetime.datetime.now(tz=datetime.UTC)
 
-    def instance_scores(self, rows: Any) -> tuple[Any, Any]:
+    def instance_scores(self, rows: Ints) -> tuple[Floats, Floats]:
         """Probability and standard deviation of some instances."""
         with self._lock:
             return self._learner.instance_scores(rows)
@@ -237,7 +242,7 @@ class Session:
                 self._scores = self._learner.scores()
             return self._scores
 
-    def cards(self, rows: Any) -> list[dict[str, Any]]:
+    def cards(self, rows: Ints) -> list[dict[str, object]]:
         """What the page shows of some instances."""
         with self._lock:
             p, std = self._learner.instance_scores(rows)
@@ -269,7 +274,7 @@ class Session:
             known.update({int(row): 0 for row in negative[::step]})
         return known
 
-    def _labelled(self) -> Any:
+    def _labelled(self) -> Ints:
         return np.flatnonzero(self._learner.known >= 0)
 
     def fitted_model(self) -> Any:
@@ -279,12 +284,12 @@ class Session:
 
     # Bags.
 
-    def bag_list(self) -> list[dict[str, Any]]:
+    def bag_list(self) -> list[dict[str, object]]:
         """All bags, those with most that is undecided first."""
         scores = self.scores()
         open_rows = (self._learner.known < 0) & (self._negative_rows() == 0)
         undecided = 4 * scores.instance * (1 - scores.instance) * open_rows
-        rows = []
+        rows: list[dict[str, Any]] = []
         for i, name in enumerate(self.bags.ids):
             part = slice(int(self.bags.offsets[i]), int(self.bags.offsets[i + 1]))
             known = self._learner.known[part]
@@ -306,12 +311,12 @@ class Session:
     def _bag_label(self, i: int) -> str | None:
         return None if self._learner.y is None else self.class_names[int(self._learner.y[i])]
 
-    def _negative_rows(self) -> Any:
+    def _negative_rows(self) -> Ints:
         if self._learner.y is None:
             return np.zeros(self.bags.n_instances, dtype=np.int64)
         return np.repeat(1 - self._learner.y, self.bags.sizes)
 
-    def bag(self, number: int) -> dict[str, Any]:
+    def bag(self, number: int) -> dict[str, object]:
         """One bag with its instances."""
         if not 0 <= number < len(self.bags):
             raise ValueError(f"bags have numbers 0 to {len(self.bags) - 1}; got {number}.")
@@ -376,7 +381,7 @@ class Session:
 
     def _add_point(self, learner: Learner) -> None:
         """Held-out figures after a round, on disk."""
-        point: dict[str, Any] = {"n": int((learner.known >= 0).sum())}
+        point: dict[str, object] = {"n": int((learner.known >= 0).sum())}
         if self.test is None:
             found = learner.held_out()
             y, p, source = found.y, expit(found.log_odds), found.source
@@ -396,7 +401,7 @@ class Session:
             point["log_loss"] = round(float(log_loss(y, np.clip(p, 1e-12, 1 - 1e-12))), 4)
         self.journal.add_curve(point)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Counts, progress and the curve."""
         with self._lock:
             answers = list(self.journal.state.values())

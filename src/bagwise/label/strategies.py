@@ -13,8 +13,8 @@ positive bag: its zero lies between the two groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, xlogy
@@ -23,6 +23,11 @@ from sklearn.utils import check_random_state
 from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import segments
 from bagwise.label.learner import Floats, Integers, Learner, View, project
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Codes, Column, Ints, RandomState
+    from bagwise.models.base import Model
+
 
 STRATEGIES = ("information", "uncertainty", "disagreement", "random")
 # Instances that are compared; a random part of a larger pool is as good.
@@ -51,14 +56,14 @@ class Scale(NamedTuple):
 
 
 def suggest(
-    model: Any,
-    bags: Any,
+    model: Model,
+    bags: Bags,
     n: int = 10,
     strategy: str = "information",
     *,
-    y: Any = None,
-    instance_labels: Any = None,
-    random_state: Any = None,
+    y: Column | None = None,
+    instance_labels: Ints | None = None,
+    random_state: RandomState = None,
 ) -> Integers:
     """Choose the instances whose labels would teach the model most.
 
@@ -101,7 +106,7 @@ def suggest(
     codes = None if y is None else (np.asarray(y) == classes[1]).astype(np.int64)
     if codes is not None and codes.shape != (len(bags),):
         raise ValueError(f"y needs one label per bag: {len(bags)}; got shape {codes.shape}.")
-    known = np.full(bags.n_instances, -1, dtype=np.int8)
+    known: Codes = np.full(bags.n_instances, -1, dtype=np.int8)
     if instance_labels is not None:
         flat = np.asarray(instance_labels, dtype=object)
         holds = np.array([(part == classes[1]).any() for part in bags.split(flat)], dtype=np.int64)
@@ -116,7 +121,7 @@ def suggest_for(
     n: int,
     strategy: str = "information",
     *,
-    closed: Any = (),
+    closed: Collection[int] = (),
     random_state: Any = None,
 ) -> Integers:
     """As `suggest`, from a learner's cache; ``closed`` are rows that shall not be asked now.
@@ -151,9 +156,9 @@ def choose(
     n: int,
     strategy: str,
     *,
-    known: Any,
-    y: Any = None,
-    closed: Any = (),
+    known: Codes,
+    y: Column | None = None,
+    closed: Collection[int] = (),
     random_state: Any = None,
 ) -> Integers:
     """The strategies on views of the members; see `suggest`."""
@@ -190,7 +195,7 @@ def model_scale(view: View) -> Scale:
     return Scale(view.slope, -view.intercept / view.slope)
 
 
-def instance_scale(view: View, bags: Bags, known: Any, y: Any) -> Scale:
+def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Scale:
     """Log-odds that an instance is positive, both classes counting the same.
 
     A linear discriminant on the mean of the latent function between instances known to be
@@ -245,8 +250,8 @@ def _greedy(
     candidates: Integers,
     n: int,
     strategy: str,
-    known: Any,
-    rng: Any,
+    known: Codes,
+    rng: np.random.RandomState,
 ) -> Integers:
     owner = np.asarray(bags.bag_index)[candidates]
     asked = np.bincount(np.asarray(bags.bag_index)[known >= 0], minlength=len(bags))
@@ -289,7 +294,7 @@ def expected_movement(sight: _Sight) -> Floats:
     return p * (1 - p) * np.einsum("mn,mn->n", sight.C, sight.H @ sight.C)
 
 
-def binary_entropy(p: Any) -> Floats:
+def binary_entropy(p: Floats) -> Floats:
     """Entropy of Bernoulli(p), in nats."""
     return np.asarray(-xlogy(p, p) - xlogy(1 - p, 1 - p))
 

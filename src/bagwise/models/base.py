@@ -7,33 +7,73 @@ instances, ``decision_function_instances``; both are signed so that > 0 means po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from bagwise.bags import Bags, check_bags, check_feature_names, encode_instance_labels
-from bagwise.core.arrays import Array, Ints, as_array
+from bagwise.bags import (
+    Bags,
+    BagsLike,
+    InstanceLabels,
+    check_bags,
+    check_feature_names,
+    encode_instance_labels,
+)
+from bagwise.core.arrays import Codes, Column, Floats, Ints, as_array
 from bagwise.models.classes import ClassLabels, read_class_labels, read_instance_classes
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
 
-# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
-BagsLike = Bags | Sequence[Array] | Array
-InstanceLabels = ArrayLike | Sequence[ArrayLike] | None
-RandomState = int | np.random.RandomState | None
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+# What scikit-learn's validation knows of parameters: constraints by name, or "no_validation".
+Constraints: TypeAlias = dict[str, list[object] | str]
+
+
+class Model(Protocol):
+    """What evaluation, reports and the command ask of a model before they look for more.
+
+    `BagClassifier`, `BagPipeline` and scikit-learn's searches over them have it. Whether a model
+    has probabilities, or methods about instances, is asked for with ``hasattr``.
+    """
+
+    @property
+    def classes_(self) -> Column:
+        """The two classes, the positive one last."""
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features of the training instances."""
+
+    def fit(self, bags: BagsLike, y: ArrayLike, /) -> object:
+        """Learn from bags and their labels."""
+
+    def predict(self, bags: BagsLike, /) -> Column:
+        """The class of every bag."""
+
+    def predict_proba(self, bags: BagsLike, /) -> Floats:
+        """The probability of both classes for every bag; some models lack it."""
+
+    def decision_function(self, bags: BagsLike, /) -> Floats:
+        """A score of every bag, above 0 for the positive class."""
+
+    def set_params(self, **params: object) -> Self:
+        """Change parameters by name."""
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The parameters by name."""
 
 
 class TrainingData(NamedTuple):
     """Validated input of ``fit``."""
 
     bags: Bags
-    y: Any  # [B] int codes into classes_
-    instance_labels: Any  # [N] int8 codes, -1 where unknown
+    y: Ints  # [B] int codes into classes_
+    instance_labels: Codes  # [N] int8 codes, -1 where unknown
 
 
 class SeveralClasses(NamedTuple):
@@ -49,7 +89,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
 
     # Sets instance_labels up as scikit-learn metadata.
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"instance_labels": None}
-    _parameter_constraints: ClassVar[dict[str, Any]] = {}
+    _parameter_constraints: ClassVar[Constraints] = {}
     _accept_sparse: ClassVar[bool] = False
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
@@ -58,7 +98,9 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
     # For all others the rows become one NumPy array, so that every kind gives the same numbers.
     _keeps_rows: ClassVar[bool] = False
 
-    def _validate_fit(self, bags: Any, y: Any, instance_labels: Any = None) -> TrainingData:
+    def _validate_fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> TrainingData:
         """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
         self._validate_params()
         bags = self._check_bags(bags)
@@ -99,8 +141,13 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         return SeveralClasses(bags, labels, known)
 
     def _validate_stream(
-        self, bags: Any, y: Any, classes: Any, instance_labels: Any, first: bool
-    ) -> tuple[Any, TrainingData]:
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        classes: ArrayLike | None,
+        instance_labels: InstanceLabels,
+        first: bool,
+    ) -> tuple[Ints, TrainingData]:
         """Check a batch of ``partial_fit``: its classes and the data; sets nothing."""
         self._validate_params()
         bags = self._check_bags(bags, None if first else self.n_features_in_)
@@ -117,14 +164,14 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         known = encode_instance_labels(instance_labels, bags, classes, codes)
         return classes, TrainingData(bags, codes, known)
 
-    def _validate_predict(self, bags: Any) -> Bags:
+    def _validate_predict(self, bags: BagsLike) -> Bags:
         """Check that the model is fitted and the bags fit it."""
         check_is_fitted(self)
         bags = self._check_bags(bags, n_features=self.n_features_in_)
         check_feature_names(getattr(self, "feature_names_in_", None), bags, type(self).__name__)
         return bags
 
-    def _check_bags(self, bags: Any, n_features: int | None = None) -> Bags:
+    def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         checked = check_bags(
             bags,
             n_features=n_features,
@@ -137,12 +184,12 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         rows = as_array(checked.instances)
         return checked if rows is checked.instances else checked.with_instances(rows)
 
-    def _check_labels(self, bags: Bags, y: Any) -> Any:
-        if y is None:
+    def _check_labels(self, bags: Bags, labels: ArrayLike | None) -> Column:
+        if labels is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        y = column_or_1d(y, warn=True)
+        y: Column = column_or_1d(labels, warn=True)
         if len(y) != len(bags):
             raise ValueError(
                 f"y needs one label per bag: got {len(y)} labels for {len(bags)} bags."
@@ -155,16 +202,16 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         return y
 
-    def _label_names(self, known: Any) -> Any:
+    def _label_names(self, known: Codes) -> Column:
         """Codes of instance labels as classes again, None where unknown, [N]."""
         return np.array([*self.classes_, None], dtype=object)[known]  # code -1 is the last
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Any:
         """Score of each bag; > 0 means ``classes_[1]``."""
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
-    def predict(self, bags: Any) -> Any:
-        """Label of each bag, shape (n_bags,); an indicator matrix where it was fitted to one."""
+    def predict(self, bags: BagsLike) -> Column:
+        """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to."""
         return self._classes_of(self.decision_function(bags))
 
     def _forget_classes(self) -> None:
@@ -172,7 +219,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         for name in ("per_class_", "class_rule_", "one_vs_rest_"):
             self.__dict__.pop(name, None)
 
-    def _classes_of(self, scores: Any) -> Any:
+    def _classes_of(self, scores: Floats) -> Column:
         """The classes that scores of shape (n,) or (n, n_classes) speak for."""
         if scores.ndim == 1:
             return self.classes_[np.asarray(scores > 0, dtype=int)]
@@ -191,16 +238,16 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
 class InstanceClassifier(BagClassifier):
     """A bag classifier that also ranks the instances."""
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Any:
         """Score of each instance, aligned with ``bags.instances``; > 0 means positive."""
         raise AttributeError(f"{type(self).__name__} has no decision_function_instances")
 
-    def predict_instances(self, bags: Any) -> Any:
+    def predict_instances(self, bags: BagsLike) -> Column:
         """Label of each instance, aligned with ``bags.instances``."""
         return self._classes_of(self.decision_function_instances(bags))
 
 
-def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
+def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -> Column:
     """The two classes of a stream, sorted; later calls may repeat them but not change them."""
     if fitted is None:
         classes = np.unique(y if given is None else given)
@@ -212,12 +259,15 @@ def _stream_classes(fitted: Any, given: Any, y: Any) -> Any:
         return classes
     if given is not None and not np.array_equal(np.unique(given), fitted):
         raise ValueError(
-            f"classes must stay those of the first call, {fitted.tolist()}; got {list(given)}."
+            f"classes must stay those of the first call, {fitted.tolist()}; "
+            f"got {np.asarray(given).tolist()}."
         )
     return fitted
 
 
-def two_columns(positive: Any) -> Any:
+def two_columns(positive: Floats) -> Floats:
     """Probabilities of both classes from those of the positive one, shape (n, 2)."""
-    positive = np.asarray(positive, dtype=np.float64)
-    return np.column_stack([1 - positive, positive])
+    columns = np.empty((len(positive), 2))
+    columns[:, 1] = positive
+    np.subtract(1, positive, out=columns[:, 0])
+    return columns

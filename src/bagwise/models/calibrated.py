@@ -7,22 +7,39 @@ scores of the bags that were left out give the map from score to probability.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from scipy.special import expit
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import BaseCrossValidator, StratifiedKFold, check_cv
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
 from bagwise.core.isotonic import Isotonic, fit_isotonic
-from bagwise.core.platt import Platt, fit_platt, keep_ranking
-from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_columns
+from bagwise.core.platt import Platt, fit_instance_platt, fit_shrunk_platt
+from bagwise.models.base import (
+    BagClassifier,
+    Constraints,
+    InstanceClassifier,
+    TrainingData,
+    two_columns,
+)
+from bagwise.models.scaled import ScalesFeatures
+
+if TYPE_CHECKING:
+    from bagwise.bags import Bags, BagsLike
+    from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
 
-def _wants_probability(model: Any) -> bool:
+# Folds of an inner cross-validation: their number, a splitter, or the splits themselves.
+CV: TypeAlias = "int | BaseCrossValidator | Iterable[tuple[Ints, Ints]]"
+
+
+def _wants_probability(model: CalibratedClassifier) -> bool:
     return bool(model.probability)
 
 
@@ -35,16 +52,19 @@ class CalibratedClassifier(BagClassifier):
     it, ``predict`` and ``predict_proba`` tell one story.
     """
 
-    _calibration_constraints: ClassVar[dict[str, Any]] = {
+    _calibration_constraints: ClassVar[Constraints] = {
         "probability": ["boolean"],
         "calibration": [StrOptions({"platt", "isotonic"})],
         "cv": ["cv_object"],
     }
+    # Whether fits to nearly the same bags differ in level, so that held-out scores must first be
+    # moved to the level of the model itself, by the mean scores of the training bags of each.
+    _level_drifts: ClassVar[bool] = False
     probability: bool
     calibration: str
-    cv: Any
+    cv: CV
 
-    def _raw_scores(self, bags: Any) -> Any:
+    def _raw_scores(self, bags: Bags) -> Any:
         """Uncalibrated score of each bag; > 0 means positive."""
         raise AttributeError(f"{type(self).__name__} has no raw scores")
 
@@ -53,27 +73,25 @@ class CalibratedClassifier(BagClassifier):
         if self.probability:
             self._set_calibration(self._held_out_scores(data), data.y)
 
-    def _set_calibration(self, scores: Any, y: Any) -> None:
+    def _set_calibration(self, scores: Floats, y: Codes | Bools | Floats) -> None:
         if self.calibration == "isotonic":
             self.calibration_: Isotonic | Platt = fit_isotonic(scores, y)
         else:
-            # Where the held-out scores say nothing the best slope is 0; a hint keeps the ranking.
-            self.calibration_ = keep_ranking(fit_platt(scores, y), scores)
+            self.calibration_ = fit_shrunk_platt(scores, y)
 
-    def _held_out_scores(self, data: TrainingData) -> Any:
-        bags, y, known = data
-        labels = bags.split(self._label_names(known))
-        scores = np.full(len(bags), np.nan)
-        for train, test in self._inner_splits(y):
-            # The bags of ``data`` are scaled already, where the model scales.
-            scaled = {"scale": None} if "scale" in self.get_params() else {}
-            model = clone(self).set_params(probability=False, **scaled)
-            given = [labels[i] for i in train] if (known >= 0).any() else None
-            model.fit(bags[train], self.classes_[y[train]], instance_labels=given)
+    def _held_out_scores(self, data: TrainingData) -> Floats:
+        bags, scores = data.bags, np.full(len(data.y), np.nan)
+        unfitted = clone(self).set_params(probability=False)
+        splits = self._inner_splits(data.y)
+        for model, train, test in fitted_without(unfitted, data, splits, self.classes_):
             scores[test] = model.decision_function(bags[test])
+            if self._level_drifts:
+                scores[test] -= model.decision_function(bags[train]).mean()
+        if self._level_drifts:
+            scores += self._raw_scores(bags).mean()
         return self._complete(scores)
 
-    def _complete(self, scores: Any) -> Any:
+    def _complete(self, scores: Floats) -> Floats:
         """The held-out scores, or an error where a bag has none."""
         if np.isnan(scores).any():
             raise ValueError(
@@ -82,7 +100,7 @@ class CalibratedClassifier(BagClassifier):
             )
         return scores
 
-    def _inner_splits(self, y: Any) -> Any:
+    def _inner_splits(self, y: Ints) -> Any:
         rarest = int(np.bincount(y).min())
         if rarest < 2:
             raise ValueError(
@@ -90,22 +108,83 @@ class CalibratedClassifier(BagClassifier):
                 f"got {np.bincount(y).tolist()}."
             )
         if self.cv is None or isinstance(self.cv, int):
-            n_splits = min(5 if self.cv is None else self.cv, rarest)
-            # A fixed shuffle: bags often come sorted, and a fit must repeat itself.
-            return StratifiedKFold(n_splits, shuffle=True, random_state=0).split(y, y)
+            return shuffled_folds(y, 5 if self.cv is None else self.cv)
         return check_cv(self.cv, y, classifier=True).split(y, y)
 
-    def _calibrated(self, scores: Any) -> Any:
+    def _calibrated(self, scores: Floats) -> Floats:
         return self.calibration_.log_odds(scores) if self.probability else scores
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``probability=True``."""
         return self._calibrated(self._raw_scores(self._validate_predict(bags)))
 
     @available_if(_wants_probability)
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, 2); needs ``probability=True``."""
         return two_columns(expit(self.decision_function(bags)))
+
+
+def shuffled_folds(y: Any, n_splits: int) -> Any:
+    """Stratified folds, as many as the rarer class allows.
+
+    A fixed shuffle: bags often come sorted, and a fit must repeat itself.
+    """
+    n_splits = min(n_splits, int(np.bincount(y).min()))
+    return StratifiedKFold(n_splits, shuffle=True, random_state=0).split(y, y)
+
+
+def fitted_without(
+    model: Any, data: TrainingData, splits: Any, classes: Any, bag_weights: Any = None
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Clones of a model fitted to the training bags of each split, its training and test bags.
+
+    The bags of ``data`` are scaled already, where the model is one of `ScalesFeatures`.
+    """
+    bags, y, known = data
+    names = np.array([*classes, None], dtype=object)[known]  # code -1 is the last
+    labels = bags.split(names) if (known >= 0).any() else None
+    scaled = {"scale": None} if isinstance(model, ScalesFeatures) else {}
+    for train, test in splits:
+        given = {} if labels is None else {"instance_labels": [labels[i] for i in train]}
+        if bag_weights is not None:
+            given["sample_weight"] = bag_weights[train]
+        fitted = clone(model).set_params(**scaled)
+        with warnings.catch_warnings():
+            # Said once, of all bags.
+            warnings.filterwarnings("ignore", "feature.* alone .*the label of every bag")
+            fitted.fit(bags[train], classes[y[train]], **given)
+        yield fitted, train, test
+
+
+def calibrate_wrapped(
+    model: Any, data: TrainingData, rule: str, bag_weights: Any = None
+) -> Platt | None:
+    """The map of the scores that a wrapped classifier gives bags of five folds left out in turn.
+
+    ``model`` is unfitted and uncalibrated. Where it scores instances, the map is that of the
+    instances, such that calibrated instances still make their bag by ``rule``; under "bag" it is
+    that of the bags. None, and a warning, where a class has one bag only.
+    """
+    if np.bincount(data.y).min() < 2:
+        warnings.warn(
+            "calibration needs 2 bags of each class, one to hold out and one to learn from; the "
+            "probabilities are left uncalibrated. calibrate=False asks for that.",
+            stacklevel=3,
+        )
+        return None
+    bags, of_bags = data.bags, rule == "bag"
+    scores = np.empty(len(bags) if of_bags else bags.n_instances)
+    classes = np.array([0, 1])
+    folds = shuffled_folds(data.y, 5)
+    for fitted, _, test in fitted_without(model, data, folds, classes, bag_weights):
+        if of_bags:
+            scores[test] = fitted.decision_function(bags[test])
+        else:
+            rows, _ = segments.take(bags.offsets, test)
+            scores[rows] = fitted.decision_function_instances(bags[test])
+    if of_bags:
+        return fit_shrunk_platt(scores, data.y)
+    return fit_instance_platt(scores, bags.offsets, data.y, rule)
 
 
 class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
@@ -115,18 +194,18 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
     the bags then serves the instances too.
     """
 
-    def _raw_instance_scores(self, bags: Any) -> Any:
+    def _raw_instance_scores(self, bags: Bags) -> Any:
         """Uncalibrated score of each instance; > 0 means positive."""
         raise AttributeError(f"{type(self).__name__} has no raw scores of instances")
 
-    def _raw_scores(self, bags: Any) -> Any:
+    def _raw_scores(self, bags: Bags) -> Floats:
         return segments.max(self._raw_instance_scores(bags), bags.offsets)
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance; the bag's score is the largest of its instances'."""
         return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
 
     @available_if(_wants_probability)
-    def predict_proba_instances(self, bags: Any) -> Any:
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, by the calibration of the bags."""
         return two_columns(expit(self.decision_function_instances(bags)))

@@ -9,7 +9,8 @@ instance, is when nothing else is found in it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,9 +21,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints
+from bagwise.core.arrays import Array, Floats, Ints, is_sparse
 
-ClassWeight = str | dict[Any, float]
+# Weights of the classes: "balanced", or one number each.
+ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 # Log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
@@ -84,7 +86,7 @@ def finding_positions(n_classes: int, background: int | None) -> Ints:
     return positions if background is None else np.delete(positions, background)
 
 
-def has_several_classes(y: Any) -> bool:
+def has_several_classes(y: ArrayLike) -> bool:
     """Whether labels are more than the two classes that every model knows.
 
     Examples
@@ -115,7 +117,7 @@ def _whole(y: Array) -> bool:
 
 
 def read_class_labels(
-    y: Any, bags: Bags, background: Any = None, estimator: str = "the model"
+    y: ArrayLike, bags: Bags, background: object = None, estimator: str = "the model"
 ) -> ClassLabels:
     """Labels of any number of classes, or an indicator matrix, checked.
 
@@ -157,9 +159,9 @@ def read_class_labels(
     return ClassLabels(classes, (codes[:, None] == findings).astype(np.int64), position, codes)
 
 
-def _read_indicators(y: Any, bags: Bags) -> ClassLabels:
+def _read_indicators(y: ArrayLike, bags: Bags) -> ClassLabels:
     names = getattr(y, "columns", None)
-    matrix = y.toarray() if sp.issparse(y) else np.asarray(y)
+    matrix = y.toarray() if is_sparse(y) else np.asarray(y)
     _check_length(len(matrix), bags)
     if matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
         raise ValueError(
@@ -183,7 +185,7 @@ def _check_length(n: int, bags: Bags) -> None:
         raise ValueError(f"y needs one label per bag: got {n} labels for {len(bags)} bags.")
 
 
-def _background_position(background: Any, classes: Array) -> int | None:
+def _background_position(background: object, classes: Array) -> int | None:
     if background is None:
         return None
     at = np.flatnonzero(classes == background)
@@ -217,7 +219,7 @@ def read_instance_classes(instance_labels: Any, bags: Bags, labels: ClassLabels)
     return known
 
 
-def _read_indicator_rows(instance_labels: Any, bags: Bags, n_findings: int) -> Ints:
+def _read_indicator_rows(instance_labels: ArrayLike, bags: Bags, n_findings: int) -> Ints:
     matrix = np.asarray(instance_labels, dtype=np.float64)
     if matrix.shape != (bags.n_instances, n_findings):
         raise ValueError(
@@ -287,10 +289,10 @@ class ClassRule(NamedTuple):
         """Positions of the findings among the classes, [F]."""
         return finding_positions(self.n_classes, self.background)
 
-    def read_labels(self, y: Any, bags: Bags, classes: Array) -> ClassLabels:
+    def read_labels(self, y: ArrayLike, bags: Bags, classes: Array) -> ClassLabels:
         """Labels of other bags, which must be of the classes of the fit."""
         if self.multilabel:
-            matrix = y.toarray() if sp.issparse(y) else np.asarray(y)
+            matrix = y.toarray() if is_sparse(y) else np.asarray(y)
             if matrix.shape != (len(bags), self.n_classes) or not np.isin(matrix, (0, 1)).all():
                 raise ValueError(
                     f"y must be an indicator matrix of 0 and 1 with a row per bag and the "
@@ -354,7 +356,7 @@ class ClassRule(NamedTuple):
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:
-    """Standard deviation of log-odds from that of their probability: dz = dp / p (1 - p)."""
+    """Standard deviation of log-odds from that of a probability: d log-odds = dp / p (1 - p)."""
     slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
     with np.errstate(invalid="ignore"):  # infinite log-odds of a probability without spread
         wide = np.nan_to_num(std * slope, nan=0.0, posinf=_LARGEST_STD)
@@ -402,7 +404,7 @@ def fit_temperature(rule: ClassRule, log_odds: Floats, codes: ArrayLike) -> Clas
     return tried(best.x)
 
 
-def known_codes(y: Any, classes: Array) -> Ints:
+def known_codes(y: ArrayLike, classes: Array) -> Ints:
     """Positions of labels among the classes that a model knows; another class is an error.
 
     Examples
@@ -424,7 +426,7 @@ def known_codes(y: Any, classes: Array) -> Ints:
     return np.array(codes, dtype=np.int64)
 
 
-def class_weights(class_weight: Any, y: Ints, classes: Array) -> Floats:
+def class_weights(class_weight: ClassWeight, y: Ints, classes: Array) -> Floats:
     """Weight of every bag by its class: "balanced", or a mapping from class to weight, [B].
 
     ``y`` holds positions in ``classes``. Balanced weights make both sides of a question count the

@@ -7,13 +7,17 @@ worker is computed again by another, to the same result.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from importlib.util import find_spec
 from operator import add, itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bagwise.models.drivers import RunningSum, in_order
+from bagwise.models.drivers import Result, RunningSum, in_order, one_blas_thread
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
@@ -22,7 +26,7 @@ _FAN_IN = 8
 class Held(NamedTuple):
     """A part on a worker, with the result that was made of it."""
 
-    pair: Any  # future of (part, result)
+    pair: Future  # of (part, result)
     home: str  # address of the worker that works on it
 
 
@@ -35,7 +39,7 @@ class Dask:
         Defaults to the active one; none is an error.
     """
 
-    def __init__(self, client: Any = None) -> None:
+    def __init__(self, client: Client | None = None) -> None:
         self.client = _active_client() if client is None else client
         # One part per thread: every worker does its share in one task and sends one result.
         self.n_parts = self._check_workers()
@@ -52,7 +56,7 @@ class Dask:
             )
         return len(self._threads())
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
         shared = self.client.submit(_same, function, pure=False)
         homes = self._homes()
@@ -64,15 +68,15 @@ class Dask:
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """New parts stay on the workers, as futures; results are gathered in order."""
         # One task carries the function, with q in it, for all parts and for recomputation.
         shared = self.client.submit(_same, function, pure=False)
         homes, held = self._homes(), []
-        work: tuple[Any, ...]
+        work: tuple[object, ...]
         for part in parts:
             if isinstance(part, Held):
                 home, work = part.home, (_call_on_first, shared, part.pair)
@@ -84,7 +88,7 @@ class Dask:
             receive(result.result())
         return held
 
-    def _added(self, results: list[Any]) -> list[Any]:
+    def _added(self, results: list[Future]) -> list[Future]:
         """Sums of neighbours, and sums of those, until few are left for the client to gather."""
         while len(results) > _FAN_IN:
             groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
@@ -102,7 +106,7 @@ class Dask:
         return threads
 
 
-def _at(home: str) -> dict[str, Any]:
+def _at(home: str) -> dict[str, object]:
     """Options of a task that is to run on one worker.
 
     Left to itself the scheduler takes tasks to where their data are. All depend on the one that
@@ -111,7 +115,7 @@ def _at(home: str) -> dict[str, Any]:
     return {"workers": [home], "allow_other_workers": True, "pure": False}
 
 
-def _active_client() -> Any:
+def _active_client() -> Client:
     from distributed import get_client
 
     try:
@@ -123,22 +127,20 @@ def _active_client() -> Any:
         ) from error
 
 
-def _add(first: Any, *others: Any) -> Any:
+def _add(first: Any, *others: object) -> Any:
     """Not in place: what a worker holds may be asked for again."""
     return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
 
 
-def _same(value: Any) -> Any:
+def _same(value: Result) -> Result:
     return value
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+def _call(function: Callable[..., Result], *arguments: object) -> Result:
     """Run on a worker with one BLAS thread: its processes share the cores already."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return function(*arguments)
 
 
-def _call_on_first(function: Callable[..., Any], pair: tuple[Any, Any]) -> Any:
+def _call_on_first(function: Callable[..., Result], pair: tuple[object, object]) -> Result:
     return _call(function, pair[0])

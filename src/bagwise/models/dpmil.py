@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,19 +23,23 @@ from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.constrained import Block, State
-from bagwise.core.dirichlet import Posterior, Prior, Statistics
+from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels, TrainingData
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.one_vs_rest import OneVsRest
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Floats, Ints, RandomState
+
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
@@ -144,7 +148,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     _multi_label = True
     _keeps_rows = True
     platt_: tuple[Platt, ...] | None
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "concentration": [Interval(Real, 0, None, closed="neither")],
         "covariance_type": [StrOptions({"full", "diag"})],
@@ -179,8 +183,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         covariance_floor: float = 1.0,
         mean_precision_prior: float = 1.0,
         degrees_of_freedom_prior: float | None = None,
-        mean_prior: Any = None,
-        covariance_prior: Any = None,
+        mean_prior: ArrayLike | None = None,
+        covariance_prior: ArrayLike | None = None,
         bag_rule: str = "max",
         scale: Scale = "feature",
         n_dimensions: float | None = 0.9,
@@ -190,7 +194,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         tol: float = 1e-6,
         n_init: int = 1,
         execution: Execution | str | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
@@ -213,7 +217,13 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None, background: Any = None) -> DPMIL:
+    def fit(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: Any = None,
+    ) -> DPMIL:
         """Infer the mixtures and the labels of the training instances.
 
         Parameters
@@ -290,7 +300,11 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return bags if self.components_ is None else bags.map(self.components_.transform)
 
     def _infer(
-        self, work: _Work, start: _Start, without: int | None = None, report: Any = None
+        self,
+        work: _Work,
+        start: _Start,
+        without: int | None = None,
+        report: Callable[[int, float], None] | None = None,
     ) -> State:
         """Coordinate ascent on all bags, or without those of one fold."""
         blocks = work.blocks(without)
@@ -318,7 +332,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             )
         return tuple(maps)
 
-    def _held_out_densities(self, work: _Work, start: _Start) -> Any:
+    def _held_out_densities(self, work: _Work, start: _Start) -> Floats:
         """Log predictive densities of each instance, inferred without its fold's bags, [N, C]."""
         out = np.empty((work.data.bags.n_instances, len(self.classes_)))
         for fold in range(int(work.folds.max()) + 1):
@@ -357,8 +371,13 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
     def _clusters(
-        self, data: TrainingData, labels: Any, n_clusters: int, prior: Prior, rng: Any
-    ) -> Any:
+        self,
+        data: TrainingData,
+        labels: Ints,
+        n_clusters: int,
+        prior: Prior,
+        rng: np.random.RandomState,
+    ) -> Ints:
         """Cluster of each instance within its class by k-means, the largest being 0. [N]."""
         clusters = np.empty(len(labels), dtype=np.int64)
         for c in range(len(self.classes_)):
@@ -367,7 +386,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return clusters
 
     def _statistics(
-        self, blocks: Iterator[Block], labels: Any, clusters: Any, prior: Prior
+        self, blocks: Iterator[Block], labels: Ints, clusters: Ints, prior: Prior
     ) -> tuple[Statistics, ...]:
         """Statistics of the mixtures that have these clusters for components."""
         C, K, D = len(self.classes_), self.n_components, len(prior.mean)
@@ -399,7 +418,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.n_iter_ = len(state.bounds)
         self.converged_ = state.converged
 
-    def log_density_instances(self, bags: Any) -> Any:
+    def log_density_instances(self, bags: BagsLike) -> Any:
         """Log predictive density of each instance under each class, (n_instances, n_classes)."""
         self._check_one_mixture_per_class("log_density_instances")
         return self._log_density(self._validate_predict(bags))
@@ -411,14 +430,14 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 "the models of its columns, one_vs_rest_.estimators_."
             )
 
-    def _log_density(self, bags: Bags) -> Any:
+    def _log_density(self, bags: Bags) -> Floats:
         out = np.empty((bags.n_instances, len(self.classes_)))
         for rows, X in _numbered_rows(bags):
             Z = dirichlet.whiten(X, self._prior)
             out[rows] = constrained.log_predictive(Z, self._mixtures, self._prior)
         return out
 
-    def assign(self, bags: Any) -> Any:
+    def assign(self, bags: BagsLike) -> Ints:
         """Cluster of each instance within its predicted class, shape (n_instances,).
 
         Entry n is a column of ``weights_[c]``, ``means_[c]``, where c is the instance's
@@ -436,7 +455,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 out[rows.start + its] = np.argmax(log_rho, axis=1)
         return out
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance against the background, calibrated where asked for.
 
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
@@ -447,7 +466,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         odds = self._odds(self._validate_predict(bags))
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag by the bag rule; shaped like the instances' twin."""
         if hasattr(self, "one_vs_rest_"):
             return self.one_vs_rest_.decision_function(bags)
@@ -455,45 +474,45 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         odds = self._bag_odds(bags)
         return odds[:, 1] if len(self.classes_) == 2 else odds
 
-    def predict_proba_instances(self, bags: Any) -> Any:
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, shape (n_instances, n_classes)."""
         if hasattr(self, "one_vs_rest_"):
             return self.one_vs_rest_.predict_proba_instances(bags)
         return softmax(self._odds(self._validate_predict(bags)), axis=1)
 
-    def predict_proba(self, bags: Any) -> Any:
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, n_classes)."""
         if hasattr(self, "one_vs_rest_"):
             return self.one_vs_rest_.predict_proba(bags)
         return softmax(self._bag_odds(self._validate_predict(bags)), axis=1)
 
-    def predict_instances(self, bags: Any) -> Any:
+    def predict_instances(self, bags: BagsLike) -> Column:
         """Label of each instance, aligned with ``bags.instances``."""
         if hasattr(self, "one_vs_rest_"):
             return self.one_vs_rest_.predict_instances(bags)
         odds = self._odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 
-    def predict(self, bags: Any) -> Any:
+    def predict(self, bags: BagsLike) -> Column:
         """Label of each bag, shape (n_bags,)."""
         if hasattr(self, "one_vs_rest_"):
             return self.one_vs_rest_.predict(bags)
         odds = self._bag_odds(self._validate_predict(bags))
         return self.classes_[np.argmax(odds, axis=1)]
 
-    def _odds(self, bags: Bags) -> Any:
+    def _odds(self, bags: Bags) -> Floats:
         """Log-odds of every class against the background, [N, C]; the first column is 0."""
         odds = self._against_background(self._log_density(bags))
         for c, platt in enumerate(self.platt_ or (), start=1):
             odds[:, c] = platt.log_odds(odds[:, c])
         return odds
 
-    def _against_background(self, log_density: Any) -> Any:
+    def _against_background(self, log_density: Floats) -> Floats:
         """Log-odds by the densities and the classes' shares, [N, C]."""
         log_posterior = log_density + self.class_log_prior_
         return log_posterior - log_posterior[:, :1]
 
-    def _bag_odds(self, bags: Bags) -> Any:
+    def _bag_odds(self, bags: Bags) -> Floats:
         """Log-odds that a bag holds an instance of each class, [B, C]; the first column is 0."""
         odds = self._odds(bags)
         out = np.zeros((len(bags), odds.shape[1]))
@@ -502,7 +521,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return out
 
 
-def _check_known(data: TrainingData, classes: Any) -> None:
+def _check_known(data: TrainingData, classes: Column) -> None:
     """With several classes, an instance is of its bag's class or background."""
     known, bags = data.instance_labels, data.bags
     if len(classes) == 2 or np.all(known < 0):
@@ -527,7 +546,7 @@ def _check_known(data: TrainingData, classes: Any) -> None:
         )
 
 
-def _bag_runs(offsets: Any) -> Iterator[tuple[int, int]]:
+def _bag_runs(offsets: Ints) -> Iterator[tuple[int, int]]:
     """Neighbouring bags of about `_ROWS` instances together, as (first, last + 1)."""
     first = 0
     while first < len(offsets) - 1:
@@ -543,12 +562,12 @@ def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
         yield rows, np.asarray(bags.instances[rows])
 
 
-def _rows(bags: Bags) -> Iterator[Any]:
+def _rows(bags: Bags) -> Iterator[Floats]:
     for _, X in _numbered_rows(bags):
         yield X
 
 
-def _blocks(data: TrainingData, prior: Prior, wanted: Any = None) -> Iterator[Block]:
+def _blocks(data: TrainingData, prior: Prior, wanted: Bools | None = None) -> Iterator[Block]:
     """All bags, or those wanted ([B] bool), a block at a time."""
     offsets = data.bags.offsets
     for first, last in _bag_runs(offsets):
@@ -564,7 +583,7 @@ def _blocks(data: TrainingData, prior: Prior, wanted: Any = None) -> Iterator[Bl
         yield Block(dirichlet.whiten(np.asarray(X), prior), its_offsets, y, known)
 
 
-def _folds(bags: Bags, y: Any, n_folds: int) -> Any:
+def _folds(bags: Bags, y: Column, n_folds: int) -> Ints:
     """Fold of each bag, [B]: every class is dealt out evenly.
 
     Bags are dealt in an order of their own, by a random projection, so that the order they come
@@ -585,7 +604,7 @@ class _Share(NamedTuple):
 
     data: TrainingData
     prior: Prior
-    folds: Any  # [b]
+    folds: Ints  # [b]
 
 
 @dataclass(frozen=True)
@@ -606,8 +625,8 @@ class _OverShare:
 class _Start(NamedTuple):
     """Where inference starts."""
 
-    labels: Any  # [N] class of each instance
-    clusters: Any  # [N] its cluster within the class
+    labels: Column  # [N] class of each instance
+    clusters: Ints  # [N] its cluster within the class
 
 
 class _Work:
@@ -617,7 +636,7 @@ class _Work:
         self.driver, self.data, self.prior = driver, data, prior
         self.folds = _folds(data.bags, data.y, n_folds)
         self.here = isinstance(driver, (Serial, Threads))
-        self.shares: list[Any] = [] if self.here else self._make_shares(driver.n_parts)
+        self.shares: list[_Share] = [] if self.here else self._make_shares(driver.n_parts)
 
     def _make_shares(self, n_shares: int) -> list[_Share]:
         """Neighbouring bags, about as many instances in each share."""
@@ -631,7 +650,7 @@ class _Work:
             shares.append(_Share(data, self.prior, self.folds[first:last]))
         return shares
 
-    def rows(self, wanted: Any) -> Any:
+    def rows(self, wanted: Bools) -> Ints:
         """Instances of the bags wanted ([B] bool), in order."""
         return segments.take(self.data.bags.offsets, np.flatnonzero(wanted))[0]
 
@@ -653,7 +672,7 @@ class _Work:
 
     def run_fold(
         self, function: Callable[[Block], Any], merge: Callable[[Any], Any], fold: int
-    ) -> Any:
+    ) -> Floats:
         """The merged results of a function of the blocks of one fold."""
         if self.here:
             blocks: Any = _blocks(self.data, self.prior, self.folds == fold)  # lazily
@@ -666,7 +685,7 @@ class _Work:
         return found
 
 
-def _log_predictive(block: Block, mixtures: tuple[Posterior, ...], prior: Prior) -> Any:
+def _log_predictive(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
     return constrained.log_predictive(block.Z, mixtures, prior)
 
 

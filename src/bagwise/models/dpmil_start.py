@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
 
 from bagwise.core import dirichlet
 from bagwise.core.dirichlet import Prior
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints, Reals
+
+
 # k-means only has to start the mixtures: it sees at most this many instances of a class.
 _START_ROWS = 20_000
 
 
-def checked_shape(name: str, value: Any, shape: tuple[int, ...]) -> Any:
+def checked_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """A parameter of the prior as an array of the shape it must have."""
     value = np.asarray(value, dtype=np.float64)
     if value.shape != shape or not np.isfinite(value).all():
@@ -24,7 +29,7 @@ def checked_shape(name: str, value: Any, shape: tuple[int, ...]) -> Any:
     return value
 
 
-def prior_root(covariance: Any, floor: float) -> Any:
+def prior_root(covariance: Floats, floor: float) -> Floats:
     """Cholesky factor, or square root, of the prior covariance with its floor."""
     if covariance.ndim == 1:
         if np.any(covariance + floor <= 0):
@@ -33,9 +38,10 @@ def prior_root(covariance: Any, floor: float) -> Any:
                 f"feature {j} has prior variance {covariance[j]:g}; it must be positive. Use a "
                 "covariance_floor > 0 where features are constant."
             )
-        return np.sqrt(covariance + floor)
+        return np.sqrt(covariance + floor).astype(np.float64, copy=False)
     try:
-        return np.linalg.cholesky(covariance + floor * np.eye(len(covariance)))
+        root = np.linalg.cholesky(covariance + floor * np.eye(len(covariance)))
+        return root.astype(np.float64, copy=False)
     except np.linalg.LinAlgError:
         raise ValueError(
             "the prior covariance must be positive definite, and it is not: features are "
@@ -50,7 +56,9 @@ def start_sizes(n_components: int, n_init: int) -> list[int]:
     return [round(size) for size in np.geomspace(n_components, 1, n_init)]
 
 
-def cluster(instances: Any, rows: Any, n_clusters: int, prior: Prior, rng: Any) -> Any:
+def cluster(
+    instances: Reals, rows: Ints, n_clusters: int, prior: Prior, rng: np.random.RandomState
+) -> Ints:
     """Cluster number of the given rows by k-means, 0 being the largest cluster.
 
     The rows are put into an order of their own, by a random projection, so that neither the
@@ -83,7 +91,7 @@ def cluster(instances: Any, rows: Any, n_clusters: int, prior: Prior, rng: Any) 
     return rank[found]
 
 
-def _n_distinct(Z: Any, place: Any, enough: int) -> int:
+def _n_distinct(Z: Floats, place: Floats, enough: int) -> int:
     """Number of distinct rows, or ``enough`` where there are surely that many."""
     steps = np.round((place - place.min()) / (np.ptp(place) or 1.0) * 1e6)
     # Rounding can tear equal rows into two steps, never into more.

@@ -13,11 +13,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from bagwise.core.blocks import whole_segments
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
@@ -64,20 +69,33 @@ def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[
     return spans
 
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Task(Protocol[Result_co]):
+    """Work under way: a future of a pool of threads, or of Dask."""
+
+    def result(self) -> Result_co:
+        """Wait for it."""
+        ...
+
+
 class Driver(Protocol):
     """Runs pure functions over blocks, or over parts that stay where the work is done."""
 
     n_parts: int
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results of ``function`` on every block, in order, a few in memory at a time."""
         ...
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
@@ -92,18 +110,19 @@ class Serial:
 
     n_parts = 1
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order."""
-        return map(function, *blocks)
+        with one_blas_thread():
+            yield from map(function, *blocks)
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Part after part."""
-        return _received(map(function, parts), receive)
+        return _received(self.map(function, parts), receive)
 
 
 class Threads:
@@ -111,30 +130,49 @@ class Threads:
 
     def __init__(self, n_jobs: int) -> None:
         self.n_jobs = n_jobs
-        # More parts than threads even out their unequal lengths.
-        self.n_parts = 4 * n_jobs
+        # Parts are of about equal length; more of them would only meet at the lock more often.
+        self.n_parts = n_jobs
 
-    def map(self, function: Callable[..., Any], *blocks: Sequence[Any]) -> Iterator[Any]:
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self.n_jobs) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
             tasks = (pool.submit(function, *block) for block in zip(*blocks, strict=True))
             yield from in_order(tasks, 2 * self.n_jobs)
 
     def sweep(
         self,
-        function: Callable[[Any], tuple[Any, Any]],
-        parts: Sequence[Any],
-        receive: Callable[[Any], None],
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
     ) -> list[Any]:
         """Parts in parallel, results in order."""
         return _received(self.map(function, parts), receive)
 
 
-def in_order(tasks: Iterable[Any], most: int) -> Iterator[Any]:
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    """The BLAS libraries of this process; finding them takes longer than a small sweep."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """One thread per product: blocks are too small for more, which would wait for each other."""
+    return _blas().limit(limits=1)
+
+
+def usable_threads() -> int:
+    """As many threads as BLAS would take by itself.
+
+    This heeds ``OMP_NUM_THREADS`` and its like, and what joblib leaves to each of its workers.
+    """
+    return max((library.num_threads for library in _blas().lib_controllers), default=1)
+
+
+def in_order(tasks: Iterable[Task[Result]], most: int) -> Iterator[Result]:
     """Results of tasks in order; each is started when it is drawn, ``most`` are under way."""
-    waiting: deque[Any] = deque()
+    waiting: deque[Task[Result]] = deque()
     for task in tasks:
         waiting.append(task)
         if len(waiting) > most:
@@ -143,7 +181,9 @@ def in_order(tasks: Iterable[Any], most: int) -> Iterator[Any]:
         yield waiting.popleft().result()
 
 
-def _received(pairs: Iterable[tuple[Any, Any]], receive: Callable[[Any], None]) -> list[Any]:
+def _received(
+    pairs: Iterable[tuple[Part, Result]], receive: Callable[[Result], object]
+) -> list[Part]:
     parts = []
     for part, result in pairs:
         parts.append(part)
@@ -154,11 +194,18 @@ def _received(pairs: Iterable[tuple[Any, Any]], receive: Callable[[Any], None]) 
 DRIVERS = ("serial", "threads", "dask")
 
 
-def make_driver(n_jobs: int | None = None, driver: Any = None) -> Driver:
+# Work over fewer numbers than this is done before threads have been started for it.
+_WORTH_THREADS = 4_000_000
+
+
+def make_driver(
+    n_jobs: int | None = None, driver: Driver | str | None = None, size: int = 0
+) -> Driver:
     """The driver meant by a name, an active Dask client, or a number of threads.
 
     Without a name: `Dask` where a Dask client is active in this process, else `Serial` for
-    ``n_jobs`` None or 1, else `Threads`; -1 means every core.
+    ``n_jobs`` 1, else `Threads`; -1 means every core. ``n_jobs`` None takes the threads that
+    BLAS may use where ``size`` numbers, those of the projected instances, are worth them.
 
     Examples
     --------
@@ -172,8 +219,12 @@ def make_driver(n_jobs: int | None = None, driver: Any = None) -> Driver:
         from bagwise.models.dask_driver import Dask
 
         return Dask()
-    threads = n_jobs if n_jobs is not None else (-1 if driver == "threads" else 1)
-    threads = threads if threads > 0 else max(1, (os.cpu_count() or 1) + 1 + threads)
+    if n_jobs is not None:
+        threads = n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+    elif driver == "threads":
+        threads = os.cpu_count() or 1
+    else:
+        threads = usable_threads() if driver is None and size >= _WORTH_THREADS else 1
     if driver == "threads" or (driver is None and threads > 1):
         return Threads(threads)
     return Serial()

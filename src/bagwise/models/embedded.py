@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -16,10 +16,15 @@ from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
-from bagwise.models.base import InstanceClassifier, TrainingData
-from bagwise.models.calibrated import CalibratedClassifier
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
+from bagwise.models.calibrated import CV, CalibratedClassifier
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
+    from bagwise.core.distances import Distance
+    from bagwise.models.classes import ClassWeight
 
 
 class Examples(NamedTuple):
@@ -29,15 +34,15 @@ class Examples(NamedTuple):
     nothing new.
     """
 
-    rows: Any  # [R] row numbers in bags.instances
-    offsets: Any  # [E + 1]
-    signs: Any  # [E] +1.0 or -1.0
-    brings_anchors: Any  # [E] bool: a given bag, whose instances become features
+    rows: Ints  # [R] row numbers in bags.instances
+    offsets: Ints  # [E + 1]
+    signs: Floats  # [E] +1.0 or -1.0
+    brings_anchors: Bools  # [E] bool: a given bag, whose instances become features
 
     def __len__(self) -> int:
         return len(self.signs)
 
-    def rows_of(self, e: int) -> Any:
+    def rows_of(self, e: int) -> Ints:
         """Row numbers of one example."""
         return self.rows[self.offsets[e] : self.offsets[e + 1]]
 
@@ -49,7 +54,9 @@ def make_examples(data: TrainingData) -> Examples:
     telling = np.flatnonzero((known >= 0) & (segments.spread(y, bags.offsets) == 1))
     if len(telling) == 0:
         all_rows = np.arange(bags.n_instances)
-        return Examples(all_rows, bags.offsets, 2.0 * y - 1, np.ones(n, dtype=bool))
+        return Examples(
+            all_rows, bags.offsets, (2.0 * y - 1).astype(np.float64), np.ones(n, dtype=bool)
+        )
     owner = bags.bag_index[telling]
     order = np.argsort(np.concatenate([np.arange(n), owner]), kind="stable")
     sizes = np.concatenate([bags.sizes, np.ones(len(telling), dtype=np.int64)])
@@ -67,41 +74,41 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
     ``_learn`` and ``_anchors_and_weights``, and has ``intercept_`` and ``selected_instances_``.
     """
 
-    _embedding_constraints: ClassVar[dict[str, Any]] = {
+    _embedding_constraints: ClassVar[Constraints] = {
         "sigma": [StrOptions({"scale"}), Interval(Real, 0, None, closed="neither")],
         "distance": [StrOptions({"sqeuclidean"}), callable],
         "class_weight": [StrOptions({"balanced"}), dict, None],
     }
-    sigma: Any
-    distance: Any
-    class_weight: Any
+    sigma: float | str
+    distance: str | Distance
+    class_weight: ClassWeight | None
     sigma_: float
 
-    def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
+    def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:
         """Learn from distances of the examples to all instances of the bags, [E, N]."""
         raise AttributeError(f"{type(self).__name__} does not learn from distances")
 
-    def _fit_on_distances(self, bags: Bags, y: Any, D: Any) -> None:
+    def _fit_on_distances(self, bags: Bags, y: Ints, D: Floats) -> None:
         data = self._validate_fit(bags, y)
         self.sigma_ = self._resolve_sigma(data.bags.instances)
         self._learn(data, make_examples(data), D)
 
-    def _scores_from_distances(self, D: Any) -> Any:
+    def _scores_from_distances(self, D: Floats) -> Floats:
         z = distances.similarity(D[:, self.selected_instances_], self.sigma_)
         return z @ self._anchors_and_weights()[1] + self.intercept_
 
-    def _distances(self, X: Any, offsets: Any, anchors: Any) -> Any:
+    def _distances(self, X: Reals, offsets: Ints, anchors: Floats) -> Floats:
         return distances.bag_distances(X, offsets, anchors, self._instance_distance())
 
-    def _training_distances(self, bags: Bags, examples: Examples) -> Any:
+    def _training_distances(self, bags: Bags, examples: Examples) -> Floats:
         X = bags.instances
         rows_are_all = len(examples) == len(bags)
         return self._distances(X if rows_are_all else X[examples.rows], examples.offsets, X)
 
-    def _instance_distance(self) -> Any:
+    def _instance_distance(self) -> Distance:
         return self.distance if callable(self.distance) else distances.squared_distances
 
-    def _resolve_sigma(self, X: Any) -> float:
+    def _resolve_sigma(self, X: Reals) -> float:
         """Sigma; "scale" makes sigma² half the total variance of the instances."""
         if self.sigma != "scale":
             return float(self.sigma)
@@ -113,23 +120,23 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         variance = float(np.asarray(X).var(axis=0, dtype=np.float64).sum())
         return float(np.sqrt(0.5 * variance)) or 1.0
 
-    def _costs(self, signs: Any, y: Any, classes: Any) -> Any:
+    def _costs(self, signs: Floats, y: Ints, classes: Column) -> Floats:
         """C1 and C2 of equation (2) for each example; "balanced" counts bags."""
         if self.class_weight is None:
             return np.ones(len(signs))
         pair = compute_class_weight(self.class_weight, classes=classes, y=classes[y])
         return pair[(signs > 0).astype(int)]
 
-    def _anchors_and_weights(self) -> tuple[Any, Any]:
+    def _anchors_and_weights(self) -> tuple[Floats, Floats]:
         """Features of the selected instances, and their weights."""
         raise AttributeError(f"{type(self).__name__} selects no instances")
 
-    def _raw_scores(self, bags: Bags) -> Any:
+    def _raw_scores(self, bags: Bags) -> Floats:
         anchors, w = self._anchors_and_weights()
         D = self._distances(bags.instances, bags.offsets, anchors)
         return distances.similarity(D, self.sigma_) @ w + self.intercept_
 
-    def decision_function_instances(self, bags: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
         """What each instance contributes to its bag's score, through the features it makes.
 
         The bias is shared by the instances of a bag that make a feature, whose contributions
@@ -151,17 +158,17 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
 class Sweep(NamedTuple):
     """What `sweep` found."""
 
-    best_params: dict[str, Any]
-    params: list[dict[str, Any]]
-    accuracy: Any  # [n_params, n_splits]
+    best_params: dict[str, object]
+    params: list[dict[str, object]]
+    accuracy: Floats  # [n_params, n_splits]
 
 
 def sweep(
     model: EmbeddedClassifier,
-    bags: Any,
-    y: Any,
-    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
-    cv: Any = 5,
+    bags: BagsLike,
+    y: Column,
+    grid: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]],
+    cv: CV = 5,
 ) -> Sweep:
     """Cross-validate a grid of settings on one matrix of distances.
 

@@ -14,14 +14,15 @@ from os import PathLike, fspath
 from typing import Literal
 
 import numpy as np
-from array_api_compat import is_torch_array
 
-from bagwise.core.arrays import Rows
-from bagwise.models.drivers import DRIVERS, Driver, make_driver
+from bagwise.core.arrays import Rows, is_tensor
+from bagwise.models.drivers import DRIVERS, Driver, Threads, make_driver, one_blas_thread
 
 CACHES = ("auto", "memory", "disk", "none")
 # Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
 CHUNK_SIZE = 1024
+# Threads meet at the interpreter lock between two products: fewer, longer chunks suit them.
+THREAD_CHUNK_SIZE = 4096
 # On a GPU launches cost more than the cache saves.
 DEVICE_CHUNK_SIZE = 1 << 22
 _CHECKPOINT_EVERY = 10
@@ -43,10 +44,11 @@ class Execution:
     precision : {"tf32"}, optional
         Allow TF32 in float32 products on a GPU.
     n_jobs : int, optional
-        Threads over blocks of bags; -1 means every core.
+        Threads over blocks of bags; -1 means every core. Default: as many as BLAS may use where
+        the work is large enough to gain from them.
     driver : {"serial", "threads", "dask"} or driver object, optional
-        Who runs the work. Default: the active Dask client where there is one, else threads if
-        ``n_jobs`` asks for them.
+        Who runs the work. Default: the active Dask client where there is one, else threads as
+        ``n_jobs`` says.
     cache : {"auto", "memory", "disk", "none"}
         Keep the projected instances in memory, in a temporary file, or project them anew in
         each iteration. "auto" is memory where they fit ``memory_limit``, else disk.
@@ -54,7 +56,8 @@ class Execution:
         Bytes, or such as "2GB", that the projected instances may take. Default: half of what is
         free where they are kept, on the host or on the device.
     chunk_size : int, optional
-        Instances per chunk of work. Default: 1024, which stays in cache, and 2^22 on a GPU.
+        Instances per chunk of work. Default: 1024, which stays in cache, 4096 in threads, and
+        2^22 on a GPU.
     checkpoint : path, optional
         Save the state of the fit there; a fit of the same problem that finds the file goes on
         from it. Removed when the fit ends.
@@ -123,15 +126,17 @@ class Execution:
                 f"dtype={self.dtype!r} and device={self.device!r}."
             )
 
-    def make_driver(self) -> Driver:
-        """The driver that runs the work."""
-        return make_driver(self.n_jobs, self.driver)
+    def make_driver(self, size: int = 0, device: str | None = None) -> Driver:
+        """The driver that runs work over ``size`` numbers, on a torch device or on the host."""
+        return make_driver(self.n_jobs, self.driver, size if device is None else 0)
 
-    def chunk(self, on_device: bool) -> int:
+    def chunk(self, on_device: bool, driver: Driver) -> int:
         """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
         if self.chunk_size is not None:
             return self.chunk_size
-        return DEVICE_CHUNK_SIZE if on_device else CHUNK_SIZE
+        if on_device:
+            return DEVICE_CHUNK_SIZE
+        return THREAD_CHUNK_SIZE if isinstance(driver, Threads) else CHUNK_SIZE
 
     @property
     def saves_every(self) -> int:
@@ -145,7 +150,7 @@ class Execution:
         """
         if self.device in (None, "cpu"):
             device = None
-            if instances is not None and is_torch_array(instances):
+            if instances is not None and is_tensor(instances):
                 device = str(instances.device)
         else:
             device = _checked_device(self.device)
@@ -297,12 +302,11 @@ def device_settings(precision: str | None) -> Iterator[None]:
     Threads that spin between two small factorisations take the host from feeding the device.
     """
     import torch
-    from threadpoolctl import threadpool_limits
 
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = before or precision == "tf32"
     try:
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before

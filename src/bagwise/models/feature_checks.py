@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
@@ -11,8 +11,14 @@ from sklearn.utils.validation import has_fit_parameter
 from bagwise.bags import Bags
 from bagwise.core.leaks import determining_features
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from sklearn.base import BaseEstimator
 
-def remember_feature_names(estimator: Any, bags: Bags) -> None:
+    from bagwise.core.arrays import Column, Floats
+
+
+def remember_feature_names(estimator: BaseEstimator, bags: Bags) -> None:
     """Set ``feature_names_in_`` where the bags name their features, as scikit-learn does."""
     if bags.feature_names is not None:
         estimator.feature_names_in_ = np.asarray(bags.feature_names, dtype=object)
@@ -20,14 +26,14 @@ def remember_feature_names(estimator: Any, bags: Bags) -> None:
         del estimator.feature_names_in_
 
 
-def warn_of_leaks(bags: Bags, y: Any) -> None:
+def warn_of_leaks(bags: Bags, y: Column) -> None:
     """Warn of features that give the label of every bag away."""
     message = leak_message(bags, y)
     if message is not None:
         warnings.warn(message, UserWarning, stacklevel=4)
 
 
-def leak_message(bags: Bags, y: Any) -> str | None:
+def leak_message(bags: Bags, y: Column) -> str | None:
     """One sentence about features that determine the label of every bag, or None.
 
     Examples
@@ -55,7 +61,7 @@ def leak_message(bags: Bags, y: Any) -> str | None:
     )
 
 
-def check_bag_weights(weights: Any, bags: Bags, estimator: Any) -> Any:
+def check_bag_weights(weights: ArrayLike, bags: Bags, estimator: BaseEstimator) -> Floats:
     """Weights of bags as an array, or the reason why a model cannot use them.
 
     Examples

@@ -7,18 +7,26 @@ in the notation of Li, Kwok and Lu (2010), whose equation numbers are cited.
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.core import distances, l1_svm
-from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import CalibratedClassifier
+from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.calibrated import CV, CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.bags import BagsLike, InstanceLabels
+    from bagwise.core.arrays import Floats
+    from bagwise.core.distances import Distance
+    from bagwise.models.classes import ClassWeight
+
 
 # Relative size below which a weight of the solver counts as 0.
 _ZERO = 1e-9
@@ -84,7 +92,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "solver": [StrOptions({"highs", "liblinear"})],
         **ScalesFeatures._scale_constraints,
@@ -94,16 +102,16 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     def __init__(
         self,
-        sigma: Any = "scale",
+        sigma: float | str = "scale",
         *,
         alpha: float = 0.45,
-        class_weight: Any = None,
+        class_weight: ClassWeight | None = None,
         solver: str = "highs",
-        distance: Any = "sqeuclidean",
+        distance: str | Distance = "sqeuclidean",
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: CV = 5,
     ) -> None:
         self.sigma = sigma
         self.alpha = alpha
@@ -115,7 +123,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         self.calibration = calibration
         self.cv = cv
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MILES:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MILES:
         """Embed the bags and select instances.
 
         Parameters
@@ -131,7 +139,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         self._calibrate(data)
         return self
 
-    def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
+    def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:
         Z = distances.similarity(D, self.sigma_)  # [E, N]
         solve = l1_svm.solve_lp if self.solver == "highs" else l1_svm.solve_liblinear
         costs = self._costs(examples.signs, data.y, self.classes_)
@@ -142,5 +150,5 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         self.selected_instances_ = np.flatnonzero(w)
         self.anchors_ = np.asarray(data.bags.instances[self.selected_instances_], dtype=np.float64)
 
-    def _anchors_and_weights(self) -> tuple[Any, Any]:
+    def _anchors_and_weights(self) -> tuple[Floats, Floats]:
         return self.anchors_, self.coef_.data

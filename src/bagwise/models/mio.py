@@ -7,19 +7,30 @@ in `bagwise.core.mio`.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.core import distances, mio
-from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import CalibratedClassifier
+from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.calibrated import CV, CalibratedClassifier
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale, learn_scaling
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from bagwise.bags import BagsLike, InstanceLabels
+    from bagwise.core.arrays import Floats, Ints, RandomState
+    from bagwise.core.distances import Distance
+    from bagwise.core.mio import ElasticNet
+    from bagwise.models.classes import ClassWeight
+
 
 # Bags whose scores, taken before learning from them, calibrate a stream.
 _WINDOW = 1000
@@ -28,8 +39,8 @@ _WINDOW = 1000
 class _Visits(NamedTuple):
     """What `fit` keeps of each example between passes."""
 
-    theta: Any  # [E] its multiplier
-    step: Any  # [E] when it came
+    theta: Floats  # [E] its multiplier
+    step: Ints  # [E] when it came
 
 
 class MIO(ScalesFeatures, EmbeddedClassifier):
@@ -112,7 +123,9 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     (300, True)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    # The bags visited last pull the bias their way.
+    _level_drifts = True
+    _parameter_constraints: ClassVar[Constraints] = {
         "alpha": [Interval(Real, 0, None, closed="left")],
         "beta": [Interval(Real, 0, None, closed="neither")],
         "bias": [Interval(Real, 0, None, closed="left")],
@@ -130,7 +143,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
 
     def __init__(
         self,
-        sigma: Any = "scale",
+        sigma: float | str = "scale",
         *,
         alpha: float = 0.1,
         beta: float = 1.0,
@@ -139,15 +152,15 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         n_passes: int = 10,
         passes: str = "accumulate",
         max_instances: int | None = None,
-        class_weight: Any = None,
+        class_weight: ClassWeight | None = None,
         shuffle: bool = True,
         tol: float = 1e-6,
-        distance: Any = "sqeuclidean",
+        distance: str | Distance = "sqeuclidean",
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
-        random_state: Any = None,
+        cv: CV = 5,
+        random_state: RandomState = None,
     ) -> None:
         self.sigma = sigma
         self.alpha = alpha
@@ -167,7 +180,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         self.cv = cv
         self.random_state = random_state
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MIO:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MIO:
         """Forget everything and learn from the bags in ``n_passes`` passes.
 
         Parameters
@@ -188,7 +201,11 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         return self
 
     def partial_fit(
-        self, bags: Any, y: Any, classes: Any = None, instance_labels: Any = None
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        instance_labels: InstanceLabels = None,
     ) -> MIO:
         """Learn from the bags in the order given, one visit each.
 
@@ -220,8 +237,12 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         return self
 
     def _validate_partial_fit(
-        self, bags: Any, y: Any, classes: Any, instance_labels: Any
-    ) -> tuple[bool, Any, TrainingData]:
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        classes: ArrayLike | None,
+        instance_labels: InstanceLabels,
+    ) -> tuple[bool, Ints, TrainingData]:
         first = not hasattr(self, "state_")
         if first and self.sigma == "scale":
             raise ValueError(
@@ -242,11 +263,11 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         self.duality_gap_ = np.inf
         self.recent_scores_ = np.empty((0, 2))  # score before learning, code
 
-    def _net(self) -> Any:
+    def _net(self) -> ElasticNet:
         growth = 1.0 if self.horizon is None else float(np.sqrt(self.horizon))
         return mio.ElasticNet(self.alpha * growth, self.beta * growth)
 
-    def _learn(self, data: TrainingData, examples: Examples, D: Any) -> None:
+    def _learn(self, data: TrainingData, examples: Examples, D: Floats | None) -> None:
         """All passes; without distances D it is one visit of each example."""
         self._start(data.bags.n_features)
         rng = check_random_state(self.random_state)
@@ -272,7 +293,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         examples: Examples,
         e: int,
         cost: float,
-        Z: Any = None,
+        Z: Floats | None = None,
         first_id: int = 0,
     ) -> tuple[float, float]:
         """Meet an example for the first time: predict it, then learn; theta and margin."""
@@ -295,7 +316,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         self.n_bags_seen_ += int(examples.brings_anchors[e])
         return theta, margin
 
-    def _visit_again(self, z: Any, sign: float, cost: float, visit: _Visits, e: int) -> None:
+    def _visit_again(self, z: Floats, sign: float, cost: float, visit: _Visits, e: int) -> None:
         """A later pass: a further multiplier over all features, or the bag's own revised."""
         if self.passes == "refine":
             z = self._as_first_seen(z, visit.step[e])
@@ -304,18 +325,18 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
             z = self._with_bias(z[self.state_.ids[: self.state_.n_anchors]])
             mio.step(self.state_, z, sign, cost, self._net())
 
-    def _as_first_seen(self, z: Any, step: int) -> Any:
+    def _as_first_seen(self, z: Floats, step: int) -> Floats:
         """Features of a bag when it came: zero for instances that came later (Prop. 3)."""
         n = self.state_.n_anchors
         return self._with_bias(np.where(self.state_.born[:n] <= step, z[self.state_.ids[:n]], 0))
 
-    def _with_bias(self, similar: Any) -> Any:
+    def _with_bias(self, similar: Floats) -> Floats:
         z = np.empty(len(similar) + 1)
         z[0] = self.bias
         z[1:] = similar
         return z
 
-    def _duality_gap(self, Z: Any, signs: Any, costs: Any, visit: _Visits) -> float:
+    def _duality_gap(self, Z: Floats, signs: Floats, costs: Floats, visit: _Visits) -> float:
         net, pi = self._net(), self.state_.pi[: self.state_.n_anchors + 1]
         w = mio.weights(pi, net)
         scores = np.array(
@@ -324,23 +345,23 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         hinges = costs * np.maximum(0, 1 - signs * scores)
         return mio.primal_objective(pi, hinges, net) - mio.dual_objective(pi, visit.theta, net)
 
-    def _calibrate_on(self, scores: Any, y: Any) -> None:
+    def _calibrate_on(self, scores: Floats, y: Ints) -> None:
         """Calibrate on the latest scores that were given without knowing the label."""
         new = np.column_stack([scores, y])
         self.recent_scores_ = np.concatenate([self.recent_scores_, new])[-_WINDOW:]
         self._set_calibration(self.recent_scores_[:, 0], self.recent_scores_[:, 1])
 
-    def _kept_weights(self) -> Any:
+    def _kept_weights(self) -> Floats:
         """Weights of the constant and of the kept instances, [1 + n_anchors]."""
         return mio.weights(self.state_.pi[: self.state_.n_anchors + 1], self._net())
 
-    def _anchors_and_weights(self) -> tuple[Any, Any]:
+    def _anchors_and_weights(self) -> tuple[Floats, Floats]:
         w = self._kept_weights()[1:]
         used = np.flatnonzero(w)
         return self.state_.anchors[used], w[used]
 
     @property
-    def coef_(self) -> Any:
+    def coef_(self) -> csr_array:
         """Weights of the kept instances, sparse, shape (1, n_kept)."""
         return sp.csr_array(self._kept_weights()[None, 1:])
 
@@ -350,7 +371,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         return float(self.bias * self._kept_weights()[0])
 
     @property
-    def selected_instances_(self) -> Any:
+    def selected_instances_(self) -> Ints:
         """Numbers of the instances with a weight, in the order the data were given."""
         return self.state_.ids[np.flatnonzero(self._kept_weights()[1:])]
 
@@ -365,7 +386,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         return int(self.state_.n_dropped)
 
 
-def _shuffled(examples: Examples, rng: Any) -> Any:
+def _shuffled(examples: Examples, rng: np.random.RandomState) -> Ints:
     """A random order of the bags, each still followed by its labelled instances."""
     bag = np.cumsum(examples.brings_anchors) - 1  # [E]
     return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")

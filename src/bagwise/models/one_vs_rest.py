@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
-from bagwise.core.arrays import Floats
-from bagwise.models.base import BagsLike, InstanceClassifier, InstanceLabels
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Column, Floats
+from bagwise.models.base import InstanceClassifier
 from bagwise.models.classes import (
     ClassRule,
     has_several_classes,
@@ -67,7 +67,7 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
     _multi_class = True
     class_rule_: ClassRule | None
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: BaseEstimator | None) -> None:
         self.estimator = estimator
 
     def fit(
@@ -75,8 +75,8 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         bags: BagsLike,
         y: ArrayLike,
         instance_labels: InstanceLabels = None,
-        background: Any = None,
-        **params: Any,
+        background: object = None,
+        **params: object,
     ) -> OneVsRest:
         """Fit a model per class.
 
@@ -112,8 +112,8 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         bags: BagsLike,
         y: ArrayLike,
         instance_labels: InstanceLabels,
-        background: Any,
-        params: dict[str, Any],
+        background: object,
+        params: dict[str, object],
     ) -> OneVsRest:
         given = {} if instance_labels is None else {"instance_labels": instance_labels}
         member = clone(self.estimator).fit(bags, y, **given, **params)
@@ -168,7 +168,7 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         return self._proba(bags, "_instances")
 
     @available_if(_members_have("decision_function_instances"))
-    def predict_instances(self, bags: BagsLike) -> Any:
+    def predict_instances(self, bags: BagsLike) -> Column:
         """Class of each instance, aligned with ``bags.instances``."""
         return self._classes_of(self.decision_function_instances(bags))
 
@@ -181,7 +181,7 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         return np.asarray(expit(self._scores(bags, twin)))
 
 
-def check_two_class_background(background: Any, classes: Any) -> None:
+def check_two_class_background(background: object, classes: Column) -> None:
     """With two classes the smaller one is the background, and may be named so."""
     if background is not None and background != classes[0]:
         raise ValueError(
@@ -190,7 +190,7 @@ def check_two_class_background(background: Any, classes: Any) -> None:
         )
 
 
-def for_labels(model: Any, y: Any) -> Any:
+def for_labels(model: Any, y: ArrayLike) -> Any:
     """The model itself where it can learn ``y``, else one such model per class.
 
     Examples

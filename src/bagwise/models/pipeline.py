@@ -8,12 +8,13 @@ that scikit-learn's Pipeline would drop.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import is_torch_array
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -22,9 +23,15 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags, check_feature_names
+from bagwise.bags import Bags, BagsLike, check_bags, check_feature_names
 from bagwise.core import segments
 from bagwise.models.feature_checks import check_bag_weights, remember_feature_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Column, Floats, Ints, Reals, Rows
+
 
 # Rows handed to a transformer at a time when the instances are opened lazily.
 _CHUNK = 65_536
@@ -54,10 +61,10 @@ class InstanceTransformer(  # type: ignore[call-arg]
     Bags(92 bags, 476 instances, 166 features)
     """
 
-    def __init__(self, transformer: Any) -> None:
+    def __init__(self, transformer: BaseEstimator) -> None:
         self.transformer = transformer
 
-    def fit(self, bags: Any, y: Any = None) -> InstanceTransformer:
+    def fit(self, bags: BagsLike, y: ArrayLike | None = None) -> InstanceTransformer:
         """Fit the transformer on the instances."""
         transformer = clone(self.transformer)
         bags = self._check(bags, transformer)
@@ -76,7 +83,7 @@ class InstanceTransformer(  # type: ignore[call-arg]
         remember_feature_names(self, bags)
         return self
 
-    def transform(self, bags: Any) -> Bags:
+    def transform(self, bags: BagsLike) -> Bags:
         """Transform the instances; bags, names and columns stay as they are.
 
         Where the bags name their features and the transformer can name its own, so does the
@@ -101,7 +108,9 @@ class InstanceTransformer(  # type: ignore[call-arg]
         ]
         return bags.map(lambda _: np.concatenate(blocks), names)
 
-    def _check(self, bags: Any, transformer: Any, n_features: int | None = None) -> Bags:
+    def _check(
+        self, bags: BagsLike, transformer: BaseEstimator, n_features: int | None = None
+    ) -> Bags:
         """Missing values pass where the transformer takes them, as an imputer does."""
         return check_bags(
             bags,
@@ -111,7 +120,7 @@ class InstanceTransformer(  # type: ignore[call-arg]
             finite="allow-nan" if _takes_missing(transformer) else True,
         )
 
-    def get_feature_names_out(self, input_features: Any = None) -> Any:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Column:
         """Names of the features that come out, as the transformer gives them."""
         check_is_fitted(self)
         if input_features is None:
@@ -132,7 +141,7 @@ class InstanceTransformer(  # type: ignore[call-arg]
         return self
 
 
-def _takes_missing(transformer: Any) -> bool:
+def _takes_missing(transformer: BaseEstimator) -> bool:
     """Whether missing values may reach a transformer; of a composite one, its first steps."""
     if isinstance(transformer, Pipeline):
         return _takes_missing(transformer.steps[0][1])
@@ -145,16 +154,16 @@ def _takes_missing(transformer: Any) -> bool:
 class _RowStep:
     """A fitted transformer as a function of rows: arrays or sparse matrices in and out."""
 
-    def __init__(self, transformer: Any, names: tuple[str, ...] | None) -> None:
+    def __init__(self, transformer: BaseEstimator, names: tuple[str, ...] | None) -> None:
         self.transformer, self.names = transformer, names
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: Floats) -> Floats:
         with config_context(transform_output="default"):
             rows = self.transformer.transform(_framed(X, self.names))
         return rows.to_numpy() if hasattr(rows, "columns") else rows
 
 
-def _framed(X: Any, names: tuple[str, ...] | None) -> Any:
+def _framed(X: Floats, names: tuple[str, ...] | None) -> Floats | pd.DataFrame:
     """Rows as a frame where their features have names, so that steps may choose by name."""
     if names is None or not isinstance(X, np.ndarray):
         return X
@@ -163,7 +172,7 @@ def _framed(X: Any, names: tuple[str, ...] | None) -> Any:
     return pd.DataFrame(X, columns=list(names))
 
 
-def _is_lazy(instances: Any) -> bool:
+def _is_lazy(instances: Rows) -> bool:
     """Whether rows are read on demand (files), rather than held as an array."""
     return not (
         isinstance(instances, np.ndarray) or issparse(instances) or is_torch_array(instances)
@@ -190,10 +199,10 @@ class BagStatistics(TransformerMixin, BaseEstimator):
     (40,)
     """
 
-    def __init__(self, statistics: Any = ("mean", "max", "min")) -> None:
+    def __init__(self, statistics: Sequence[str | float] = ("mean", "max", "min")) -> None:
         self.statistics = statistics
 
-    def fit(self, bags: Any, y: Any = None) -> BagStatistics:
+    def fit(self, bags: BagsLike, y: ArrayLike | None = None) -> BagStatistics:
         """Check the statistics and remember the number of features."""
         bags = check_bags(bags, estimator="BagStatistics")
         for statistic in self.statistics:
@@ -208,7 +217,7 @@ class BagStatistics(TransformerMixin, BaseEstimator):
         remember_feature_names(self, bags)
         return self
 
-    def transform(self, bags: Any) -> Any:
+    def transform(self, bags: BagsLike) -> Reals:
         """Statistics of each bag, shape (n_bags, n_features * n_statistics)."""
         check_is_fitted(self)
         bags = check_bags(bags, n_features=self.n_features_in_, estimator="BagStatistics")
@@ -223,7 +232,7 @@ class BagStatistics(TransformerMixin, BaseEstimator):
             ]
         )
 
-    def get_feature_names_out(self, input_features: Any = None) -> Any:
+    def get_feature_names_out(self, input_features: Iterable[str] | None = None) -> Column:
         """Names such as ``mean_x0``."""
         check_is_fitted(self)
         if input_features is None:
@@ -239,12 +248,12 @@ class BagStatistics(TransformerMixin, BaseEstimator):
         )
 
 
-def _segment_std(X: Any, offsets: Any) -> Any:
+def _segment_std(X: Reals, offsets: Ints) -> Reals:
     centred = X - segments.spread(segments.mean(X, offsets), offsets)
     return np.sqrt(segments.mean(centred**2, offsets))
 
 
-_STATISTICS: dict[str, Callable[[Any, Any], Any]] = {
+_STATISTICS: dict[str, Callable[[Reals, Ints], Reals]] = {
     "mean": segments.mean,
     "max": segments.max,
     "min": segments.min,
@@ -252,7 +261,7 @@ _STATISTICS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def segment_quantile(X: Any, offsets: Any, q: float) -> Any:
+def segment_quantile(X: Floats, offsets: Ints, q: float) -> Floats:
     """Linearly interpolated quantile of each feature within each (non-empty) segment."""
     owner = segments.index(offsets)
     position = offsets[:-1] + q * (np.diff(offsets) - 1)
@@ -266,7 +275,7 @@ def segment_quantile(X: Any, offsets: Any, q: float) -> Any:
 
 
 def _final_has(name: str) -> Callable[[Any], bool]:
-    def check(pipeline: Any) -> bool:
+    def check(pipeline: BagPipeline) -> bool:
         getattr(pipeline._final_estimator, name)  # the step's own error says why not
         return True
 
@@ -304,7 +313,7 @@ class BagPipeline(Pipeline):
         "sample_weight",
     )
 
-    def fit(self, bags: Any, y: Any = None, **params: Any) -> BagPipeline:
+    def fit(self, bags: BagsLike, y: ArrayLike | None = None, **params: Any) -> BagPipeline:
         """Fit the steps in turn; ``instance_labels`` and ``sample_weight`` go to the last one.
 
         ``sample_weight`` holds one weight per bag; a last step that cannot weigh bags says so.
@@ -325,32 +334,34 @@ class BagPipeline(Pipeline):
         super().fit(bags, y, **params)
         return self
 
-    def _before_last(self, bags: Any) -> Any:
+    def _before_last(self, bags: BagsLike) -> Any:
         check_is_fitted(self)
         for _, _, transform in self._iter(with_final=False):
             bags = transform.transform(bags)
         return bags
 
     @available_if(_final_has("predict_instances"))
-    def predict_instances(self, bags: Any, **params: Any) -> Any:
+    def predict_instances(self, bags: BagsLike, **params: object) -> Ints:
         """Label of each instance, by the last step."""
         bags = self._before_last(bags)
         return self._final_estimator.predict_instances(bags, **params)
 
     @available_if(_final_has("predict_proba_instances"))
-    def predict_proba_instances(self, bags: Any, **params: Any) -> Any:
+    def predict_proba_instances(
+        self, bags: BagsLike, **params: object
+    ) -> Floats | tuple[Floats, ...]:
         """Class probabilities of each instance, by the last step."""
         bags = self._before_last(bags)
         return self._final_estimator.predict_proba_instances(bags, **params)
 
     @available_if(_final_has("decision_function_instances"))
-    def decision_function_instances(self, bags: Any, **params: Any) -> Any:
+    def decision_function_instances(self, bags: BagsLike, **params: object) -> Floats:
         """Score of each instance, by the last step."""
         bags = self._before_last(bags)
         return self._final_estimator.decision_function_instances(bags, **params)
 
     @available_if(_final_has("predict_latent"))
-    def predict_latent(self, bags: Any, **params: Any) -> Any:
+    def predict_latent(self, bags: BagsLike, **params: object) -> tuple[Floats, Floats]:
         """Latent mean and variance of each instance, by the last step."""
         bags = self._before_last(bags)
         return self._final_estimator.predict_latent(bags, **params)
@@ -361,7 +372,7 @@ def last_step(model: Any) -> Any:
     return model[-1] if hasattr(model, "steps") else model
 
 
-def positive_proba(model: Any, bags: Any, twin: str = "") -> tuple[Any, Any]:
+def positive_proba(model: Any, bags: BagsLike, twin: str = "") -> tuple[Reals, Floats]:
     """Probability of the positive class and its standard deviation, NaN where there is none.
 
     Only Gaussian processes know how sure they are; a pipeline passes the question on. ``twin``
@@ -375,7 +386,7 @@ def positive_proba(model: Any, bags: Any, twin: str = "") -> tuple[Any, Any]:
     return p, np.full(len(p), np.nan)
 
 
-def make_pipeline(*steps: Any, memory: Any = None, verbose: bool = False) -> BagPipeline:
+def make_pipeline(*steps: object, memory: object = None, verbose: bool = False) -> BagPipeline:
     """Build a `BagPipeline`, naming the steps after their types.
 
     Examples

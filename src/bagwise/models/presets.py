@@ -13,7 +13,8 @@ from bagwise.models.miles import MILES
 from bagwise.models.variational import GVGPMIL, LMVGPMIL, VGPMIL, LargeMargin, NoisyMax
 
 # Both released programs: H = 1e12, all instances updated at once, twenty iterations.
-_AUTHORS: dict[str, Any] = {
+_AUTHORS: dict[str, object] = {
+    "inducing": "class-kmeans",
     "kernel": RBF("sqrt_dim", 1.0),
     "likelihood": NoisyMax(1e12, schedule="paper"),
     "max_iter": 20,
@@ -23,9 +24,10 @@ _AUTHORS: dict[str, Any] = {
     "posterior": "factorised",
 }
 # The newsgroups of the first paper: features of one unit, as they are.
-_NEWSGROUPS: dict[str, Any] = {
+_NEWSGROUPS: dict[str, object] = {
     "kernel": RBF("sqrt_dim", 1.0),
     "n_inducing": 50,
+    "inducing": "class-kmeans",
     "scale": None,
     "max_iter": 20,
     "tol": 0.0,
@@ -53,7 +55,7 @@ PRESETS: dict[str, tuple[str, Callable[..., BagClassifier], dict[str, Any]]] = {
             "init": "label",
         },
     ),
-    "lm-vgpmil": ("LM-VGPMIL with C = V = 2", LMVGPMIL, {}),
+    "lm-vgpmil": ("LM-VGPMIL with C = V = 2", LMVGPMIL, {"inducing": "class-kmeans"}),
     "miles-musk": (
         "MILES on the raw MUSK features, sigma² = 5e5",
         MILES,
@@ -62,7 +64,7 @@ PRESETS: dict[str, tuple[str, Callable[..., BagClassifier], dict[str, Any]]] = {
 }
 
 
-def preset(name: str, **changes: Any) -> BagClassifier:
+def preset(name: str, **changes: object) -> BagClassifier:
     """An unfitted model with a paper's settings.
 
     Parameters

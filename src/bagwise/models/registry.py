@@ -8,7 +8,7 @@ depends on it.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from bagwise.models.base import BagClassifier
@@ -135,7 +135,7 @@ _ENTRIES += [
 MODELS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
 
-def make_model(name: str, **params: Any) -> BagClassifier:
+def make_model(name: str, **params: object) -> BagClassifier:
     """An unfitted model by its short name: its class with its own defaults.
 
     Parameters

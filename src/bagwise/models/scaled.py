@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
-from bagwise.bags import Bags
-from bagwise.models.base import BagClassifier, BagsLike, InstanceLabels, TrainingData
+from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.models.base import BagClassifier, Constraints, TrainingData
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling
 
 
@@ -21,9 +21,7 @@ class ScalesFeatures(BagClassifier):
         What the features go through; ``scaling_(X)`` scales rows, ``scaling_.undo`` goes back.
     """
 
-    _scale_constraints: ClassVar[dict[str, Any]] = {
-        "scale": [StrOptions({"feature", "global"}), None]
-    }
+    _scale_constraints: ClassVar[Constraints] = {"scale": [StrOptions({"feature", "global"}), None]}
     scale: Scale
     scaling_: FeatureScaling
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
-from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from bagwise.core.arrays import Array, Rows, to_numpy, torch_rows
+from bagwise.core.arrays import Doubles, Rows, is_sparse, is_tensor, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
+
+if TYPE_CHECKING:
+    import torch
+
 
 Scale = Literal["feature", "global"] | None
 T = TypeVar("T")
@@ -26,19 +28,19 @@ _CHUNKS = 32
 class FeatureScaling(NamedTuple):
     """``(X - center) / width``, learnt from training instances."""
 
-    center: Array  # [D]
-    width: Array  # [D]
+    center: Doubles  # [D]
+    width: Doubles  # [D]
 
-    def __call__(self, X: Rows) -> Array:
+    def __call__(self, X: Rows) -> Doubles:
         """Scaled rows, in float64, on the device the scaling lives on."""
-        if sp.issparse(X):
+        if is_sparse(X):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
-        if is_torch_array(self.center):
+        if is_tensor(self.center):
             X = torch_rows(X, self.center.device)
             return (X - self.center) / self.width
         return (np.asarray(X, dtype=np.float64) - self.center) / self.width
 
-    def undo(self, X: Array) -> Array:
+    def undo(self, X: Doubles) -> Doubles:
         """Back to the user's units."""
         return X * self.width + self.center
 
@@ -99,9 +101,9 @@ def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> Featur
 
 def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
     """Number, mean and squares of the features, from one pass over the rows."""
-    if is_torch_array(X):
+    if is_tensor(X):
         return _device_moments(X)
-    if sp.issparse(X):
+    if is_sparse(X):
         # Taking the mean off would fill a sparse matrix: only the widths are used.
         mean, variance = mean_variance_axis(X, axis=0)
         return FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
@@ -121,7 +123,7 @@ def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> 
     return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
 
 
-def _device_moments(X: Rows) -> FeatureMoments:
+def _device_moments(X: torch.Tensor) -> FeatureMoments:
     """As `measure`, where the tensor lives; the result comes to the host."""
     step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the room
     rows = range(0, X.shape[0], step)

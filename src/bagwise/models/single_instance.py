@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from scipy.special import expit
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.core.platt import Platt
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData, two_columns
+from bagwise.models.calibrated import calibrate_wrapped
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def _estimator_has(name: str) -> Any:
-    return lambda self: hasattr(getattr(self, "estimator_", None) or self._estimator(), name)
+    from bagwise.core.arrays import Floats
+
+
+def _has_probabilities(model: Any) -> bool:
+    return model.calibrate or hasattr(
+        getattr(model, "estimator_", None) or model._estimator(), "predict_proba"
+    )
+
+
+def _weighed(data: TrainingData, weights: Any) -> tuple[TrainingData, Any]:
+    """The bags that have a weight, and their weights."""
+    chosen = np.flatnonzero(weights > 0)
+    rows, _ = segments.take(data.bags.offsets, chosen)
+    kept = TrainingData(data.bags[chosen], data.y[chosen], data.instance_labels[rows])
+    return kept, weights[chosen]
 
 
 class SingleInstance(ScalesFeatures, InstanceClassifier):
@@ -35,10 +53,17 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         How instance scores become a bag score. "noisy-or" needs probabilities.
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
+    calibrate : bool
+        Map the scores of the instances to log-odds such that held-out bags, made by ``bag_rule``,
+        have their labels most likely: a classifier that took every instance of a positive bag for
+        positive is far from a probability of its own. Costs five more fits. False gives the
+        classifier's own probabilities, where it has them.
 
     Attributes
     ----------
     estimator_ : the fitted classifier
+    calibration_ : Platt or None
+        The map of the scores.
     classes_ : the two bag classes
 
     Examples
@@ -53,20 +78,29 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
     """
 
     _accept_sparse = True
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         **ScalesFeatures._scale_constraints,
         "bag_rule": [StrOptions({"max", "noisy-or"})],
+        "calibrate": ["boolean"],
     }
+    # Of models that were saved before they were calibrated.
+    calibrate: bool = False
+    calibration_: Platt | None = None
 
     def __init__(
-        self, estimator: Any = None, bag_rule: str = "max", scale: Scale = "feature"
+        self,
+        estimator: BaseEstimator | None = None,
+        bag_rule: str = "max",
+        scale: Scale = "feature",
+        calibrate: bool = True,
     ) -> None:
         self.estimator = estimator
         self.bag_rule = bag_rule
         self.scale = scale
+        self.calibrate = calibrate
 
-    def _estimator(self) -> Any:
+    def _estimator(self) -> BaseEstimator:
         """The classifier to train: the user's, or the default."""
         if self.estimator is not None:
             return self.estimator
@@ -75,13 +109,19 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
 
     def fit(
-        self, bags: Any, y: Any, instance_labels: Any = None, sample_weight: Any = None
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        sample_weight: Floats | None = None,
     ) -> SingleInstance:
         """Fit the classifier on instances; known instance labels replace inherited ones.
 
-        ``sample_weight`` weighs bags; each instance counts with the weight of its bag.
+        ``sample_weight`` weighs bags; each instance counts with the weight of its bag. The map of
+        the calibration counts every bag with a weight once.
         """
-        bags, y, known = self._validate_fit(bags, y, instance_labels)
+        data = self._validate_fit(bags, y, instance_labels)
+        bags, y, known = data
         estimator = self._estimator()
         if self.bag_rule == "noisy-or" and not hasattr(estimator, "predict_proba"):
             raise ValueError(
@@ -90,6 +130,7 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             )
         self.estimator_ = clone(estimator)
         labels = rules.inherited_labels(y, known, bags.offsets)
+        weights = None
         if sample_weight is None:
             self.estimator_.fit(bags.instances, labels)
         else:
@@ -97,29 +138,36 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             self.estimator_.fit(
                 bags.instances, labels, sample_weight=segments.spread(weights, bags.offsets)
             )
+        self.calibration_ = None
+        if self.calibrate:
+            if weights is not None:
+                data, weights = _weighed(data, weights)
+            unfitted = clone(self).set_params(calibrate=False)
+            self.calibration_ = calibrate_wrapped(unfitted, data, self.bag_rule, weights)
         return self
 
-    def decision_function_instances(self, bags: Any) -> Any:
-        """Score of each instance: log-odds where the classifier has them."""
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
+        """Score of each instance: calibrated log-odds, or the classifier's own score."""
         return self._scores(self._validate_predict(bags))
 
-    def decision_function(self, bags: Any) -> Any:
+    def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag by the bag rule."""
         bags = self._validate_predict(bags)
         return rules.bag_log_odds(self._scores(bags), bags.offsets, self.bag_rule)
 
-    @available_if(_estimator_has("predict_proba"))
-    def predict_proba_instances(self, bags: Any) -> Any:
-        """Class probabilities of each instance, as the classifier gives them."""
-        bags = self._validate_predict(bags)
-        return self.estimator_.predict_proba(bags.instances)
+    @available_if(_has_probabilities)
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
+        """Class probabilities of each instance."""
+        return two_columns(expit(self.decision_function_instances(bags)))
 
-    @available_if(_estimator_has("predict_proba"))
-    def predict_proba(self, bags: Any) -> Any:
+    @available_if(_has_probabilities)
+    def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag by the bag rule."""
         return two_columns(expit(self.decision_function(bags)))
 
-    def _scores(self, bags: Bags) -> Any:
+    def _scores(self, bags: Bags) -> Floats:
         if hasattr(self.estimator_, "predict_proba"):
-            return rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
-        return self.estimator_.decision_function(bags.instances)
+            scores = rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
+        else:
+            scores = self.estimator_.decision_function(bags.instances)
+        return scores if self.calibration_ is None else self.calibration_.log_odds(scores)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
+from scipy.special import expit
+from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import available_if
 
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
-from bagwise.models.base import BagClassifier, BagsLike, InstanceLabels
+from bagwise.core.platt import Platt
+from bagwise.core.rules import log_odds
+from bagwise.models.base import BagClassifier, Constraints, two_columns
+from bagwise.models.calibrated import calibrate_wrapped
 from bagwise.models.pipeline import BagStatistics
 
 
@@ -28,10 +32,16 @@ class StatisticsClassifier(BagClassifier):
     ----------
     estimator : scikit-learn classifier, optional
         Trained on the standardised statistics. Default: a logistic regression with C = 0.1.
+    calibrate : bool
+        Map the scores to the log-odds that five folds of held-out bags ask for: a hundred bags
+        with hundreds of statistics can be separated by chance, and the classifier's own
+        probabilities then say too much. False gives these, where the classifier has them.
 
     Attributes
     ----------
     estimator_ : the fitted pipeline of scaling and classifier
+    calibration_ : Platt or None
+        The map of the scores.
     classes_ : the two bag classes
 
     Notes
@@ -47,14 +57,19 @@ class StatisticsClassifier(BagClassifier):
     (40, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
+        "calibrate": ["boolean"],
     }
+    # Of models that were saved before they were calibrated.
+    calibrate: bool = False
+    calibration_: Platt | None = None
 
-    def __init__(self, estimator: Any = None) -> None:
+    def __init__(self, estimator: BaseEstimator | None = None, calibrate: bool = True) -> None:
         self.estimator = estimator
+        self.calibrate = calibrate
 
-    def _estimator(self) -> Any:
+    def _estimator(self) -> BaseEstimator:
         if self.estimator is not None:
             return self.estimator
         return LogisticRegression(C=0.1, max_iter=5000)
@@ -67,20 +82,26 @@ class StatisticsClassifier(BagClassifier):
         self.statistics_ = BagStatistics().fit(data.bags)
         self.estimator_ = make_pipeline(StandardScaler(), clone(self._estimator()))
         self.estimator_.fit(self.statistics_.transform(data.bags), data.y)
+        self.calibration_ = None
+        if self.calibrate:
+            unfitted = clone(self).set_params(calibrate=False)
+            self.calibration_ = calibrate_wrapped(unfitted, data, "bag")
         return self
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Score of each bag; log-odds where the classifier has them."""
+        """Score of each bag; calibrated log-odds, or the classifier's own score."""
         rows = self.statistics_.transform(self._validate_predict(bags))
         if hasattr(self.estimator_, "decision_function"):
-            return self.estimator_.decision_function(rows)
-        positive = self.estimator_.predict_proba(rows)[:, 1]
-        tiny = np.finfo(np.float64).tiny
-        return np.log(np.maximum(positive, tiny)) - np.log(np.maximum(1 - positive, tiny))
+            scores = self.estimator_.decision_function(rows)
+        else:
+            scores = log_odds(self.estimator_.predict_proba(rows)[:, 1])
+        return scores if self.calibration_ is None else self.calibration_.log_odds(scores)
 
-    @available_if(lambda model: hasattr(model._estimator(), "predict_proba"))
+    @available_if(lambda model: model.calibrate or hasattr(model._estimator(), "predict_proba"))
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, 2)."""
+        if self.calibration_ is not None:
+            return two_columns(expit(self.decision_function(bags)))
         return self.estimator_.predict_proba(
             self.statistics_.transform(self._validate_predict(bags))
         )

@@ -8,32 +8,40 @@ multiple-instance learning" (2002); the set kernel follows Gärtner, Flach, Kowa
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import segments
+from bagwise.core.arrays import is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
-from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows
+    from bagwise.models.classes import ClassWeight
+
 
 # Up to this many rows libsvm gets them all; beyond, a working set.
 DIRECT_ROWS = 1000
 
 _KERNELS = {"linear", "rbf", "poly", "sigmoid"}
-_SVC_CONSTRAINTS: dict[str, Any] = {
+_SVC_CONSTRAINTS: Constraints = {
     "C": [Interval(Real, 0, None, closed="neither")],
     "kernel": [StrOptions(_KERNELS), callable],
     "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0, None, closed="neither")],
@@ -49,12 +57,12 @@ class Alternation(NamedTuple):
     """Where the alternation between labels and machine ended."""
 
     svc: SVC
-    labels: Any  # [N] int8: 1 and 0 were trained on, -1 was left out
+    labels: Codes  # [N] int8: 1 and 0 were trained on, -1 was left out
     objectives: list[float]  # of each machine, in order
     converged: bool
 
 
-def choose_witnesses(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
+def choose_witnesses(scores: Floats, offsets: Ints, y: Column, known: Codes) -> Codes:
     """MI-SVM's labels: the best instance of a positive bag is 1, the rest of it -1.
 
     Known labels stand. A bag with a known positive needs no witness, and a known negative is
@@ -65,7 +73,7 @@ def choose_witnesses(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
     return labels
 
 
-def impute_labels(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
+def impute_labels(scores: Floats, offsets: Ints, y: Column, known: Codes) -> Codes:
     """mi-SVM's labels: the sign of the score in positive bags, each with at least one 1."""
     positive = (scores > 0) & (segments.spread(y, offsets) == 1)
     labels = np.where(known >= 0, known, positive).astype(np.int8)
@@ -73,58 +81,60 @@ def impute_labels(scores: Any, offsets: Any, y: Any, known: Any) -> Any:
     return labels
 
 
-def _required_positives(scores: Any, offsets: Any, y: Any, known: Any, labels: Any) -> Any:
+def _required_positives(
+    scores: Floats, offsets: Ints, y: Ints, known: Codes, labels: Codes
+) -> Ints:
     """Best allowed row of each positive bag that has no positive label yet."""
     allowed = np.where(known == 0, -np.inf, scores)
     has_one = segments.max((labels == 1).astype(np.float64), offsets) > 0
     return segments.argmax(allowed, offsets)[(y == 1) & ~has_one]
 
 
-def _dense(a: Any) -> Any:
-    return a.toarray() if sp.issparse(a) else np.asarray(a)
+def _dense(a: Rows) -> Floats:
+    return a.toarray() if is_sparse(a) else np.asarray(a)
 
 
-def _variance(X: Any) -> float:
-    if sp.issparse(X):
+def _variance(X: Rows) -> float:
+    if is_sparse(X):
         return float(X.multiply(X).mean() - X.mean() ** 2)
     return float(np.asarray(X).var(dtype=np.float64))
 
 
-def _stack(top: Any, bottom: Any) -> Any:
-    return sp.vstack([top, bottom], format="csr") if sp.issparse(bottom) else np.r_[top, bottom]
+def _stack(top: Rows, bottom: Rows) -> Rows:
+    return sp.vstack([top, bottom], format="csr") if is_sparse(bottom) else np.r_[top, bottom]
 
 
 class _KernelMachine(CalibratedClassifier):
     """The parameters and the SVC that both kinds of machine share."""
 
     C: float
-    kernel: Any
-    gamma: Any
+    kernel: str | Callable[[Rows, Rows], Floats]
+    gamma: float | str
     degree: int
     coef0: float
-    class_weight: Any
+    class_weight: ClassWeight | None
     tol: float
     cache_size: float
 
-    def _resolve_gamma(self, X: Any) -> float:
+    def _resolve_gamma(self, X: Rows) -> float:
         """Gamma from all training instances, so that it stays put while labels change."""
         if self.gamma == "scale":
             return 1 / (X.shape[1] * (_variance(X) or 1.0))
         return 1 / X.shape[1] if self.gamma == "auto" else float(self.gamma)
 
-    def _bag_weights(self, y: Any) -> Any:
+    def _bag_weights(self, y: Ints) -> Floats:
         """Weight of each bag by its class; "balanced" counts bags, not instances."""
         if self.class_weight is None:
             return np.ones(len(y))
         names = self.classes_
         return compute_class_weight(self.class_weight, classes=names, y=names[y])[y]
 
-    def _instance_kernel(self, X: Any, Z: Any) -> Any:
+    def _instance_kernel(self, X: Rows, Z: Rows) -> Floats:
         if callable(self.kernel):
             return np.asarray(self.kernel(X, Z))
         return pairwise_kernels(
-            X if sp.issparse(X) else np.asarray(X),
-            Z if sp.issparse(Z) else np.asarray(Z),
+            X if is_sparse(X) else np.asarray(X),
+            Z if is_sparse(Z) else np.asarray(Z),
             metric=self.kernel,
             filter_params=True,
             gamma=self.gamma_,
@@ -204,7 +214,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     """
 
     _accept_sparse = True
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "variant": [StrOptions({"MI", "mi"})],
         "slack": [StrOptions({"auto", "bag", "instance"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -218,19 +228,19 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         variant: str = "MI",
         *,
         C: float = 10.0,
-        kernel: Any = "rbf",
-        gamma: Any = "scale",
+        kernel: str | Callable[[Rows, Rows], Floats] = "rbf",
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 0.0,
         slack: str = "auto",
-        class_weight: Any = None,
+        class_weight: ClassWeight | None = None,
         scale: Scale = "feature",
         max_iter: int = 50,
         tol: float = 1e-3,
         cache_size: float = 200,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: CV = 5,
     ) -> None:
         self.variant = variant
         self.C = C
@@ -248,7 +258,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         self.calibration = calibration
         self.cv = cv
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MISVM:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MISVM:
         """Fit by alternation; known instance labels stay as they are.
 
         Parameters
@@ -282,7 +292,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         positive_bag = segments.spread(y, offsets) == 1
         open_rows = np.flatnonzero(positive_bag & (known < 0))
         scores = np.zeros(bags.n_instances)
-        labels = np.where(known >= 0, known, positive_bag).astype(np.int8)
+        labels: Codes = np.where(known >= 0, known, positive_bag).astype(np.int8)
         svc, active, objective = self._first_machine(data, labels, weights)
         objectives = [objective]
         if self.variant == "MI":
@@ -306,8 +316,8 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
             objectives.append(objective)
 
     def _first_machine(
-        self, data: TrainingData, labels: Any, weights: Any
-    ) -> tuple[SVC, Any, float]:
+        self, data: TrainingData, labels: Codes, weights: Floats
+    ) -> tuple[SVC, Bools, float]:
         """Start as the paper does: bag means as witnesses (MI), all instances positive (mi).
 
         Returns the machine, a mask of the rows it rests on, and its objective.
@@ -332,7 +342,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         active[rows[used[used >= len(chosen)] - len(chosen)]] = True
         return svc, active, objective
 
-    def _solve(self, A: Any, t: Any, w: Any, active: Any) -> tuple[SVC, Any, float]:
+    def _solve(self, A: Rows, t: Codes, w: Floats, active: Bools) -> tuple[SVC, Ints, float]:
         """The SVC on rows A, which rows support it, and its objective.
 
         On many rows libsvm gets a working set, which starts with the ``active`` ones.
@@ -349,7 +359,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         used = inside[svc.support_]
         return svc, used, self._objective(svc, A[used])
 
-    def _row_weights(self, data: TrainingData) -> Any:
+    def _row_weights(self, data: TrainingData) -> Floats:
         """Weight of each training row: its bag's, shared by a bag's rows where slack says so."""
         bags, y, known = data
         weights = segments.spread(self._bag_weights(y), bags.offsets)  # [N]
@@ -373,7 +383,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
             cache_size=self.cache_size,
         )
 
-    def _svc_scores(self, svc: SVC, X: Any) -> Any:
+    def _svc_scores(self, svc: SVC, X: Rows) -> Floats:
         """The decision function by matrix products, a block of rows at a time."""
         if callable(self.kernel):
             return svc.decision_function(X)
@@ -386,17 +396,17 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
             scores[block] = self._instance_kernel(X[block], V) @ a
         return scores + svc.intercept_[0]
 
-    def _objective(self, svc: SVC, support: Any) -> float:
+    def _objective(self, svc: SVC, support: Rows) -> float:
         """The dual objective, which at the optimum is the primal one."""
         a = _dense(svc.dual_coef_).ravel()
         margin = self._svc_scores(svc, support) - svc.intercept_[0]
         return float(np.abs(a).sum() - 0.5 * a @ margin)
 
-    def _raw_instance_scores(self, bags: Bags) -> Any:
+    def _raw_instance_scores(self, bags: Bags) -> Floats:
         return self._svc_scores(self.svc_, bags.instances)
 
 
-def _means(X: Any, offsets: Any, use: Any) -> Any:
+def _means(X: Rows, offsets: Ints, use: Bools) -> Rows:
     """Mean of the used rows of every segment, as one sparse product."""
     count = np.maximum(segments.sum(use.astype(np.float64), offsets), 1.0)
     rows = np.flatnonzero(use).astype(np.int32)  # libsvm's sparse rows have 32-bit indices
@@ -450,7 +460,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
     (40,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "normalise": [StrOptions({"length", "mean"}), None],
         **ScalesFeatures._scale_constraints,
         **_SVC_CONSTRAINTS,
@@ -461,18 +471,18 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         self,
         *,
         C: float = 1.0,
-        kernel: Any = "rbf",
-        gamma: Any = "scale",
+        kernel: str | Callable[[Rows, Rows], Floats] = "rbf",
+        gamma: float | str = "scale",
         degree: int = 3,
         coef0: float = 0.0,
         normalise: str | None = "length",
-        class_weight: Any = None,
+        class_weight: ClassWeight | None = None,
         scale: Scale = "feature",
         tol: float = 1e-3,
         cache_size: float = 200,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: CV = 5,
     ) -> None:
         self.C = C
         self.kernel = kernel
@@ -488,7 +498,9 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         self.calibration = calibration
         self.cv = cv
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> SetKernelSVM:
+    def fit(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
+    ) -> SetKernelSVM:
         """Fit on the kernel between training bags.
 
         Parameters
@@ -511,10 +523,10 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         self._calibrate(data)
         return self
 
-    def _kernel_to(self, bags: Bags, Z: Any, z_offsets: Any) -> Any:
+    def _kernel_to(self, bags: Bags, Z: Floats, z_offsets: Ints) -> Floats:
         return set_kernel(bags.instances, bags.offsets, Z, z_offsets, self._instance_kernel)
 
-    def _norms(self, bags: Bags) -> Any:
+    def _norms(self, bags: Bags) -> Floats:
         if self.normalise is None:
             return np.ones(len(bags))
         if self.normalise == "mean":
@@ -523,7 +535,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         # A bag of zero length (the linear kernel at the origin) is similar to nothing.
         return np.sqrt(np.where(length > 0, length, np.inf))
 
-    def _raw_scores(self, bags: Bags) -> Any:
+    def _raw_scores(self, bags: Bags) -> Floats:
         K = self._kernel_to(bags, self.support_instances_, self.support_offsets_)
         K = K / np.outer(self._norms(bags), self.support_norms_)  # [B, S]
         return K @ self.svc_.dual_coef_[0] + self.svc_.intercept_[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -20,6 +19,7 @@ _HOME = {
     "Report": "html",
     "data_warnings": "data",
     "predict_class_tables": "classes",
+    "predict_level_tables": "predictions",
     "predict_tables": "predictions",
     "plot_energies": "energies",
     "plot_mixture_weights": "mixtures",
@@ -35,7 +35,7 @@ _HOME = {
 __all__ = list(_HOME)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOME:
         return getattr(importlib.import_module(f"bagwise.report.{_HOME[name]}"), name)
     raise AttributeError(f"module 'bagwise.report' has no attribute {name!r}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bagwise import datasets
 
+if TYPE_CHECKING:
+    pass
 
-def catalogue() -> list[dict[str, Any]]:
+
+def catalogue() -> list[dict[str, object]]:
     """Name, counts, place and description of every data set.
 
     Examples
@@ -36,13 +39,15 @@ def catalogue() -> list[dict[str, Any]]:
     return rows
 
 
-def _counted(name: str, what: str, bunch: Any) -> dict[str, Any]:
+def _counted(name: str, what: str, bunch: Any) -> dict[str, object]:
     bags = bunch.bags
     positive = int((bunch.y == bunch.y.max()).sum())
     return _row(name, len(bags), positive, bags.n_instances, bags.n_features, "bundled", what)
 
 
-def _row(name: str, bags: Any, positive: Any, instances: Any, features: Any, *rest: str) -> Any:
+def _row(
+    name: str, bags: int | None, positive: Any, instances: Any, features: Any, *rest: str
+) -> dict[str, object]:
     where, what = rest
     return {
         "name": name,

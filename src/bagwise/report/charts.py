@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Reals
+
 
 _W, _H = 360, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 40
@@ -15,8 +19,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 40
 class Series(NamedTuple):
     """One line of a chart."""
 
-    x: Any
-    y: Any
+    x: Sequence[float] | Column
+    y: Sequence[float] | Column
     style: str  # CSS class: line, guide, dots or steps
 
 
@@ -42,7 +46,7 @@ def line_chart(title: str, alt: str, x: Axis, y: Axis, series: Sequence[Series])
     return _frame(title, alt, x, y, "".join(_draw(s, x, y) for s in series))
 
 
-def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[Any, str]]) -> str:
+def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[Reals, str]]) -> str:
     """Stacked counts of values in twenty bins; a group is values and a CSS class."""
     edges = np.linspace(x.low, x.high, 21)
     counts = [np.histogram(values, edges)[0] for values, _ in groups]

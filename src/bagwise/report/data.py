@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+
+
 _CHUNK = 8_192
 
 
-def data_warnings(bags: Bags, y: Any = None) -> list[str]:
+def data_warnings(bags: Bags, y: Column | None = None) -> list[str]:
     """Sentences about a data set that a reader should know before trusting a model.
 
     Imbalance, few bags, constant features, instances that appear in bags of both classes, and
@@ -49,7 +55,7 @@ def data_warnings(bags: Bags, y: Any = None) -> list[str]:
     return said
 
 
-def _class_warnings(y: Any, names: Any) -> list[str]:
+def _class_warnings(y: Ints, names: Sequence[object] | None) -> list[str]:
     """Sentences about the rarest column of an indicator matrix."""
     rarest = int(y.sum(axis=0).argmin())
     if y[:, rarest].sum() >= 15:
@@ -60,7 +66,7 @@ def _class_warnings(y: Any, names: Any) -> list[str]:
     ]
 
 
-def _label_warnings(bags: Bags, y: Any) -> list[str]:
+def _label_warnings(bags: Bags, y: Ints) -> list[str]:
     said = []
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) == 2 and counts.min() < 0.2 * counts.sum():
@@ -82,7 +88,7 @@ def _label_warnings(bags: Bags, y: Any) -> list[str]:
     return said
 
 
-def _scan(bags: Bags) -> tuple[Any, Any, Any]:
+def _scan(bags: Bags) -> tuple[NDArray[np.number], Floats, Floats]:
     """A hash of every row, and the smallest and largest value of every feature."""
     X = bags.instances
     rng = np.random.default_rng(0)
@@ -102,7 +108,7 @@ def _scan(bags: Bags) -> tuple[Any, Any, Any]:
     return codes, lowest, highest
 
 
-def _shared_between_classes(codes: Any, bags: Bags, y: Any) -> int:
+def _shared_between_classes(codes: NDArray[np.number], bags: Bags, y: Ints) -> int:
     classes = np.unique(y)
     if y.ndim != 1 or len(classes) != 2:
         return 0
@@ -110,7 +116,7 @@ def _shared_between_classes(codes: Any, bags: Bags, y: Any) -> int:
     return len(np.intersect1d(codes[positive], codes[~positive]))
 
 
-def _repeated_bags(codes: Any, bags: Bags) -> int:
+def _repeated_bags(codes: NDArray[np.number], bags: Bags) -> int:
     """Bags all of whose instances were seen, as a set, in an earlier bag."""
     seen: set[bytes] = set()
     repeated = 0

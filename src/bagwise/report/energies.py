@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.models.micrf.estimator import MICRF
+
 
 # A frame per pair of bags: more than this and nothing can be read.
 _MAX_BAGS = 30
@@ -16,7 +24,12 @@ _MAX_BAGS = 30
 _MAX_STATES = 1500
 
 
-def plot_energies(model: Any, bags: Any, selected: Any = None, axes: Any = None) -> Any:
+def plot_energies(
+    model: Any,
+    bags: Bags,
+    selected: ArrayLike | None = None,
+    axes: NDArray[np.object_] | None = None,
+) -> NDArray[np.object_]:
     """Unary and pairwise energies of a few bags, with the selected states framed.
 
     The strips above and left of the picture are unary energies (4) of the states, bag after
@@ -63,9 +76,10 @@ def plot_energies(model: Any, bags: Any, selected: Any = None, axes: Any = None)
     strip, picture, edges, chosen = _states(bags, unary, non, pairwise, selected)
     top, left, blocks = _axes(strip) if axes is None else axes
     limit = float(np.percentile(np.abs(strip), 95)) or 1.0  # one outlier must not bleach the rest
-    style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "aspect": "auto"}
-    unaries = top.imshow(strip[None, :], **style)
-    left.imshow(strip[:, None], **style)
+    unaries, _ = (
+        ax.imshow(energies, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        for ax, energies in ((top, strip[None, :]), (left, strip[:, None]))
+    )
     pairs = blocks.imshow(picture, cmap="viridis", aspect="auto", interpolation="nearest")
     _decorate(top, left, blocks, edges, bags.ids)
     _frame(top, left, blocks, chosen)
@@ -75,7 +89,7 @@ def plot_energies(model: Any, bags: Any, selected: Any = None, axes: Any = None)
     return np.array([top, left, blocks], dtype=object)
 
 
-def _resolve(model: Any, bags: Any) -> tuple[Any, Bags]:
+def _resolve(model: Any, bags: Bags) -> tuple[MICRF, Bags]:
     """The MICRF at the end of a pipeline, and the bags as it sees them."""
     if hasattr(model, "steps"):
         for _, step in model.steps[:-1]:
@@ -95,8 +109,8 @@ def _resolve(model: Any, bags: Any) -> tuple[Any, Bags]:
 
 
 def _states(
-    bags: Bags, unary: Any, non: Any, pairwise: Any, selected: Any
-) -> tuple[Any, Any, Any, Any]:
+    bags: Bags, unary: Floats, non: Floats, pairwise: Floats, selected: Ints
+) -> tuple[Floats, Floats, Ints, Ints]:
     """Unaries [S] and pairwise energies [S, S] of all states, bag borders, selected states."""
     edges = bags.offsets + np.arange(len(bags) + 1)  # one more state per bag
     place = np.arange(bags.n_instances) + bags.bag_index
@@ -111,7 +125,7 @@ def _states(
     return strip, picture, edges, chosen
 
 
-def _axes(strip: Any) -> Any:
+def _axes(strip: Floats) -> tuple[Axes, Axes, Axes]:
     import matplotlib.pyplot as plt
 
     side = float(np.clip(len(strip) * 0.09, 5, 11))
@@ -128,7 +142,7 @@ def _axes(strip: Any) -> Any:
     return grid[0, 1], grid[1, 0], grid[1, 1]
 
 
-def _decorate(top: Any, left: Any, blocks: Any, edges: Any, ids: Any) -> None:
+def _decorate(top: Axes, left: Axes, blocks: Axes, edges: Ints, ids: Column) -> None:
     centres = (edges[:-1] + edges[1:] - 1) / 2
     for edge in edges[1:-1] - 0.5:
         for ax in (top, blocks):
@@ -144,10 +158,10 @@ def _decorate(top: Any, left: Any, blocks: Any, edges: Any, ids: Any) -> None:
     blocks.set_yticks([])
 
 
-def _frame(top: Any, left: Any, blocks: Any, chosen: Any) -> None:
+def _frame(top: Axes, left: Axes, blocks: Axes, chosen: Ints) -> None:
     from matplotlib.patches import Rectangle
 
-    def frame(ax: Any, x: float, y: float, colour: str) -> None:
+    def frame(ax: Axes, x: float, y: float, colour: str) -> None:
         ax.add_patch(
             Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=colour, linewidth=1.5)
         )

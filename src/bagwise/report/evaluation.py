@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from bagwise.evaluate import (
     rates_at,
     score_predictions,
 )
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.models.base import Model
+
 
 METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
 _NO_PROBABILITIES = "the model gives no probabilities; set probability=True where it can."
@@ -35,9 +40,9 @@ class Evaluation(NamedTuple):
     """
 
     source: str
-    y: Any  # [B] 0/1
-    probability: Any  # [B]
-    groups: Any = None  # [B] codes of patients, whose bags are not independent
+    y: Ints  # [B] 0/1
+    probability: Floats  # [B]
+    groups: Column | None = None  # [B] codes of patients, whose bags are not independent
 
     @property
     def has_both_classes(self) -> bool:
@@ -62,6 +67,7 @@ class Evaluation(NamedTuple):
         A patient is positive when any of the bags is.
         """
         codes = self.groups
+        assert codes is not None  # asked only where patients are known
         probability = np.zeros(int(codes.max()) + 1)
         np.maximum.at(probability, codes, self.probability)
         truth = (np.bincount(codes, weights=self.y) > 0).astype(int)
@@ -78,7 +84,7 @@ class Evaluation(NamedTuple):
             metrics=METRICS,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """For storing beside a model."""
         stored = {"source": self.source, "y": self.y.tolist(), "p": self.probability.tolist()}
         return stored if self.groups is None else {**stored, "groups": self.groups.tolist()}
@@ -95,7 +101,9 @@ class Evaluation(NamedTuple):
         )
 
     @classmethod
-    def from_folds(cls, folds: Sequence[Fold], source: str, patients: Any = None) -> Evaluation:
+    def from_folds(
+        cls, folds: Sequence[Fold], source: str, patients: Column | None = None
+    ) -> Evaluation:
         """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order.
 
         Examples
@@ -118,12 +126,12 @@ class Evaluation(NamedTuple):
         return cls(source, y, p, patient_codes(patients))
 
 
-def patient_codes(patients: Any) -> Any:
+def patient_codes(patients: Column | None) -> Ints | None:
     """Patients as numbers: a model file must not carry their names."""
     return None if patients is None else np.unique(np.asarray(patients), return_inverse=True)[1]
 
 
-def _bag_probability(model: Any, bags: Bags) -> Any:
+def _bag_probability(model: Model, bags: Bags) -> Floats:
     """Probability of each bag; a model without probabilities cannot be evaluated this way."""
     if not hasattr(model, "predict_proba"):
         raise ValueError(_NO_PROBABILITIES)
@@ -131,13 +139,13 @@ def _bag_probability(model: Any, bags: Bags) -> Any:
 
 
 def evaluate_held_out(
-    model: Any,
+    model: Model,
     bags: Bags,
-    y: Any,
+    y: Column,
     source: str,
-    class_names: Any = None,
-    probability: Any = None,
-    patients: Any = None,
+    class_names: Sequence[object] | None = None,
+    probability: Floats | None = None,
+    patients: Column | None = None,
 ) -> Evaluation:
     """Evaluate a fitted model on bags with labels; ``probability`` saves predicting them again."""
     classes = np.asarray(model.classes_ if class_names is None else class_names)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import beta
 
 from bagwise.bags import Bags
@@ -17,6 +17,7 @@ from bagwise.report.predictions import Predictions
 # What ``bagwise predict`` may write into its folder.
 WRITTEN = (
     "bags.csv",
+    "slides.csv",
     "patients.csv",
     "top_instances.csv",
     "instances.parquet",
@@ -37,7 +38,9 @@ class Fraction(NamedTuple):
     high: NDArray[np.float64]  # [B]
 
 
-def positive_fraction(probability: Any, std: Any, offsets: Any, level: float = 0.9) -> Fraction:
+def positive_fraction(
+    probability: ArrayLike, std: ArrayLike, offsets: ArrayLike, level: float = 0.9
+) -> Fraction:
     """Estimated share of positive instances of each bag (in pathology: tumour purity).
 
     The mean is that of the instances' probabilities. Its variance has two parts: the labels are

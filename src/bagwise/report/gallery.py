@@ -29,7 +29,7 @@ figure{background:#262626;border-color:#444}}
 
 
 def write_gallery(
-    images: Sequence[Any],
+    images: Sequence[Path],
     names: Sequence[str],
     detections: Sequence[Detections],
     path: str | Path,

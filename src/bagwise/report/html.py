@@ -10,13 +10,14 @@ import base64
 import datetime
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from bagwise.bags import Bags
@@ -27,6 +28,10 @@ from bagwise.files.problems import list_problems
 from bagwise.report.charts import Axis, Series, histogram, line_chart
 from bagwise.report.evaluation import Evaluation
 from bagwise.report.predictions import Predictions
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+
 
 # Instances put into the page, and of one bag once that is too few for all; instances.parquet
 # has every one of them.
@@ -61,9 +66,9 @@ class Report(NamedTuple):
     predictions: Predictions
     bags: Bags
     about: dict[str, Any]
-    truth: Any = None
+    truth: Column | None = None
     evaluation: Evaluation | None = None
-    history: Any = None
+    history: Floats | None = None
     skipped: Sequence[Problem] = ()
     title: str = "Predictions"
     cross_validated: Evaluation | None = None
@@ -121,9 +126,9 @@ def render_report(report: Report) -> str:
 # The data the script works on.
 
 
-def _payload(report: Report) -> dict[str, Any]:
+def _payload(report: Report) -> dict[str, object]:
     table, bags = report.predictions.bags, report.bags
-    payload: dict[str, Any] = {
+    payload: dict[str, object] = {
         "classes": [str(c) for c in report.predictions.classes],
         "threshold": report.predictions.threshold,
         "ids": [str(v) for v in table["id"]],
@@ -152,6 +157,7 @@ def _truth_codes(report: Report) -> list[int | None] | None:
 def _instance_payload(report: Report) -> dict[str, Any]:
     """Instances of the most probable bags, as many as fit the page."""
     bags, table = report.bags, report.predictions.instances
+    assert table is not None  # asked only of models that rank instances
     value = table["probability"].to_numpy()
     if np.isnan(value).any():  # scores only: their rank is all there is to show
         value = table["score"].rank(pct=True).to_numpy()
@@ -160,15 +166,16 @@ def _instance_payload(report: Report) -> dict[str, Any]:
     parts = [_sample(value, bags.offsets[i], bags.offsets[i + 1], cap) for i in shown]
     rows = np.concatenate(parts)
     above = (value > 0.5).astype(np.float64)
-    payload: dict[str, Any] = {
+    sizes = [len(part) for part in parts]
+    payload: dict[str, object] = {
         "bags": shown.tolist(),
-        "sizes": [len(part) for part in parts],
+        "sizes": sizes,
         "p": _packed(value[rows]),
         "std": None,
         "above": np.asarray(segments.sum(above, bags.offsets))[shown].astype(int).tolist(),
     }
     if any(len(part) < bags.sizes[i] for part, i in zip(parts, shown, strict=True)):
-        numbers = rows - np.repeat(bags.offsets[:-1][shown], payload["sizes"])
+        numbers = rows - np.repeat(bags.offsets[:-1][shown], sizes)
         payload["numbers"] = _base64(numbers.astype("<u4"))
     std = table["std"].to_numpy()[rows]
     if np.isfinite(std).all():
@@ -189,7 +196,7 @@ def _cap(report: Report) -> int:
     return _MAX_INSTANCES if report.bags.n_instances <= _MAX_INSTANCES else _MAX_OF_BAG
 
 
-def _shown_bags(report: Report) -> Any:
+def _shown_bags(report: Report) -> Ints:
     """The most probable bags whose instances fit the page: at least one."""
     table = report.predictions.bags
     value = table["score" if "score" in table else "probability"].to_numpy()
@@ -198,7 +205,7 @@ def _shown_bags(report: Report) -> Any:
     return order[: max(1, int((used <= _MAX_INSTANCES).sum()))]
 
 
-def _sample(value: Any, start: int, stop: int, cap: int) -> Any:
+def _sample(value: Floats, start: int, stop: int, cap: int) -> Ints:
     """Rows of a bag; of a large one, the most probable half of ``cap`` and an even spread."""
     if stop - start <= cap:
         return np.arange(start, stop)
@@ -208,7 +215,7 @@ def _sample(value: Any, start: int, stop: int, cap: int) -> Any:
     return start + np.sort(np.concatenate([top, spread]))
 
 
-def _image_payload(images: Any, rows: Any) -> dict[str, Any] | None:
+def _image_payload(images: NDArray[np.number], rows: Ints) -> dict[str, object] | None:
     """Raw pixels, gray or RGB, thinned until they fit."""
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3, 4)):
         return None
@@ -228,15 +235,15 @@ def _image_payload(images: Any, rows: Any) -> dict[str, Any] | None:
     }
 
 
-def _packed(values: Any) -> str:
+def _packed(values: Floats) -> str:
     return _base64(np.round(np.clip(values, 0, 1) * 65535).astype("<u2"))
 
 
-def _base64(array: Any) -> str:
+def _base64(array: NDArray[np.number]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-def _rounded(values: Any) -> list[float | None]:
+def _rounded(values: Iterable[float]) -> list[float | None]:
     return [round(float(v), 5) if np.isfinite(v) else None for v in values]
 
 
@@ -281,6 +288,12 @@ def _warnings(report: Report) -> str:
         remarks.append(
             f"The model was trained on {report.n_seen} of these {len(report.bags)} bags. What it "
             "says about them looks better than what it would say about new ones."
+        )
+    strength = report.about.get("extra", {}).get("coupling")
+    if isinstance(strength, (int, float)) and strength > 0:
+        remarks.append(
+            f"Instances next to each other were coupled (strength up to {strength:.2f}): maps show "
+            "probabilities to which the neighbours have contributed."
         )
     if report.predictions.instances is None:
         remarks.append("This model judges whole bags; it says nothing about their instances.")
@@ -369,20 +382,23 @@ def _patients(report: Report) -> str:
         return ""
     name = "score" if "score" in table.columns else "probability"
     positive = report.predictions.classes[-1]
+    shown = table[["patient", name, "label", "bags", "positive_bags", "top_bag"]]
     rows = "".join(
         f"<tr><th scope='row'>{escape(str(patient))}</th><td>{value:.3f}</td>"
         f"<td><span class='tag {'pos' if label == positive else 'neg'}'>{escape(str(label))}</span>"
         f"</td><td>{called} of {n}</td><td>{escape(str(top))}</td></tr>"
-        for patient, value, label, n, called, top in table.head(_MAX_PATIENTS).itertuples(
+        for patient, value, label, n, called, top in shown.head(_MAX_PATIENTS).itertuples(
             index=False
         )
     )
     more = "" if len(table) <= _MAX_PATIENTS else f" The first {_MAX_PATIENTS} are shown."
+    together = "std" in table.columns  # the model read whole patients
+    how = "all bags together" if together else "the most probable bag"
     columns = ["patient", name, "called", f"{escape(str(positive))} bags", "most probable bag"]
     head = "".join(f"<th scope='col'>{column}</th>" for column in columns)
     return (
         "<section aria-labelledby='patients'><h2 id='patients'>Patients</h2>"
-        "<p class='sub'>A patient is called by the most probable bag; patients.csv has the same "
+        f"<p class='sub'>A patient is called by {how}; patients.csv has the same "
         f"table.{more}</p><div class='scroll' tabindex='0' role='region' "
         "aria-label='Table of patients'><table class='patients'><thead><tr>"
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
@@ -477,7 +493,7 @@ def _histogram_card(report: Report) -> str:
     return _card("How sure is the model?", histogram("Probabilities", alt, axis, groups) + legend)
 
 
-def _history_card(history: Any) -> str:
+def _history_card(history: Floats) -> str:
     low, high = float(np.min(history)), float(np.max(history))
     pad = 0.05 * ((high - low) or 1.0)
     steps, values = _thin(np.arange(1, len(history) + 1), history)
@@ -502,7 +518,7 @@ def _card(title: str, inside: str) -> str:
     return f"<section class='card'><h3>{escape(title)}</h3>{inside}</section>"
 
 
-def _thin(x: Any, y: Any) -> tuple[Any, Any]:
+def _thin(x: NDArray[np.number], y: Floats) -> tuple[NDArray[np.number], Floats]:
     if len(x) <= _MAX_POINTS:
         return x, y
     keep = np.unique(np.linspace(0, len(x) - 1, _MAX_POINTS).astype(int))

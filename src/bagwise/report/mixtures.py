@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.models.pipeline import last_step
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plot_mixture_weights(model: Any, ax: Any = None) -> Any:
+
+def plot_mixture_weights(model: Any, ax: Axes | None = None) -> Axes:
     """Bars of the mixture weights of each class, heaviest cluster first.
 
     One heavy bar means that the class looks alike everywhere; several of like height mean that

@@ -6,25 +6,33 @@ Each has ``from_estimator`` or ``from_predictions``, ``plot(ax=None)``, and afte
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
 from bagwise.evaluate import reliability_curve
 from bagwise.files.geojson import common_gap
 from bagwise.models.pipeline import last_step
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bagwise.core.arrays import Column, Floats
+    from bagwise.models.base import Model
+
+
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"
 
 
-def _axes(ax: Any) -> Any:
+def _axes(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots()[1] if ax is None else ax
 
 
-def _instance_probabilities(model: Any, bags: Bags, bag: int) -> tuple[Any, Any]:
+def _instance_probabilities(model: Model, bags: Bags, bag: int) -> tuple[Floats, Floats | None]:
     """Probability and, where the model has one, standard deviation of a bag's instances."""
     from bagwise.report.predictions import predict_tables
 
@@ -72,7 +80,12 @@ class InstanceMapDisplay:
     """
 
     def __init__(
-        self, coords: Any, values: Any, *, patch_size: float | None = None, name: str | None = None
+        self,
+        coords: ArrayLike,
+        values: ArrayLike,
+        *,
+        patch_size: float | None = None,
+        name: str | None = None,
     ) -> None:
         self.coords = np.asarray(coords)
         self.values = np.asarray(values, dtype=float)
@@ -81,7 +94,13 @@ class InstanceMapDisplay:
 
     @classmethod
     def from_estimator(
-        cls, model: Any, bags: Bags, bag: int | str, *, ax: Any = None, what: str = "probability"
+        cls,
+        model: Model,
+        bags: Bags,
+        bag: int | str,
+        *,
+        ax: Axes | None = None,
+        what: str = "probability",
     ) -> InstanceMapDisplay:
         """Plot a bag that carries ``coords``; ``what`` is "probability" or "std"."""
         if "coords" not in bags.columns:
@@ -94,7 +113,7 @@ class InstanceMapDisplay:
         size = bags.columns.get("patch_size")
         display = cls(
             bags.columns["coords"][rows],
-            p if what == "probability" else std,
+            p if std is None or what == "probability" else std,
             patch_size=None if size is None else float(size[rows.start]),
             name=str(bags.ids[i]),
         )
@@ -102,7 +121,7 @@ class InstanceMapDisplay:
         return display.plot(ax, vmin=0.0, vmax=top, label=what)
 
     def plot(
-        self, ax: Any = None, *, cmap: str = "inferno_r", **options: Any
+        self, ax: Axes | None = None, *, cmap: str = "inferno_r", **options: Any
     ) -> InstanceMapDisplay:
         """Draw squares; ``vmin``, ``vmax`` and ``label`` set the colour bar."""
         from matplotlib.collections import PatchCollection
@@ -156,12 +175,12 @@ class BagImagesDisplay:
 
     def __init__(
         self,
-        images: Any,
-        probability: Any,
-        std: Any = None,
+        images: Column,
+        probability: Floats,
+        std: Floats | None = None,
         *,
         threshold: float = 0.5,
-        truth: Any = None,
+        truth: Column | None = None,
         name: str | None = None,
     ) -> None:
         self.images = np.asarray(images)
@@ -173,7 +192,13 @@ class BagImagesDisplay:
 
     @classmethod
     def from_estimator(
-        cls, model: Any, bags: Bags, bag: int | str, images: Any = None, *, threshold: float = 0.5
+        cls,
+        model: Model,
+        bags: Bags,
+        bag: int | str,
+        images: Column | None = None,
+        *,
+        threshold: float = 0.5,
     ) -> BagImagesDisplay:
         """Plot a bag; ``images`` is aligned with the instances, or is a column of the bags."""
         images = bags.columns.get("images") if images is None else images
@@ -229,30 +254,41 @@ class ProbabilityHistogramDisplay:
     'probability'
     """
 
-    def __init__(self, probability: Any, y: Any = None) -> None:
+    def __init__(self, probability: ArrayLike, y: ArrayLike | None = None) -> None:
         self.probability = np.asarray(probability, dtype=float)
         self.y = None if y is None else np.asarray(y)
 
     @classmethod
     def from_predictions(
-        cls, probability: Any, y: Any = None, *, ax: Any = None, **options: Any
+        cls,
+        probability: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        ax: Axes | None = None,
+        **options: Any,
     ) -> ProbabilityHistogramDisplay:
         """Plot given probabilities."""
         return cls(probability, y).plot(ax, **options)
 
     @classmethod
     def from_estimator(
-        cls, model: Any, bags: Bags, y: Any = None, *, ax: Any = None, **options: Any
+        cls,
+        model: Model,
+        bags: Bags,
+        y: ArrayLike | None = None,
+        *,
+        ax: Axes | None = None,
+        **options: Any,
     ) -> ProbabilityHistogramDisplay:
         """Plot the bag probabilities of a model."""
         codes = None if y is None else (np.asarray(y) == model.classes_[1]).astype(int)
         return cls(model.predict_proba(bags)[:, 1], codes).plot(ax, **options)
 
-    def plot(self, ax: Any = None, *, bins: int = 20) -> ProbabilityHistogramDisplay:
+    def plot(self, ax: Axes | None = None, *, bins: int = 20) -> ProbabilityHistogramDisplay:
         """Draw stacked bars."""
         self.ax_ = _axes(ax)
         self.figure_ = self.ax_.figure
-        edges = np.linspace(0, 1, bins + 1)
+        edges = np.linspace(0, 1, bins + 1).tolist()
         if self.y is None:
             self.ax_.hist(self.probability, edges, color=_ACCENT)
         else:
@@ -278,19 +314,19 @@ class BoundDisplay:
     'evidence bound'
     """
 
-    def __init__(self, history: Any, name: str | None = None) -> None:
+    def __init__(self, history: ArrayLike, name: str | None = None) -> None:
         self.history = np.asarray(history, dtype=float)
         self.name = name
 
     @classmethod
-    def from_estimator(cls, model: Any, *, ax: Any = None) -> BoundDisplay:
+    def from_estimator(cls, model: Model, *, ax: Axes | None = None) -> BoundDisplay:
         """Plot ``bound_history_`` of a fitted model, or of a pipeline's last step."""
         last = last_step(model)
         if not hasattr(last, "bound_history_"):
             raise ValueError(f"{type(last).__name__} has no bound_history_: nothing to plot.")
         return cls(last.bound_history_, type(last).__name__).plot(ax)
 
-    def plot(self, ax: Any = None) -> BoundDisplay:
+    def plot(self, ax: Axes | None = None) -> BoundDisplay:
         """Draw a line."""
         self.ax_ = _axes(ax)
         self.figure_ = self.ax_.figure
@@ -321,7 +357,7 @@ class ReliabilityDisplay:
     """
 
     def __init__(
-        self, y: Any, probability: Any, *, n_bins: int = 10, name: str | None = None
+        self, y: ArrayLike, probability: ArrayLike, *, n_bins: int = 10, name: str | None = None
     ) -> None:
         self.y = y
         self.probability = probability
@@ -330,21 +366,27 @@ class ReliabilityDisplay:
 
     @classmethod
     def from_predictions(
-        cls, y: Any, probability: Any, *, n_bins: int = 10, name: str | None = None, ax: Any = None
+        cls,
+        y: ArrayLike,
+        probability: ArrayLike,
+        *,
+        n_bins: int = 10,
+        name: str | None = None,
+        ax: Axes | None = None,
     ) -> ReliabilityDisplay:
         """Plot given labels and probabilities."""
         return cls(y, probability, n_bins=n_bins, name=name).plot(ax)
 
     @classmethod
     def from_estimator(
-        cls, model: Any, bags: Bags, y: Any, *, n_bins: int = 10, ax: Any = None
+        cls, model: Model, bags: Bags, y: ArrayLike, *, n_bins: int = 10, ax: Axes | None = None
     ) -> ReliabilityDisplay:
         """Plot the bag probabilities of a model on labelled bags."""
         codes = (np.asarray(y) == model.classes_[1]).astype(int)
         p = model.predict_proba(bags)[:, 1]
         return cls(codes, p, n_bins=n_bins, name=type(model).__name__).plot(ax)
 
-    def plot(self, ax: Any = None) -> ReliabilityDisplay:
+    def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
         """Draw the curve; the area of a dot grows with the bags in its bin."""
         self.ax_ = _axes(ax)
         self.figure_ = self.ax_.figure

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.models.pipeline import positive_proba
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.core.arrays import Column, Floats, Reals
+    from bagwise.models.base import Model
 
 
 class Predictions(NamedTuple):
@@ -29,11 +36,11 @@ class Predictions(NamedTuple):
     0.9
     """
 
-    bags: Any
-    instances: Any
-    classes: list[Any]
+    bags: pd.DataFrame
+    instances: pd.DataFrame | None
+    classes: list[object]
     threshold: float
-    patients: Any = None
+    patients: pd.DataFrame | None = None
 
 
 # The first characters by which a spreadsheet takes a cell for a formula.
@@ -41,11 +48,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def predict_tables(
-    model: Any,
+    model: Model,
     bags: Bags,
     threshold: float = 0.5,
-    class_names: Any = None,
-    patients: Any = None,
+    class_names: Sequence[object] | None = None,
+    patients: Sequence[object] | Column | None = None,
 ) -> Predictions:
     """Probability and uncertainty of every bag and instance, and of every patient where known.
 
@@ -79,7 +86,12 @@ def predict_tables(
     return Predictions(table, _instance_table(model, bags), names.tolist(), threshold, by_patient)
 
 
-def patient_table(bags: Any, patients: Any, classes: Any, threshold: float) -> Any:
+def patient_table(
+    bags: pd.DataFrame,
+    patients: Sequence[object] | Column,
+    classes: Sequence[object] | Column,
+    threshold: float,
+) -> pd.DataFrame:
     """One row per patient: called positive when the most probable of the patient's bags is.
 
     Parameters
@@ -129,7 +141,68 @@ def patient_table(bags: Any, patients: Any, classes: Any, threshold: float) -> A
     return table.iloc[np.argsort(-value[top], kind="stable")].reset_index(drop=True)
 
 
-def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
+def predict_level_tables(
+    model: Model,
+    patients: Bags,
+    threshold: float = 0.5,
+    class_names: Sequence[object] | None = None,
+) -> tuple[Predictions, Bags]:
+    """Tables of patients, their slides and patches from one model, and the slides as bags.
+
+    Unlike `patient_table`, which takes the most probable slide, a patient's probability is the
+    model's own, read off all patches of all slides; see `predict_levels`.
+
+    Parameters
+    ----------
+    model : fitted model
+    patients : Bags with ``groups``
+        Patients as bags, slides as groups.
+    threshold : float
+    class_names : pair, optional
+        Replaces the model's classes in the tables.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.datasets import make_patient_bags
+    >>> from bagwise.report import predict_level_tables
+    >>> patients, y = make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
+    >>> model = VGPMIL(n_inducing=20, random_state=0).fit(patients, y)
+    >>> tables, slides = predict_level_tables(model, patients)
+    >>> list(tables.bags.columns), len(tables.patients), len(tables.bags) == len(slides)
+    (['id', 'patient', 'probability', 'std', 'label'], 20, True)
+    """
+    import pandas as pd
+
+    from bagwise.models.levels import predict_levels
+
+    levels = predict_levels(model, patients)
+    names = np.asarray(model.classes_ if class_names is None else class_names)
+    slides = levels.group_bags
+    p = levels.groups.probability
+    table = pd.DataFrame(
+        {
+            "id": slides.ids,
+            "patient": patients.ids[levels.owner],
+            "probability": p,
+            "std": levels.groups.std,
+            "label": names[(p > threshold).astype(int)],
+        }
+    )
+    by_patient = patient_table(table, levels.owner, names, threshold)
+    code = by_patient["patient"].astype(int).to_numpy()
+    probability = levels.bags.probability[code]
+    by_patient["patient"] = patients.ids[code]
+    by_patient["probability"] = probability
+    by_patient["label"] = names[(probability > threshold).astype(int)]
+    by_patient.insert(2, "std", levels.bags.std[code])
+    order = np.argsort(-probability, kind="stable")
+    by_patient = by_patient.iloc[order].reset_index(drop=True)
+    instances = _instance_columns(model, slides, *levels.instances)
+    return Predictions(table, instances, names.tolist(), threshold, by_patient), slides
+
+
+def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
     """The most probable instances of every bag, by rank; ties in the order of the bag.
 
     Examples
@@ -143,6 +216,7 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
     3
     """
     table = made.instances
+    assert table is not None  # asked only of models that rank instances
     value = table["score" if "score" in table.columns else "probability"].to_numpy()
     owner = segments.spread(np.arange(len(bags)), bags.offsets)
     order = np.lexsort((np.arange(len(value)), -value, owner))
@@ -153,12 +227,16 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> Any:
     return top
 
 
-def _instance_table(model: Any, bags: Bags) -> Any:
-    import pandas as pd
-
+def _instance_table(model: Model, bags: Bags) -> pd.DataFrame | None:
     if not hasattr(model, "decision_function_instances"):
         return None
-    p, std = _probability(model, bags, "_instances")
+    return _instance_columns(model, bags, *_probability(model, bags, "_instances"))
+
+
+def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
+    """The table of instances from their probabilities, or from scores where there are none."""
+    import pandas as pd
+
     columns = instance_places(bags)
     if p is None:
         columns["score"] = model.decision_function_instances(bags)
@@ -184,7 +262,7 @@ def instance_places(bags: Bags) -> dict[str, Any]:
     return columns
 
 
-def _probability(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
+def _probability(model: Model, bags: Bags, twin: str) -> tuple[Reals | None, Floats]:
     """Probability of the positive class and its standard deviation, or None and NaN."""
     if not hasattr(model, f"predict_proba{twin}"):
         return None, np.full(bags.n_instances if twin else len(bags), np.nan)
@@ -211,10 +289,11 @@ def write_predictions(
     made: Predictions,
     folder: str | Path,
     *,
-    top: Any = None,
+    top: pd.DataFrame | None = None,
     spreadsheet_safe: bool = False,
+    bags_name: str = "bags.csv",
 ) -> list[Path]:
-    """Write ``bags.csv`` and ``instances.parquet`` into a folder.
+    """Write ``bags.csv`` (or ``bags_name``) and ``instances.parquet`` into a folder.
 
     ``patients.csv`` is added where patients are known, ``top_instances.csv`` where ``top`` holds
     what `top_instances` returned. With ``spreadsheet_safe``, text in CSV files that a spreadsheet
@@ -233,7 +312,7 @@ def write_predictions(
     ['bags.csv', 'instances.parquet']
     """
     folder = Path(folder)
-    tables = {"bags.csv": made.bags, "patients.csv": made.patients, "top_instances.csv": top}
+    tables = {bags_name: made.bags, "patients.csv": made.patients, "top_instances.csv": top}
     written = []
     for name, table in tables.items():
         if table is not None:
@@ -247,7 +326,7 @@ def write_predictions(
     return written
 
 
-def neutralised(table: Any) -> Any:
+def neutralised(table: pd.DataFrame) -> pd.DataFrame:
     """The table with an apostrophe before text that a spreadsheet would run as a formula.
 
     Examples

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bagwise.evaluate.ranking import Ranking
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def plot_ranks(ranking: Ranking, title: str = "") -> Any:
+
+def plot_ranks(ranking: Ranking, title: str = "") -> Figure:
     """Draw mean ranks, best at the left; a bar joins models that no test tells apart.
 
     Parameters

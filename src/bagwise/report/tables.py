@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from bagwise.evaluate.comparison import Comparison, format_mean
 from bagwise.evaluate.metrics import LOWER_IS_BETTER
 from bagwise.files.writing import new_file
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
 # What an experiment returns, in this order.
 RESULT_COLUMNS = ("model", "data", "metric", "published", "mean", "spread", "n_seeds", "note")
 
 
-def to_markdown(frame: Any) -> str:
+def to_markdown(frame: pd.DataFrame) -> str:
     r"""A pandas frame as a Markdown table.
 
     Examples
@@ -28,14 +35,14 @@ def to_markdown(frame: Any) -> str:
     | a\|b | 0.9 |
     """
 
-    def line(cells: Any) -> str:
+    def line(cells: Iterable[object]) -> str:
         return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
 
     head = [line(frame.columns), "|" + "---|" * len(frame.columns)]
     return "\n".join([*head, *(line(row) for row in frame.itertuples(index=False))])
 
 
-def to_rich(frame: Any, title: str | None = None) -> Any:
+def to_rich(frame: pd.DataFrame, title: str | None = None) -> Table:
     """A pandas frame as a rich table; what stands in the row above is not repeated.
 
     Leading cells are left empty while they repeat; a repeated last cell (a note) becomes a
@@ -61,7 +68,7 @@ def to_rich(frame: Any, title: str | None = None) -> Any:
     return table
 
 
-def published_table(results: Any) -> Any:
+def published_table(results: Any) -> pd.DataFrame:
     """What an experiment measured beside what was published.
 
     Parameters
@@ -103,7 +110,7 @@ def published_table(results: Any) -> Any:
     return pd.DataFrame(rows, columns=columns)
 
 
-def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
+def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = None) -> Table:
     """A comparison as one rich table, a section per data set, the best of each column bold."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -130,17 +137,20 @@ def comparison_table(comparison: Comparison, metrics: Any = None) -> Any:
     return table
 
 
-def _best(summary: Any) -> dict[tuple[str, str], str]:
+def _best(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     """The model with the best mean, by data set and metric."""
-    best = {}
+    best: dict[tuple[str, str], str] = {}
     for (data, metric), part in summary.groupby(["data", "metric"], sort=False):
         means = part.set_index("model")["mean"].dropna()
         if len(means):
-            best[data, metric] = means.idxmin() if metric in LOWER_IS_BETTER else means.idxmax()
+            winner = means.idxmin() if metric in LOWER_IS_BETTER else means.idxmax()
+            best[str(data), str(metric)] = str(winner)
     return best
 
 
-def print_comparison(comparison: Comparison, console: Any = None, metrics: Any = None) -> None:
+def print_comparison(
+    comparison: Comparison, console: Console | None = None, metrics: Sequence[str] | None = None
+) -> None:
     """Print a comparison: the table, the averaging used, and the fits' warnings.
 
     Examples
@@ -170,7 +180,7 @@ def print_comparison(comparison: Comparison, console: Any = None, metrics: Any =
         console.print(f"{count} fits warned: {message}", style="yellow", markup=False)
 
 
-def write_table(frame: Any, folder: Any, name: str) -> None:
+def write_table(frame: pd.DataFrame, folder: str | Path, name: str) -> None:
     """Write ``name.csv`` (as it is) and ``name.md`` (published beside ours), each at once."""
     folder = Path(folder)
     with new_file(folder / f"{name}.csv") as draft:
@@ -197,5 +207,5 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, (int, float, np.number)) else str(value)
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))

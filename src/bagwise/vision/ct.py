@@ -384,7 +384,8 @@ def read_scans(
 
     Returns
     -------
-    Bags with instances (n_slices, n_windows, H, W) and columns ``slice_id`` and ``position``
+    Bags with instances (n_slices, n_windows, H, W), ``coords``, and columns ``slice_id`` and
+    ``position``
 
     Examples
     --------
@@ -406,8 +407,8 @@ def scan_bags(
 ) -> Bags:
     """Bags of what ``describe`` makes of each slice, which is read, described and let go.
 
-    The columns ``slice_id`` and ``position`` say which slice a row is and where it lies; rows of a
-    scan are in order along its axis.
+    The columns ``slice_id`` and ``position`` say which slice a row is and where it lies, also as
+    the ``coords`` that `Coupled` goes by; rows of a scan are in order along its axis.
     """
     scans = list(scans)
     described = []
@@ -422,9 +423,11 @@ def scan_bags(
                 "together."
             )
     bags = Bags.from_list(described, ids=[scan.name for scan in scans])
+    position = np.array([file.position for scan in scans for file in scan.slices])
     return bags.with_columns(
         slice_id=np.array([file.name for scan in scans for file in scan.slices], dtype=str),
-        position=np.array([file.position for scan in scans for file in scan.slices]),
+        position=position,
+        coords=position,
     )
 
 

@@ -451,7 +451,10 @@ class WeakDetector(BaseEstimator):
         for name, (score, p, std) in zip(self.classes_, scored, strict=True):
             keep = suppress(boxes, score, self.nms)[: self.n_detections]
             named = np.full(len(keep), name)
-            parts.append((boxes[keep], named, score[keep], p[keep], std[keep]))
+            edges = boxes[keep]
+            if self.photographic:
+                edges = photographs.vote_boxes(boxes, score, keep, self.nms)
+            parts.append((edges, named, score[keep], p[keep], std[keep]))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))

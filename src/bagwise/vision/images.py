@@ -215,7 +215,11 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         listing = folder / "ImageSets" / "Main" / f"{split}.txt"
         if not listing.is_file():
             raise ValueError(f"split {split!r} needs the file {str(listing)!r}, which is missing.")
-        names = [line.split()[0] for line in listing.read_text().splitlines() if line.strip()]
+        names = [
+            line.split()[0]
+            for line in listing.read_text(encoding="utf-8").splitlines()
+            if line.strip()
+        ]
     if not names:
         raise ValueError(f"{str(folder)!r} names no images.")
     rows = [_read_voc_boxes(folder / "Annotations" / f"{name}.xml") for name in names]

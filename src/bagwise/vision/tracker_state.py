@@ -181,6 +181,7 @@ class TrackerState(NamedTuple):
     size: Integers  # [2] the target's in a view
     box_size: Floats  # [2] in the first frame
     pose: Pose
+    usual_scale: float  # mean of the sizes that frames showed, the last ones counting most
     voters: tuple[Voter, ...]
     early: tuple[Voter, ...]
     pictures: tuple[Picture, ...]  # the first frame's first

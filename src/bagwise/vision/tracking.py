@@ -73,7 +73,8 @@ _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
 _SLIP = 0.15  # share of the side by which an alignment may move the voters' place
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
 _RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
-_RELAX = 0.01  # by how much the size goes back to the first in a frame that does not show it
+_RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
+_USUAL = 0.1  # share by which the usual size follows the size in a frame that shows it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
 _MARGIN = 0.1  # of resemblance within which an older picture is preferred
 _DOUBT = 0.3  # confidence below which the target is in doubt
@@ -108,7 +109,19 @@ def start(
         )
     pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)
     state = TrackerState(
-        settings, seed, 0, grey.shape, factor, size, np.array([w, h], float), pose, (), (), (), None
+        settings=settings,
+        seed=seed,
+        n_frames=0,
+        frame_shape=grey.shape,
+        factor=factor,
+        size=size,
+        box_size=np.array([w, h], float),
+        pose=pose,
+        usual_scale=1.0,
+        voters=(),
+        early=(),
+        pictures=(),
+        doubt=None,
     )
     view = see(state, grey, pose)
     position = corner(state, view, pose)
@@ -142,8 +155,11 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     if leap is not None:
         sighting, settled = leap
     early = bag_score(state, state.early, view, settled.pose)
-    if not (settled.anchored or (settled.correlation > 0 and early > 0)):
-        settled = settled._replace(pose=settled.pose._replace(scale=_relaxed(state.pose.scale)))
+    if settled.anchored or (settled.correlation > 0 and early > 0):
+        state = state._replace(usual_scale=_followed(state.usual_scale, settled.pose.scale))
+    else:
+        scale = _relaxed(state.pose.scale, state.usual_scale)
+        settled = settled._replace(pose=settled.pose._replace(scale=scale))
     signals = _signals(sighting.score, early, sighting.agreement, settled)
     state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
     state = _doubted(state, view, settled, confidence_of(signals))
@@ -163,9 +179,14 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     return state, Step(confidence > 0.5, _box(state, grey.shape), confidence, signals)
 
 
-def _relaxed(scale: float) -> float:
-    """The size a step nearer to the first, where the frame does not show it."""
-    return float(scale * np.exp(np.clip(-np.log(scale), -_RELAX, _RELAX)))
+def _relaxed(scale: float, usual: float) -> float:
+    """The size a step nearer to the usual one, where the frame does not show it."""
+    return float(scale * np.exp(np.clip(np.log(usual / scale), -_RELAX, _RELAX)))
+
+
+def _followed(usual: float, scale: float) -> float:
+    """The usual size after a frame that shows the size."""
+    return float(usual * (scale / usual) ** _USUAL)
 
 
 def _signals(score: float, early: float, agreement: float, settled: Settled) -> Floats:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bagwise.bags import Bags, check_bags
 from bagwise.evaluate.audit import features, folds
@@ -23,6 +23,11 @@ from bagwise.evaluate.audit.procedures import (
 )
 from bagwise.evaluate.cross_validation import HeldOut, check_lengths, cross_validate
 from bagwise.evaluate.protocols import BagFolds, FixedSplits, GroupFolds, Split
+from bagwise.models.base import Model
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+
 
 __all__ = ["Audit", "Finding", "audit", "best_epoch_gain"]
 
@@ -31,15 +36,15 @@ REFERENCES = ("statistics", "single-instance")
 
 
 def audit(
-    bags: Any,
-    y: Any,
+    bags: Bags,
+    y: ArrayLike,
     *,
-    estimator: Any = None,
+    estimator: Model | None = None,
     procedure: Procedure | None = None,
     splitter: Any = None,
-    groups: Any = None,
-    instance_labels: Any = None,
-    epoch_scores: Any = None,
+    groups: ArrayLike | None = None,
+    instance_labels: ArrayLike | None = None,
+    epoch_scores: ArrayLike | None = None,
     reported: float | None = None,
     feature_names: Sequence[str] | None = None,
     n_permutations: int = 10,
@@ -84,6 +89,7 @@ def audit(
     bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="audit")
     y = np.asarray(y)
     check_lengths("the data", len(bags), y, groups)
+    groups = None if groups is None else np.asarray(groups)
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) != 2:
         raise ValueError(f"audit needs two classes; got {len(classes)}.")
@@ -103,7 +109,7 @@ def audit(
     findings += features.size_baseline(bags, codes, model_auc)
     findings += features.length_baseline(bags, codes, truth, model_auc, instance_auc)
     if procedure is not None or estimator is not None:
-        run = procedure if procedure is not None else from_estimator(estimator)
+        run = from_estimator(cast(Model, estimator)) if procedure is None else procedure
         rng = np.random.default_rng(random_state)
         findings += permuted_labels(run, bags, codes, splits, n_permutations, rng)
         findings += sees_test_bags(run, bags, codes, splits)
@@ -117,7 +123,7 @@ def audit(
     return Audit(findings, checks)
 
 
-def best_epoch_gain(epoch_scores: Any) -> tuple[float, float]:
+def best_epoch_gain(epoch_scores: Floats) -> tuple[float, float]:
     """The last epoch's mean score, and what choosing each fold's best test epoch would add.
 
     Parameters
@@ -137,7 +143,9 @@ def best_epoch_gain(epoch_scores: Any) -> tuple[float, float]:
     return last, float(history.max(axis=1).mean()) - last
 
 
-def _instance_codes(bags: Bags, labels: Any, classes: Any) -> NDArray[np.int64] | None:
+def _instance_codes(
+    bags: Bags, labels: ArrayLike | None, classes: Column
+) -> NDArray[np.int64] | None:
     """Instance labels as 0 and 1, -1 where unknown; None where there are none."""
     labels = getattr(bags, "instance_labels", None) if labels is None else labels
     if labels is None:
@@ -154,7 +162,7 @@ def _instance_codes(bags: Bags, labels: Any, classes: Any) -> NDArray[np.int64] 
     return codes
 
 
-def _as_splits(splitter: Any, bags: Bags, y: Any, groups: Any) -> list[Split]:
+def _as_splits(splitter: Any, bags: Bags, y: Ints, groups: Ints | None) -> list[Split]:
     """Splits as they are, unchecked: finding what is wrong with them is the point."""
     if splitter is None:
         fewest = int(np.unique(y, return_counts=True)[1].min())
@@ -176,7 +184,7 @@ def _as_splits(splitter: Any, bags: Bags, y: Any, groups: Any) -> list[Split]:
 
 
 def _model_aucs(
-    estimator: Any, bags: Bags, y: Any, splits: list[Split], truth: Any
+    estimator: Model | None, bags: Bags, y: Ints, splits: list[Split], truth: Ints | None
 ) -> tuple[float, float]:
     """Mean held-out AUC over bags and over instances, of the estimator or the best reference."""
     from bagwise.models.registry import make_model

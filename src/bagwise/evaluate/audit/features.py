@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,10 @@ from scipy import stats
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.evaluate.audit.findings import Finding
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints
+
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +53,7 @@ def width(bags: Bags) -> int:
     return int(np.prod(bags.instances.shape[1:]))
 
 
-def aucs(y: Any, values: Any) -> Floats:
+def aucs(y: Column, values: NDArray[np.number]) -> Floats:
     """Area under the ROC curve of every column, ties counted half."""
     y, ranks = np.asarray(y, dtype=bool), stats.rankdata(values, axis=0)
     n1, n0 = int(y.sum()), int((~y).sum())
@@ -64,7 +68,7 @@ def chance(auc: float, n1: int, n0: int) -> float:
     return float(2 * stats.norm.sf(z))
 
 
-def bag_label_features(bags: Bags, y: Any, names: Sequence[str] | None) -> list[Finding]:
+def bag_label_features(bags: Bags, y: Column, names: Sequence[str] | None) -> list[Finding]:
     """Features that equal or nearly determine the label of their bag.
 
     A feature with one value per bag (a column copied from a table of bags) is held to a lower bar
@@ -94,11 +98,15 @@ def bag_label_features(bags: Bags, y: Any, names: Sequence[str] | None) -> list[
             continue
         verb = "determines" if auc == 1 else "nearly determines"
         what = f"a feature alone {verb} the bag label"
-        findings.append(Finding("bag-label", what, f"{_name(j, names)}, {way}", f"AUC {auc:.3f}"))
+        findings.append(
+            Finding("bag-label", what, f"{_name(int(j), names)}, {way}", f"AUC {auc:.3f}")
+        )
     return findings
 
 
-def instance_label_features(bags: Bags, truth: Any, names: Sequence[str] | None) -> list[Finding]:
+def instance_label_features(
+    bags: Bags, truth: Column, names: Sequence[str] | None
+) -> list[Finding]:
     """Features that equal or nearly determine the label of an instance; -1 is unknown."""
     known = truth >= 0
     n1, n0 = int((truth == 1).sum()), int((truth == 0).sum())
@@ -114,7 +122,7 @@ def instance_label_features(bags: Bags, truth: Any, names: Sequence[str] | None)
             verb = "determines" if strength[j] == 1 else "nearly determines"
             what = f"a feature alone {verb} the instance label"
             score = f"instance AUC {strength[j]:.3f}"
-            findings.append(Finding("instance-label", what, _name(j, names), score))
+            findings.append(Finding("instance-label", what, _name(int(j), names), score))
     return findings
 
 
@@ -123,13 +131,13 @@ def lengths_of(bags: Bags) -> Floats:
     return np.concatenate([np.linalg.norm(rows, axis=1) for _, rows in blocks(bags)])
 
 
-def size_baseline(bags: Bags, y: Any, model_auc: float) -> list[Finding]:
+def size_baseline(bags: Bags, y: Column, model_auc: float) -> list[Finding]:
     """Whether the number of instances ranks bags as well as the model."""
     return _baselines("size", {"the number of instances": bags.sizes}, y, model_auc)
 
 
 def length_baseline(
-    bags: Bags, y: Any, truth: Any, model_auc: float, model_instance_auc: float
+    bags: Bags, y: Column, truth: Column | None, model_auc: float, model_instance_auc: float
 ) -> list[Finding]:
     """Whether the length of vectors ranks bags, or instances, as well as the model."""
     lengths = lengths_of(bags)
@@ -146,7 +154,11 @@ def length_baseline(
 
 
 def _baselines(
-    check: str, values: dict[str, Any], y: Any, model_auc: float, metric: str = "AUC"
+    check: str,
+    values: Mapping[str, NDArray[np.number]],
+    y: Ints,
+    model_auc: float,
+    metric: str = "AUC",
 ) -> list[Finding]:
     y = np.asarray(y)
     n1, n0 = int((y == 1).sum()), int((y == 0).sum())
@@ -162,5 +174,5 @@ def _baselines(
     return [max(best, key=lambda pair: pair[0])[1]] if best else []
 
 
-def _name(j: Any, names: Sequence[str] | None) -> str:
+def _name(j: int, names: Sequence[str] | None) -> str:
     return f"feature {j}" if names is None else f"feature {j} ({names[j]!r})"

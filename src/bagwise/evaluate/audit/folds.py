@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from bagwise.bags import Bags
 from bagwise.evaluate.audit.features import blocks, width
 from bagwise.evaluate.audit.findings import Finding
 from bagwise.evaluate.protocols import Split
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Ints
 
 
 def row_codes(bags: Bags) -> NDArray[np.uint64]:
@@ -53,7 +57,7 @@ def duplicates(bags: Bags, splits: list[Split]) -> list[Finding]:
     return findings
 
 
-def _copies(keys: Any, splits: list[Split], same: list[Any]) -> list[tuple[int, int, Split]]:
+def _copies(keys: Ints, splits: list[Split], same: list[Ints]) -> list[tuple[int, int, Split]]:
     """Test bag, the training bag that equals it, and the split."""
     copies = []
     for split, both in zip(splits, same, strict=True):
@@ -67,7 +71,7 @@ def _copies(keys: Any, splits: list[Split], same: list[Any]) -> list[tuple[int, 
 
 
 def _shared_rows(
-    codes: Any, bags: Bags, keys: Any, splits: list[Split]
+    codes: NDArray[np.number], bags: Bags, keys: Ints, splits: list[Split]
 ) -> tuple[float, Split] | None:
     """The largest share of test instances that also stand in a training bag that is no copy."""
     shares = []
@@ -81,10 +85,10 @@ def _shared_rows(
     return (shares[worst], splits[worst]) if shares and shares[worst] > 0 else None
 
 
-def divided_groups(groups: Any, splits: list[Split]) -> list[Finding]:
+def divided_groups(groups: Column, splits: list[Split]) -> list[Finding]:
     """Patients (or sites) with bags on both sides of a split."""
     groups = np.asarray(groups)
-    divided: dict[Any, list[Split]] = defaultdict(list)
+    divided: dict[Hashable, list[Split]] = defaultdict(list)
     for split in splits:
         for group in np.intersect1d(groups[split.train], groups[split.test]).tolist():
             divided[group].append(split)

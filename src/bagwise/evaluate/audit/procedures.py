@@ -8,10 +8,10 @@ and learns nothing from shuffled labels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from bagwise.bags import Bags
@@ -19,6 +19,11 @@ from bagwise.evaluate.audit.features import aucs
 from bagwise.evaluate.audit.findings import Finding
 from bagwise.evaluate.metrics import predict_all
 from bagwise.evaluate.protocols import Split
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.models.base import Model
+
 
 Procedure = Callable[[Bags, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], Any]
 
@@ -33,18 +38,23 @@ NOISE = 5.0
 EPOCH_GAIN = 0.005
 
 
-def from_estimator(model: Any) -> Procedure:
+def from_estimator(model: Model) -> Procedure:
     """Fit a clone on the training bags, score the test bags."""
 
-    def procedure(bags: Bags, y: Any, train: Any, test: Any) -> Any:
+    def procedure(bags: Bags, y: Column, train: Ints, test: Ints) -> Floats:
         fitted = clone(model).fit(bags[train], y[train])
-        return predict_all(fitted, bags[test], wanted=("score",))["score"]
+        return np.asarray(predict_all(fitted, bags[test], wanted=("score",))["score"])
 
     return procedure
 
 
 def permuted_labels(
-    procedure: Procedure, bags: Bags, y: Any, splits: list[Split], n_permutations: int, rng: Any
+    procedure: Procedure,
+    bags: Bags,
+    y: Column,
+    splits: list[Split],
+    n_permutations: int,
+    rng: np.random.Generator,
 ) -> list[Finding]:
     """Scores that are too good where labels are shuffled: something outside the fold knows them."""
     values = []
@@ -69,7 +79,7 @@ def permuted_labels(
 
 
 def sees_test_labels(
-    procedure: Procedure, bags: Bags, y: Any, splits: list[Split]
+    procedure: Procedure, bags: Bags, y: Column, splits: list[Split]
 ) -> list[Finding]:
     """Scores that change with the labels of test bags: an epoch or threshold is chosen on them."""
     changed = []
@@ -84,7 +94,9 @@ def sees_test_labels(
     return _report("test-labels", what, changed)
 
 
-def sees_test_bags(procedure: Procedure, bags: Bags, y: Any, splits: list[Split]) -> list[Finding]:
+def sees_test_bags(
+    procedure: Procedure, bags: Bags, y: Column, splits: list[Split]
+) -> list[Finding]:
     """Scores that change with other test bags: preprocessing was fitted on all bags."""
     changed = []
     for split in splits:
@@ -98,7 +110,7 @@ def sees_test_bags(procedure: Procedure, bags: Bags, y: Any, splits: list[Split]
     return _report("test-bags", what, changed)
 
 
-def _replace(bags: Bags, which: Any) -> Bags:
+def _replace(bags: Bags, which: Ints) -> Bags:
     """Bags in which the instances of some are moved and stretched: no statistic stays as it was."""
     X = bags.instances
     X = np.array(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
@@ -117,7 +129,7 @@ def _report(check: str, what: str, changed: list[tuple[float, Split]]) -> list[F
     return [Finding(check, what, where, f"by {worst[0]:.2g} of their spread")]
 
 
-def _change(before: Any, again: Any, after: Any) -> float:
+def _change(before: Floats, again: Floats, after: Floats) -> float:
     """How far scores moved, in units of their spread, beyond what a repetition moves them."""
     spread = float(np.std(before)) or 1.0
     noise = float(np.abs(again - before).max()) / spread
@@ -125,7 +137,7 @@ def _change(before: Any, again: Any, after: Any) -> float:
     return 0.0 if change <= NOISE * noise else change
 
 
-def _scores(procedure: Procedure, bags: Bags, y: Any, split: Split) -> NDArray[np.float64]:
+def _scores(procedure: Procedure, bags: Bags, y: Ints, split: Split) -> NDArray[np.float64]:
     scores = np.asarray(procedure(bags, y.copy(), split.train, split.test), dtype=np.float64)
     if scores.shape != (len(split.test),) or not np.isfinite(scores).all():
         raise ValueError(
@@ -135,7 +147,7 @@ def _scores(procedure: Procedure, bags: Bags, y: Any, split: Split) -> NDArray[n
     return scores
 
 
-def chosen_epochs(history: Any, reported: float | None) -> list[Finding]:
+def chosen_epochs(history: ArrayLike, reported: float | None) -> list[Finding]:
     """Whether the reported figure is the best test epoch rather than the last one.
 
     ``history`` holds a test score per fold and epoch; without ``reported``, what choosing the best
@@ -150,7 +162,7 @@ def chosen_epochs(history: Any, reported: float | None) -> list[Finding]:
     return [Finding("epochs", "the epoch was chosen on test bags", where, strength)]
 
 
-def check_history(history: Any) -> NDArray[np.float64]:
+def check_history(history: ArrayLike) -> NDArray[np.float64]:
     """Test scores as (folds, epochs)."""
     history = np.atleast_2d(np.asarray(history, dtype=np.float64))
     if history.ndim != 2 or history.shape[1] < 2 or not np.isfinite(history).all():

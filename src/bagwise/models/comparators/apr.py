@@ -8,7 +8,7 @@ these features only, and finally widen the box.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.stats import norm
@@ -20,6 +20,10 @@ from bagwise.core.arrays import Floats, Ints
 from bagwise.core.distances import bag_distances
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def box_size(X: Floats) -> float:
@@ -45,7 +49,7 @@ def grow(bags: Bags, start: int) -> Ints:
     return np.array([chosen[b] for b in range(len(bags))])
 
 
-def _box(X: Floats, rows: Any) -> tuple[Floats, Floats]:
+def _box(X: Floats, rows: Ints | list[int]) -> tuple[Floats, Floats]:
     return X[rows].min(axis=0), X[rows].max(axis=0)
 
 
@@ -137,7 +141,7 @@ class APR(InstanceComparator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "margin": [Interval(Real, 0, None, closed="neither")],
         "miss": [Interval(Real, 0, 1, closed="neither")],
         "width": [Interval(Real, 0, None, closed="left")],
@@ -155,7 +159,7 @@ class APR(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.margin = margin
         self.miss = miss

@@ -6,7 +6,7 @@ After Komárek and Somol, "Multiple instance learning with bag-level randomized 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier
@@ -15,10 +15,14 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
@@ -60,7 +64,7 @@ class BLRT(Comparator):
     (92,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "n_thresholds": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -75,8 +79,8 @@ class BLRT(Comparator):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.n_thresholds = n_thresholds

@@ -6,17 +6,22 @@ Wang and Zucker, "Solving the multiple-instance problem: a lazy learning approac
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.distances import bag_distances
 from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 # Distances are told apart down to this share of the mean squared length of an instance.
 _UNIT = 1e-9
@@ -85,7 +90,7 @@ class CitationKNN(PairwiseComparator):
     (46, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_references": [Interval(Integral, 1, None, closed="left")],
         "n_citers": [Interval(Integral, 1, None, closed="left")],
         **PairwiseComparator._common_constraints,
@@ -99,7 +104,7 @@ class CitationKNN(PairwiseComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: CV = 5,
     ) -> None:
         self.n_references = n_references
         self.n_citers = n_citers
@@ -117,7 +122,7 @@ class CitationKNN(PairwiseComparator):
         # Equal distances must tie, though products of other sizes round them differently.
         return np.round(d / self.unit_) * self.unit_
 
-    def _learn_from(self, matrix: Floats, y: Ints) -> Any:
+    def _learn_from(self, matrix: Floats, y: Ints) -> dict[str, Reals]:
         return {"among": matrix, "signs": 2.0 * y - 1}
 
     def _score(self, rule: Any, matrix: Floats) -> Floats:

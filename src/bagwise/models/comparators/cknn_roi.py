@@ -6,7 +6,7 @@ techniques" (2005).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats
 from bagwise.models.calibrated import BestInstanceClassifier
 from bagwise.models.comparators.citation_knn import CitationKNN
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+
 
 # Votes come first; among equal votes the nearer side decides.
 _TIE_BREAK = 1e-3
@@ -49,7 +53,7 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     (476,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = CitationKNN._parameter_constraints
+    _parameter_constraints: ClassVar[Constraints] = CitationKNN._parameter_constraints
 
     def _raw_scores(self, bags: Bags) -> Floats:
         return CitationKNN._raw_scores(self, bags)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats, Ints, to_numpy
-from bagwise.models.base import BagsLike, InstanceLabels, TrainingData
+from bagwise.models.base import Constraints, TrainingData
 from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.embedded import make_examples
 from bagwise.models.scaled import ScalesFeatures
@@ -25,7 +25,7 @@ class Comparator(ScalesFeatures, CalibratedClassifier):
     A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
     """
 
-    _common_constraints: ClassVar[dict[str, Any]] = {
+    _common_constraints: ClassVar[Constraints] = {
         **ScalesFeatures._scale_constraints,
         **CalibratedClassifier._calibration_constraints,
     }

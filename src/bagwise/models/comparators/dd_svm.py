@@ -6,7 +6,7 @@ Chen and Wang, "Image categorization by learning and reasoning with regions" (20
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
@@ -26,6 +26,10 @@ from bagwise.models.comparators.diverse_density import (
 )
 from bagwise.models.comparators.em_dd import em
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def select_prototypes(concepts: list[Concept]) -> list[Concept]:
@@ -83,7 +87,9 @@ class DDSVM(Comparator):
     (40, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    # Another draw of starting points gives other features.
+    _level_drifts = True
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_starts": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "C": [Interval(Real, 0, None, closed="neither")],
@@ -98,12 +104,12 @@ class DDSVM(Comparator):
         max_iter: int = 10,
         *,
         C: float = 1.0,
-        gamma: Any = "scale",
+        gamma: float | str = "scale",
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_starts = n_starts
         self.max_iter = max_iter

@@ -8,7 +8,7 @@ h with scales s; an instance x is positive with probability ``exp(-q)``, where
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -21,6 +21,11 @@ from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 # Least q: an instance at the concept itself is positive with a little less than certainty.
 _LEAST = 1e-9
@@ -87,7 +92,7 @@ def first_scale(bags: Bags) -> float:
     return float(1 / np.sqrt(median_sq_distance(bags.instances, random_state=0)))
 
 
-def draw_starts(bags: Bags, y: Ints, n: int, rng: Any) -> Ints:
+def draw_starts(bags: Bags, y: Ints, n: int, rng: np.random.RandomState) -> Ints:
     """Rows of positive bags to start from: one of each bag in a random order, then again."""
     rows = rng.permutation(np.flatnonzero(segments.spread(y, bags.offsets) == 1))
     owner = bags.bag_index[rows]
@@ -136,7 +141,7 @@ class DiverseDensity(InstanceComparator):
     2
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_starts": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         **Comparator._common_constraints,
@@ -150,7 +155,7 @@ class DiverseDensity(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.n_starts = n_starts
         self.max_iter = max_iter

@@ -6,7 +6,7 @@ Zhang and Goldman, "EM-DD: an improved multiple-instance learning technique" (20
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize
@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
@@ -26,6 +26,10 @@ from bagwise.models.comparators.diverse_density import (
     scaled_distances,
 )
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def most_likely(bags: Bags, point: Floats, scales: Floats) -> Ints:
@@ -98,7 +102,7 @@ class EMDD(InstanceComparator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_starts": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -113,8 +117,8 @@ class EMDD(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_starts = n_starts
         self.max_iter = max_iter

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.metrics.pairwise import rbf_kernel
@@ -16,7 +14,7 @@ _NARROWER = 5.0
 _JITTER = 1e-8  # relative to the variance, so that close landmarks do no harm
 
 
-def resolve_gamma(gamma: Any, X: Floats) -> float:
+def resolve_gamma(gamma: float | str, X: Floats) -> float:
     """Gamma of ``exp(-gamma d²)``; "median" is five over the median squared distance."""
     if gamma == "median":
         return _NARROWER / median_sq_distance(X, random_state=0)

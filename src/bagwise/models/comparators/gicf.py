@@ -8,7 +8,7 @@ for an average label equal to its own.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,12 @@ from bagwise.core.arrays import Floats, Ints
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 def similarity_graph(X: Floats, k: int) -> sp.csr_array:
     """Symmetric similarities ``exp(-d² / mean d²)`` of each instance to its k nearest, [N, N]."""
@@ -36,7 +42,7 @@ def similarity_graph(X: Floats, k: int) -> sp.csr_array:
 
 
 def group_loss(
-    theta: Floats, X: Floats, offsets: Ints, y: Ints, graph: Any, smooth: float, decay: float
+    theta: Floats, X: Floats, offsets: Ints, y: Ints, graph: csr_array, smooth: float, decay: float
 ) -> tuple[float, Floats]:
     """The group-instance cost and its gradient in weights and bias, stacked in theta.
 
@@ -92,7 +98,7 @@ class GICF(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "smooth": [Interval(Real, 0, None, closed="left")],
         "decay": [Interval(Real, 0, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
@@ -110,7 +116,7 @@ class GICF(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.smooth = smooth
         self.decay = decay

@@ -7,7 +7,7 @@ bag is ``sigmoid(±log sum_i exp f_i)``; the posterior is Laplace's.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -18,11 +18,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def softmax_loss(
@@ -97,7 +101,7 @@ class GPMIL(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "length_scale": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
         "variance": [Interval(Real, 0, None, closed="neither")],
         "sharpness": [Interval(Real, 0, None, closed="neither")],
@@ -109,7 +113,7 @@ class GPMIL(InstanceComparator):
 
     def __init__(
         self,
-        length_scale: Any = "median",
+        length_scale: float | str = "median",
         variance: float = 10.0,
         sharpness: float = 5.0,
         n_inducing: int = 200,
@@ -118,8 +122,8 @@ class GPMIL(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.length_scale = length_scale
         self.variance = variance

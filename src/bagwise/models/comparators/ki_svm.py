@@ -9,7 +9,7 @@ multiple-kernel learning.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.svm import SVC
@@ -18,10 +18,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features, resolve_gamma
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 # Instances kept of each negative bag, so that machines stay small.
 MOST_PER_BAG = 20
@@ -70,7 +75,7 @@ def mix_kernels(
 class _KISVM(InstanceComparator):
     """The cutting-plane machine; a subclass says how negative bags are represented."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "C": [Interval(Real, 0, None, closed="neither")],
         "gamma": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -82,15 +87,15 @@ class _KISVM(InstanceComparator):
     def __init__(
         self,
         C: float = 10.0,
-        gamma: Any = "median",
+        gamma: float | str = "median",
         n_components: int = 200,
         max_iter: int = 8,
         *,
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.C = C
         self.gamma = gamma

@@ -8,7 +8,7 @@ temperature that falls; every positive bag keeps a positive instance.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.special import expit
@@ -18,13 +18,19 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 from bagwise.models.scaling import Scale
 
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
-def draw_labels(scores: Floats, offsets: Ints, y: Ints, temperature: float, rng: Any) -> Ints:
+
+def draw_labels(
+    scores: Floats, offsets: Ints, y: Ints, temperature: float, rng: np.random.RandomState
+) -> Ints:
     """Labels of instances: 0 in negative bags; in positive ones drawn, and the best is 1, [N].
 
     An instance is positive with probability ``sigmoid(log-odds / temperature)``.
@@ -77,7 +83,7 @@ class MIForest(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "n_steps": [Interval(Integral, 0, None, closed="left")],
         "first_temperature": [Interval(Real, 0, None, closed="neither")],
@@ -98,8 +104,8 @@ class MIForest(InstanceComparator):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.n_steps = n_steps
@@ -125,7 +131,7 @@ class MIForest(InstanceComparator):
             self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
             self.trees_ = self._grow(X, self.labels_, weights, rng)
 
-    def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: Any) -> Trees:
+    def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: np.random.RandomState) -> Trees:
         seed = int(rng.randint(2**31 - 1))
         forest = ExtraTreesClassifier(
             self.n_estimators, min_samples_leaf=self.min_samples_leaf, random_state=seed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.kernel_approximation import Nystroem
@@ -18,11 +18,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_kernel
 from bagwise.models.comparators.common import Comparator, PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def clique_weights(x: Floats) -> Floats:
@@ -54,9 +58,9 @@ class _GraphMachine(PairwiseComparator):
     """An SVM on a kernel between bags."""
 
     C: float
-    gamma: Any
+    gamma: float | str
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "C": [Interval(Real, 0, None, closed="neither")],
         "gamma": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
         **Comparator._common_constraints,
@@ -69,10 +73,10 @@ class _GraphMachine(PairwiseComparator):
     def _kernel(self, X: Floats, Z: Floats) -> Floats:
         return rbf_kernel(X, Z, gamma=self.gamma_)
 
-    def _learn_from(self, matrix: Floats, y: Ints) -> Any:
+    def _learn_from(self, matrix: Floats, y: Ints) -> SVC:
         return SVC(C=self.C, kernel="precomputed").fit(matrix, y)
 
-    def _score(self, rule: Any, matrix: Floats) -> Floats:
+    def _score(self, rule: SVC, matrix: Floats) -> Floats:
         return rule.decision_function(matrix)
 
 
@@ -115,12 +119,12 @@ class MiGraph(_GraphMachine):
     def __init__(
         self,
         C: float = 10.0,
-        gamma: Any = "median",
+        gamma: float | str = "median",
         *,
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
+        cv: CV = 5,
     ) -> None:
         self.C = C
         self.gamma = gamma
@@ -192,7 +196,7 @@ class MIGraph(_GraphMachine):
     (46,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "edge_gamma": [Interval(Real, 0, None, closed="neither")],
         "n_edge_features": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
@@ -202,15 +206,15 @@ class MIGraph(_GraphMachine):
     def __init__(
         self,
         C: float = 10.0,
-        gamma: Any = "median",
+        gamma: float | str = "median",
         *,
         edge_gamma: float = 1.0,
         n_edge_features: int = 50,
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 5,
-        random_state: Any = None,
+        cv: CV = 5,
+        random_state: RandomState = None,
     ) -> None:
         self.C = C
         self.gamma = gamma
@@ -234,7 +238,7 @@ class MIGraph(_GraphMachine):
         self.edge_sums_ = self._edge_sums(bags)
         self.node_norms_ = self._node_norms(bags)
 
-    def _some_edges(self, bags: Bags, rng: Any) -> Floats:
+    def _some_edges(self, bags: Bags, rng: np.random.RandomState) -> Floats:
         """At most a thousand edges of each bag, for the landmarks."""
         return np.concatenate(
             [e if len(e) <= 1000 else e[rng.choice(len(e), 1000)] for e in self._edges(bags)]

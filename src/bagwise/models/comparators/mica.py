@@ -7,7 +7,7 @@ Fung, Dundar, Krishnapuram and Rao, "Multiple instance learning for computer aid
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.metrics.pairwise import rbf_kernel
@@ -16,11 +16,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, l1_svm, segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ki_svm import MOST_PER_BAG, hardest
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def project_to_simplex(v: Floats) -> Floats:
@@ -102,7 +106,7 @@ class MICA(InstanceComparator):
     (476,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "alpha": [Interval(Real, 0, None, closed="neither")],
         "kernel": [StrOptions({"rbf", "linear"})],
         "n_anchors": [Interval(Integral, 1, None, closed="left")],
@@ -117,14 +121,14 @@ class MICA(InstanceComparator):
         alpha: float = 0.3,
         kernel: str = "rbf",
         n_anchors: int = 100,
-        gamma: Any = "median",
+        gamma: float | str = "median",
         max_iter: int = 5,
         *,
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.alpha = alpha
         self.kernel = kernel

@@ -7,7 +7,7 @@ gradient view of AnyBoost.
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -18,6 +18,10 @@ from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 class Stump(NamedTuple):
@@ -99,7 +103,7 @@ class MILBoost(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, 1, closed="right")],
         **Comparator._common_constraints,
@@ -113,7 +117,7 @@ class MILBoost(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate

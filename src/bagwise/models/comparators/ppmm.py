@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.special import logsumexp
@@ -20,10 +20,14 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import sq_distances
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
 
 def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
@@ -84,7 +88,7 @@ class PPMM(Comparator):
     (92,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "powers": [tuple, list],
         "softness": [Interval(Real, 0, None, closed="neither")],
@@ -103,8 +107,8 @@ class PPMM(Comparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.powers = powers

@@ -9,7 +9,7 @@ the noisy values are truncated normals, so a Gibbs sampler needs no approximatio
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -19,14 +19,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, rules, segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.features import Features
 from bagwise.models.scaling import Scale
 
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
 
-def first_positive(log_q: Floats, offsets: Ints, rng: Any) -> Ints:
+
+def first_positive(log_q: Floats, offsets: Ints, rng: np.random.RandomState) -> Ints:
     """Draw, for each bag, the row of its first positive instance, given that there is one, [B].
 
     Row i is the first with probability ``q_1 ... q_(i-1) (1 - q_i) / (1 - q_1 ... q_n)``, where
@@ -41,13 +45,13 @@ def first_positive(log_q: Floats, offsets: Ints, rng: Any) -> Ints:
     return rows
 
 
-def draw_below(f: Floats, rng: Any) -> Floats:
+def draw_below(f: Floats, rng: np.random.RandomState) -> Floats:
     """Normal draws of mean f and variance 1, given that they are negative."""
     z: Floats = f + ndtri_exp(log_ndtr(-f) + np.log(rng.uniform(size=len(f))))
     return z
 
 
-def draw_values(f: Floats, offsets: Ints, y: Ints, rng: Any) -> Floats:
+def draw_values(f: Floats, offsets: Ints, y: Ints, rng: np.random.RandomState) -> Floats:
     """Noisy values given f: all negative in a negative bag, not all negative in a positive one."""
     z = draw_below(f, rng)
     first = first_positive(log_ndtr(-f), offsets, rng)[y == 1]
@@ -99,7 +103,7 @@ class ProbitGP(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "length_scale": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
         "variance": [Interval(Real, 0, None, closed="neither")],
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
@@ -111,7 +115,7 @@ class ProbitGP(InstanceComparator):
 
     def __init__(
         self,
-        length_scale: Any = "median",
+        length_scale: float | str = "median",
         variance: float = 10.0,
         n_inducing: int = 150,
         n_samples: int = 100,
@@ -120,8 +124,8 @@ class ProbitGP(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.length_scale = length_scale
         self.variance = variance
@@ -170,7 +174,9 @@ class ProbitGP(InstanceComparator):
         )
 
 
-def sample_weights(phi: Floats, offsets: Ints, y: Ints, n: int, rng: Any) -> Floats:
+def sample_weights(
+    phi: Floats, offsets: Ints, y: Ints, n: int, rng: np.random.RandomState
+) -> Floats:
     """Gibbs sampler: n draws of standard normal weights given the bag labels, [n, M]."""
     M = phi.shape[1]
     root = np.linalg.cholesky(phi.T @ phi + np.eye(M))

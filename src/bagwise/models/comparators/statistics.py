@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
@@ -12,24 +12,28 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, RandomState, Reals
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.pipeline import BagStatistics
 from bagwise.models.scaling import Scale
 
+if TYPE_CHECKING:
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 class _OnStatistics(Comparator):
     """Trees on the statistics of bags."""
 
-    statistics: Sequence[Any]
-    random_state: Any
+    statistics: Sequence[str | float]
+    random_state: RandomState
 
-    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         """Grow the trees on rows of statistics."""
         raise AttributeError(f"{type(self).__name__} grows no trees")
 
-    def _score_rows(self, Z: Floats) -> Floats:
+    def _score_rows(self, Z: Reals) -> Floats:
         """Log-odds of each row of statistics."""
         raise AttributeError(f"{type(self).__name__} has no scores")
 
@@ -75,7 +79,7 @@ class StatisticsForest(_OnStatistics):
     (92,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "statistics": [tuple, list],
         "random_state": ["random_state"],
@@ -85,13 +89,13 @@ class StatisticsForest(_OnStatistics):
     def __init__(
         self,
         n_estimators: int = 200,
-        statistics: Sequence[Any] = ("mean", "max", "min", "std"),
+        statistics: Sequence[str | float] = ("mean", "max", "min", "std"),
         *,
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.statistics = statistics
@@ -101,11 +105,11 @@ class StatisticsForest(_OnStatistics):
         self.cv = cv
         self.random_state = random_state
 
-    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         forest = RandomForestClassifier(self.n_estimators, random_state=seed).fit(Z, y)
         self.trees_ = keep(forest.estimators_)
 
-    def _score_rows(self, Z: Floats) -> Floats:
+    def _score_rows(self, Z: Reals) -> Floats:
         return forest_log_odds(self.trees_, Z)
 
 
@@ -144,7 +148,7 @@ class StatisticsBoosting(_OnStatistics):
     (92,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, 1, closed="right")],
         "max_depth": [Interval(Integral, 1, None, closed="left")],
@@ -158,13 +162,13 @@ class StatisticsBoosting(_OnStatistics):
         n_estimators: int = 200,
         learning_rate: float = 0.1,
         max_depth: int = 3,
-        statistics: Sequence[Any] = ("mean", "max", "min", "std"),
+        statistics: Sequence[str | float] = ("mean", "max", "min", "std"),
         *,
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate
@@ -176,7 +180,7 @@ class StatisticsBoosting(_OnStatistics):
         self.cv = cv
         self.random_state = random_state
 
-    def _grow(self, Z: Floats, y: Ints, seed: int) -> None:
+    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         boosting = GradientBoostingClassifier(
             n_estimators=self.n_estimators,
             learning_rate=self.learning_rate,
@@ -189,6 +193,6 @@ class StatisticsBoosting(_OnStatistics):
         share = float(y.mean())
         self.intercept_ = float(np.log(share / (1 - share)))
 
-    def _score_rows(self, Z: Floats) -> Floats:
+    def _score_rows(self, Z: Reals) -> Floats:
         total: Floats = self.trees_.leaves(Z).sum(axis=1)
         return self.intercept_ + self.learning_rate * total

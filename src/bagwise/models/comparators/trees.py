@@ -6,11 +6,14 @@ A model file holds no compiled tree objects, so that loading one cannot run past
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints, Reals
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 
 class Trees(NamedTuple):
@@ -24,7 +27,7 @@ class Trees(NamedTuple):
     value: Floats  # [nodes]
     depth: int
 
-    def leaves(self, X: Floats) -> Floats:
+    def leaves(self, X: Reals) -> Floats:
         """Value of the leaf that each row reaches in each tree, [N, T]."""
         x = np.asarray(X, dtype=np.float32)  # as scikit-learn compares
         node = np.broadcast_to(self.roots, (len(x), len(self.roots)))
@@ -35,7 +38,7 @@ class Trees(NamedTuple):
         return self.value[node]
 
 
-def keep(estimators: Sequence[Any]) -> Trees:
+def keep(estimators: Sequence[BaseEstimator]) -> Trees:
     """The trees of a fitted ensemble; values are the second class's share, or the prediction."""
     trees = [estimator.tree_ for estimator in estimators]
     roots = np.concatenate([[0], np.cumsum([tree.node_count for tree in trees])])
@@ -59,7 +62,7 @@ def keep(estimators: Sequence[Any]) -> Trees:
     )
 
 
-def forest_log_odds(trees: Trees, X: Floats) -> Floats:
+def forest_log_odds(trees: Trees, X: Reals) -> Floats:
     """Log-odds of the mean share over the trees, [N].
 
     A forest may be unanimous; its log-odds are held within those of one vote in a thousand.

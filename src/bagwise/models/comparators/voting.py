@@ -7,8 +7,9 @@ the votes of the citers; VFr lets them travel over the graph by a random walk wi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +22,13 @@ from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.squared import sq_distances
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from bagwise.models.base import Constraints
+    from bagwise.models.calibrated import CV
+
 
 # Distances are told apart down to this share of the mean squared length of an instance.
 _UNIT = 1e-9
@@ -45,13 +53,13 @@ def citers(between: Floats, reach: Floats, k: int) -> sp.csr_array:
 class _Voting(InstanceComparator):
     """Votes of citers; a subclass says how reliable each training instance is."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         **Comparator._common_constraints,
     }
     n_neighbors: int
 
-    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
+    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
         """What each training instance votes, in [-1, 1], [N]."""
         raise AttributeError(f"{type(self).__name__} has no opinions")
 
@@ -71,7 +79,7 @@ class _Voting(InstanceComparator):
         scores = segments.max(links @ self.votes_, bags.offsets)
         self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
 
-    def _distances(self, X: Floats) -> Any:
+    def _distances(self, X: Floats) -> Iterator[tuple[slice, Floats]]:
         """Blocks of rows and their squared distances to the training instances."""
         step = max(1, BLOCK_ENTRIES // len(self.instances_))
         for start in range(0, len(X), step):
@@ -131,7 +139,7 @@ class VotingFramework(_Voting):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.scale = scale
@@ -139,8 +147,8 @@ class VotingFramework(_Voting):
         self.calibration = calibration
         self.cv = cv
 
-    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
-        labels = segments.spread(2.0 * y - 1, offsets)
+    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
+        labels = segments.spread((2.0 * y - 1).astype(np.float64), offsets)
         return np.where(labels > 0, links @ labels, -1.0)
 
 
@@ -175,7 +183,7 @@ class VotingWalk(_Voting):
     (476,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "restart": [Interval(Real, 0, 1, closed="right")],
         **_Voting._parameter_constraints,
     }
@@ -188,7 +196,7 @@ class VotingWalk(_Voting):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
+        cv: CV = 3,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.restart = restart
@@ -197,11 +205,11 @@ class VotingWalk(_Voting):
         self.calibration = calibration
         self.cv = cv
 
-    def _opinions(self, y: Ints, offsets: Ints, links: Any) -> Floats:
-        return walk(links, segments.spread(2.0 * y - 1, offsets), self.restart)
+    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
+        return walk(links, segments.spread((2.0 * y - 1).astype(np.float64), offsets), self.restart)
 
 
-def walk(links: Any, labels: Floats, restart: float) -> Floats:
+def walk(links: csr_array, labels: Floats, restart: float) -> Floats:
     """Standing of each instance, the fixed point of the walk; -1 where the label is, [N]."""
     standing = labels.copy()
     while True:

@@ -6,10 +6,14 @@ of signed features is sum (x - y)^2 / (|x| + |y|), with 0 where both are 0.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints, Reals, Rows
+
 
 # Keeps 0 / 0 at 0 without a branch, which would stop vectorisation.
 _TINY = 1e-300
@@ -76,7 +80,7 @@ def _sums(Z, owner):  # type: ignore[no-untyped-def]
     return sums, n_pairs
 
 
-def inverse_means(X: Any, bag_index: Any) -> Any:
+def inverse_means(X: Floats, bag_index: Ints) -> Floats:
     """1 / mean of each dissimilarity between instances of different bags, shape (3,)."""
     rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), _MEAN_ROWS)).astype(np.int64))
     sums, n_pairs = _sums(X[rows], bag_index[rows])
@@ -84,20 +88,20 @@ def inverse_means(X: Any, bag_index: Any) -> Any:
     return np.where(sums > 0, n_pairs / np.where(sums > 0, sums, 1.0), 1.0)
 
 
-def pair_sums(Z: Any, factors: Any) -> Any:
+def pair_sums(Z: Floats, factors: Floats) -> Floats:
     """Each dissimilarity summed over all pairs of rows once, shape (3,)."""
     sums, _ = _sums(Z, np.arange(len(Z)))
     return sums * factors
 
 
-def cross(X: Any, Y: Any, factors: Any) -> Any:
+def cross(X: Floats, Y: Floats, factors: Floats) -> Floats:
     """All three dissimilarities between two sets, shape (3, len(X), len(Y))."""
     out = np.empty((3, len(X), len(Y)))
     _cross(X, Y, factors, out)
     return out
 
 
-def to_clamped(X: Any, Z: Any, weights: Any) -> Any:
+def to_clamped(X: Floats, Z: Rows, weights: Floats) -> Floats:
     """Weighted dissimilarities of each row of X summed over the rows of Z, shape (len(X),)."""
     out = np.zeros(len(X))
     if len(Z) and np.any(weights > 0):
@@ -112,25 +116,25 @@ class Dissimilarities:
     needed now are forgotten.
     """
 
-    def __init__(self, X: Any, factors: Any, max_rows: int) -> None:
+    def __init__(self, X: Floats, factors: Floats, max_rows: int) -> None:
         self._X, self._factors, self._max_rows = X, factors, max_rows
         self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
         self._ids = np.empty(0, dtype=np.int64)
         self._table = np.empty((3, 0, 0), dtype=np.float32)
 
-    def table(self, ids: Any) -> tuple[Any, Any]:
+    def table(self, ids: Ints) -> tuple[Reals, Ints]:
         """A table [3, n, n] that covers ``ids``, and the row of each of them in it."""
         new = ids[self._place[ids] < 0]
         if len(new):
             self._grow(ids, new)
         return self._table, self._place[ids]
 
-    def lookup(self, ids: Any) -> tuple[Any, Any]:
+    def lookup(self, ids: Ints) -> tuple[Reals, Ints]:
         """The same table, and the row in it of every instance there is (-1 where unknown)."""
         table, _ = self.table(ids)
         return table, self._place
 
-    def _grow(self, ids: Any, new: Any) -> None:
+    def _grow(self, ids: Ints, new: Ints) -> None:
         if len(self._ids) + len(new) > self._max_rows:
             self._place[:] = -1
             self._ids, new = np.empty(0, dtype=np.int64), ids
@@ -226,7 +230,7 @@ def _intersection(X, size, out):  # type: ignore[no-untyped-def]
             out[i, j] = out[j, i] = 0.5 * (size[i] + size[j] - l1)
 
 
-def intersection_gram(X: Any) -> Any:
+def intersection_gram(X: Floats) -> Floats:
     """Histogram intersection of signed features, (|x| + |y| - L1(x, y)) / 2, shape (n, n)."""
     out = np.empty((len(X), len(X)))
     _intersection(X, np.abs(X).sum(axis=1), out)

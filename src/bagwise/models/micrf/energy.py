@@ -7,11 +7,17 @@ non-instance state. Its energy is ``alpha @ features(L)``: one weight per instan
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from bagwise.core import segments
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Floats, Ints
+    from bagwise.core.trws import Labelling, PairwiseEnergy
+    from bagwise.models.micrf.distances import Dissimilarities
+
 
 Inference = Literal["trws", "icm"]
 NONE = -1  # the non-instance state in a configuration
@@ -20,49 +26,49 @@ NONE = -1  # the non-instance state in a configuration
 class Terms(NamedTuple):
     """Everything the energy of a set of bags is made of, before weights."""
 
-    Upsilon: Any  # [N, F] instance scores, negative = positive instance
-    Omega: Any  # [B, F] non-instance energies, eq. (5)
-    X: Any  # [N, D] scaled instances
-    offsets: Any  # [B + 1]
-    factors: Any  # [3] 1 / mean of each dissimilarity, 0 where it is not used
+    Upsilon: Floats  # [N, F] instance scores, negative = positive instance
+    Omega: Floats  # [B, F] non-instance energies, eq. (5)
+    X: Floats  # [N, D] scaled instances
+    offsets: Ints  # [B + 1]
+    factors: Floats  # [3] 1 / mean of each dissimilarity, 0 where it is not used
 
 
 class Weights(NamedTuple):
     """The learned weights, all >= 0."""
 
-    upsilon: Any  # [F]
-    omega: Any  # [F]
+    upsilon: Floats  # [F]
+    omega: Floats  # [F]
     prior: float
-    gamma: Any  # [3]
+    gamma: Floats  # [3]
 
 
 class Found(NamedTuple):
     """A configuration from inference."""
 
-    L: Any  # [B]
+    L: Ints  # [B]
     energy: float
     lower_bound: float
     n_states: int  # states that inference saw, non-instances included
     n_dropped: int  # states beyond max_states that were left out without proof
 
 
-def make_terms(Upsilon: Any, X: Any, offsets: Any, factors: Any) -> Terms:
+def make_terms(Upsilon: Floats, X: Floats, offsets: Ints, factors: Floats) -> Terms:
     """Terms with the non-instance models derived from the instance scores, eq. (5)."""
     return Terms(Upsilon, -segments.min(Upsilon, offsets), X, offsets, factors)
 
 
-def unpack(alpha: Any, n_classifiers: int) -> Weights:
+def unpack(alpha: Floats, n_classifiers: int) -> Weights:
     """Split the weight vector into its terms."""
     F = n_classifiers
     return Weights(alpha[:F], alpha[F : 2 * F], float(alpha[2 * F]), alpha[2 * F + 1 :])
 
 
-def unaries(terms: Terms, w: Weights) -> tuple[Any, Any]:
+def unaries(terms: Terms, w: Weights) -> tuple[Floats, Floats]:
     """Unary energies (4) of all instances [N] and of the non-instance of each bag [B]."""
     return terms.Upsilon @ w.upsilon, terms.Omega @ w.omega + w.prior
 
 
-def features(terms: Terms, L: Any) -> Any:
+def features(terms: Terms, L: Ints) -> Floats:
     """Terms of the energy of a configuration, so that E(L) = alpha @ features(L)."""
     from bagwise.models.micrf.distances import pair_sums
 
@@ -78,7 +84,7 @@ def features(terms: Terms, L: Any) -> Any:
     )
 
 
-def prune(inst: Any, non: Any, offsets: Any, max_states: int) -> tuple[Any, int]:
+def prune(inst: Floats, non: Floats, offsets: Ints, max_states: int) -> tuple[Bools, int]:
     """Mask of instances that can win, and how many were dropped beyond ``max_states``.
 
     Pairwise terms are >= 0 and zero for the non-instance, so an instance whose unary is not
@@ -90,7 +96,7 @@ def prune(inst: Any, non: Any, offsets: Any, max_states: int) -> tuple[Any, int]
     return kept, int(keep.sum() - kept.sum())
 
 
-def keep_lowest(inst: Any, keep: Any, offsets: Any, max_states: int) -> Any:
+def keep_lowest(inst: Floats, keep: Bools, offsets: Ints, max_states: int) -> Bools:
     """At most ``max_states`` of the kept instances: those nearest to the best of their bag."""
     alive = np.flatnonzero(keep)
     if len(alive) <= max_states:
@@ -103,11 +109,11 @@ def keep_lowest(inst: Any, keep: Any, offsets: Any, max_states: int) -> Any:
 
 
 def infer(
-    inst: Any,
-    non: Any,
-    offsets: Any,
-    gamma: Any,
-    dissimilarities: Any,
+    inst: Floats,
+    non: Floats,
+    offsets: Ints,
+    gamma: Floats,
+    dissimilarities: Dissimilarities,
     *,
     method: Inference = "trws",
     max_states: int = 4096,
@@ -138,8 +144,14 @@ def infer(
 
 
 def build(
-    inst: Any, non: Any, ids: Any, owner: Any, live: Any, gamma: Any, dissimilarities: Any
-) -> tuple[Any, Any]:
+    inst: Floats,
+    non: Floats,
+    ids: Ints,
+    owner: Ints,
+    live: Ints,
+    gamma: Floats,
+    dissimilarities: Dissimilarities,
+) -> tuple[PairwiseEnergy, Ints]:
     """The pairwise energy over the kept instances of ``live`` bags, and each state's row or -1."""
     from bagwise.core.trws import PairwiseEnergy, block_starts, complete_graph
     from bagwise.models.micrf.distances import fill_blocks
@@ -163,7 +175,7 @@ def build(
     return PairwiseEnergy(unary, offsets, edges, starts, blocks), state_ids
 
 
-def _minimise(problem: Any, method: Inference, max_sweeps: int, tol: float) -> Any:
+def _minimise(problem: PairwiseEnergy, method: Inference, max_sweeps: int, tol: float) -> Labelling:
     from bagwise.core.trws import icm, trws
 
     return trws(problem, max_sweeps, tol) if method == "trws" else icm(problem)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
 from bagwise.models.micrf.learning import Learned, Pool, Problem, learn
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column, Floats, Ints, RandomState
+
 
 # Trade-offs tried by C="cv".
 C_GRID = (0.1, 1.0, 10.0)
@@ -114,7 +120,7 @@ class MICRF(BestInstanceClassifier):
     (True, True)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "C": [Interval(Real, 0, None, closed="neither"), StrOptions({"cv"})],
         "scale": [StrOptions({"minmax", "standard"}), None],
         "kernels": ["array-like"],
@@ -131,12 +137,15 @@ class MICRF(BestInstanceClassifier):
         **CalibratedClassifier._calibration_constraints,
     }
 
+    # The instances that training bags select, to which others are compared, differ between fits.
+    _level_drifts = True
+
     def __init__(
         self,
-        C: Any = 1.0,
+        C: float | str = 1.0,
         *,
         scale: str | None = "minmax",
-        kernels: Any = unaries.KERNELS,
+        kernels: Sequence[unaries.Kernel] = unaries.KERNELS,
         extra_unaries: Any = (),
         dissimilarities: Any = _DISSIMILARITIES,
         svm_C: float = 1.0,
@@ -148,8 +157,8 @@ class MICRF(BestInstanceClassifier):
         max_rows: int = 10_000,
         probability: bool = True,
         calibration: str = "platt",
-        cv: Any = 3,
-        random_state: Any = None,
+        cv: CV = 3,
+        random_state: RandomState = None,
     ) -> None:
         self.C = C
         self.scale = scale
@@ -168,7 +177,7 @@ class MICRF(BestInstanceClassifier):
         self.cv = cv
         self.random_state = random_state
 
-    def fit(self, bags: Any, y: Any, instance_labels: Any = None) -> MICRF:
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MICRF:
         """Train the instance classifiers, then the weights of the field.
 
         Parameters
@@ -239,7 +248,7 @@ class MICRF(BestInstanceClassifier):
             self.max_states,
         )
 
-    def _upsilon(self, bags: Bags) -> Any:
+    def _upsilon(self, bags: Bags) -> Floats:
         """Scores of scaled bags by every classifier, negative for positive instances, [N, F]."""
         scores = [unaries.score(machine, bags.instances) for machine in self.machines_]
         scores += [extra.decision_function_instances(bags) for extra in self.extra_unaries_]
@@ -283,11 +292,11 @@ class MICRF(BestInstanceClassifier):
         terms += ["prior", *_DISSIMILARITIES]
         return dict(zip(terms, self.alpha_.tolist(), strict=True))
 
-    def unary_energies(self, bags: Any) -> Energies:
+    def unary_energies(self, bags: BagsLike) -> Energies:
         """Unary energies (4) of the states of bags, without pairwise terms."""
         return self._unaries(self._scaled(self._validate_predict(bags)))
 
-    def pairwise_energies(self, bags: Any) -> Any:
+    def pairwise_energies(self, bags: BagsLike) -> Floats:
         """Pairwise energies (7) between all instances of a few bags, shape (N, N).
 
         Instances of one bag are never selected together; their entries are 0.
@@ -300,11 +309,11 @@ class MICRF(BestInstanceClassifier):
         owner = bags.bag_index
         return np.where(owner[:, None] == owner, 0.0, np.tensordot(gamma, D, axes=1))
 
-    def energies(self, bags: Any) -> Energies:
+    def energies(self, bags: BagsLike) -> Energies:
         """Energies (10) of the states of bags, given the clamped training bags."""
         return self._energies(self._scaled(self._validate_predict(bags)))
 
-    def select(self, bags: Any, joint: bool = False) -> Any:
+    def select(self, bags: BagsLike, joint: bool = False) -> Ints:
         """Row of the instance each bag selects, -1 for none.
 
         Alone (10), every bag is decided exactly given the training bags. With ``joint=True``
@@ -329,7 +338,7 @@ class MICRF(BestInstanceClassifier):
             max_states=self.max_states,
         ).L
 
-    def predict(self, bags: Any, joint: bool = False) -> Any:
+    def predict(self, bags: BagsLike, joint: bool = False) -> Column:
         """Label of each bag; ``joint=True`` classifies all of them together (sec. 4.2)."""
         if not joint:
             return super().predict(bags)
@@ -354,7 +363,7 @@ class MICRF(BestInstanceClassifier):
         weights = crf.unpack(self.alpha_, self._n_classifiers).gamma * self.factors_
         return Energies(inst + to_clamped(scaled.instances, self.clamped_, weights), non)
 
-    def _raw_instance_scores(self, bags: Bags) -> Any:
+    def _raw_instance_scores(self, bags: Bags) -> Floats:
         """Energy of a bag's non-instance less that of the instance."""
         inst, non = self._energies(self._scaled(bags))
         return segments.spread(non, bags.offsets) - inst

@@ -8,7 +8,7 @@ changes, every stored constraint is restated against the new one at no cost.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -27,6 +27,10 @@ from bagwise.models.micrf.energy import (
     unpack,
 )
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Bools, Column, Floats, Ints
+
+
 # TRW-S while learning: a constraint need not be the very worst, and the labelling settles in
 # the first sweeps, long before the bound does.
 _SWEEPS = 10
@@ -37,8 +41,8 @@ class Problem(NamedTuple):
     """Training bags as the learner sees them."""
 
     terms: Terms
-    y: Any  # [B] 0 or 1
-    selectable: Any  # [N] instances a positive bag may select as its latent instance
+    y: Column  # [B] 0 or 1
+    selectable: Bools  # [N] instances a positive bag may select as its latent instance
     dissimilarities: Any
     method: Inference
     max_states: int
@@ -47,13 +51,13 @@ class Problem(NamedTuple):
 class Learned(NamedTuple):
     """The weights and how they were reached."""
 
-    alpha: Any
-    L_hat: Any  # [B] latent configuration, consistent with y
+    alpha: Floats
+    L_hat: Ints  # [B] latent configuration, consistent with y
     n_iter: int
     converged: bool
     violation: float  # of the most violated constraint at the end
     objective: float
-    gaps: Any  # relative gap between energy and bound of every inference
+    gaps: list[float]  # relative gap between energy and bound of every inference
     n_dropped: int  # states that max_states dropped in the last inference
 
 
@@ -61,22 +65,22 @@ class Pool:
     """Configurations found so far; restated against the current latent configuration."""
 
     def __init__(self) -> None:
-        self.L: list[Any] = []
-        self.phi: list[Any] = []
+        self.L: list[Ints] = []
+        self.phi: list[Floats] = []
 
-    def add(self, L: Any, phi: Any) -> None:
+    def add(self, L: Ints, phi: Floats) -> None:
         """Store a configuration and its features."""
         self.L.append(L)
         self.phi.append(phi)
 
-    def against(self, L_hat: Any, phi_hat: Any) -> tuple[Any, Any]:
+    def against(self, L_hat: Ints, phi_hat: Floats) -> tuple[Floats, Floats]:
         """Rows ``phi(L) - phi(L_hat)`` and right-hand sides ``Delta(L_hat, L)``."""
         if not self.L:
             return np.empty((0, len(phi_hat))), np.empty(0)
         return np.array(self.phi) - phi_hat, (np.array(self.L) != L_hat).sum(axis=1).astype(float)
 
 
-def solve_qp(A: Any, b: Any, C: float, start: Any) -> tuple[Any, float]:
+def solve_qp(A: Floats, b: Floats, C: float, start: Floats) -> tuple[Floats, float]:
     """Minimise 1/2 |alpha|^2 + C xi  s.t.  A alpha >= b - xi, alpha >= 0, xi >= 0."""
     n = A.shape[1]
     # Rows of one scale: pair sums grow with the square of the number of bags.
@@ -104,12 +108,12 @@ def solve_qp(A: Any, b: Any, C: float, start: Any) -> tuple[Any, float]:
     return alpha, max(0.0, float(np.max(b - A @ alpha)))
 
 
-def delta(L_hat: Any, L: Any) -> int:
+def delta(L_hat: Ints, L: Ints) -> int:
     """Bags whose state differs."""
     return int(np.count_nonzero(L_hat != L))
 
 
-def initial_configuration(problem: Problem) -> Any:
+def initial_configuration(problem: Problem) -> Ints:
     """The most positive selectable instance of each positive bag, by the mean classifier."""
     terms = problem.terms
     spread = terms.Upsilon.std(axis=0)
@@ -118,7 +122,7 @@ def initial_configuration(problem: Problem) -> Any:
     return np.where(problem.y == 1, best, NONE)
 
 
-def loss_augmented(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Any, Any]:
+def loss_augmented(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Floats, Floats, Floats]:
     """Unaries of (9), where every state but that of L_hat is 1 cheaper, and pairwise weights."""
     w = unpack(alpha, problem.terms.Upsilon.shape[1])
     inst, non = unaries(problem.terms, w)
@@ -127,7 +131,7 @@ def loss_augmented(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Any, 
     return inst, non - (L_hat != NONE), w.gamma
 
 
-def quick_search(problem: Problem, inst: Any, non: Any, gamma: Any) -> Any:
+def quick_search(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> Ints:
     """A low-energy configuration by ICM from the lowest unaries."""
     offsets = problem.terms.offsets
     keep, _ = prune(inst, non, offsets, problem.max_states)
@@ -136,7 +140,7 @@ def quick_search(problem: Problem, inst: Any, non: Any, gamma: Any) -> Any:
     return _descend(problem, inst, non, gamma, keep, np.arange(len(non)), start)
 
 
-def complete(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Found]:
+def complete(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Ints, Found]:
     """A better latent configuration: inference (3), corrected to agree with the labels.
 
     Positive bags left without an instance get the one that raises the energy least; single
@@ -155,7 +159,7 @@ def complete(problem: Problem, alpha: Any, L_hat: Any) -> tuple[Any, Found]:
     return candidates[0 if better else 1], found
 
 
-def _fill(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
+def _fill(problem: Problem, inst: Floats, gamma: Floats, L: Ints) -> Ints:
     """The best instance of each positive bag given the others, by coordinate descent."""
     # Bags without an instance come first, so that they are placed near those that have one.
     bags = np.flatnonzero(problem.y == 1)
@@ -169,8 +173,8 @@ def _fill(problem: Problem, inst: Any, gamma: Any, L: Any) -> Any:
 
 
 def _descend(
-    problem: Problem, inst: Any, non: Any, gamma: Any, allowed: Any, bags: Any, L: Any
-) -> Any:
+    problem: Problem, inst: Floats, non: Floats, gamma: Floats, allowed: Bools, bags: Ints, L: Ints
+) -> Ints:
     from bagwise.models.micrf.distances import descend
 
     table, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
@@ -179,7 +183,7 @@ def _descend(
     return L
 
 
-def _infer(problem: Problem, inst: Any, non: Any, gamma: Any) -> Found:
+def _infer(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> Found:
     return infer(
         inst,
         non,

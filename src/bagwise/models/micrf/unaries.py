@@ -8,7 +8,7 @@ uses their negatives.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.svm import SVC
@@ -16,6 +16,10 @@ from sklearn.svm import SVC
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.squared import sq_distances
 from bagwise.core.working_set import solve_on_working_set
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Ints, Reals
+
 
 Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
@@ -26,10 +30,10 @@ _DIRECT_ROWS = 1500
 class Scaling(NamedTuple):
     """An affine map of the features, ``(x - shift) * factor``."""
 
-    shift: Any  # [D]
-    factor: Any  # [D]
+    shift: Floats  # [D]
+    factor: Floats  # [D]
 
-    def apply(self, X: Any) -> Any:
+    def apply(self, X: Reals) -> Floats:
         """Scaled copy of rows."""
         scaled = np.subtract(np.asarray(X), self.shift, dtype=np.float64)
         scaled *= self.factor
@@ -40,13 +44,13 @@ class Machine(NamedTuple):
     """A trained SVM."""
 
     kernel: Kernel
-    support: Any  # [S, D]; for the linear kernel the weight vector [1, D]
-    coef: Any  # [S]
+    support: Floats  # [S, D]; for the linear kernel the weight vector [1, D]
+    coef: Floats  # [S]
     intercept: float
     gamma: float
 
 
-def fit_scaling(X: Any, how: str | None) -> Scaling:
+def fit_scaling(X: Reals, how: str | None) -> Scaling:
     """Scaling to [0, 1], to mean 0 and variance 1, or none, from training instances."""
     X = np.asarray(X)
     if how is None:
@@ -60,7 +64,7 @@ def fit_scaling(X: Any, how: str | None) -> Scaling:
     return Scaling(shift, np.where(width > 0, 1 / np.where(width > 0, width, 1.0), 1.0))
 
 
-def thin(offsets: Any, max_rows: int, rng: Any) -> Any:
+def thin(offsets: Ints, max_rows: int, rng: Any) -> Ints:
     """At most ``max_rows`` rows: small bags whole, large ones cut to one common size."""
     sizes = np.diff(offsets)
     if sizes.sum() <= max_rows:
@@ -77,7 +81,7 @@ def thin(offsets: Any, max_rows: int, rng: Any) -> Any:
     return np.concatenate(parts)
 
 
-def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
+def train(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine:
     """An SVM on rows X with labels t in {0, 1}.
 
     On many rows libsvm gets a working set; the kernel matrix of the intersection kernel then
@@ -98,7 +102,7 @@ def train(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
     return machine
 
 
-def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
+def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine:
     if kernel == "intersection":
         from bagwise.models.micrf.distances import intersection_gram
 
@@ -112,7 +116,7 @@ def _solve(kernel: Kernel, X: Any, t: Any, C: float, gamma: float) -> Machine:
     return Machine(kernel, X[support], a, bias, gamma)
 
 
-def score(machine: Machine, X: Any) -> Any:
+def score(machine: Machine, X: Floats) -> Floats:
     """Decision function of each row, > 0 = positive."""
     if machine.kernel == "linear":
         return X @ machine.support[0] + machine.intercept
@@ -121,7 +125,7 @@ def score(machine: Machine, X: Any) -> Any:
     return _rbf_scores(machine, X)
 
 
-def _rbf_scores(machine: Machine, X: Any) -> Any:
+def _rbf_scores(machine: Machine, X: Floats) -> Floats:
     V = machine.support
     scores = np.empty(len(X))
     rows = max(1, BLOCK_ENTRIES // len(V))
@@ -132,7 +136,7 @@ def _rbf_scores(machine: Machine, X: Any) -> Any:
     return scores + machine.intercept
 
 
-def _intersection_scores(machine: Machine, X: Any) -> Any:
+def _intersection_scores(machine: Machine, X: Floats) -> Floats:
     """Exact in O(N D log S): sum_s a_s min(x_d, s_d) is piecewise linear in x_d."""
     scores = np.full(len(X), machine.intercept)
     for sign in (1.0, -1.0):  # the kernel of signed features is that of both halves
@@ -143,7 +147,7 @@ def _intersection_scores(machine: Machine, X: Any) -> Any:
     return scores
 
 
-def _piecewise(s: Any, a: Any) -> tuple[Any, Any]:
+def _piecewise(s: Floats, a: Floats) -> tuple[Floats, Floats]:
     """Knots, from 0 up, of ``sum_s a_s min(x, s)``; it is 0 below and constant above."""
     order = np.argsort(s, kind="stable")
     s, a = s[order], a[order]

@@ -17,18 +17,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
-from bagwise.core.arrays import Floats, Ints
-from bagwise.core.platt import cool, fit_platt
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
+from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
-from bagwise.models.base import (
-    BagsLike,
-    InstanceClassifier,
-    InstanceLabels,
-    RandomState,
-    SeveralClasses,
-    TrainingData,
-)
+from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
     ClassRule,
     ClassWeight,
@@ -39,6 +32,7 @@ from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels
@@ -208,9 +202,9 @@ class AutoVGPMIL(InstanceClassifier):
         """
         self._forget_classes()
         execution = resolve(self.execution)
-        driver = execution.make_driver()
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)
+            driver = self._driver(execution, several.bags)
             with _on_device(execution, several.bags):
                 return self._fit_several(several, class_weight, sample_weight, execution, driver)
         data = self._validate_fit(bags, y, instance_labels)
@@ -219,10 +213,15 @@ class AutoVGPMIL(InstanceClassifier):
             None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
         )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
+        driver = self._driver(execution, data.bags)
         with _on_device(execution, data.bags):
             rng = check_random_state(self.random_state)
             spaces = self._make_spaces(data.bags, rng, driver)
             return self._fit(data, weight, spaces, rng, execution, driver)
+
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     def _make_spaces(
         self, bags: Bags, rng: np.random.RandomState, driver: Driver
@@ -323,6 +322,10 @@ class AutoVGPMIL(InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
@@ -336,7 +339,7 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> str:
         """Names the search for its checkpoint: data, points, seeds and settings."""
         settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
-        arrays = [data.bags.offsets, data.y, data.instance_labels]
+        arrays: list[Array | Wholes] = [data.bags.offsets, data.y, data.instance_labels]
         arrays += [] if weight is None else [weight]
         arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
         return fingerprint_arrays(arrays, (*settings, self.max_search_instances))
@@ -402,12 +405,14 @@ class AutoVGPMIL(InstanceClassifier):
         """The weights of the finalists, and the final calibration."""
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
-        left_out = search.held_out_ensemble(scores, part.y, prices, self.temperature, again)
-        platt = fit_platt(left_out, part.y)
+        settings = prices, self.temperature
+        rule_price = search.PRICE + search.size_gain(part.bags.sizes, part.y)
+        left_out = search.held_out_ensemble(scores, part.y, *settings, again, rule_price)
+        platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
-        return search.weigh(scores, part.y, prices, self.temperature)
+        return search.weigh(scores, part.y, *settings, rule_price)
 
     def _report(
         self,
@@ -524,7 +529,7 @@ class AutoVGPMIL(InstanceClassifier):
             search.LIKELIHOODS["or"],
             Sech(),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         return problem, member.project(problem)
 
@@ -702,15 +707,13 @@ def _some(Z: Floats, n: int, rng: np.random.RandomState) -> Floats:
 
 def _packed(fit: Fit) -> dict[str, Any]:
     """A fit as arrays, for a checkpoint."""
-    q, *rest = fit
-    return {"m": q.m, "W": q.W, **dict(zip(Fit._fields[1:], rest, strict=True))}
+    kept = ("pi", "bound_history", "n_iter", "converged")
+    return {"m": fit.posterior.m, "W": fit.posterior.W, **{k: getattr(fit, k) for k in kept}}
 
 
 def _unpacked(stored: dict[str, Any]) -> Fit:
     return Fit(
         InducingPosterior(stored["m"], np.asfortranarray(stored["W"])),
-        stored["omega"],
-        stored["rho"],
         stored["pi"],
         stored["bound_history"],
         int(stored["n_iter"]),

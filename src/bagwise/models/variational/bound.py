@@ -12,7 +12,7 @@ labels summed out: for them the bound depends on q(v) and c alone.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bagwise.core import gaussians
 from bagwise.models.variational.blocks import Block
@@ -20,11 +20,14 @@ from bagwise.models.variational.densities import Density
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.updates import InducingPosterior, moments
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Array
+
 
 def evidence_bound(
     block: Block,
     q: InducingPosterior,
-    c: Any,
+    c: Array,
     targets: Any,
     likelihood: BagLikelihood,
     density: Density,

@@ -11,26 +11,31 @@ import itertools
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
+from bagwise.core.arrays import Array, Column, Floats, Wholes, concatenate, to_numpy
 from bagwise.files import new_file
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.likelihoods import Moments
+from bagwise.models.variational.likelihoods import BagLikelihood, Moments
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.updates import FitState, InducingPosterior
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def fingerprint(labels: BagLabels, pi: Any, projector: Any, *objects: Any) -> str:
+    from bagwise.models.variational.projection import Projector
+
+
+def fingerprint(labels: BagLabels, pi: Floats, projector: Projector, *objects: object) -> str:
     """Names a problem: its bags, labels, start, inducing points, kernel and likelihood."""
     arrays = [to_numpy(x) for x in (*labels, pi, projector.Z, *projector.scaling) if x is not None]
     return fingerprint_arrays(arrays, (projector.kernel, str(projector.dtype), *objects))
 
 
-def fingerprint_arrays(arrays: Sequence[Array], settings: object) -> str:
+def fingerprint_arrays(arrays: Sequence[Array | Wholes], settings: object) -> str:
     """A name for arrays and settings: equal if, and only if, all of them are."""
     digest = hashlib.sha256()
     for array in arrays:
@@ -39,7 +44,7 @@ def fingerprint_arrays(arrays: Sequence[Array], settings: object) -> str:
     return digest.hexdigest()
 
 
-def _load(path: Path, problem: str) -> dict[str, Array]:
+def _load(path: Path, problem: str) -> dict[str, Column]:
     """The arrays of a checkpoint of this problem; a file that is none is an error."""
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -70,7 +75,7 @@ class StageCheckpoint:
         if stored is None:
             stored = {"array": compute()}
             self.save(name, stored)
-        return stored["array"]
+        return np.asarray(stored["array"], dtype=np.float64)
 
     def load(self, name: str) -> dict[str, Array] | None:
         """What a stage stored, or None."""
@@ -88,7 +93,8 @@ class StageCheckpoint:
             return
         self.stored.update({f"{name}/{key}": np.asarray(value) for key, value in arrays.items()})
         with new_file(self.path) as draft, draft.open("wb") as stream:
-            np.savez(stream, **{**self.stored, "problem": np.array(self.problem)})
+            stored: dict[str, ArrayLike] = {**self.stored, "problem": np.array(self.problem)}
+            np.savez(stream, allow_pickle=True, **stored)
 
     def done(self) -> None:
         """Remove the checkpoint of a finished search."""
@@ -99,7 +105,7 @@ class StageCheckpoint:
 class Checkpoint:
     """Saves a fit every ``every`` iterations; hands back the saved state once."""
 
-    def __init__(self, path: Any, every: int, problem: str, likelihood: Any) -> None:
+    def __init__(self, path: Any, every: int, problem: str, likelihood: BagLikelihood) -> None:
         self.path, self.every, self.problem = Path(path), every, problem
         self.likelihood = likelihood
         self.resumed_at = 0
@@ -142,7 +148,7 @@ class Checkpoint:
         self.resumed_at = state.n_iter
         return state, self._restore(parts, saved)
 
-    def _restore(self, parts: list[Part], saved: dict[str, Any]) -> list[Part]:
+    def _restore(self, parts: list[Part], saved: dict[str, Column]) -> list[Part]:
         kind = _belief_type(self.likelihood)
         beliefs = [saved[f"belief_{name}"] for name in kind._fields]
         restored, start = [], 0
@@ -163,7 +169,7 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _belief_type(likelihood: Any) -> Any:
+def _belief_type(likelihood: BagLikelihood) -> Any:
     """The NamedTuple in which a likelihood keeps its beliefs, from one instance's worth."""
     one = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
     return type(likelihood.start(Moments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
@@ -172,9 +178,9 @@ def _belief_type(likelihood: Any) -> Any:
 class _Beliefs:
     """Reads what is believed in a part; picklable."""
 
-    def __call__(self, part: Part) -> tuple[Part, dict[str, Any]]:
+    def __call__(self, part: Part) -> tuple[Part, dict[str, Floats]]:
         assert part.beliefs is not None and part.new_sites is not None
-        columns: dict[str, Any] = {
+        columns: dict[str, Floats] = {
             f"belief_{name}": to_numpy(concatenate(getattr(b, name) for b in part.beliefs))
             for name in part.beliefs[0]._fields
         }
@@ -183,7 +189,7 @@ class _Beliefs:
         return part, columns
 
 
-def _read(parts: list[Any], driver: Driver) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+def _read(parts: list[Any], driver: Driver) -> dict[str, Floats]:
+    found: list[dict[str, Floats]] = []
     driver.sweep(_Beliefs(), parts, found.append)
     return {name: np.concatenate([f[name] for f in found]) for name in found[0]}

@@ -10,11 +10,15 @@ Any differentiable Gaussian scale mixture may take its place; inference only nee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from bagwise.core import arrays
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Array
+
 
 _LOG2 = float(np.log(2.0))
 
@@ -37,11 +41,11 @@ class Density(Protocol):
     >>> model = PsiVGPMIL(density=Normal())
     """
 
-    def theta(self, c: Any) -> Any:
+    def theta(self, c: Array) -> Array:
         """``-psi'(c) / (c psi(c))``, finite and >= 0 also at c = 0."""
         ...
 
-    def log_psi(self, c: Any) -> Any:
+    def log_psi(self, c: Array) -> Array:
         """``log psi(c)`` with ``psi(0) = 1/2``."""
         ...
 
@@ -57,7 +61,7 @@ class Sech:
     [0.25, 0.00025]
     """
 
-    def theta(self, c: Any) -> Any:
+    def theta(self, c: Array) -> Array:
         """``tanh(c/2) / (2c)``, 1/4 at 0; twice Jaakkola's lambda, the mean of a Pólya-Gamma."""
         c, xp = arrays.as_float(c), arrays.namespace(c)
         small = c < 1e-4
@@ -65,7 +69,7 @@ class Sech:
         # Series at 0: the quotient loses its digits there.
         return xp.where(small, 0.25 - c * c / 48, xp.tanh(safe / 2) / (2 * safe))
 
-    def log_psi(self, c: Any) -> Any:
+    def log_psi(self, c: Array) -> Array:
         """``-log(2 cosh(c/2))``."""
         c, xp = arrays.as_float(c), arrays.namespace(c)
         return -c / 2 - xp.log1p(xp.exp(-c))
@@ -91,18 +95,18 @@ class Gamma:
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"Gamma needs a finite {name} > 0; got {value!r}.")
 
-    def theta(self, c: Any) -> Any:
+    def theta(self, c: Array) -> Array:
         """``alpha / (beta + c^2/2)``."""
         c = arrays.as_float(c)
         return self.alpha / (self.beta + c * c / 2)
 
-    def log_psi(self, c: Any) -> Any:
+    def log_psi(self, c: Array) -> Array:
         """``-alpha log(1 + c^2 / (2 beta)) - log 2``."""
         c, xp = arrays.as_float(c), arrays.namespace(c)
         return -self.alpha * xp.log1p(c * c / (2 * self.beta)) - _LOG2
 
 
-def check_density(density: Any) -> Density:
+def check_density(density: Density) -> Density:
     """A density with both methods, or an error that says which is missing."""
     missing = [name for name in ("theta", "log_psi") if not callable(getattr(density, name, None))]
     if missing:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -20,18 +20,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, check_bags
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, RandomState, concatenate, to_numpy
 from bagwise.core.finite import all_finite
-from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
 from bagwise.models.base import (
-    BagsLike,
     InstanceClassifier,
-    InstanceLabels,
-    RandomState,
     SeveralClasses,
     TrainingData,
     two_columns,
@@ -48,6 +44,7 @@ from bagwise.models.drivers import Driver, RunningSum, cut, total
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
@@ -55,11 +52,14 @@ from bagwise.models.variational.densities import Density, Gamma, Sech, check_den
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
     HeldOut,
+    InstanceMap,
     LatentMap,
     MapFit,
     bag_folds,
     beta_interval,
     cooled,
+    fit_instance_map,
+    held_out_draw,
     instance_interval,
     rule_log_odds,
     shared_slope,
@@ -69,6 +69,7 @@ from bagwise.models.variational.marginal import MarginalStep, has_marginal, refi
 from bagwise.models.variational.monitors import Monitor, Patience, all_of, iteration_bar
 from bagwise.models.variational.parts import Part, Relabel, Sites, make_parts, materialised
 from bagwise.models.variational.projection import (
+    Inducing,
     ProjectionChoices,
     Projector,
     choose_projector,
@@ -82,6 +83,7 @@ from bagwise.models.variational.score import (
     Readout,
     ReadRows,
     Scores,
+    Wants,
     make_row_parts,
 )
 from bagwise.models.variational.several import (
@@ -145,6 +147,7 @@ class Calibration(NamedTuple):
     bags: Ints  # numbers of the bags
     n_bags: int  # of the whole
     unlearned: Ints  # positions among them of bags that no feature was learned from
+    known: Array  # [n] what is known of their instances, -1 where unknown
 
 
 class Question(NamedTuple):
@@ -162,7 +165,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     kernel: Kernel | str
     likelihood: BagLikelihood | str
     n_inducing: int
-    inducing: Literal["kmeans", "subset"] | ArrayLike
+    inducing: Inducing | ArrayLike
     scale: Scale
     learn_kernel: bool
     bag_rule: BagRule
@@ -176,10 +179,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     verbose: bool
     callback: Callable[[Iteration], object] | None
     calibration_: LatentMap | None
-    bound_history_: Floats
-    converged_: bool
     kernel_: Kernel
     inducing_points_: Floats
+    bound_history_: Floats
+    converged_: bool
+    instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
@@ -192,7 +196,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         "likelihood": "no_validation",
         "execution": "no_validation",
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "inducing": [StrOptions({"kmeans", "subset"}), "array-like"],
+        "inducing": [StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"],
         "scale": [StrOptions({"feature", "global"}), None],
         "learn_kernel": ["boolean"],
         "bag_rule": [StrOptions({"noisy-or", "max", "joint"})],
@@ -260,7 +264,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         check_two_class_background(background, self.classes_)
         rng = check_random_state(self.random_state)
         execution = resolve(self.execution)
-        driver = execution.make_driver()
+        driver = self._driver(execution, data.bags)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         problem = Problem(
             data.bags,
@@ -386,6 +390,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             fresh_problem = problem._replace(start=fresh)
             return self._calibrate(fresh_problem, parts, max_iter, question, counts)
 
+    def _driver(self, execution: Execution, bags: Bags) -> Driver:
+        device = execution.torch_device(bags.instances)
+        return execution.make_driver(bags.n_instances * self.n_inducing, device)
+
     @property
     def _refines(self) -> bool:
         return self.posterior == "marginal"
@@ -444,7 +452,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         counts: Floats | None,
     ) -> Calibration | None:
         """Latent values of held-out bags, and what a map of them is fitted to, where asked for."""
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         y, bags = problem.labels.y, problem.bags
         if not self.calibrate:
             return None
@@ -455,8 +463,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             return None
-        folds = bag_folds(y) if question.folds is None else question.folds
-        n_refits = 1 if bags.n_instances > _ONE_FOLD else int(folds.max()) + 1
+        large = bags.n_instances > _ONE_FOLD
+        if question.folds is not None:
+            folds = question.folds
+        else:
+            folds = np.where(held_out_draw(y, bags.sizes), 0, 1) if large else bag_folds(y)
+        n_refits = 1 if large else int(folds.max()) + 1
 
         def fit(kept: list[Any]) -> InducingPosterior:
             state, ended = iterate(
@@ -482,26 +494,32 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
+        known = problem.labels.known[rows]
         map_fit = MapFit(
             held_out,
             y[chosen],
             self.bag_rule,
-            problem.labels.known[rows],
+            known,
             weight=None if counts is None else counts[chosen],
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
-        return Calibration(map_fit, held_out, chosen, len(bags), unlearned)
+        return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)
 
     def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> None:
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
         self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
+        self.instance_map_ = fit_instance_map(held_out, y, self.calibration_, calibration.known)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
+            bags = placed(bags, device)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
@@ -534,10 +552,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         device = execution.torch_device(data.bags.instances)
         return choose_projector(data, choices, rng, several).to(device)
 
-    def _inducing(self, n_features: int) -> Literal["kmeans", "subset"] | Floats:
+    def _inducing(self, n_features: int) -> Inducing | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""
         if isinstance(self.inducing, str):
-            return "kmeans" if self.inducing == "kmeans" else "subset"
+            return cast(Inducing, self.inducing)  # validated
         Z = np.array(self.inducing, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != n_features or len(Z) == 0 or not np.isfinite(Z).all():
             raise ValueError(
@@ -559,7 +577,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(problem.bags.instances[:])), to_numpy(projector.Z)
         device = execution.torch_device(problem.bags.instances)
-        chunk = execution.chunk(projector.on_device)
+        chunk = execution.chunk(projector.on_device, problem.driver)
 
         def under(kernel: Kernel) -> Projector:
             return make_projector(kernel, Z, scaling, execution.dtype or self._dtype).to(device)
@@ -629,7 +647,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _train_or_halve(self, problem: Problem, watch: Patience | None) -> tuple[list[Any], Fit]:
         """`_train`; when a device runs out of memory, once more with chunks half as long."""
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         if not problem.projector.on_device:
             return self._train(problem, watch, chunk)
         import torch
@@ -704,6 +722,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 max_iter=self.max_iter,
                 tol=self.tol,
                 driver=problem.driver,
+                sites=False,
                 on_iteration=all_of([*watching, *bar]),
                 **resume,
             )
@@ -721,7 +740,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         codes = (y == self.classes_[1]).astype(int)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = BagLabels(bags.offsets, codes, unknown)
-        chunk = problem.execution.chunk(problem.projector.on_device)
+        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         parts = make_parts(bags.instances, labels, problem.projector, unknown, chunk, 1)
         blocks = [block for part in parts for block in part.blocks]
         return Patience(blocks, codes, self.bag_rule, patience)
@@ -756,7 +775,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def project(self, problem: Problem) -> list[Any]:
         """The bags of a problem as projected parts, which several members may fit."""
-        return self._parts(problem, problem.execution.chunk(problem.projector.on_device))
+        return self._parts(
+            problem, problem.execution.chunk(problem.projector.on_device, problem.driver)
+        )
 
     def fit_projected(self, problem: Problem, parts: list[Any]) -> Fit:
         """Fit q(v) to parts that `project` made; the model's own likelihood and density count."""
@@ -769,7 +790,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Become the model of a fit that was made elsewhere, uncalibrated."""
         self.classes_, self.n_features_in_ = classes, int(projector.Z.shape[1])
         self._store(projector, fit)
-        self.calibration_ = None
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def update(
@@ -796,7 +817,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self._bag_likelihood(),
             check_density(self._density()),
             execution,
-            execution.make_driver(),
+            self._driver(execution, data.bags),
         )
         _, fit = self._train_or_halve(problem, None)
         self._store(problem.projector, fit)
@@ -824,6 +845,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         bags: BagsLike,
         finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
         fractions: bool = False,
+        wants: Wants = "all",
     ) -> tuple[Floats, ...]:
         """Columns made of the readouts of the bags to predict; one pass over their rows."""
         checked = self._validate_predict(bags)
@@ -831,8 +853,18 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # Each class that learnt its own kernel has its own projection, too.
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
+        # With several classes the shares of an instance are settled among the classes.
+        instance_map = self.instance_map_ if len(members) == 1 else None
         readers = tuple(
-            Reader(min(i, own - 1), m._posterior(), m.bag_rule, m.calibration_, fractions)
+            Reader(
+                min(i, own - 1),
+                m._posterior(),
+                m.bag_rule,
+                m.calibration_,
+                fractions,
+                wants,
+                instance_map,
+            )
             for i, m in enumerate(members)
         )
         return read_bags(checked, projectors, readers, finish, resolve(self.execution))
@@ -863,12 +895,16 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             ``bag_std`` and ``instance_std`` are standard deviations of the probabilities.
             With several classes all have a column per class.
         """
+        return self._score(bags, "probabilities")
+
+    def _score(self, bags: BagsLike, wants: Wants) -> Scores:
+        """The scores; those that nobody wants are left empty."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, partial(_scores, rule=self._rule)))
+        return Scores(*self._read(bags, partial(_scores, rule=self._rule), wants=wants))
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
-        return self.score_bags(bags).bag
+        return self._score(bags, "bags").bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
@@ -900,7 +936,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
             the classes after that for the bags.
         """
-        scores = self.score_bags(bags)
+        scores = self._score(bags, "bags")
         return probabilities(scores.bag, scores.bag_std, return_std, return_interval)
 
     def predict_proba_instances(
@@ -908,22 +944,20 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     ) -> Floats | tuple[Floats, ...]:
         """Probability of the classes for each instance; as `predict_proba`. P(32, 33).
 
-        The ends of an interval are quantiles of sigmoid(f). With several classes and no background
-        a row may sum to less than one: what is missing is the chance that the instance is of no
-        class.
+        Calibrated, with two classes, it is the chance that the bag is positive and that the
+        instance is one of its positives, which the contrast between positive and negative held-out
+        bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
+        ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
+        classes and no background a row may sum to less than one: what is missing is the chance
+        that the instance is of no class.
         """
-        if return_interval is None or self._rule is not None:
-            scores = self.score_bags(bags)
+        scores = self.score_bags(bags)
+        mapped = self.instance_map_ is not None
+        if return_interval is None or self._rule is not None or mapped:
             return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
-        latent = self.predict_latent(bags)
-        if self.calibration_ is None:
-            p = sigmoid_moments(*latent)
-        else:
-            mean, var, p = self.calibration_.read(*latent)
-            latent = mean, var
-        interval = np.stack(instance_interval(*latent, return_interval), axis=1)
-        proba = two_columns(expit(p.log_odds))
-        return (proba, p.std, interval) if return_std else (proba, interval)
+        interval = np.stack(instance_interval(*self.predict_latent(bags), return_interval), axis=1)
+        proba = two_columns(expit(scores.instance))
+        return (proba, scores.instance_std, interval) if return_std else (proba, interval)
 
     def predict_positive_fraction(
         self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
@@ -967,8 +1001,11 @@ class VGPMIL(VariationalClassifier):
         `SoftWitness`, `Inherited`.
     n_inducing : int
         Number of inducing points M; cost grows with M squared. Capped at the distinct rows.
-    inducing : {"kmeans", "subset"} or array of shape (M, n_features)
-        Class-wise k-means centroids (V section 4.2), a random subset, or the points themselves.
+    inducing : {"kmeans", "class-kmeans", "subset"} or array of shape (M, n_features)
+        Centroids of all instances, of those of either class apart (V section 4.2), a random
+        subset, or the points themselves. Centroids by class know the labels, also of the bags
+        that are held out for the calibration on the same points: their scores come out a little
+        too good, an AUC of .51 to .54 where labels are permuted.
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     learn_kernel : bool
@@ -983,10 +1020,10 @@ class VGPMIL(VariationalClassifier):
         function so that the held-out bags it makes by ``bag_rule`` have their labels most
         likely. Probabilities, standard deviations and intervals all are those of the mapped
         function; scores that say nothing about held-out bags give about the base rate. Costs
-        about five more fits; with more than 200,000 instances one fold is held out, one more
-        fit. Where features were learned from the bags' labels, the log-odds are shrunk by a
-        factor estimated on the bags held out from that. False gives the papers' uncalibrated
-        probabilities.
+        about five more fits; with more than 200,000 instances bags of at most 100,000 of them
+        are held out, one more fit. Where features were learned from the bags' labels, the
+        log-odds are shrunk by a factor estimated on the bags held out from that. False gives
+        the papers' uncalibrated probabilities.
     posterior : {"factorised", "marginal"}
         ``factorised`` is the papers' q(v), which treats every instance as labelled to the extent
         it is believed in and is far too narrow. ``marginal`` goes on from there with the hidden
@@ -1017,11 +1054,16 @@ class VGPMIL(VariationalClassifier):
         q(y = 1) of the training instances.
     calibration_ : LatentMap or None
         The map of the latent function; None where the probabilities are not calibrated.
+    instance_map_ : InstanceMap or None
+        The map of the instances, and ``positive_rate``, the share of positives that the training
+        labels say a positive bag holds.
     held_out_decision_ : array of shape (n_bags,), with ``calibrate``
         Calibrated log-odds of every training bag from a fit without its fold; NaN for bags that
         were not held out.
     bound_history_ : array of shape (n_iter,)
-        Evidence bound after every iteration.
+        Lower bound of log p(labels) after every iteration, for any likelihood but `LargeMargin`,
+        whose objective it is. It never falls for "or", "witness" and "inherited"; the papers'
+        updates of "noisy-max" may lower it.
     n_iter_, converged_ : int, bool
     cache_ : str
         How the projected instances were kept.
@@ -1050,7 +1092,7 @@ class VGPMIL(VariationalClassifier):
         kernel: Kernel | str = "rbf + bias",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1119,7 +1161,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1191,7 +1233,7 @@ init, max_iter, tol, execution, random_state, verbose, callback
         kernel: Kernel | str = "rbf",
         likelihood: BagLikelihood | str = "noisy-max",
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1277,7 +1319,7 @@ random_state, verbose, callback
         V: float = 2.0,
         kernel: Kernel | str = RBF("sqrt_dim", 16.0),  # noqa: B008, a frozen value
         n_inducing: int = _N_INDUCING,
-        inducing: Literal["kmeans", "subset"] | ArrayLike = "kmeans",
+        inducing: Inducing | ArrayLike = "kmeans",
         scale: Scale = "feature",
         learn_kernel: bool = False,
         bag_rule: BagRule = "max",
@@ -1351,15 +1393,16 @@ def read_bags(
 ) -> tuple[Floats, ...]:
     """Columns made of the readouts of checked bags, by the driver; rows are read once."""
     X = map_rows_of(bags.instances)
-    device, driver = execution.torch_device(X), execution.make_driver()
-    spans = cut(bags.offsets, execution.chunk(device is not None))
+    device = execution.torch_device(X)
+    driver = execution.make_driver(bags.n_instances * len(projectors[0].Z), device)
+    spans = cut(bags.offsets, execution.chunk(device is not None, driver))
     work = ReadRows(tuple(p.to(device) for p in projectors), readers, finish, on_disk(bags))
     try:
         columns = list(driver.map(work, make_row_parts(X, bags.offsets, spans, driver.n_parts)))
     except NotFiniteError:
         check_bags(bags)  # says where
         raise
-    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+    return tuple(concatenate(column) for column in zip(*columns, strict=True))
 
 
 def probabilities(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -26,8 +26,14 @@ from scipy.special import logsumexp
 from sklearn.utils import check_random_state
 
 from bagwise.core import linalg
+from bagwise.core.arrays import to_numpy
 from bagwise.core.kernels import RBF, Kernel
 from bagwise.models.execution import CHUNK_SIZE
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, RandomState
+    from bagwise.models.variational.densities import Density
+
 
 # One call may change a parameter by this factor, and never take it outside this range: the sites
 # were made by the old kernel and are trusted near it only.
@@ -39,11 +45,11 @@ class Objective(NamedTuple):
     """A value and its gradient with respect to the kernel's log-parameters."""
 
     value: float
-    gradient: Any  # [P]
+    gradient: Floats  # [P]
 
 
 def collapsed_bound(
-    kernel: Kernel, X: Any, Z: Any, omega: Any, rho: Any, chunk_size: int = CHUNK_SIZE
+    kernel: Kernel, X: Floats, Z: Floats, omega: Floats, rho: Floats, chunk_size: int = CHUNK_SIZE
 ) -> Objective:
     """The collapsed bound J and its gradient, at fixed sites.
 
@@ -76,7 +82,7 @@ def collapsed_bound(
     >>> round(J.value, 2), J.gradient.shape
     (3.73, (2,))
     """
-    L = linalg.cholesky(kernel(Z, Z))
+    L = to_numpy(linalg.cholesky(kernel(Z, Z)))
     chunks = [slice(start, start + chunk_size) for start in range(0, len(X), chunk_size)]
     M = len(Z)
     B, b, residual = np.eye(M), np.zeros(M), 0.0
@@ -84,7 +90,7 @@ def collapsed_bound(
         A = _whiten(kernel, X[rows], Z, L)  # [M, n]
         B += linalg.weighted_gram(A, omega[rows])
         b += A @ rho[rows]
-        residual += omega[rows] @ (kernel.diag(X[rows]) - linalg.column_squares(A))
+        residual += float(omega[rows] @ (kernel.diag(X[rows]) - linalg.column_squares(A)))
     B = np.tril(B) + np.tril(B, -1).T  # the Gram matrix comes as its lower triangle
     W = linalg.inverse_factor(np.asfortranarray(B))
     S = W.T @ W
@@ -97,15 +103,21 @@ def collapsed_bound(
 class _Optimum(NamedTuple):
     """The best q(v) at fixed sites."""
 
-    L: Any  # [M, M] factor of Kzz
-    B: Any  # [M, M] its precision
-    S: Any  # [M, M] its covariance
-    m: Any  # [M] its mean
+    L: Floats  # [M, M] factor of Kzz
+    B: Floats  # [M, M] its precision
+    S: Floats  # [M, M] its covariance
+    m: Floats  # [M] its mean
 
 
 def _collapsed_gradient(
-    kernel: Kernel, X: Any, Z: Any, omega: Any, rho: Any, q: _Optimum, chunks: list[slice]
-) -> Any:
+    kernel: Kernel,
+    X: Floats,
+    Z: Floats,
+    omega: Floats,
+    rho: Floats,
+    q: _Optimum,
+    chunks: list[slice],
+) -> Floats:
     """The gradients in the covariances, pulled back to the log-parameters, [P]."""
     L, B, S, m = q
     M = len(m)
@@ -124,23 +136,23 @@ def _collapsed_gradient(
     return gradient
 
 
-def _whiten(kernel: Kernel, X: Any, Z: Any, L: Any) -> Any:
-    return linalg.solve_lower(L, kernel(X, Z).T)
+def _whiten(kernel: Kernel, X: Floats, Z: Floats, L: Floats) -> Floats:
+    return linalg.solve_lower(L, to_numpy(kernel(X, Z)).T)
 
 
-def _solve_transposed(L: Any, G: Any) -> Any:
+def _solve_transposed(L: Floats, G: Floats) -> Floats:
     """``L^{-T} G``."""
     return solve_triangular(L, G, lower=True, trans="T", check_finite=False)
 
 
 def log_normaliser(
     kernel: Kernel,
-    X: Any,
-    density: Any,
+    X: Floats,
+    density: Density,
     *,
     n_features: int = 256,
     n_samples: int = 64,
-    random_state: Any = 0,
+    random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
 ) -> Objective:
     """Monte Carlo estimate of log Z, P(20), by random Fourier features, and its gradient.
@@ -195,19 +207,19 @@ def log_normaliser(
 class _Functions(NamedTuple):
     """Functions drawn from the prior, as weights of random Fourier features."""
 
-    length_scale: Any
-    frequencies: Any  # [R, D]
-    phases: Any  # [R]
-    amplitudes: Any  # [R, samples]
+    length_scale: object
+    frequencies: Floats  # [R, D]
+    phases: Floats  # [R]
+    amplitudes: Floats  # [R, samples]
 
-    def angles(self, X: Any) -> tuple[Any, Any]:
+    def angles(self, X: Floats) -> tuple[Floats, Floats]:
         """The scaled rows, and what the features are cosines of."""
         scaled = X / np.asarray(self.length_scale)  # [n, D]
         return scaled, scaled @ self.frequencies.T + self.phases  # [n, R]
 
 
 def _draw_functions(
-    kernel: Kernel, n_dimensions: int, n_features: int, n_samples: int, random_state: Any
+    kernel: Kernel, n_dimensions: int, n_features: int, n_samples: int, random_state: RandomState
 ) -> _Functions:
     if not isinstance(kernel, RBF):
         raise ValueError(
@@ -224,15 +236,15 @@ def _draw_functions(
 
 def learn_kernel(
     kernel: Kernel,
-    X: Any,
-    Z: Any,
-    omega: Any,
-    rho: Any,
+    X: Floats,
+    Z: Floats,
+    omega: Floats,
+    rho: Floats,
     *,
-    density: Any = None,
+    density: Density | None = None,
     normaliser: bool = False,
     max_iter: int = 30,
-    random_state: Any = 0,
+    random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
 ) -> Kernel:
     """The kernel whose parameters maximise the collapsed bound, at fixed sites.
@@ -265,11 +277,13 @@ def learn_kernel(
         raise ValueError("normaliser=True needs the density whose log Z is meant; got None.")
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
 
-    def loss(theta: Any) -> tuple[float, Any]:
+    def loss(theta: Floats) -> tuple[float, Floats]:
         trial = kernel.with_theta(theta)
         J = collapsed_bound(trial, X, Z, omega, rho, chunk_size)
         if normaliser:
-            log_z = log_normaliser(trial, X, density, random_state=seed, chunk_size=chunk_size)
+            log_z = log_normaliser(
+                trial, X, cast("Density", density), random_state=seed, chunk_size=chunk_size
+            )
             J = Objective(J.value - log_z.value, J.gradient - log_z.gradient)
         return -J.value, -J.gradient
 
@@ -284,7 +298,7 @@ def learn_kernel(
     return kernel.with_theta(found.x) if better else kernel
 
 
-def _trusted(theta: Any) -> list[tuple[float, float]]:
+def _trusted(theta: Floats) -> list[tuple[float, float]]:
     """Where each log-parameter may go: a step from where it is, which is always allowed."""
     return [
         (min(t, max(t - _STEP, -_RANGE)), max(t, min(t + _STEP, _RANGE))) for t in theta.tolist()
@@ -296,29 +310,29 @@ class Alternation(NamedTuple):
 
     kernel: Kernel
     fit: Any  # what the last call of ``advance`` returned, under the kernel
-    bound_history: Any  # [n_rounds + 1] full bound after each kernel update's fit
+    bound_history: Floats  # [n_rounds + 1] full bound after each kernel update's fit
 
 
 class KernelFit(NamedTuple):
     """What a fit under one kernel has to tell the next round."""
 
-    omega: Any  # [N] sites that the next kernel is learnt at
-    rho: Any  # [N]
+    omega: Floats  # [N] sites that the next kernel is learnt at
+    rho: Floats  # [N]
     bound: float  # the full bound of the fit
     carry: Any = None  # what the next fit starts from: beliefs, or q(y)
 
 
 def learn(
     kernel: Kernel,
-    X: Any,
-    Z: Any,
+    X: Floats,
+    Z: Floats,
     advance: Callable[[Kernel, KernelFit | None], KernelFit],
     *,
     n_rounds: int = 10,
     tol: float = 1e-3,
-    density: Any = None,
+    density: Density | None = None,
     normaliser: bool = False,
-    random_state: Any = 0,
+    random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
 ) -> Alternation:
     """Fits and kernel updates in turn, such that the full bound never falls.
@@ -347,7 +361,7 @@ def learn(
         if not normaliser:
             return fit.bound
         log_z = log_normaliser(
-            trial, X, density, random_state=random_state, chunk_size=chunk_size
+            trial, X, cast("Density", density), random_state=random_state, chunk_size=chunk_size
         ).value
         return fit.bound - log_z
 
@@ -388,7 +402,7 @@ def learn(
 _HALVINGS = 4
 
 
-def _warn_at_bounds(kernel: Kernel, start: Any) -> None:
+def _warn_at_bounds(kernel: Kernel, start: Floats) -> None:
     """Say which parameters ended where the search has to stop, or far from where they began."""
     theta = kernel.theta
     ended = np.flatnonzero((np.abs(theta) >= _RANGE - 1e-6) & (np.abs(start) < _RANGE))

@@ -8,11 +8,11 @@ is not a proper evidence bound and may fall; the engine stops on the change of q
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import as_float, at_least, expit
+from bagwise.core.arrays import Array, as_float, at_least, expit
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.likelihoods import (
@@ -32,11 +32,11 @@ _OPEN = 0.9
 class GatedTargets(NamedTuple):
     """q(y), q(g) and the two Jaakkola coefficients, from the q(f) they were last updated with."""
 
-    pi: Any  # [n] q(y = 1)
-    tail: Any  # [n] q(y = 0)
-    tau: Any  # [n] q(g = 1)
-    lambda_xi: Any  # [n]
-    lambda_phi: Any  # [n]
+    pi: Array  # [n] q(y = 1)
+    tail: Array  # [n] q(y = 0)
+    tau: Array  # [n] q(g = 1)
+    lambda_xi: Array  # [n]
+    lambda_phi: Array  # [n]
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class LargeMargin:
     def _noisy_max(self) -> NoisyMax:
         return NoisyMax(self.H, self.expectation, self.schedule)
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> GatedTargets:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> GatedTargets:
         """q(y) = pi, gates nearly open."""
         pi, tail = clamp(pi, 1 - pi, labels.known)
         tau = 0.0 * as_float(pi) + _OPEN
         return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 
     def targets(
-        self, f: Moments, log_psi: Any, labels: BagLabels, previous: GatedTargets
+        self, f: Moments, log_psi: Array, labels: BagLabels, previous: GatedTargets
     ) -> GatedTargets:
         """tau, then pi, then xi and phi."""
         C, V = self.C, self.V
@@ -93,17 +93,17 @@ class LargeMargin:
         pi, tail = self._noisy_max().update(score, labels, previous.pi, previous.tail)
         return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 
-    def _xi(self, f: Moments, pi: Any, tail: Any) -> Any:
+    def _xi(self, f: Moments, pi: Array, tail: Array) -> Array:
         """``xi = C sqrt(E (s f - V)^2)``; rounding may push the square below 0."""
         square = f.second - 2 * (pi - tail) * f.mean * self.V + self.V**2
         return self.C * at_least(square, 0.0) ** 0.5
 
-    def _lambdas(self, f: Moments, pi: Any, tail: Any, tau: Any) -> tuple[Any, Any]:
+    def _lambdas(self, f: Moments, pi: Array, tail: Array, tau: Array) -> tuple[Array, Array]:
         """Jaakkola's lambda = theta / 2 at xi and at phi = sqrt(tau E f^2)."""
         phi = (tau * f.second) ** 0.5
         return _SECH.theta(self._xi(f, pi, tail)) / 2, _SECH.theta(phi) / 2
 
-    def weights(self, f: Moments, targets: GatedTargets, theta: Any) -> tuple[Any, Any]:
+    def weights(self, f: Moments, targets: GatedTargets, theta: Array) -> tuple[Array, Array]:
         """Precision ``2 (lambda_xi C^2 + lambda_phi tau)`` and the right-hand side."""
         C, V = self.C, self.V
         pi, tail, tau = targets.pi, targets.tail, targets.tau
@@ -113,7 +113,9 @@ class LargeMargin:
         rho = C * s * (tau - 0.5) + 2 * C**2 * lx * s * V + tau * (pi - 0.5)
         return omega, rho
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: GatedTargets) -> Any:
+    def bound(
+        self, f: Moments, log_psi: Array, labels: BagLabels, targets: GatedTargets
+    ) -> float | Array:
         """The objective; a diagnostic, for it may fall."""
         pi, tail, tau = targets.pi, targets.tail, targets.tau
         s = pi - tail

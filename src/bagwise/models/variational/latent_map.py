@@ -24,9 +24,9 @@ from scipy.special import betaincinv, expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
-from bagwise.core.arrays import to_numpy
+from bagwise.core.arrays import at_least, at_most, beside, namespace, softplus, to_numpy
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool
+from bagwise.core.platt import Platt, cool, shrinkage
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.marginal import draw_functions
@@ -57,12 +57,21 @@ class HeldOut(NamedTuple):
     offsets: Any  # [b + 1]
     functions: Any = None  # [n, C] drawn from q, for the joint rule
     shrink: Any = None  # [n] by which the noise r shrinks their values
+    top: Any = None  # [b] largest log-odds in each bag, where they were needed before
 
     def take(self, bags: Any) -> HeldOut:
         """Only some bags, in the order given."""
         rows, offsets = segments.take(self.offsets, bags)
         functions, shrink = (x if x is None else x[rows] for x in (self.functions, self.shrink))
-        return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink)
+        top = None if self.top is None else self.top[bags]
+        return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink, top)
+
+    def with_top(self) -> HeldOut:
+        """The same with the largest log-odds of each bag worked out, once for every map."""
+        if self.top is not None:
+            return self
+        log_odds = sigmoid_moments(self.mean, self.var).log_odds
+        return self._replace(top=segments.max(log_odds, self.offsets))
 
 
 class Mapped(NamedTuple):
@@ -97,22 +106,23 @@ class LatentMap(NamedTuple):
         return log_odds * _widening(new_var), new_var
 
     def read(self, mean: Any, var: Any) -> Mapped:
-        """F' with exactly the log-odds that are asked for, so that the order stays, on the host.
+        """F' with exactly the log-odds that are asked for, so that the order stays.
 
         `moments` is near and quick, for the fit of the map; Newton's method does the rest.
         """
-        mean, var = to_numpy(mean), to_numpy(var)
+        mean, var = (x.double() if is_torch_array(x) else to_numpy(x) for x in (mean, var))
+        xp = namespace(mean)
         log_odds = self.slope * sigmoid_moments(mean, var).log_odds + self.intercept
         new_var = self.spread**2 * var
         new_mean = log_odds * _widening(new_var)
         for _ in range(_NEWTON_STEPS):
             p = sigmoid_moments(new_mean, new_var)
             # d log-odds / d mean = E sigmoid' / (p (1 - p)), at most 1, and 1 far out.
-            slope = -np.expm1(p.log_negative_squared - p.log_negative) / np.exp(p.log_positive)
-            slope = np.where(np.abs(log_odds) > _FAR_OUT, 1.0, np.clip(slope, 0.05, 1.0))
+            slope = -xp.expm1(p.log_negative_squared - p.log_negative) / xp.exp(p.log_positive)
+            slope = xp.where(abs(log_odds) > _FAR_OUT, 1.0, at_most(at_least(slope, 0.05), 1.0))
             new_mean = new_mean + (log_odds - p.log_odds) / slope
         square = sigmoid_moments(new_mean, new_var).log_negative_squared
-        log_negative = -np.logaddexp(0.0, log_odds)
+        log_negative = -softplus(log_odds)
         return Mapped(
             new_mean, new_var, SigmoidMoments(log_negative + log_odds, log_negative, square)
         )
@@ -238,6 +248,30 @@ def bag_folds(y: Any, n_folds: int = 5, random_state: Any = 0) -> Any:
     return fold
 
 
+def held_out_draw(y: Any, sizes: Any, random_state: Any = 0) -> Any:
+    """Which bags of a large set to hold out: the same share of each class, [b] booleans.
+
+    At most a fifth of the bags, of about `_MOST_INSTANCES` instances in all: two numbers are
+    fitted to them, and more would not move these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import held_out_draw
+    >>> y = np.arange(1000) % 2
+    >>> drawn = held_out_draw(y, np.full(1000, 500))
+    >>> int(drawn[y == 0].sum()), int(drawn[y == 1].sum())
+    (100, 100)
+    """
+    y, rng = np.asarray(y), np.random.default_rng(random_state)
+    share = min(0.2, _MOST_INSTANCES / float(np.sum(sizes)))
+    drawn = np.zeros(len(y), dtype=bool)
+    for label in (0, 1):
+        bags = np.flatnonzero(y == label)
+        drawn[rng.choice(bags, max(1, round(share * len(bags))), replace=False)] = True
+    return drawn
+
+
 def select_bags(blocks: Iterable[Block], chosen: Any) -> Iterator[Block]:
     """The chosen bags (a mask over all bags, in order) of each block; blocks left empty go.
 
@@ -272,9 +306,9 @@ def _selected(block: Block, offsets: Any, bags: Any) -> Block:
         columns = rows[owner == i] - starts[i]
         if len(columns):
             chunks.append(_columns(chunk, columns))
-    at, rows_there, weight = _place(bags, block), _place(rows, block), block.labels.weight
+    at, rows_there, weight = beside(bags, block.r), beside(rows, block.r), block.labels.weight
     labels = BagLabels(
-        _place(new, block),
+        beside(new, block.r),
         block.labels.y[at],
         block.labels.known[rows_there],
         None if weight is None else weight[at],
@@ -291,17 +325,11 @@ def _columns(A: Any, columns: Any) -> Any:
     return A[:, torch.as_tensor(columns, device=A.device)]
 
 
-def _place(x: Any, block: Block) -> Any:
-    """Whole numbers where the block lives."""
-    if not is_torch_array(block.r):
-        return x
-    import torch
-
-    return torch.as_tensor(x, device=block.r.device)
-
-
 def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Any:
     """Log-odds of the bags under a rule, with the map put in, [b]."""
+    if rule == "max":
+        # The map keeps the order of the instances: the largest stays the largest.
+        return latent_map.slope * held_out.with_top().top + latent_map.intercept
     if rule != "joint":
         p = sigmoid_moments(*latent_map.moments(held_out.mean, held_out.var), n_nodes=_NODES)
         return bag_log_odds(p.log_odds, held_out.offsets, rule)
@@ -325,11 +353,8 @@ def fit_map(
 
     Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
     labels (0 or 1; -1 where unknown) join as bags of one. ``weight`` [b] says how often each bag
-    counts; once where it is None. The slope is then multiplied by
-    ``max(0, 1 - 1 / (2 gain))``, the gain being the rise in log-likelihood that the slope has
-    brought over the base rate: the positive-part estimate of James and Stein, for which
-    ``2 gain`` is the squared ratio of the slope to its error. Scores that say nothing about the
-    labels so give the base rate, and a slope that is sure stays as it is.
+    counts; once where it is None. The slope is then shrunk by what chance may have brought of the
+    rise in log-likelihood over the base rate (`core.platt.shrinkage`).
 
     Examples
     --------
@@ -371,6 +396,7 @@ class MapFit:
         self.labels, self._rule = y, rule
         y = np.asarray(y, dtype=np.float64)
         held_out, y, known, weight = _thinned(held_out, y, known, random_state, weight)
+        held_out = held_out.with_top() if rule == "max" else held_out
         self._held_out, self._weight = held_out, weight
         self._target = _smoothed(y, weight)
         self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
@@ -400,7 +426,7 @@ class MapFit:
 
     @property
     def _factor(self) -> float:
-        return max(0.0, 1 - 1 / (2 * self.gain)) if self.gain > 0 else 0.0
+        return shrinkage(self.gain)
 
     def shrunk(self, towards: float = 0.0) -> LatentMap:
         """The map whose slope is shrunk to another, as far as its own is not sure."""
@@ -453,7 +479,7 @@ def shared_slope(fits: Sequence[MapFit]) -> float:
     if gains.sum() == 0:
         return 0.0
     mean = float(np.average([fit.slope for fit in fits], weights=gains))
-    return mean * max(0.0, 1 - 1 / (2 * float(gains.sum())))
+    return mean * shrinkage(float(gains.sum()))
 
 
 def cooled(
@@ -501,9 +527,9 @@ def _thinned(
 
 
 class ProbabilityMoments(NamedTuple):
-    """Mean and standard deviation of a probability."""
+    """Log-odds of a mean probability, and its standard deviation."""
 
-    mean: Any
+    log_odds: Any
     std: Any
 
 
@@ -517,16 +543,35 @@ class InstanceMap(NamedTuple):
     positive_rate: float  # of the instances in positive bags, as the contrast has it
 
     def probabilities(self, mean: Any, var: Any, bag: Any, bag_std: Any) -> ProbabilityMoments:
-        """Mean and standard deviation of p(y = 1), given those of the bag of each instance, [n].
+        """Moments of p(y = 1), given log-odds and standard deviation of each instance's bag, [n].
 
         An instance is positive if its bag is and if it is one of its positives: the product of
         two probabilities, taken to vary independently. It never exceeds that of the bag.
         """
-        p = self.own.probabilities(mean, var)
-        own, std = np.exp(p.log_positive), p.std
-        product = bag * own
-        square = (bag**2 + bag_std**2) * (own**2 + std**2)
-        return ProbabilityMoments(product, np.sqrt(np.maximum(square - product**2, 0.0)))
+        p = self.own.read(mean, var).probabilities
+        xp = namespace(p.log_positive)
+        log_bag, log_no_bag = -softplus(-bag), -softplus(bag)
+        log_positive = log_bag + p.log_positive
+        log_negative = xp.logaddexp(log_no_bag, log_bag + p.log_negative)
+        own, in_positive = xp.exp(p.log_positive), xp.exp(log_bag)
+        square = (in_positive**2 + bag_std**2) * (own**2 + p.std**2)
+        std = at_least(square - (own * in_positive) ** 2, 0.0) ** 0.5
+        return ProbabilityMoments(log_positive - log_negative, std)
+
+    def fraction(self, share: Fraction, bag: Any) -> Fraction:
+        """Share of positives in bags with log-odds ``bag``, from that in positive bags, [b].
+
+        A bag is positive, with a share of positives, or it is not and has none.
+        """
+        p = expit(bag)
+        mean = p * share.mean
+        square = p * (share.mean**2 + share.std**2)
+        return Fraction(mean, np.sqrt(np.maximum(square - mean**2, 0.0)))
+
+    def after(self, slope: float, shift: float) -> InstanceMap:
+        """The map for scores that become those it was made for by ``slope * score + shift``."""
+        own = self.own
+        return self._replace(own=LatentMap(own.slope * slope, own.slope * shift + own.intercept))
 
 
 def fit_instance_map(
@@ -539,8 +584,10 @@ def fit_instance_map(
     ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(slope z +
     d) and q are identified as soon as some values of z belong to negatives alone; how many
     positives a bag holds, and whether they come together, does not matter. The slope is the bag
-    map's: bags know it better than the few positives among many instances do. Known instance
-    labels (0 or 1; -1 where unknown) enter as they are. Values must be held out.
+    map's: bags know it better than the few positives among many instances do. Where the values
+    of z say nothing, any share of positives fits equally well; a prior worth one bag that holds
+    one positive then decides. Known instance labels (0 or 1; -1 where unknown) enter as they are.
+    Values must be held out.
 
     Examples
     --------
@@ -554,18 +601,25 @@ def fit_instance_map(
     >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
     0.3
     """
+    held_out, y, known, _ = _thinned(held_out, np.asarray(y), known, 0, None)
     z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
-    label = segments.spread(np.asarray(y) == 1, held_out.offsets)
+    label = segments.spread(y == 1, held_out.offsets)
     share = float(label.mean())
     known = np.full(len(z), -1) if known is None else np.asarray(known)
+    size = label.sum() / np.sum(y == 1)  # of a positive bag
+
+    def negative_share(q: float) -> float:
+        """Of the instances in positive bags, as q has it."""
+        return float(q / (1 - q) * (1 - share) / share)
 
     def loss(x: Any) -> float:
         level, q = x[0], share * expit(x[1])
+        few = -float((size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q)))
         log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
         in_positive = np.where(known < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
         in_negative = np.where(known < 0, log_n + np.log1p(-q), 0.0)
         given = np.where(known == 1, log_p, np.where(known == 0, log_n, 0.0))
-        return -float(np.sum(np.where(label, in_positive, in_negative) + given))
+        return few - float(np.sum(np.where(label, in_positive, in_negative) + given))
 
     # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
     centre = -float(np.quantile(z, 0.9))
@@ -578,10 +632,8 @@ def fit_instance_map(
     ends = [minimize(loss, start, **search) for start in starts]
     level, logit = min(ends, key=lambda end: float(end.fun)).x
     q = share * expit(logit)
-    # Of the instances in positive bags a share q / (1 - q) * (1 - share) / share is negative.
-    rate = 1 - q / (1 - q) * (1 - share) / share
     own = LatentMap(bag_map.slope, float(level - np.log(q)))
-    return InstanceMap(own, float(np.clip(rate, 0.0, 1.0)))
+    return InstanceMap(own, 1 - negative_share(q))
 
 
 def held_out_values(
@@ -610,6 +662,6 @@ def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     mean, var, functions, shrink = (
         None if column[0] is None else np.concatenate(column)
-        for column in zip(*(part[:2] + part[3:] for part in parts), strict=True)
+        for column in zip(*(part[:2] + part[3:5] for part in parts), strict=True)
     )
     return HeldOut(mean, var, offsets, functions, shrink).take(order)

@@ -23,7 +23,17 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from bagwise.core import segments
-from bagwise.core.arrays import as_float, at_least, at_most, expit, namespace, softplus
+from bagwise.core.arrays import (
+    Array,
+    Flags,
+    Wholes,
+    as_float,
+    at_least,
+    at_most,
+    expit,
+    namespace,
+    softplus,
+)
 from bagwise.models.variational.blocks import BagLabels
 
 _TINY = float(np.finfo(np.float64).tiny)
@@ -35,11 +45,11 @@ Schedule = Literal["damped", "paper", "sequential"]
 class Moments(NamedTuple):
     """First two moments of q(f) for every instance."""
 
-    mean: Any  # [n] E f
-    var: Any  # [n]
+    mean: Array  # [n] E f
+    var: Array  # [n]
 
     @property
-    def second(self) -> Any:
+    def second(self) -> Array:
         """``E f^2``."""
         return self.mean * self.mean + self.var
 
@@ -47,10 +57,10 @@ class Moments(NamedTuple):
 class Targets(NamedTuple):
     """What is believed about the instances: weight, target, and q(y = 1) with its other tail."""
 
-    w: Any  # [n]
-    t: Any  # [n]
-    pi: Any  # [n] q(y = 1)
-    tail: Any  # [n] q(y = 0), kept apart so that neither rounds to 0
+    w: Array  # [n]
+    t: Array  # [n]
+    pi: Array  # [n] q(y = 1)
+    tail: Array  # [n] q(y = 0), kept apart so that neither rounds to 0
 
 
 @runtime_checkable
@@ -64,19 +74,19 @@ class BagLikelihood(Protocol):
     True
     """
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Any:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Any:
         """Beliefs before the first update, from instance probabilities ``pi``."""
         ...
 
-    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Any) -> Any:
+    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Any) -> Any:
         """Beliefs given q(f)."""
         ...
 
-    def weights(self, f: Moments, targets: Any, theta: Any) -> tuple[Any, Any]:
+    def weights(self, f: Moments, targets: Any, theta: Array) -> tuple[Array, Array]:
         """``omega`` and ``rho`` of the Gaussian update."""
         ...
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Any) -> Any:
+    def bound(self, f: Moments, log_psi: Array, labels: BagLabels, targets: Any) -> float | Array:
         """The part of the evidence bound that is not the KL divergence."""
         ...
 
@@ -84,30 +94,30 @@ class BagLikelihood(Protocol):
 class _WeightedTargets:
     """The Gaussian update shared by every likelihood made of weights and targets."""
 
-    def weights(self, f: Moments, targets: Targets, theta: Any) -> tuple[Any, Any]:
+    def weights(self, f: Moments, targets: Targets, theta: Array) -> tuple[Array, Array]:
         """``omega = w theta``, ``rho = w (t - 1/2)``, P(26, 27)."""
         return targets.w * theta, targets.w * (targets.t - 0.5)
 
 
-def clamp(pi: Any, tail: Any, known: Any) -> tuple[Any, Any]:
+def clamp(pi: Array, tail: Array, known: Wholes) -> tuple[Array, Array]:
     """q(y) with the known instance labels put in, V section 3.1."""
     unknown, xp = known < 0, namespace(pi)
     given = as_float(known == 1)
     return xp.where(unknown, pi, given), xp.where(unknown, tail, 1 - given)
 
 
-def entropy(pi: Any, tail: Any) -> Any:
+def entropy(pi: Array, tail: Array) -> Array:
     """Entropy of Bernoulli(pi), 0 log 0 = 0."""
     return -pi * _safe_log(pi) - tail * _safe_log(tail)
 
 
-def _safe_log(x: Any) -> Any:
+def _safe_log(x: Array) -> Array:
     """Logarithm that is finite at 0."""
     tiny = _TINY if x.dtype == np.float64 else _TINY32
     return namespace(x).log(at_least(x, tiny))
 
 
-def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
+def none_of_others(tail: Array, offsets: segments.Offsets, expectation: Expectation) -> Array:
     r"""``1 - E_{b\n}`` for every instance: how likely no *other* instance of its bag is positive.
 
     ``plug-in`` is 1 - (largest other pi), the papers'; ``exact`` the product of the others' tails.
@@ -119,12 +129,9 @@ def none_of_others(tail: Any, offsets: Any, expectation: Expectation) -> Any:
     return namespace(tail).exp(total - log_tail)
 
 
-def expected_agreement(tail: Any, labels: BagLabels, expectation: Expectation) -> Any:
+def expected_agreement(tail: Array, labels: BagLabels) -> Array:
     """``E[G_b]``: how likely the bag's label is the maximum of its instances', [b]."""
-    if expectation == "plug-in":
-        none = segments.min(tail, labels.offsets)
-    else:
-        none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
+    none = namespace(tail).exp(segments.sum(_safe_log(tail), labels.offsets))
     return namespace(tail).where(labels.y == 1, 1 - none, none)
 
 
@@ -168,15 +175,17 @@ class NoisyMax(_WeightedTargets):
                 f"schedule must be 'damped', 'paper' or 'sequential'; got {self.schedule!r}."
             )
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """q(y) = pi where nothing is known."""
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, P(25), V(14)."""
         return _unit_weights(*self.update(f.mean, labels, previous.pi, previous.tail))
 
-    def update(self, score: Any, labels: BagLabels, pi: Any, tail: Any) -> tuple[Any, Any]:
+    def update(
+        self, score: Array, labels: BagLabels, pi: Array, tail: Array
+    ) -> tuple[Array, Array]:
         """One update of q(y) whose log-odds are ``score`` plus the pull of the bag's label."""
         pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         if self.schedule == "sequential":
@@ -196,9 +205,15 @@ class NoisyMax(_WeightedTargets):
             return (pi + new) / 2, (tail + new_tail) / 2
         return new, new_tail
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
-        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``."""
-        agree = expected_agreement(targets.tail, labels, self.expectation)
+    def bound(
+        self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
+    ) -> float | Array:
+        """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``.
+
+        E G_b is exact under q(y) also where the updates plug the largest pi in, as the papers do:
+        with that in its place the sum would exceed log p(T).
+        """
+        agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
         return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)
 
@@ -228,11 +243,11 @@ class ExactOr(_WeightedTargets):
         if not (np.isfinite(self.H) and self.H > 1):
             raise ValueError(f"H must be finite and > 1; got {self.H!r}.")
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """Targets are pi where nothing is known."""
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def _evidence(self, mean: Any, labels: BagLabels) -> Any:
+    def _evidence(self, mean: Array, labels: BagLabels) -> Array:
         """``log Z_b``, Z = 1 - P0 + P0/H for positive bags, P0 + (1 - P0)/H for negative."""
         xp = namespace(mean)
         log_negative = xp.where(labels.known < 0, -softplus(mean), 0.0)
@@ -245,7 +260,7 @@ class ExactOr(_WeightedTargets):
         differ = xp.where(labels.y == 1, log_none, log_some)
         return xp.logaddexp(agree, differ - math.log(self.H))
 
-    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """``t = p / Z`` in positive bags, ``t = p / (H Z)`` in negative ones."""
         settled = segments.spread(labels.has_positive, labels.offsets)
         log_t = -softplus(-f.mean) - segments.spread(self._evidence(f.mean, labels), labels.offsets)
@@ -254,7 +269,9 @@ class ExactOr(_WeightedTargets):
         pi = xp.exp(at_most(log_t, 0.0))
         return _unit_weights(*clamp(pi, 1 - pi, labels.known))
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
+    def bound(
+        self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
+    ) -> float | Array:
         """``sum_b log(Z_b / (1 + 1/H)) + sum_n [log(1 + exp E f) - E f / 2 + log psi(c)]``."""
         free = softplus(f.mean) - f.mean / 2
         given = (labels.known - 0.5) * f.mean
@@ -297,22 +314,22 @@ class SoftWitness(_WeightedTargets):
         if not 0 <= self.redundancy <= 1:
             raise ValueError(f"redundancy must be in [0, 1]; got {self.redundancy!r}.")
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """Weights in proportion to pi within each positive bag."""
         return self._from_log_odds(_safe_log(pi), labels, expit(0.0 * pi))
 
-    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else n^-h and 0."""
         return self._from_log_odds(f.mean / 2 + log_psi, labels, expit(f.mean))
 
-    def _candidates(self, labels: BagLabels) -> tuple[Any, Any, Any]:
+    def _candidates(self, labels: BagLabels) -> tuple[Flags, Array, Array]:
         """Who may be the witness [n], how many there are per bag [b], and n^g [b]."""
         searching = (labels.y == 1) & ~labels.has_positive
         candidate = segments.spread(searching, labels.offsets) & (labels.known < 0)
         n = segments.sum(as_float(candidate), labels.offsets)
         return candidate, n, namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
 
-    def _evidence(self, labels: BagLabels) -> Any:
+    def _evidence(self, labels: BagLabels) -> float | Array:
         """Weight of an instance whose label is certain, [n] or one number."""
         if self.redundancy == 0:
             return 1.0
@@ -320,7 +337,7 @@ class SoftWitness(_WeightedTargets):
         shared = namespace(n).where(labels.y == 1, 1.0, n**-self.redundancy)
         return segments.spread(shared, labels.offsets)
 
-    def _from_log_odds(self, score: Any, labels: BagLabels, p: Any) -> Targets:
+    def _from_log_odds(self, score: Array, labels: BagLabels, p: Array) -> Targets:
         candidate, _, power = self._candidates(labels)
         xp = namespace(score)
         score = xp.where(candidate, score, -np.inf)
@@ -337,7 +354,9 @@ class SoftWitness(_WeightedTargets):
         pi = xp.where(certain, t, share + (1 - share) * p)
         return Targets(w, t, pi, 1 - pi)
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
+    def bound(
+        self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
+    ) -> float | Array:
         """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known w [l ± E f / 2]``."""
         candidate, n, power = self._candidates(labels)
         xp = namespace(f.mean)
@@ -362,22 +381,24 @@ class Inherited(_WeightedTargets):
     >>> model = VGPMIL(likelihood=Inherited())
     """
 
-    def start(self, f: Moments, labels: BagLabels, pi: Any) -> Targets:
+    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """Targets are the bags' labels; ``pi`` is not used."""
         label = labels.of_bag
         return _unit_weights(*clamp(label, 1 - label, labels.known))
 
-    def targets(self, f: Moments, log_psi: Any, labels: BagLabels, previous: Targets) -> Targets:
+    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """As at the start."""
         return previous
 
-    def bound(self, f: Moments, log_psi: Any, labels: BagLabels, targets: Targets) -> Any:
+    def bound(
+        self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
+    ) -> float | Array:
         """``sum_n [(t - 1/2) E f + log psi(c)]``."""
         per_instance = (targets.t - 0.5) * f.mean + log_psi
         return labels.total(0.0 * as_float(labels.y), per_instance)
 
 
-def _unit_weights(pi: Any, tail: Any) -> Targets:
+def _unit_weights(pi: Array, tail: Array) -> Targets:
     return Targets(namespace(pi).ones_like(as_float(pi)), pi, pi, tail)
 
 

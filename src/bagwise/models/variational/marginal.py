@@ -28,15 +28,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.special import ndtri
 
 from bagwise.core import gaussians, linalg, segments
 from bagwise.core.arrays import (
+    Array,
+    Floats,
     as_float,
     at_least,
     concatenate,
     expit,
+    is_tensor,
     namespace,
     softplus,
     to_numpy,
@@ -67,22 +69,22 @@ class BagCurvature(NamedTuple):
     The negative Hessian of a bag is ``diag(diagonal) + weight * direction direction^T``.
     """
 
-    evidence: Any  # [b]
-    gradient: Any  # [n]
-    diagonal: Any  # [n]
-    weight: Any  # [b]
-    direction: Any  # [n]
-    probability: Any  # [n] E sigmoid(f)
+    evidence: Array  # [b]
+    gradient: Array  # [n]
+    diagonal: Array  # [n]
+    weight: Array  # [b]
+    direction: Array  # [n]
+    probability: Array  # [n] E sigmoid(f)
 
 
 class _Terms(NamedTuple):
     """The same for each function, before the average."""
 
-    evidence: Any  # [b, C]
-    gradient: Any  # [n, C]
-    diagonal: Any  # [n, C]
-    weight: Any  # [b, C]
-    direction: Any  # [n, C]
+    evidence: Array  # [b, C]
+    gradient: Array  # [n, C]
+    diagonal: Array  # [n, C]
+    weight: Array  # [b, C]
+    direction: Array  # [n, C]
 
 
 def has_marginal(likelihood: BagLikelihood) -> bool:
@@ -98,7 +100,7 @@ def has_marginal(likelihood: BagLikelihood) -> bool:
     return isinstance(likelihood, ExactOr | NoisyMax | SoftWitness | Inherited)
 
 
-def bag_curvature(f: Any, labels: BagLabels, likelihood: BagLikelihood) -> BagCurvature:
+def bag_curvature(f: Array, labels: BagLabels, likelihood: BagLikelihood) -> BagCurvature:
     """Evidence and derivatives at latent values ``f`` [n, C], averaged over the C functions.
 
     Examples
@@ -141,7 +143,9 @@ def bag_curvature(f: Any, labels: BagLabels, likelihood: BagLikelihood) -> BagCu
     )
 
 
-def _certain_terms(f: Any, labels: BagLabels, inherited: Any, weight: Any) -> _Terms:
+def _certain_terms(
+    f: Array, labels: BagLabels, inherited: float | Array, weight: float | Array
+) -> _Terms:
     """Instances that each have a label: their own where known, else ``inherited`` [n].
 
     ``weight`` [n] says how much an instance counts, 0 where its label is not certain.
@@ -158,7 +162,7 @@ def _added(a: _Terms, b: _Terms) -> _Terms:
     return _Terms(*(x + y for x, y in zip(a, b, strict=True)))
 
 
-def _or_terms(f: Any, labels: BagLabels, H: float) -> _Terms:
+def _or_terms(f: Array, labels: BagLabels, H: float) -> _Terms:
     """Z = 1 - P0 + P0/H for positive bags and P0 + (1 - P0)/H for negative ones."""
     xp, offsets = namespace(f), labels.offsets
     unknown = (labels.known < 0)[:, None]
@@ -176,7 +180,7 @@ def _or_terms(f: Any, labels: BagLabels, H: float) -> _Terms:
     return _added(hidden, _certain_terms(f, labels, 0.0, as_float(labels.known >= 0)))
 
 
-def _witness_terms(f: Any, labels: BagLabels, likelihood: SoftWitness) -> _Terms:
+def _witness_terms(f: Array, labels: BagLabels, likelihood: SoftWitness) -> _Terms:
     """The mean p of a positive bag to the power n^g; s is the share of each candidate."""
     xp, offsets = namespace(f), labels.offsets
     searching = (labels.y == 1) & ~labels.has_positive
@@ -198,7 +202,7 @@ def _witness_terms(f: Any, labels: BagLabels, likelihood: SoftWitness) -> _Terms
 
 
 @lru_cache(maxsize=16)
-def _normal_points(M: int, n: int) -> Any:
+def _normal_points(M: int, n: int) -> Floats:
     """Standard normal points [M, n] in pairs of opposite sign: a scrambled Sobol sequence."""
     from scipy.stats import qmc
 
@@ -207,7 +211,7 @@ def _normal_points(M: int, n: int) -> Any:
     return np.concatenate([z, -z], axis=1)
 
 
-def draw_functions(block: Block, q: InducingPosterior, n_functions: int) -> tuple[Any, Any]:
+def draw_functions(block: Block, q: InducingPosterior, n_functions: int) -> tuple[Array, Array]:
     """Latent values of functions drawn from q [n, C], and by what they are shrunk [n].
 
     The noise r of the sparse approximation is integrated out by that factor: sigmoid of the
@@ -220,7 +224,7 @@ def draw_functions(block: Block, q: InducingPosterior, n_functions: int) -> tupl
     for chunk in block.A:
         k = shrink[start : start + chunk.shape[1]]
         start += chunk.shape[1]
-        if is_torch_array(chunk):
+        if is_tensor(chunk):
             m, W, points = (linalg.like(x, chunk) for x in (q.m, q.W, z))
         else:
             m, W, points = (np.asarray(x, dtype=chunk.dtype) for x in (q.m, q.W, z))
@@ -232,8 +236,8 @@ def draw_functions(block: Block, q: InducingPosterior, n_functions: int) -> tupl
     return concatenate(values), shrink
 
 
-def _double(x: Any) -> Any:
-    return x.double() if is_torch_array(x) else x.astype(np.float64, copy=False)
+def _double(x: Array) -> Array:
+    return x.double() if is_tensor(x) else x.astype(np.float64, copy=False)
 
 
 def marginal_statistics(
@@ -287,21 +291,21 @@ def _weighed(curvature: BagCurvature, labels: BagLabels) -> BagCurvature:
     )
 
 
-def _as(x: Any, A: Any) -> Any:
-    return linalg.like(x, A) if is_torch_array(A) else x.astype(A.dtype, copy=False)
+def _as(x: Array, A: Array) -> Array:
+    return linalg.like(x, A) if is_tensor(A) else x.astype(A.dtype, copy=False)
 
 
-def _clipped(labels: BagLabels, rows: slice) -> Any:
+def _clipped(labels: BagLabels, rows: slice) -> Array:
     """Offsets of the bags within some rows of their block."""
     offsets = labels.offsets - rows.start
-    if is_torch_array(offsets):
+    if is_tensor(offsets):
         return offsets.clamp(0, rows.stop - rows.start)
     return np.clip(offsets, 0, rows.stop - rows.start)
 
 
 def label_posterior(
     block: Block, q: InducingPosterior, likelihood: BagLikelihood, n_functions: int = N_FUNCTIONS
-) -> Any:
+) -> Array:
     """``E_q[p(y = 1 | f, T)]`` of every instance of a training block, [n].
 
     The gradient of log p(T | f) is the difference that the label makes to an instance.
@@ -314,7 +318,7 @@ def label_posterior(
 class MarginalStep:
     """`marginal_statistics` over the blocks of a part; picklable, for any driver."""
 
-    likelihood: Any
+    likelihood: BagLikelihood
     q: InducingPosterior
     n_functions: int = N_FUNCTIONS
 
@@ -332,7 +336,7 @@ class Refined(NamedTuple):
     """The posterior after refinement."""
 
     posterior: InducingPosterior
-    bound_history: Any  # [n_passes] E_q log p(T | f) - KL, at the start of each pass
+    bound_history: Floats  # [n_passes] E_q log p(T | f) - KL, at the start of each pass
     converged: bool
 
 
@@ -393,7 +397,7 @@ class _Standing(NamedTuple):
     """A posterior, its precision, and what a pass over the blocks said about it."""
 
     q: InducingPosterior
-    precision: Any  # [M, M]
+    precision: Array  # [M, M]
     sums: Statistics
 
     @property
@@ -401,7 +405,7 @@ class _Standing(NamedTuple):
         return float(self.sums.bound) - gaussians.kl_to_standard(self.q.m, self.q.W)
 
 
-def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[InducingPosterior, Any]:
+def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[InducingPosterior, Array]:
     """``Lambda <- (1 - s) Lambda + s (I + P)`` and ``m <- m + s S (b - m)``.
 
     Eigenvalues of I + P that would make a direction wider than admitted are raised.
@@ -416,7 +420,7 @@ def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[InducingPosteri
     return InducingPosterior(q.m + step * (W.T @ (W @ pull)) if move_mean else q.m, W), precision
 
 
-def _inverse(W: Any) -> Any:
+def _inverse(W: Array) -> Array:
     """``(W^T W)^{-1}``, symmetric."""
     L = linalg.solve_lower(np.asfortranarray(W), np.asfortranarray(np.eye(len(W))))
     return L @ L.T

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 
-from bagwise.core.arrays import Array, Ints, Rows
+from bagwise.core.arrays import Array, Ints, Rows, beside
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -148,17 +147,9 @@ class Relabelled:
                 self.labels.known[start:stop],
                 self.labels.bags(first, last),
             )
-            yield block._replace(labels=_beside(own, block.r))
+            here = [None if x is None else beside(np.array(x), block.r) for x in own]
+            yield block._replace(labels=BagLabels(*here))
             first = last
-
-
-def _beside(labels: BagLabels, r: Array) -> BagLabels:
-    """The labels where a block lives."""
-    if not is_torch_array(r):
-        return labels
-    import torch
-
-    return labels.map(lambda x: torch.as_tensor(np.array(x)).to(r.device))
 
 
 @dataclass(frozen=True)

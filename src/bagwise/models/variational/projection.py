@@ -12,7 +12,7 @@ from array_api_compat import is_torch_array
 
 from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Rows, concatenate, host_rows
+from bagwise.core.arrays import Array, Bools, Floats, Rows, concatenate, host_rows
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
 from bagwise.models.base import TrainingData
@@ -85,12 +85,15 @@ def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: st
     return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
 
 
+Inducing = Literal["kmeans", "class-kmeans", "subset"]
+
+
 class ProjectionChoices(NamedTuple):
     """What a model says about its projection."""
 
     kernel: Kernel
     scaling: FeatureScaling
-    inducing: Literal["kmeans", "subset"] | Floats
+    inducing: Inducing | Floats
     n_inducing: int
     dtype: str
 
@@ -107,23 +110,26 @@ def choose_projector(
     """
     X, scaling = data.bags.instances, choices.scaling
     if isinstance(choices.inducing, str):
-        method, n = choices.inducing, choices.n_inducing
+        method = "subset" if choices.inducing == "subset" else "kmeans"
         if several:
             group = segments.spread(data.y, data.bags.offsets)
-            Z = inducing_points.choose_by_group(X, group, n, method, rng, scaling)
+            Z = inducing_points.choose_by_group(X, group, choices.n_inducing, method, rng, scaling)
         else:
-            Z = inducing_points.choose(X, _positive_side(data), n, method, rng, scaling)
+            # Folds that are refitted on this projection must not know their labels through it.
+            by_class = choices.inducing == "class-kmeans"
+            side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
+            Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
     else:
         Z = scaling(choices.inducing)
     kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))
     return make_projector(kernel, Z, scaling, choices.dtype)
 
 
-def _positive_side(data: TrainingData) -> Array:
+def _positive_side(data: TrainingData) -> Bools:
     """Which instances count as positive where points are chosen class by class, [N]."""
     # Known labels sort the instances into the two groups better than their bags do.
-    known = data.instance_labels
-    return np.where(known < 0, segments.spread(data.y == 1, data.bags.offsets), known == 1)
+    known, of_bag = data.instance_labels, segments.spread(data.y == 1, data.bags.offsets)
+    return of_bag if known.max(initial=-1) < 0 else np.where(known < 0, of_bag, known == 1)
 
 
 def sample_rows(

@@ -2,19 +2,19 @@
 
 Calibration needs the latent values of bags under models that never saw their labels. The parts of
 a fit hold the projected instances already, wherever the driver keeps them; a fit without a fold
-of bags reads the same blocks and drops the columns of that fold on the way.
+of bags reads the same blocks with the bags of that fold weighed 0.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints
+from bagwise.core.arrays import Array, Floats, Ints, beside
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import Block
 from bagwise.models.variational.latent_map import HeldOut, held_out_values, joined, select_bags
@@ -23,34 +23,43 @@ from bagwise.models.variational.updates import InducingPosterior
 
 
 @dataclass(frozen=True)
-class Selected:
-    """Some bags of the blocks of a part, cut out whenever they are asked for."""
+class Weighed:
+    """The blocks of a part, in which bags that are left out count for nothing."""
 
     blocks: Iterable[Block]
-    chosen: Array  # mask over the bags of the part
+    seen: Array  # mask over the bags of the part
 
     def __iter__(self) -> Iterator[Block]:
-        return select_bags(self.blocks, self.chosen)
+        first = 0
+        for block in self.blocks:
+            last = first + len(block.labels.offsets) - 1
+            weight = beside(self.seen[first:last].astype(np.float64), block.r)
+            if block.labels.weight is not None:
+                weight = weight * block.labels.weight
+            yield block._replace(labels=block.labels._replace(weight=weight))
+            first = last
 
 
 @dataclass(frozen=True)
-class KeepBags:
-    """A part with some bags only, as before the first iteration: nothing is believed of them."""
+class LeaveOut:
+    """A part without some bags, as before the first iteration: nothing is believed of it.
 
-    chosen: Array  # mask over all bags
+    The bags stay in their blocks with a weight of 0, so that no projection is copied.
+    """
+
+    seen: Array  # mask over all bags
     start: Floats  # [N] instance probabilities to start from
     offsets: Ints  # of all bags
 
     def __call__(self, part: Part) -> tuple[Part, None]:
-        """The smaller part; at least one of its bags must be chosen."""
-        own, pis, first = _own(part, self.chosen), [], 0
-        for block_offsets in part.offsets:
-            kept = np.flatnonzero(own[first : first + len(block_offsets) - 1])
-            if len(kept):
-                rows, _ = segments.take(self.offsets, part.first_bag + first + kept)
-                pis.append(self.start[rows])
-            first += len(block_offsets) - 1
-        return Part(Selected(part.blocks, own), tuple(pis)), None
+        """The part with the new weights."""
+        blocks: Iterable[Block] = Weighed(part.blocks, _own(part, self.seen))
+        if isinstance(part.blocks, tuple):
+            blocks = tuple(blocks)
+        first_row = int(self.offsets[part.first_bag])
+        ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
+        pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
+        return Part(blocks, pis, first_bag=part.first_bag, offsets=part.offsets), None
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,7 @@ def refit_folds(
     values = []
     for fold in range(n_refits):
         seen = folds != fold
-        kept = driver.sweep(
-            KeepBags(seen, start, offsets), _having(parts, extents, seen), lambda _: None
-        )
+        kept = driver.sweep(LeaveOut(seen, start, offsets), parts, lambda _: None)
         read = ReadHeldOut(fit(kept), joint, ~seen)
         columns: list[HeldOut] = []
         driver.sweep(read, _having(parts, extents, ~seen), columns.append)

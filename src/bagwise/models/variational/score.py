@@ -13,12 +13,23 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.linalg import eigh
-from scipy.special import logsumexp, ndtri
+from scipy.special import expit, logsumexp, ndtri
 
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, Rows, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    Doubles,
+    Floats,
+    Ints,
+    Rows,
+    at_least,
+    beside,
+    concatenate,
+    is_tensor,
+    namespace,
+    to_numpy,
+)
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
@@ -26,15 +37,19 @@ from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
     Fraction,
+    InstanceMap,
     LatentMap,
     held_out_values,
     positive_fraction,
 )
+from bagwise.models.variational.likelihoods import Moments
 from bagwise.models.variational.parts import Sites, rows_of, share_out
 from bagwise.models.variational.projection import Projector, project_span
 from bagwise.models.variational.updates import InducingPosterior, moments
 
 BagRule = Literal["noisy-or", "max", "joint"]
+# What is asked of a model: its bags, its instances too, or the latent function below as well.
+Wants = Literal["bags", "probabilities", "all"]
 
 # Joint bag posterior: quasi-random points over the leading directions of a bag's covariance.
 N_SAMPLES = 256
@@ -52,7 +67,9 @@ class BagScores(NamedTuple):
     std: Floats  # [b]
 
 
-def bag_scores(p: SigmoidMoments, offsets: Ints, rule: Literal["noisy-or", "max"]) -> BagScores:
+def bag_scores(
+    p: SigmoidMoments, offsets: segments.Offsets, rule: Literal["noisy-or", "max"]
+) -> BagScores:
     """Bags from the moments of their instances, independent given q. P(34-36).
 
     The standard deviation of ``1 - prod sigmoid(-f)`` is closed form for independent f:
@@ -66,8 +83,9 @@ def bag_scores(p: SigmoidMoments, offsets: Ints, rule: Literal["noisy-or", "max"
     return BagScores(log_odds, _std_from_logs(none, square))
 
 
-def _std_from_logs(log_mean: Array, log_square: Array) -> Array:
-    return np.sqrt(np.maximum(np.exp(log_square) - np.exp(2 * log_mean), 0.0))
+def _std_from_logs(log_mean: Doubles, log_square: Doubles) -> Doubles:
+    xp = namespace(log_mean)
+    return at_least(xp.exp(log_square) - xp.exp(2 * log_mean), 0.0) ** 0.5
 
 
 def joint_bag_scores(
@@ -136,7 +154,10 @@ def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, floa
 
 
 class Readout(NamedTuple):
-    """What q(v) says about the bags of a block, through a map where there is one."""
+    """What q(v) says about the bags of a block, through a map where there is one.
+
+    What was not asked for is left empty.
+    """
 
     bag: Floats  # [b] log-odds by a rule
     bag_std: Floats  # [b] standard deviation of the bag's probability
@@ -153,12 +174,30 @@ def read_block(
     rule: BagRule,
     latent_map: LatentMap | None = None,
     fractions: bool = False,
+    wants: Wants = "all",
+    instance_map: InstanceMap | None = None,
 ) -> Readout:
-    """Bags and instances of one block under a rule, on the host."""
-    readout = read_rules(block, q, (rule,), latent_map)[0]
+    """Bags and instances of one block under a rule; worked out where the block lives.
+
+    ``latent_map`` is that of the bags; instances have it too unless they have their own.
+    """
+    if wants == "bags" and rule == "max" and not fractions:
+        return _read_top(block, moments(block.A, block.r, q), latent_map)
+    if instance_map is None:
+        readout = read_rules(block, q, (rule,), latent_map, latent=wants == "all")[0]
+    else:
+        readout = _read_own(block, q, rule, latent_map, instance_map, latent=wants == "all")
     if not fractions:
         return readout
-    return readout._replace(fraction=_read_fractions(block, q, latent_map or LatentMap()))
+    if instance_map is None:
+        share = _read_fractions(block, q, latent_map or LatentMap())
+    else:
+        share = _read_fractions(block, q, instance_map.own)
+        share = instance_map.fraction(share, readout.bag)
+        # The mean of the instances' own probabilities, to the last digit.
+        offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
+        share = share._replace(mean=segments.mean(expit(readout.instance), offsets))
+    return readout._replace(fraction=share)
 
 
 def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -> Fraction:
@@ -168,39 +207,72 @@ def _read_fractions(block: Block, q: InducingPosterior, latent_map: LatentMap) -
     return positive_fraction(mapped.mean, mapped.var, latent_map.functions(f), f.offsets)
 
 
+def _read_own(
+    block: Block,
+    q: InducingPosterior,
+    rule: BagRule,
+    latent_map: LatentMap | None,
+    instance_map: InstanceMap,
+    latent: bool,
+) -> Readout:
+    """Bags by their map, instances by their own."""
+    f = moments(block.A, block.r, q)
+    if rule == "max":
+        bags = BagScores(*_read_top(block, f, latent_map)[:2])
+    else:
+        bags = _read_bags(block, _mapped(f.mean, f.var, latent_map), q, rule, latent_map)
+    of_bag = (segments.spread(beside(x, f.mean), block.labels.offsets) for x in bags)
+    p = instance_map.probabilities(f.mean, f.var, *of_bag)
+    below = (to_numpy(f.mean), to_numpy(f.var)) if latent else (np.empty(0), np.empty(0))
+    return Readout(*bags, to_numpy(p.log_odds), to_numpy(p.std), *below)
+
+
+def _read_top(block: Block, f: Moments, latent_map: LatentMap | None) -> Readout:
+    """The bags by their largest instance; a map keeps the order, so it need see no other."""
+    top = segments.argmax(sigmoid_moments(f.mean, f.var).log_odds, block.labels.offsets)
+    p = _mapped(f.mean[top], f.var[top], latent_map)
+    nothing = np.empty(0)
+    return Readout(to_numpy(p.log_odds), to_numpy(p.std), nothing, nothing, nothing, nothing)
+
+
+def _mapped(mean: Array, var: Array, latent_map: LatentMap | None) -> SigmoidMoments:
+    if latent_map is None:
+        return sigmoid_moments(mean, var)
+    return latent_map.read(mean, var).probabilities
+
+
 def read_rules(
     block: Block,
     q: InducingPosterior,
     rules: Sequence[BagRule],
     latent_map: LatentMap | None = None,
+    latent: bool = True,
 ) -> list[Readout]:
     """`read_block` for several rules at once, which share the moments of the instances."""
-    offsets = np.asarray(to_numpy(block.labels.offsets), dtype=np.int64)
     f = moments(block.A, block.r, q)
-    if latent_map is None:
-        p = sigmoid_moments(f.mean, f.var)
-    else:
-        p = latent_map.read(f.mean, f.var).probabilities
-    instances = p.log_odds, p.std, to_numpy(f.mean), to_numpy(f.var)
-    return [
-        Readout(*_read_bags(block, p, offsets, q, rule, latent_map), *instances) for rule in rules
-    ]
+    p = _mapped(f.mean, f.var, latent_map)
+    instances = to_numpy(p.log_odds), to_numpy(p.std)
+    below = (to_numpy(f.mean), to_numpy(f.var)) if latent else (np.empty(0), np.empty(0))
+    bags = [_read_bags(block, p, q, rule, latent_map) for rule in rules]
+    return [Readout(*own, *instances, *below) for own in bags]
 
 
 def _read_bags(
     block: Block,
     p: SigmoidMoments,
-    offsets: Ints,
     q: InducingPosterior,
     rule: BagRule,
     latent_map: LatentMap | None,
 ) -> BagScores:
+    offsets = block.labels.offsets
     if rule != "joint":
-        return bag_scores(p, offsets, rule)
+        return BagScores(*(to_numpy(x) for x in bag_scores(p, offsets, rule)))
     A = [_host(a) for a in block.A]
-    bags = joint_bag_scores(A, to_numpy(block.r), offsets, q, latent_map=latent_map)
+    host = np.asarray(to_numpy(offsets), dtype=np.int64)
+    bags = joint_bag_scores(A, to_numpy(block.r), host, q, latent_map=latent_map)
     # A bag is at least as positive as each of its instances, also with few samples.
-    return bags._replace(log_odds=np.maximum(bags.log_odds, segments.max(p.log_odds, offsets)))
+    largest = to_numpy(segments.max(p.log_odds, offsets))
+    return bags._replace(log_odds=np.maximum(bags.log_odds, largest))
 
 
 class Scores(NamedTuple):
@@ -220,6 +292,8 @@ class Reader(NamedTuple):
     rule: BagRule
     latent_map: LatentMap | None = None
     fractions: bool = False  # whether to read the share of positives in each bag, too
+    wants: Wants = "all"  # what will be looked at
+    instance_map: InstanceMap | None = None
 
 
 class RowPart(NamedTuple):
@@ -259,7 +333,7 @@ class ReadRows:
     def __call__(self, part: RowPart) -> tuple[Floats, ...]:
         """One array per column, on the host."""
         spans = [self._columns(part, span) for span in part.spans]
-        return tuple(np.concatenate(column) for column in zip(*spans, strict=True))
+        return tuple(concatenate(column) for column in zip(*spans, strict=True))
 
     def _columns(self, part: RowPart, span: Span) -> tuple[Floats, ...]:
         rows = part.X[span.start - part.start : span.stop - part.start]
@@ -278,16 +352,21 @@ class ReadRows:
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
+def _own_type(x: Array) -> Array:
+    """On the host, in its own type of numbers."""
+    return x.cpu().numpy() if is_tensor(x) else x
+
+
 def on_host(block: Block) -> Block:
     """The block as NumPy arrays in float64, wherever it lives."""
-    if not is_torch_array(block.A[0]):
+    if not is_tensor(block.A[0]):
         return block
-    labels = block.labels.map(lambda x: x.cpu().numpy())
+    labels = block.labels.map(_own_type)
     return Block(tuple(_host(a) for a in block.A), to_numpy(block.r), labels)
 
 
 def _host(A: Array) -> Array:
-    return np.asfortranarray(to_numpy(A)) if is_torch_array(A) else A
+    return np.asfortranarray(to_numpy(A)) if is_tensor(A) else A
 
 
 class LeftOut(NamedTuple):
@@ -350,7 +429,7 @@ def _left_out_large(
 ) -> tuple[Array, Array]:
     """In coordinates where S = I: precision ``I - V Theta V^T``, linear part less ``V rho``."""
     V = np.asfortranarray(V, dtype=np.float64)
-    gram = linalg.weighted_gram(V, sites.omega[rows])
+    gram = linalg.weighted_gram(V, to_numpy(sites.omega[rows]))
     inverse = linalg.inverse_factor(np.asfortranarray(np.eye(V.shape[0]) - gram))
     whole = linalg.solve_upper(q.W.T, q.m)
     factor = linalg.lower_times(inverse, V)  # [M, n]
@@ -365,8 +444,8 @@ def _square_root(C: Array) -> Array:
 class LeftOutScores(NamedTuple):
     """Log-odds of bags, and of their instances, predicted without the bag."""
 
-    bags: Array  # [b]
-    instances: Array  # [n]
+    bags: Floats  # [b]
+    instances: Floats  # [n]
 
 
 def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) -> LeftOutScores:

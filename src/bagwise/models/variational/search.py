@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from scipy.special import expit
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Array, Floats, Ints, host_rows
+from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
@@ -221,7 +220,7 @@ def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
     weight = None if labels.weight is None else labels.weight[chosen]
     own = BagLabels(offsets, labels.y[chosen], labels.known[rows], weight)
     A = whole.A[0]
-    if is_torch_array(A):
+    if is_tensor(A):
         import torch
 
         index = torch.as_tensor(rows, device=A.device)
@@ -243,17 +242,43 @@ def log_loss(log_odds: Floats, y: Ints) -> float:
     return float(np.mean(np.logaddexp(0.0, log_odds) - y * log_odds))
 
 
-def weigh(scores: Floats, y: Ints, prices: Sequence[float], temperature: float) -> list[Candidate]:
+def size_gain(sizes: Ints, y: Ints) -> float:
+    """Log-likelihood that the sizes of the bags alone gain over the base rate, larger for positive.
+
+    Rules that add up over the instances of a bag can count them. What counting would gain is no
+    merit of a rule: the next bags may be large for another reason.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.search import size_gain
+    >>> y = np.arange(40) % 2
+    >>> size_gain(np.full(40, 7), y) < 0.1 < 10 < size_gain(np.where(y == 1, 30, 5), y)
+    True
+    """
+    share = y.mean()
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    _, losses = calibrated_losses(np.log(sizes)[None], y)
+    return max(0.0, len(y) * float(entropy - losses[0]))
+
+
+def weigh(
+    scores: Floats,
+    y: Ints,
+    prices: Sequence[float],
+    temperature: float,
+    rule_price: float = PRICE,
+) -> list[Candidate]:
     """An ensemble from held-out scores [designs, rules, B] of designs with their prices.
 
-    Each design takes its best rule; any but the first has a price, too. Designs count in
+    Each design takes its best rule; any but the first costs ``rule_price``. Designs count in
     proportion to ``exp(-B (loss - least loss) / temperature)``: their likelihood on held-out
     bags, tempered, because B bags cannot tell close designs apart.
     """
     n_rules = scores.shape[1]
     maps, losses = calibrated_losses(scores.reshape(-1, scores.shape[2]), y)
     losses = len(y) * losses.reshape(-1, n_rules) + np.asarray(prices)[:, None]
-    losses[:, 1:] += PRICE
+    losses[:, 1:] += rule_price
     best_rule, loss = losses.argmin(axis=1), losses.min(axis=1)
     weights = np.exp((loss.min() - loss) / temperature)
     weights = np.where(weights < 0.01, 0.0, weights)
@@ -274,7 +299,12 @@ def combine(candidates: Sequence[Candidate], scores: Floats) -> Floats:
 
 
 def held_out_ensemble(
-    scores: Floats, y: Ints, prices: Sequence[float], temperature: float, folds: Folds
+    scores: Floats,
+    y: Ints,
+    prices: Sequence[float],
+    temperature: float,
+    folds: Folds,
+    rule_price: float = PRICE,
 ) -> Floats:
     """Log-odds of every bag from an ensemble that was weighed without it, [B].
 
@@ -283,7 +313,7 @@ def held_out_ensemble(
     """
     log_odds = np.empty(len(y))
     for train, test in folds:
-        candidates = weigh(scores[:, :, train], y[train], prices, temperature)
+        candidates = weigh(scores[:, :, train], y[train], prices, temperature, rule_price)
         log_odds[test] = combine(candidates, scores[:, :, test])
     return log_odds
 
@@ -309,7 +339,7 @@ def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Score
     """
     columns = []
     for which in ("bag", "instance"):
-        first, second = 0.0, 0.0
+        first, second = np.zeros(()), np.zeros(())
         for readout, (weight, platt) in zip(readouts, voices, strict=True):
             log_odds, std = _latent_moments(readout, which)
             z, spread = platt.log_odds(log_odds), platt.slope * std

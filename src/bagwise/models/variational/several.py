@@ -53,7 +53,7 @@ def joint_bound(histories: Sequence[Floats]) -> Floats:
     return np.sum([np.pad(h, (0, longest - len(h)), mode="edge") for h in histories], axis=0)
 
 
-def class_columns(columns: Sequence[Array], rule: ClassRule) -> Array:
+def class_columns(columns: Sequence[Array], rule: ClassRule) -> Floats:
     """Columns of the findings among those of all classes, NaN for the background, [n, C]."""
     out = np.full((len(columns[0]), rule.n_classes), np.nan)
     out[:, rule.findings] = np.column_stack(columns)

@@ -13,11 +13,10 @@ first theta sees E f^2 = v, so that a fit starts at sqrt(v): beyond the upper ro
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-from bagwise.core.arrays import to_numpy
+from bagwise.core.arrays import Floats, to_numpy
 
 
 def fixed_points(alpha: float, beta: float) -> tuple[float, float] | None:
@@ -74,7 +73,7 @@ def instability(alpha: float, beta: float, variance: float) -> str | None:
     )
 
 
-def escape(mean: Any, variance: float, bound: float) -> str | None:
+def escape(mean: Floats, variance: float, bound: float) -> str | None:
     """Why a finished fit is not to be trusted: its latent function has left the prior.
 
     ``mean`` [n] are latent means of training instances. A logistic label moves f by a few prior

@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
-from bagwise.bags import Bags
-from bagwise.core.arrays import concatenate, to_numpy
+from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
 from bagwise.models.drivers import Driver, RunningSum
 from bagwise.models.execution import resolve
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import check_density
 from bagwise.models.variational.likelihoods import ExactOr, Inherited, SoftWitness
-from bagwise.models.variational.parts import make_parts, materialised
+from bagwise.models.variational.parts import Part, make_parts, materialised
 from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.updates import (
     InducingPosterior,
@@ -37,11 +38,11 @@ _LOCAL_PASSES = 6
 class Naturals(NamedTuple):
     """Natural parameters of q(v) without the prior's, and how they came about."""
 
-    precision: Any  # [M, M] lower triangle
-    linear: Any  # [M]
+    precision: Array  # [M, M] lower triangle
+    linear: Array  # [M]
     n_steps: int
     n_bags: int  # seen so far, each counted once
-    ids: frozenset[Any] = frozenset()  # of the bags seen
+    ids: frozenset[str] = frozenset()  # of the bags seen
 
 
 def default_step(n_steps: int) -> float:
@@ -53,7 +54,7 @@ class Seen(NamedTuple):
     """The bags of a stream so far, each counted once."""
 
     n_bags: int
-    ids: frozenset[Any]
+    ids: frozenset[str]
 
 
 def count_bags(old: Naturals | None, bags: Bags, total_bags: int | None) -> Seen:
@@ -89,13 +90,14 @@ class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
     calibration_: Any
+    instance_map_: Any
 
     def partial_fit(
         self: Any,
-        bags: Any,
-        y: Any,
-        classes: Any = None,
-        instance_labels: Any = None,
+        bags: BagsLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        instance_labels: InstanceLabels = None,
         total_bags: int | None = None,
         step: float | None = None,
     ) -> Any:
@@ -121,7 +123,7 @@ class StochasticFit:
             Default: ``(t + 1)^-0.6`` for the t-th call.
         """
         first = not hasattr(self, "naturals_")
-        classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
+        stream_classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
         if not isinstance(self._bag_likelihood(), ExactOr | SoftWitness | Inherited):
@@ -134,7 +136,7 @@ class StochasticFit:
         old = None if first else self.naturals_
         seen = count_bags(old, data.bags, total_bags)
         if first:
-            self.classes_, self.n_features_in_ = classes, data.bags.n_features
+            self.classes_, self.n_features_in_ = stream_classes, data.bags.n_features
             rng = check_random_state(self.random_state)
             projector = self._choose_projector(data, rng, execution, driver)
         else:
@@ -142,14 +144,15 @@ class StochasticFit:
             projector = self._fitted_projector(execution.dtype or self._dtype).to(device)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         q = None if first else self._posterior()
-        chunk = execution.chunk(projector.on_device)
+        chunk = execution.chunk(projector.on_device, driver)
         batch, pi = self._batch_statistics(data.bags, labels, projector, q, driver, chunk)
         scale = (seen.n_bags if total_bags is None else total_bags) / len(data.bags)
         size = default_step(0 if old is None else old.n_steps) if step is None else step
         self.naturals_ = blend(old, batch, scale, size, seen)
         new = update_posterior(self.naturals_.precision, self.naturals_.linear)
         self._store_posterior(projector, new)
-        self.instance_proba_, self.n_iter_, self.calibration_ = pi, self.naturals_.n_steps, None
+        self.instance_proba_, self.n_iter_ = pi, self.naturals_.n_steps
+        self.calibration_, self.instance_map_ = None, None
         return self
 
     def _batch_statistics(
@@ -160,7 +163,7 @@ class StochasticFit:
         q: InducingPosterior | None,
         driver: Driver,
         chunk_size: int,
-    ) -> tuple[Statistics, Any]:
+    ) -> tuple[Statistics, Floats]:
         """Statistics of a batch under q, its beliefs settled, and q(y = 1) of its instances."""
         pi = self._start(labels, check_random_state(self.random_state))
         parts = make_parts(bags.instances, labels, projector, pi, chunk_size, driver.n_parts)
@@ -169,10 +172,10 @@ class StochasticFit:
         for under in [None] + ([] if q is None else [q] * _LOCAL_PASSES):
             sums = RunningSum()
             parts = driver.sweep(Step(*objects, under, last=False), parts, sums)
-        found: list[Any] = []
+        found: list[Floats] = []
         driver.sweep(_read_beliefs, parts, found.append)
         return sums.value, np.concatenate(found)
 
 
-def _read_beliefs(part: Any) -> tuple[Any, Any]:
-    return part, to_numpy(concatenate(belief.pi for belief in part.beliefs))
+def _read_beliefs(part: Part) -> tuple[Part, Floats]:
+    return part, to_numpy(concatenate(belief.pi for belief in part.beliefs or ()))

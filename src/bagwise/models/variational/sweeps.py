@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Codes, Floats, Ints
 
-@njit(cache=True)
+
+@njit(cache=True, nogil=True)
 def sweep(
-    score: Any, pull: Any, offsets: Any, known: Any, tail: Any, exact: bool
-) -> tuple[Any, Any]:
+    score: Floats, pull: Floats, offsets: Ints, known: Codes, tail: Floats, exact: bool
+) -> tuple[Floats, Floats]:
     r"""Coordinate ascent on q(y) through every bag, in the order of its instances.
 
     Before instance i is updated, those before it are new and those after it old: a running

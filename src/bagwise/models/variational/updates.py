@@ -17,8 +17,17 @@ import numpy as np
 from array_api_compat import is_torch_array
 
 from bagwise.core import gaussians, linalg, segments
-from bagwise.core.arrays import concatenate, to_numpy
-from bagwise.models.drivers import Driver, RunningSum, Serial, cut, total
+from bagwise.core.arrays import (
+    Array,
+    Codes,
+    Column,
+    Floats,
+    Ints,
+    beside,
+    concatenate,
+    to_numpy,
+)
+from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.densities import Density, Sech
@@ -29,11 +38,11 @@ from bagwise.models.variational.parts import Part, Sites
 class InducingPosterior(NamedTuple):
     """``q(v) = N(m, W^T W)``, W lower triangular."""
 
-    m: Any  # [M]
-    W: Any  # [M, M]
+    m: Floats  # [M]
+    W: Floats  # [M, M]
 
     @property
-    def S(self) -> Any:
+    def S(self) -> Floats:
         """Covariance, [M, M]."""
         return self.W.T @ self.W
 
@@ -41,9 +50,9 @@ class InducingPosterior(NamedTuple):
 class Statistics(NamedTuple):
     """Additive over blocks: all that the update of q(v) and the bound need."""
 
-    precision: Any  # [M, M] A diag(omega) A^T, lower triangle
-    linear: Any  # [M] A rho
-    bound: float  # the likelihood's part
+    precision: Array  # [M, M] A diag(omega) A^T, lower triangle
+    linear: Array  # [M] A rho
+    bound: float | Array  # the likelihood's part
 
 
 class Expected(NamedTuple):
@@ -67,12 +76,12 @@ class Fit(NamedTuple):
     """A fitted q(v), with what made it."""
 
     posterior: InducingPosterior
-    omega: Any  # [N] sites of the last Gaussian update
-    rho: Any  # [N]
-    pi: Any  # [N] q(y = 1)
-    bound_history: Any  # [n_iter]
+    pi: Floats  # [N] q(y = 1)
+    bound_history: Floats  # [n_iter]
     n_iter: int
     converged: bool
+    omega: Any = None  # [N] sites of the last Gaussian update, where they were asked for
+    rho: Any = None  # [N]
 
 
 def prior(M: int) -> InducingPosterior:
@@ -80,7 +89,7 @@ def prior(M: int) -> InducingPosterior:
     return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
 
 
-def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
+def make_blocks(A: Array, r: Array, labels: BagLabels, chunk_size: int = CHUNK_SIZE) -> list[Block]:
     """Blocks as views of a whole ``A`` [M, N]; contiguous columns (Fortran order) cost no copy."""
     if isinstance(A, np.ndarray):
         A = np.asfortranarray(A)
@@ -95,20 +104,20 @@ def make_blocks(A: Any, r: Any, labels: BagLabels, chunk_size: int = CHUNK_SIZE)
     return blocks
 
 
-def moments(A: Sequence[Any], r: Any, q: InducingPosterior) -> Moments:
+def moments(A: Sequence[Array], r: Array, q: InducingPosterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
     found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
     means, squares = zip(*found, strict=True)
     return Moments(concatenate(means), concatenate(squares) + r)
 
 
-def prior_moments(A: Sequence[Any], r: Any) -> Moments:
+def prior_moments(A: Sequence[Array], r: Array) -> Moments:
     """Moments under the prior, without the product with S = I."""
     var = concatenate([linalg.column_squares(chunk) for chunk in A]) + r
     return Moments(0.0 * var, var)
 
 
-def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
+def statistics(A: Sequence[Array], sites: Sites, bound: float | Array) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
     precision, linear = linalg.no_statistics(A[0])
     start = 0
@@ -124,7 +133,7 @@ def statistics(A: Sequence[Any], sites: Sites, bound: float) -> Statistics:
 def expect(
     block: Block,
     previous: Any,
-    pi: Any,
+    pi: Array,
     *,
     q: InducingPosterior | None,
     likelihood: BagLikelihood,
@@ -153,12 +162,12 @@ def expect(
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
     if labels.weight is not None:
-        each = segments.spread(labels.weight, labels.offsets)
+        each = beside(segments.spread(labels.weight, labels.offsets), sites.omega)
         sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
 
-def update_posterior(precision: Any, linear: Any) -> InducingPosterior:
+def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
     """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
 
     Always in float64 on the host: M x M is small.
@@ -178,8 +187,8 @@ def relative_change(new: InducingPosterior, old: InducingPosterior) -> float:
 class Step:
     """`expect` over the blocks of a part; picklable, for processes and clusters."""
 
-    likelihood: Any
-    density: Any
+    likelihood: BagLikelihood
+    density: Density
     q: InducingPosterior | None
     last: bool
 
@@ -214,12 +223,17 @@ class Step:
 
 @dataclass(frozen=True)
 class _Read:
-    """What every instance of a part ended with: omega, rho, pi."""
+    """What every instance of a part ended with: pi, and omega and rho where asked for."""
 
-    def __call__(self, part: Part) -> tuple[Part, tuple[Any, Any, Any]]:
+    sites: bool
+
+    def __call__(self, part: Part) -> tuple[Part, tuple[Floats, ...]]:
         assert part.sites is not None and part.beliefs is not None
+        pi = to_numpy(concatenate(b.pi for b in part.beliefs))
+        if not self.sites:
+            return part, (pi,)
         omega, rho = (to_numpy(concatenate(column)) for column in zip(*part.sites, strict=True))
-        return part, (omega, rho, to_numpy(concatenate(b.pi for b in part.beliefs)))
+        return part, (pi, omega, rho)
 
 
 class FitState(NamedTuple):
@@ -251,40 +265,51 @@ def iterate(
     iteration but the first, where this one stands.
     """
     n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
-    while True:
-        last = converged or n_iter == max_iter
-        if n_iter and on_state is not None:
-            on_state(FitState(n_iter, q, history, change, converged), parts)
-        step = Step(likelihood, density, q if n_iter else None, last)
-        sums = RunningSum()
-        parts = driver.sweep(step, parts, sums)
-        if n_iter:
-            history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
-            told = Iteration(n_iter, history[-1], change, q)
-            if (on_iteration is not None and on_iteration(told)) or last:
-                break
-        old, q = q, update_posterior(sums.value.precision, sums.value.linear)
-        change = relative_change(q, old)
-        converged = n_iter > 0 and change < tol
-        n_iter += 1
+    # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
+    with one_blas_thread():
+        while True:
+            last = converged or n_iter == max_iter
+            if n_iter and on_state is not None:
+                on_state(FitState(n_iter, q, history, change, converged), parts)
+            step = Step(likelihood, density, q if n_iter else None, last)
+            sums = RunningSum()
+            parts = driver.sweep(step, parts, sums)
+            if n_iter:
+                history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
+                told = Iteration(n_iter, history[-1], change, q)
+                if (on_iteration is not None and on_iteration(told)) or last:
+                    break
+            old, q = q, update_posterior(sums.value.precision, sums.value.linear)
+            change = relative_change(q, old)
+            converged = n_iter > 0 and change < tol
+            n_iter += 1
     return FitState(n_iter, q, history, change, converged), parts
 
 
 def fit_parts(
-    parts: list[Any], M: int, likelihood: BagLikelihood, density: Density, **options: Any
+    parts: list[Any],
+    M: int,
+    likelihood: BagLikelihood,
+    density: Density,
+    *,
+    sites: bool = True,
+    **options: Any,
 ) -> tuple[Fit, list[Any]]:
-    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended."""
+    """Fit q(v) to parts by `iterate`; returns the fit, and the parts as they ended.
+
+    ``sites`` says whether to bring omega and rho of every instance to the host.
+    """
     state, parts = iterate(parts, M, likelihood, density, **options)
     ends: list[Any] = []
-    parts = options["driver"].sweep(_Read(), parts, ends.append)
-    omega, rho, pi = (concatenate(column) for column in zip(*ends, strict=True))
+    parts = options["driver"].sweep(_Read(sites), parts, ends.append)
+    pi, *rest = (concatenate(column) for column in zip(*ends, strict=True))
     history = np.array(state.history)
-    return Fit(state.q, omega, rho, pi, history, len(history), state.converged), parts
+    return Fit(state.q, pi, history, len(history), state.converged, *rest), parts
 
 
 def fit_blocks(
     blocks: Sequence[Block],
-    pi: Any,
+    pi: Floats,
     likelihood: BagLikelihood,
     density: Density | None = None,
     *,
@@ -302,12 +327,12 @@ def fit_blocks(
 
 
 def fit_whitened(
-    A: Any,
-    r: Any,
-    offsets: Any,
-    y: Any,
-    known: Any,
-    pi: Any,
+    A: Floats,
+    r: Floats,
+    offsets: Ints,
+    y: Column,
+    known: Codes,
+    pi: Floats,
     likelihood: BagLikelihood,
     density: Density | None = None,
     *,

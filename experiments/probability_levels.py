@@ -1,0 +1,116 @@
+"""Are probabilities right on average? ``python -m experiments.probability_levels [--jobs N]``.
+
+Every registered model with probabilities, five folds by bag, on MUSK1, Elephant and digits, and on
+a version of each in which one bag in ten is positive (all negative bags, and positive ones drawn
+by the seed). Per model and set:
+
+- ``level``: mean held-out probability less the share of positive bags; within 0.03,
+- ``log loss``, ``AUC``: of the held-out bags; the constant base rate has the log-loss ``base``,
+- ``distinct``: share of distinct probabilities among the held-out bags of a fold; a model whose
+  scores differ must not answer with a constant.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+from bagwise.models.registry import make_model
+from experiments import permuted_labels
+from experiments._held_out import main
+
+TITLE = "Mean held-out probability of every model, common and rare positives"
+PAPER = "none: the calibration of this library"
+NEEDS = ("bundled",)
+SETS = ("musk1", "elephant", "digits")
+RARE = ", one in ten positive"
+QUICK_MODELS = ("single-instance", "mio", "misvm")
+
+
+@functools.cache
+def load(name: str, seed: int) -> tuple[Any, Any]:
+    """Bags and labels of a set, or of its version with few positive bags."""
+    bags, y = permuted_labels.load(name.removesuffix(RARE))
+    if not name.endswith(RARE):
+        return bags, y
+    negative, positive = np.flatnonzero(y == 0), np.flatnonzero(y == 1)
+    some = np.random.default_rng(seed).permutation(positive)[: round(len(negative) / 9)]
+    chosen = np.sort(np.concatenate([negative, some]))
+    return bags[chosen], y[chosen]
+
+
+def one_run(model_name: str, data: str, seed: int) -> dict[str, Any]:
+    """Held-out probabilities of one model on five folds of one set."""
+    bags, y = load(data, seed)
+    n_folds = min(5, int(y.sum()))
+    p, distinct = np.empty(len(y)), []
+    for train, test in StratifiedKFold(n_folds, shuffle=True, random_state=seed).split(y, y):
+        model = make_model(model_name, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(bags[train], y[train])
+        p[test] = model.predict_proba(bags[test])[:, 1]
+        distinct.append(len(np.unique(p[test])) / len(test))
+    share = y.mean()
+    return {
+        "model": model_name,
+        "data": data,
+        "seed": seed,
+        "level": float(p.mean() - share),
+        "log loss": log_loss(y, p, labels=[0, 1]),
+        "base": log_loss(y, np.full(len(y), share)),
+        "AUC": roc_auc_score(y, p),
+        "distinct": float(np.mean(distinct)),
+    }
+
+
+def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
+    """All models, three seeds; quick: three models on one small set, one seed."""
+    models = QUICK_MODELS if quick else permuted_labels.names()
+    sets = ("musk1" + RARE,) if quick else (*SETS, *(name + RARE for name in SETS))
+    seeds = range(1 if quick else 3)
+    tasks = [(m, d, k) for k in seeds for d in sets for m in models]
+    rows = Parallel(n_jobs=n_jobs)(delayed(one_run)(*task) for task in tasks)
+    runs = pd.DataFrame(rows)
+    runs.to_csv(out / "runs.csv", index=False)
+    return table(runs)
+
+
+def table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Means over the seeds, with what they must be."""
+    rows = []
+    for (model, data), own in runs.groupby(["model", "data"], sort=False):
+        base = own["base"].mean()
+        notes = {
+            "level": "" if abs(own["level"].mean()) <= 0.03 else "outside",
+            "log loss": f"a constant has {base:.3f}",
+            "AUC": "",
+            "distinct": "" if own["distinct"].min() > 1 / 3 else "few values",
+        }
+        for metric, note in notes.items():
+            rows.append(
+                {
+                    "model": model,
+                    "data": data,
+                    "metric": metric,
+                    "published": np.nan,
+                    "mean": own[metric].mean(),
+                    "spread": own[metric].std(ddof=1) if len(own) > 1 else np.nan,
+                    "n_seeds": len(own),
+                    "note": note,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    main(run)

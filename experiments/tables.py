@@ -1,0 +1,326 @@
+"""The tables of the README and the guides, each from stored results; see `experiments.figures`.
+
+A function here makes the table of its own name, with hyphens for underscores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments.stored import results, value
+
+SETS = {
+    "musk1": "MUSK1",
+    "musk2": "MUSK2",
+    "elephant": "Elephant",
+    "tiger": "Tiger",
+    "fox": "Fox",
+}
+_MUSK = ("musk1", "musk2")
+_FIXED = "settings fixed, KFold"
+_NESTED = "settings by inner cross-validation, KFold"
+_FIVE = f"mean of {', '.join(SETS)}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _bold_best(
+    rows: list[list[str]], *, first: int = 1, largest: Mapping[int, bool] | None = None
+) -> list[list[str]]:
+    """The rows with the best number of each column in bold; the largest unless told otherwise."""
+    for column in range(first, len(rows[0])):
+        numbers = [float(r[column].split()[0]) for r in rows if r[column]]
+        best = max(numbers) if (largest or {}).get(column, True) else min(numbers)
+        for r in rows:
+            if r[column] and float(r[column].split()[0]) == best:
+                r[column] = f"**{r[column]}**"
+    return rows
+
+
+def held_out() -> str:
+    """AutoVGPMIL beside MI-SVM and attention networks: AUC on five sets, log-loss, instances."""
+    models = {
+        "`AutoVGPMIL`": ("auto", "AutoVGPMIL"),
+        "MI-SVM (with probabilities)": ("auto", "MI-SVM, Platt"),
+        "attention network": ("attention", "attention network"),
+        "five attention networks, averaged": ("attention", "five attention networks"),
+        "DSMIL network": ("attention", "DSMIL"),
+    }
+    rows = []
+    for name, (experiment, model) in models.items():
+        cells = [value(experiment, data, model, "auc") for data in SETS]
+        cells += [value(experiment, _FIVE, model, "auc")]
+        cells += [value(experiment, _FIVE, model, "log-loss")]
+        digits = results("attention")
+        has_instances = ((digits["model"] == model) & (digits["metric"] == "instance auc")).any()
+        cells += [value("attention", "digits", model, "instance auc") if has_instances else ""]
+        rows.append([name, *cells])
+    head = ["", *SETS.values(), "mean AUC", "mean log-loss", "digits inside bags, AUC"]
+    return _markdown(head, _bold_best(rows, largest={7: False}))
+
+
+def auto_auc() -> str:
+    """AutoVGPMIL beside the best fixed design of each set and MI-SVM, AUC."""
+    from experiments.auto import FIXED
+
+    ours = ["AutoVGPMIL", *(value("auto", d, "AutoVGPMIL", "auc") for d in SETS)]
+    best = ["best fixed design, chosen with hindsight"]
+    best += [max(value("auto", d, design, "auc") for design in FIXED) for d in SETS]
+    rival = ["MI-SVM, Platt", *(value("auto", d, "MI-SVM, Platt", "auc") for d in SETS)]
+    ours.append(value("auto", _FIVE, "AutoVGPMIL", "auc"))
+    rival.append(value("auto", _FIVE, "MI-SVM, Platt", "auc"))
+    return _markdown(["AUC", *SETS.values(), "mean"], [ours, [*best, ""], rival])
+
+
+def auto_calibration() -> str:
+    """Log-loss and calibration error of AutoVGPMIL."""
+    lines = {
+        "log-loss, AutoVGPMIL": ("AutoVGPMIL", "log-loss"),
+        "log-loss, MI-SVM, Platt": ("MI-SVM, Platt", "log-loss"),
+        "calibration error, AutoVGPMIL, mean of the seeds": ("AutoVGPMIL", "ece"),
+        "the same if these probabilities were right": ("AutoVGPMIL", "ece, if calibrated"),
+        "calibration error, AutoVGPMIL, seeds pooled": ("AutoVGPMIL", "ece, all seeds"),
+    }
+    rows = [[name, *(value("auto", d, *what) for d in SETS)] for name, what in lines.items()]
+    return _markdown(["", *SETS.values()], rows)
+
+
+def deep_mnist() -> str:
+    """The attention network alone and with a Gaussian process on its features."""
+    metrics = ("bag AUC", "bag log-loss", "bag ECE", "instance AUC")
+    rows = []
+    for size in (8, 32, 128):
+        for model in ("AttCNN", "AttCNN + VGPMIL", "AttCNN + G-VGPMIL"):
+            data = f"MNIST bags, {size} features"
+            cells = [value("deep_mnist", data, model, metric, "±") for metric in metrics]
+            rows.append([str(size) if model == "AttCNN" else "", model, *cells])
+    return _markdown(["features", "model", *metrics], rows)
+
+
+def svm() -> str:
+    """Accuracy of the support vector machines on bags, beside the published figures."""
+    models = {
+        "MI-SVM": "MI-SVM",
+        'MI-SVM, `slack="instance"`': "MI-SVM, slack per instance",
+        "mi-SVM": "mi-SVM",
+        "set kernel": "set kernel",
+        "single-instance SVM": "single instance SVM",
+    }
+    sets = ("musk1", "musk2", "elephant")
+    rows = [
+        [name, *(value("misvm", data, model, "accuracy", "%", "±") for data in sets)]
+        for name, model in models.items()
+    ]
+    for model in ("MI-SVM", "mi-SVM"):
+        published = [value("misvm", d, model, "accuracy", "%", "published") for d in sets[:2]]
+        rows.append([f"{model}, published", *published, ""])
+    return _markdown(["accuracy, %", *(SETS[data] for data in sets)], rows)
+
+
+def choosing() -> str:
+    """Accuracy of the families on the musk sets and Elephant."""
+    rows = []
+    for model in ("set kernel", "MI-SVM", "mi-SVM", "single instance SVM"):
+        cells = [value("misvm", d, model, "accuracy", "%", "±") for d in list(SETS)[:3]]
+        rows.append([model, *cells, "`misvm`"])
+    for model in ("MIO", "MILES"):
+        cells = [value("mio_musk", d, f"{model} [{_FIXED}]", "accuracy", "%", "±") for d in _MUSK]
+        rows.append([model, *cells, "", "`mio_musk`"])
+    cells = [value("micrf", d, "(c) MICRF", "bag accuracy %", "±", "1") for d in list(SETS)[:3]]
+    rows.append(["MI-CRF", *cells, "`micrf`"])
+    for model in ("G-VGPMIL", "VGPMIL"):
+        cells = [
+            value("vgpmil_musk", d, model, "bag accuracy", "%", "±") for d in ("MUSK1", "MUSK2")
+        ]
+        name = f"{model}, authors' settings, uncalibrated, 5 folds, 3 seeds"
+        rows.append([name, *cells, "", "`vgpmil_musk`"])
+    return _markdown(["accuracy, %", "MUSK1", "MUSK2", "Elephant", "script"], rows)
+
+
+def mio() -> str:
+    """MIO and MILES on the musk sets, beside the published figures."""
+    lines = {
+        "MIO, published": (f"MIO [{_FIXED}]", ("%", "published")),
+        "MIO, settings fixed": (f"MIO [{_FIXED}]", ("%", "±")),
+        'MIO, `passes="refine"`, settings fixed': (f"MIO, refine [{_FIXED}]", ("%", "±")),
+        "MIO, settings by inner cross-validation": (f"MIO [{_NESTED}]", ("%", "±")),
+        "MILES, published": (f"MILES [{_FIXED}]", ("%", "published")),
+        "MILES, settings fixed": (f"MILES [{_FIXED}]", ("%", "±")),
+    }
+    rows = [
+        [
+            name,
+            *(value("mio_musk", d, model, "accuracy", *options) for d in _MUSK),
+        ]
+        for name, (model, options) in lines.items()
+    ]
+    return _markdown(["accuracy, %", "MUSK1", "MUSK2"], rows)
+
+
+def micrf() -> str:
+    """MI-CRF beside the paper's Table 2."""
+    models = {
+        "(a) single instance SVM, linear": "(a) single instance SVM",
+        "(c) `MICRF()`": "(c) MICRF",
+        '(g) `MICRF(C="cv", cv=3, extra_unaries=[MISVM(C=10)])`': "(g) MICRF with MISVM, C by CV",
+    }
+    sets = ("musk1", "musk2", "elephant", "fox", "tiger")
+
+    def cell(data: str, model: str) -> str:
+        what = ("micrf", data, model, "bag accuracy %")
+        return f"{value(*what, '1')} ({value(*what, '1', 'published')})"
+
+    rows = [[name, *(cell(d, model) for d in sets)] for name, model in models.items()]
+    return _markdown(["accuracy, % (published)", *(SETS[d] for d in sets)], rows)
+
+
+def vgpmil() -> str:
+    """The VGPMIL family beside its papers."""
+    rows = []
+    for data in ("MUSK1", "MUSK2"):
+        for model in ("VGPMIL", "G-VGPMIL"):
+            for metric in ("bag accuracy", "bag AUC"):
+                what = ("vgpmil_musk", data, model, metric)
+                published = value(*what, "published")
+                rows.append([data, f"{model}, authors' settings", metric, published])
+                rows[-1].append(value(*what, "±"))
+    for data in ("MNIST PCA, M=200", "MNIST RAW, M=200"):
+        for metric in ("instance accuracy", "instance AUC", "bag accuracy", "bag AUC"):
+            what = ("vgpmil_mnist", data, "VGPMIL", metric)
+            rows.append([data, "VGPMIL", metric, value(*what, "published"), value(*what, "±")])
+    for model in ("VGPMIL", "LM-VGPMIL"):
+        what = ("vgpmil_newsgroups", "20 newsgroups", model, "instance AP, mean of folds")
+        rows.append(["20 newsgroups", model, "instance AP", value(*what, "published")])
+        rows[-1].append(value(*what, "±"))
+    what = ("vgpmil_newsgroups", "20 newsgroups", "ranking by |x|", "instance AP, mean of folds")
+    rows.append(["20 newsgroups", "ranking by length, no training", "instance AP", "-"])
+    rows[-1].append(value(*what, "±"))
+    return _markdown(["data", "model", "metric", "published", "here, held out"], rows)
+
+
+def mixed_supervision() -> str:
+    """Instance average precision by the share of bags that are fully labelled."""
+    models = {"`VGPMIL`": "VGPMIL", '`VGPMIL(likelihood="witness")`': "VGPMIL, witness"}
+    models["`LMVGPMIL`"] = "LM-VGPMIL"
+    rows = [
+        [
+            f"{share} %",
+            *(
+                value(
+                    "mixed_supervision",
+                    f"digits, {share}% of the bags fully labelled",
+                    model,
+                    "instance AP",
+                    "±",
+                )
+                for model in models.values()
+            ),
+        ]
+        for share in (0, 5, 10, 20, 50, 100)
+    ]
+    return _markdown(["bags fully labelled", *models], rows)
+
+
+def dpmil_newsgroups() -> str:
+    """DPMIL on 20 Newsgroups."""
+    models = {
+        "ranking by length, no training": "norm baseline",
+        "DPMIL, kernel PCA of all posts, labels unseen": "DPMIL",
+        "DPMIL, kernel PCA inside the fold": "DPMIL, in fold",
+        "DPMIL, kernel PCA inside the fold, 200 dimensions": "DPMIL, in fold, 200-d",
+        "DPMIL, inside the fold, and the length of what it leaves": "DPMIL, in fold, residual",
+        "DPMIL, L2-normalised rows, kernel PCA of all posts": "DPMIL, L2 rows",
+        "DPMIL, L2-normalised rows, kernel PCA inside the fold": "DPMIL, L2 rows, in fold",
+    }
+    metrics = {"mean of folds": "AP, mean of folds", "pooled": "AP, pooled"}
+    rows = [
+        [name, *(value("dpmil_newsgroups", "mean of 20 sets", model, m) for m in metrics.values())]
+        for name, model in models.items()
+    ]
+    return _markdown(["model", *metrics], rows)
+
+
+def dpmil_calibration() -> str:
+    """Bag probabilities of DPMIL, as published and calibrated."""
+    metrics = {
+        "log loss": "log loss",
+        "calibration error": "expected calibration error",
+        "bag accuracy": "bag accuracy",
+    }
+    sets = ("MUSK1", "Elephant", "Fox")
+    rows = []
+    for rule in ("max", "noisy-or"):
+        for name, metric in metrics.items():
+            cells = [
+                value("dpmil_calibration", data, f"DPMIL, {rule}, {kind}", metric, "2")
+                for data in sets
+                for kind in ("as published", "calibrated")
+            ]
+            rows.append([f"`{rule}`: {name}", *cells])
+    head = [f"{data} {kind}" for data in sets for kind in ("as published", "calibrated")]
+    return _markdown(["", *head], rows)
+
+
+def ct() -> str:
+    """Synthetic CT scans."""
+    data = "60 synthetic CT scans, 64 x 64"
+    metrics = ("bag AUC", "bag accuracy", "bag log-loss", "bag ECE", "instance AUC")
+    names = ("scan AUC", "scan accuracy", "scan log-loss", "scan ECE", "slice AUC")
+    rows = [
+        [model, *(value("ct_synthetic", data, model, metric, "±") for metric in metrics)]
+        for model in ("AttCNN", "AttCNN + G-VGPMIL", "AttCNN + VGPMIL")
+    ]
+    return _markdown(["model", *names], rows)
+
+
+def ct_std() -> str:
+    """How far the standard deviation of the CT models can be trusted."""
+    metrics = {
+        "predicted latent std": ("latent std, predicted", "2"),
+        "std of the latent mean over fits": ("latent std, over fits", "2"),
+        "mean std of p, right slices": ("mean std, right slices", "2"),
+        "wrong slices": ("mean std, wrong slices", "2"),
+    }
+    data = "60 synthetic CT scans, 64 x 64"
+    rows = [
+        [model, *(value("ct_synthetic", data, model, *what) for what in metrics.values())]
+        for model in ("AttCNN + G-VGPMIL", "AttCNN + VGPMIL")
+    ]
+    return _markdown(["model", *metrics], rows)
+
+
+def regret() -> str:
+    """Regret of MIO on a stream by its length."""
+    lengths = (250, 500, 1000, 2000, 4000, 8000)
+    metrics = {
+        "regret / √T": ("regret/sqrt(T)", "±", "2"),
+        "average regret": ("regret/T", "3"),
+        "share of instances with a weight": ("selected", "2"),
+    }
+    rows = [
+        [name, *(value("mio_regret", f"two concepts, T = {t}", "MIO", *what) for t in lengths)]
+        for name, what in metrics.items()
+    ]
+    return _markdown(["T", *map(str, lengths)], rows)
+
+
+def assumptions() -> str:
+    """Clean and trap AUC of every model in the unit tests of the MIL assumption."""
+    stored = results("assumptions")
+    tests = ("single-concept", "multi-concept", "false-frequency")
+    rows = []
+    for model in stored["model"].unique():
+        cells = []
+        for test in tests:
+            clean = value("assumptions", test, model, "AUC, clean test bags", "2")
+            trap = value("assumptions", test, model, "AUC, trap test bags", "2")
+            cells.append(f"{clean} / {trap}")
+        notes = stored.loc[stored["model"] == model, "note"].dropna()
+        claims = "embedding" if notes.str.contains("claims no such").any() else "standard"
+        fails = notes.str.startswith("fails").any()
+        rows.append([f"`{model}`", claims, *cells, "fails" if fails else "passes"])
+    head = ["model", "claims", *(f"{test}: clean / trap" for test in tests), "obeys all three"]
+    return _markdown(head, rows)

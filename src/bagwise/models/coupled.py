@@ -1,0 +1,310 @@
+"""Neighbours at prediction: any model's instance probabilities, smoothed along coordinates."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.model_selection import StratifiedKFold
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from bagwise.bags import Bags, BagsLike, InstanceLabels, encode_instance_labels
+from bagwise.core import segments
+from bagwise.core.arrays import Codes, Floats, Ints
+from bagwise.core.rules import log_odds
+from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.pipeline import positive_proba
+
+if TYPE_CHECKING:
+    from bagwise.core.neighbour_evidence import StrengthSearch
+
+# Neighbours an instance asks for by default: those at its sides, in one, two or three dimensions.
+_NEIGHBORS = {1: 2, 2: 4, 3: 6}
+# Bags of each class that choosing a strength needs: every fold trains on at least two.
+LEAST_BAGS = 4
+
+
+class InstanceScores(NamedTuple):
+    """Probabilities of bags and instances as log-odds, and the instances' uncertainty."""
+
+    bag: Floats  # [B]
+    instance: Floats  # [N]
+    instance_std: Floats  # [N] NaN where the model gives none
+
+
+class Coupled(InstanceClassifier):
+    """A model whose instances listen to their neighbours when it predicts.
+
+    Patches of a slide and slices of a scan have neighbours, and what is looked for rarely ends at
+    the border of a patch. Training stays as it is. At prediction the labels of the instances of a
+    bag get pair factors ``exp(-J w [y_i != y_j])``: exactly along a chain, by belief propagation in
+    a plane or in space. Neighbours move probability about inside a bag and keep its mean; the bag's
+    own answer is that of the model.
+
+    How strong the coupling is, is learnt from held-out bags: it is positive where neighbours
+    predict each other in positive bags more than in negative ones, and 0 where they do not. With
+    strength 0 every answer is bit for bit that of the model.
+
+    Parameters
+    ----------
+    estimator : estimator, optional
+        A model with ``predict_proba_instances``, or a `BagPipeline` that ends in one. Default:
+        `AutoVGPMIL`.
+    strength : float or "auto"
+        J. "auto" fits the model once more for each fold and chooses.
+    graph : {"auto", "chain", "neighbours"}
+        Who is whose neighbour. "auto" takes the chain for an order (``coords`` of one dimension)
+        and the nearest neighbours for points. Instances of different ``groups``, such as the slides
+        of a patient, are never neighbours.
+    n_neighbors : int, optional
+        Nearest neighbours that each instance asks for, where the graph is no chain. Default: 4 in
+        a plane, 6 in space.
+    cv : int
+        Folds that the strength is chosen on.
+    random_state : int or None
+        Of the folds.
+
+    Attributes
+    ----------
+    estimator_ : fitted estimator
+    strength_ : float
+        J as it is used.
+    strength_search_ : StrengthSearch or None
+        What every strength gained on held-out bags; None where the strength was given.
+    classes_ : array of shape (2,)
+
+    Examples
+    --------
+    >>> from bagwise import Coupled, VGPMIL
+    >>> from bagwise.datasets import make_neighbour_bags
+    >>> bags, y = make_neighbour_bags(n_bags=20, shape=(30,), random_state=0, return_X_y=True)
+    >>> model = Coupled(VGPMIL(n_inducing=20, random_state=0), strength=1.0).fit(bags, y)
+    >>> model.predict_proba_instances(bags).shape
+    (600, 2)
+    """
+
+    _keeps_rows = True
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        "strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "graph": [StrOptions({"auto", "chain", "neighbours"})],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left"), None],
+        "cv": [Interval(Integral, 2, None, closed="left")],
+        "random_state": [Integral, None],
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        strength: float | Literal["auto"] = "auto",
+        graph: Literal["auto", "chain", "neighbours"] = "auto",
+        n_neighbors: int | None = None,
+        cv: int = 3,
+        random_state: int | None = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.strength = strength
+        self.graph = graph
+        self.n_neighbors = n_neighbors
+        self.cv = cv
+        self.random_state = random_state
+
+    def _estimator(self) -> Any:
+        if self.estimator is not None:
+            return self.estimator
+        from bagwise.models.registry import make_model
+
+        return make_model("auto", random_state=self.random_state)
+
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Coupled:
+        """Fit the model, and choose the strength where it is "auto".
+
+        Parameters
+        ----------
+        bags : Bags with ``coords``
+        y : array of shape (n_bags,)
+            Two classes.
+        instance_labels : array of shape (n_instances,), optional
+            Class of each instance, or missing: None, NaN, -1. Known labels in at least five
+            positive bags decide on the strength.
+        """
+        self._validate_params()
+        for method in ("predict_proba", "predict_proba_instances"):
+            if not hasattr(self._estimator(), method):
+                raise ValueError(
+                    f"Coupled needs a model with {method}; {type(self._estimator()).__name__} has "
+                    "none as it is set."
+                )
+        if self.strength != 0:
+            self._coords(bags)
+        given = {} if instance_labels is None else {"instance_labels": instance_labels}
+        model = clone(self._estimator()).fit(bags, y, **given)
+        if len(model.classes_) != 2:
+            raise ValueError(
+                f"Coupled needs two classes; got {len(model.classes_)}. For more, wrap it: one "
+                "Coupled model per class."
+            )
+        self.estimator_ = model
+        self.classes_ = model.classes_
+        self.n_features_in_ = model.n_features_in_
+        self.strength_search_: StrengthSearch | None = None
+        if self.strength != "auto":
+            self.strength_ = float(self.strength)
+            return self
+        assert isinstance(bags, Bags)  # `_coords` saw to it
+        self._choose_strength(bags, np.asarray(y), instance_labels)
+        return self
+
+    def _choose_strength(self, bags: Bags, y: ArrayLike, instance_labels: InstanceLabels) -> None:
+        from bagwise.core.neighbour_evidence import choose_strength
+
+        codes = np.searchsorted(self.classes_, y)
+        rarest = int(np.bincount(codes).min())
+        if rarest < LEAST_BAGS:
+            raise ValueError(
+                f"Coupled chooses its strength on held-out bags and needs at least {LEAST_BAGS} "
+                f"of each class; the rarer one has {rarest}. Pass strength=0 or another number."
+            )
+        known = encode_instance_labels(instance_labels, bags, self.classes_, codes)
+        scores = self._held_out(bags, codes, known)
+        search = choose_strength(scores, self._graph(bags), bags.offsets, codes, known)
+        self.strength_search_, self.strength_ = search, search.strength
+
+    def _held_out(self, bags: Bags, y: Ints, known: Codes) -> Floats:
+        """Log-odds of the instances from models that did not see their bags, [N]."""
+        names = bags.split(self._label_names(known))
+        scores = np.empty(bags.n_instances)
+        n_splits = min(self.cv, int(np.bincount(y).min()) // 2)
+        folds = StratifiedKFold(n_splits, shuffle=True, random_state=self.random_state)
+        for train, test in folds.split(y, y):
+            given: dict[str, Any] = {}
+            if (known >= 0).any():
+                given["instance_labels"] = np.concatenate([names[i] for i in train])
+            model = clone(self._estimator()).fit(bags[train], self.classes_[y[train]], **given)
+            rows, _ = segments.take(bags.offsets, test)
+            scores[rows] = read_scores(model, bags[test]).instance
+        return scores
+
+    def _coords(self, bags: BagsLike) -> Floats:
+        """Coordinates of the instances, [N] or [N, 2 or 3]."""
+        coords = bags.coords if isinstance(bags, Bags) else None
+        if coords is None:
+            raise ValueError(
+                "Coupled needs to know where instances lie: pass Bags(..., coords=...), or "
+                "strength=0."
+            )
+        return np.asarray(coords, dtype=np.float64)
+
+    def _graph(self, bags: Bags) -> Any:
+        from bagwise.core.coupling import chain_graph, neighbour_graph
+
+        coords = self._coords(bags)
+        points = coords.reshape(len(coords), -1)
+        n_axes = points.shape[1]
+        stretch = bags.bag_index
+        if bags.groups is not None:
+            _, codes = np.unique(bags.groups.astype(str), return_inverse=True)
+            _, stretch = np.unique(stretch * (codes.max() + 1) + codes, return_inverse=True)
+        if self.graph == "chain" and n_axes > 1:
+            raise ValueError(
+                f"graph='chain' needs an order, one number per instance; coords have {n_axes}."
+            )
+        if n_axes == 1 and self.graph != "neighbours":
+            return chain_graph(points[:, 0], stretch)
+        return neighbour_graph(points, stretch, self.n_neighbors or _NEIGHBORS[n_axes])
+
+    def _scores(self, bags: BagsLike) -> InstanceScores:
+        """The coupled instances, none more probable than its bag."""
+        from bagwise.core.coupling import couple
+
+        self._coords(bags)
+        scores = read_scores(self.estimator_, bags)
+        assert isinstance(bags, Bags)
+        coupled = couple(scores.instance, self._graph(bags), self.strength_)
+        most = np.maximum(scores.bag, segments.max(scores.instance, bags.offsets))
+        coupled = np.minimum(coupled, segments.spread(most, bags.offsets))
+        p, q = expit(scores.instance), expit(coupled)
+        # A Beta distribution with the new mean and the old concentration.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = np.sqrt(q * (1 - q) / (p * (1 - p)))
+        std = np.where(p * (1 - p) > 0, scores.instance_std * factor, scores.instance_std)
+        return InstanceScores(scores.bag, coupled, std)
+
+    def decision_function(self, bags: BagsLike) -> Any:
+        """Score of each bag, by the model."""
+        check_is_fitted(self)
+        return self.estimator_.decision_function(bags)
+
+    def predict(self, bags: BagsLike) -> Any:
+        """Label of each bag, by the model."""
+        check_is_fitted(self)
+        return self.estimator_.predict(bags)
+
+    def predict_proba(self, bags: BagsLike, return_std: bool = False, **options: Any) -> Any:
+        """Probability of both classes for each bag, by the model.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        return_std : bool
+            Also return the standard deviation of the positive probability, NaN where the model
+            gives none.
+        **options
+            Further options of the model.
+        """
+        check_is_fitted(self)
+        if not return_std or options:
+            more = {"return_std": True} if return_std else {}
+            return self.estimator_.predict_proba(bags, **more, **options)
+        p, std = positive_proba(self.estimator_, bags)
+        return two_columns(np.asarray(p, dtype=np.float64)), std
+
+    def decision_function_instances(self, bags: BagsLike) -> Any:
+        """Log-odds of each instance among its neighbours, aligned with ``bags.instances``."""
+        check_is_fitted(self)
+        if self.strength_ == 0:
+            return self.estimator_.decision_function_instances(bags)
+        return self._scores(bags).instance
+
+    def predict_instances(self, bags: BagsLike) -> Any:
+        """Label of each instance, aligned with ``bags.instances``."""
+        check_is_fitted(self)
+        if self.strength_ == 0:
+            return self.estimator_.predict_instances(bags)
+        return super().predict_instances(bags)
+
+    def predict_proba_instances(self, bags: BagsLike, return_std: bool = False) -> Any:
+        """Probability of both classes for each instance among its neighbours.
+
+        Parameters
+        ----------
+        bags : Bags with ``coords``
+        return_std : bool
+            Also return the standard deviation of the positive probability: that of a Beta
+            distribution with the coupled mean and the concentration that the model gave the
+            instance. NaN where the model gives none.
+        """
+        check_is_fitted(self)
+        if self.strength_ == 0:
+            if not return_std:
+                return self.estimator_.predict_proba_instances(bags)
+            p, std = positive_proba(self.estimator_, bags, "_instances")
+            return two_columns(np.asarray(p, dtype=np.float64)), std
+        scores = self._scores(bags)
+        proba = two_columns(expit(scores.instance))
+        return (proba, scores.instance_std) if return_std else proba
+
+
+def read_scores(model: Any, bags: BagsLike) -> InstanceScores:
+    """What a fitted model says about bags and instances, as log-odds; one pass where it can."""
+    if hasattr(model, "score_bags"):
+        scores = model.score_bags(bags)
+        return InstanceScores(scores.bag, scores.instance, scores.instance_std)
+    p, std = positive_proba(model, bags, "_instances")
+    return InstanceScores(log_odds(positive_proba(model, bags)[0]), log_odds(p), std)

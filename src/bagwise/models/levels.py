@@ -1,0 +1,90 @@
+"""Patient, slide, patch: one model's probabilities at all three levels, in agreement.
+
+A model is trained on patients as bags, whose instances are the patches of all their slides. A slide
+is a bag, too: the same rule that reads a patient off all its patches reads a slide off its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bagwise.bags import Bags
+from bagwise.bags.layout import group_rows
+from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.pipeline import positive_proba
+
+if TYPE_CHECKING:
+    from bagwise.models.base import Model
+
+
+class Level(NamedTuple):
+    """Probabilities of the positive class; ``std`` is NaN where the model gives none."""
+
+    probability: Floats
+    std: Floats
+
+
+class Levels(NamedTuple):
+    """What a model says about bags, their groups and their instances."""
+
+    bags: Level  # [B]
+    groups: Level  # [G] in the order of ``group_bags``
+    instances: Level  # [N] aligned with ``group_bags.instances``
+    group_bags: Bags  # the groups as bags
+    owner: Ints  # [G] number of the bag that a group belongs to
+
+
+def predict_levels(model: Model, bags: Bags) -> Levels:
+    """Probability and standard deviation of bags, groups and instances, from one model.
+
+    With patients as bags and slides as groups: a patient is at least as probable as each slide, and
+    a slide as each patch. Under the standard assumption the model's own answers are so; where one
+    is not, because the model judges bags as a whole or samples, it is raised to what it holds.
+
+    Parameters
+    ----------
+    model : fitted model
+        With ``predict_proba`` and ``predict_proba_instances``.
+    bags : Bags with ``groups``
+
+    Returns
+    -------
+    Levels
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL, predict_levels
+    >>> from bagwise.datasets import make_patient_bags
+    >>> patients, y = make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
+    >>> levels = predict_levels(VGPMIL(n_inducing=20, random_state=0).fit(patients, y), patients)
+    >>> len(levels.bags.probability), len(levels.groups.probability) == len(levels.group_bags)
+    (20, True)
+    """
+    for method in ("predict_proba", "predict_proba_instances"):
+        if not hasattr(model, method):
+            raise ValueError(f"predict_levels needs a model with {method}; this one has none.")
+    inner = bags.by_group()
+    owner = group_rows(np.asarray(bags.groups), bags.bag_index).owner
+    instances = _level(model, inner, "_instances")
+    groups = _raised(_level(model, inner), instances, inner.offsets)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(bags)))])
+    outer = _raised(_level(model, bags), groups, ends)
+    return Levels(outer, groups, instances, inner, owner)
+
+
+def _level(model: Model, bags: Bags, twin: str = "") -> Level:
+    p, std = positive_proba(model, bags, twin)
+    return Level(np.asarray(p, dtype=np.float64), std)
+
+
+def _raised(whole: Level, parts: Level, offsets: Ints) -> Level:
+    """The whole, or its most probable part where that is more probable."""
+    top = segments.argmax(parts.probability, offsets)
+    more = parts.probability[top] > whole.probability
+    return Level(
+        np.where(more, parts.probability[top], whole.probability),
+        np.where(more, parts.std[top], whole.std),
+    )

@@ -1,0 +1,113 @@
+"""Figures on the pages come from stored results, and no two pages disagree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from experiments import figures, stored, tables
+
+SPAN = re.compile(r"<!-- figure: ([^>]*?) -->(.*?)<!-- /figure -->", re.DOTALL)
+GENERATED = re.compile(r"<!-- (figure|table): .*?<!-- /\1 -->", re.DOTALL)
+# A score with three decimals, as results are written; settings have fewer.
+SCORE = re.compile(r"(?<![\w.])0?\.\d{3}(?![\w.])")
+# Pages whose figures are not yet written from stored results.
+BY_HAND = {"detection.md", "tracking.md", "uncertainty.md", "comparators.md"}
+
+
+def shown(page):
+    """What a reader of the page sees, without code."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+def test_pages_show_the_stored_results():
+    assert figures.main(["--check"]) == 0
+
+
+def test_a_changed_result_is_noticed_and_written(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "README.md"
+    key = "misvm; musk1; MI-SVM; accuracy; % ±"
+    page.write_text(
+        f"It is <!-- figure: {key} -->12.3 ± 4.5<!-- /figure --> here.", encoding="utf-8"
+    )
+    monkeypatch.setattr(figures, "pages", lambda: [page])
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    assert figures.main(["--check"]) == 1
+    assert "12.3" in page.read_text(encoding="utf-8")
+    assert figures.main([]) == 0
+    row = stored.row("misvm", "musk1", "MI-SVM", "accuracy")
+    expected = f"{100 * row['mean']:.1f} ± {100 * row['spread']:.1f}"
+    assert expected in page.read_text(encoding="utf-8")
+    assert figures.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("misvm; musk1; MI-SVM", "needs experiment; data; model; metric"),
+        ("misvm; musk1; MI-SVM; beauty", "0 rows"),
+        ("nothing; musk1; MI-SVM; auc", "no stored results"),
+        ("misvm; musk1; MI-SVM; accuracy; loud", "no option 'loud'"),
+        ("misvm; musk1; set kernel; accuracy; published", "no published value"),
+        ("benchmarks; the moon", "no line 'the moon'"),
+    ],
+)
+def test_what_no_result_has_is_an_error(words, error):
+    with pytest.raises(stored.UnknownFigureError, match=error):
+        stored.figure(words)
+
+
+def test_an_unknown_figure_is_one_line(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "README.md"
+    page.write_text("<!-- table: no-such -->\n<!-- /table -->", encoding="utf-8")
+    monkeypatch.setattr(figures, "pages", lambda: [page])
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    assert figures.main([]) == 2
+    assert capsys.readouterr().err.strip() == "README.md: experiments.tables makes no 'no-such'."
+
+
+def test_means_over_sets():
+    one = [float(stored.value("auto", d, "AutoVGPMIL", "auc", "6")) for d in tables.SETS]
+    mean = stored.value("auto", f"mean of {', '.join(tables.SETS)}", "AutoVGPMIL", "auc", "6")
+    assert float(mean) == pytest.approx(sum(one) / len(one), abs=1e-6)
+
+
+def test_no_figure_differs_between_pages():
+    """One key, one value; and the same value in whatever table names it."""
+    values = {}
+    for page in figures.pages():
+        for key, value in SPAN.findall(page.read_text(encoding="utf-8")):
+            values.setdefault(key, set()).add(value)
+    assert values
+    assert all(len(v) == 1 for v in values.values())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in figures.pages() if p.name not in BY_HAND and p.name != "results.md"],
+    ids=lambda p: p.name,
+)
+def test_scores_are_not_written_by_hand(page):
+    text = GENERATED.sub("", shown(page))
+    assert not SCORE.findall(text)
+
+
+def test_the_best_of_a_column_is_bold():
+    rows = [["a", "0.1", "3"], ["b", "0.2", "2"]]
+    bold = tables._bold_best(rows, largest={2: False})
+    assert bold == [["a", "0.1", "3"], ["b", "**0.2**", "**2**"]]
+
+
+def test_the_results_page_follows_the_stored_results(tmp_path, monkeypatch):
+    page = tmp_path / "results.md"
+    page.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(figures, "pages", lambda: [page])
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "RESULTS_PAGE", page)
+    assert figures.main(["--check"]) == 1
+    assert figures.main([]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "commit " in text
+    assert "How these numbers were chosen" in text
+    assert all((tmp_path / name).exists() for name in re.findall(r"\]\((results/\S+)\)", text))
