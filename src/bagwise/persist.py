@@ -205,7 +205,14 @@ def summarise(bags: Bags, y: Column | None = None) -> dict[str, object]:
         },
     }
     if y is not None:
-        classes, counts = np.unique(np.asarray(y), return_counts=True)
+        matrix = np.asarray(y)
+        if matrix.ndim == 2:  # an indicator matrix: bags of each class, which may overlap
+            classes, counts = (
+                np.asarray(getattr(y, "columns", range(matrix.shape[1]))),
+                matrix.sum(0),
+            )
+        else:
+            classes, counts = np.unique(matrix, return_counts=True)
         summary["classes"] = {
             str(c): int(n) for c, n in zip(classes.tolist(), counts.tolist(), strict=True)
         }
@@ -339,6 +346,8 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
         "class_names": extra.get("class_names") is None
         or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
         "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
+        "class_evaluation": extra.get("class_evaluation") is None
+        or _is_class_evaluation(extra["class_evaluation"]),
     }
     return next((f"{name!r}" for name, good in checks.items() if not good), None)
 
@@ -377,6 +386,21 @@ def _is_evaluation(value: object) -> bool:
         and all(_is_count(code) and code < len(y) for code in groups)
         and all(_is_count(code) and code < 2 for code in y)
         and all(isinstance(v, (int, float)) and 0 <= v <= 1 for v in p)
+    )
+
+
+def _is_class_evaluation(value: Any) -> bool:
+    """Whether a stored evaluation of several classes is one of two classes for each of them."""
+    if not isinstance(value, dict) or not _is_list(value.get("classes"), _Plain):
+        return False
+    y, p, n = value.get("y", []), value.get("p", []), len(value["classes"])
+    if n < 2 or not (_is_list(y, list) and _is_list(p, list)):
+        return False
+    if any(len(row) != n for rows in (y, p) for row in rows):
+        return False
+    return all(
+        _is_evaluation({**value, "y": [row[c] for row in y], "p": [row[c] for row in p]})
+        for c in range(n)
     )
 
 

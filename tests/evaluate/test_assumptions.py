@@ -89,6 +89,25 @@ def test_registry_names_are_accepted():
     assert check_mil("single-instance", n_bags=40, n_repeats=1, verbose=False)[0].passed
 
 
+def test_several_classes_are_checked_too():
+    """Bag statistics take the cue whatever the number of classes; VGPMIL does not."""
+    options = {"n_classes": 4, "n_bags": 60, "n_repeats": 1, "verbose": False}
+    honest = {v.test: v for v in check_mil("vgpmil", **options)}
+    assert all(v.passed for v in honest.values())
+    cheat = {v.test: v for v in check_mil("statistics", **options)}
+    assert not cheat["single-concept"].obeys
+
+
+def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():
+    for make in MAKERS:
+        bags, _ = make(12, random_state=0).train
+        again, _ = make(12, n_classes=2, random_state=0).train
+        np.testing.assert_array_equal(bags.instances, again.instances)
+        assert set(make(12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}
+    with pytest.raises(ValueError, match="n_classes must be at least 2"):
+        make_single_concept_bags(n_classes=1)
+
+
 def test_the_size_of_a_bag_is_the_cue_and_the_concept_is_there():
     problem = make_size_trap_bags(60, random_state=0)
     for (bags, y), sign in zip(problem, (1, 0, -1), strict=True):

@@ -108,7 +108,7 @@ def test_standard_deviations_are_those_of_small_changes(background, level):
     rule = ClassRule(4, background, temperature=1.7)
     n_findings = len(rule.findings)
     z = rng.normal(size=(6, n_findings))
-    latent = rng.uniform(0.5, 1.5, size=z.shape)
+    latent = rng.uniform(0.05, 0.15, size=z.shape)
     apply = getattr(rule, level)
     expected = np.zeros((6, 4))
     for f in range(n_findings):
@@ -118,6 +118,9 @@ def test_standard_deviations_are_those_of_small_changes(background, level):
         expected += ((up - down) / 2e-5 * latent[:, [f]]) ** 2
     std = latent * expit(z) * expit(-z)  # of each finding's probability
     np.testing.assert_allclose(apply(z, std).std, np.sqrt(expected), rtol=1e-6)
+    wide = apply(z, 100 * std)
+    p = expit(wide.log_odds)
+    assert (wide.std <= np.sqrt(p * (1 - p)) + 1e-12).all()
 
 
 def test_temperature_is_the_one_that_held_out_bags_like_best():
@@ -132,6 +135,19 @@ def test_temperature_is_the_one_that_held_out_bags_like_best():
 
     nearby = rule.temperature * np.exp(np.linspace(-0.05, 0.05, 11))
     assert min(map(loss, nearby)) > loss(rule.temperature) - 1e-4
+    with_background = fit_temperature(ClassRule(4, 3), z - 1, np.where(codes == 0, 3, codes))
+
+    def shifted(t, shift):
+        log_p = np.log(expit(z - 1))
+        none = t * np.log(expit(1 - z)).sum(axis=1, keepdims=True) + shift
+        log_p = log_softmax(np.hstack([t * log_p, none]), axis=1)
+        own = log_p[np.arange(400), np.where(codes == 0, 3, codes)]
+        return -own.sum() + np.log(t) ** 2 / 2 + shift**2 / 2
+
+    t, shift = with_background.temperature, with_background.shift
+    steps = [(t * a, shift + b) for a in (0.98, 1, 1.02) for b in (-0.02, 0, 0.02)]
+    assert min(shifted(*step) for step in steps) > shifted(t, shift) - 1e-4
+    assert abs(shift) > 0.01
     # With a single bag the prior holds it near 1.
     assert 0.5 < fit_temperature(ClassRule(3), z[:1], codes[:1]).temperature < 2
     assert fit_temperature(ClassRule(3), np.full((2, 3), np.nan), [0, 1]) == ClassRule(3)
@@ -159,7 +175,7 @@ def test_classes_equal_a_naive_dense_twin(likelihood):
         calibrate=False,
         max_iter=6,
         tol=0.0,
-    ).fit(Bags(X, offsets), y, instance_labels=labels)
+    ).fit(Bags(X, offsets), y, instance_labels=labels, class_weight={})
     new = rng.normal(size=(4, 2))
     K = naive.rbf(new, Z, 1.0, 1.5)
     log_odds, bounds = [], []
@@ -456,6 +472,9 @@ def test_class_weights_are_weights_of_bags(problem):
     weights = len(two) / 2 / np.bincount(two)[two]
     by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=weights)
     np.testing.assert_array_equal(balanced.posterior_mean_, by_bag.posterior_mean_)
+    default = given_points(bags, ExactOr()).fit(bags, y)  # several classes: half-way to balanced
+    by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=np.sqrt(weights))
+    np.testing.assert_array_equal(default.per_class_[1].posterior_mean_, by_bag.posterior_mean_)
     several = given_points(bags, ExactOr()).fit(bags, y, class_weight={2: 3.0})
     one = given_points(bags, ExactOr()).fit(
         bags, (y == 1).astype(int), sample_weight=np.where(y == 2, 3.0, 1.0)

@@ -18,7 +18,7 @@ def audit(arguments: Namespace) -> int:
 
     printer = Printer(arguments.json)
     model = None if arguments.model is None else make_model(arguments.model, random_state=0)
-    data = read_labelled(arguments, printer)
+    data = read_labelled(arguments, printer, two_classes=True)
     protocol = (BagFolds if data.patients is None else GroupFolds)(arguments.cv, (0,))
     with printer.working("auditing"):
         made = run_audit(

@@ -15,6 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from bagwise.cli.by_patient import labels_of_patients, patients_as_bags
+from bagwise.cli.classes import (
+    class_options,
+    evaluate_classes_of,
+    labels_for_fit,
+    predict_classes,
+    ready_model,
+    show_classes,
+    show_metrics,
+)
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import (
     mixed_patients,
@@ -25,6 +34,7 @@ from bagwise.cli.inputs import (
     read_unlabelled,
 )
 from bagwise.files import Training, check_output, new_file, new_folder
+from bagwise.models.classes import has_several_classes
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags
@@ -57,6 +67,8 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
     known: Column | list[object] | None = _known_labels(arguments, data)
+    options = class_options(arguments, data, printer)
+    model = ready_model(model, arguments.model, data.y, options, printer)
     data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
@@ -64,27 +76,28 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
         data, known = patients_as_bags(data, known)
         printer.say(f"made {len(data.bags)} patients of them")
     with printer.working("looking at the data"):
-        remarks = data_warnings(data.bags, data.y) + mixed_patients(data)
+        remarks = data_warnings(data.bags, labels_for_fit(data)) + mixed_patients(data)
     for remark in remarks:
         printer.warn(remark)
     # Coupling moves instances, not bags: their figures are those of the model alone.
     alone = model.estimator if isinstance(model, Coupled) else model
-    evaluation = _cross_validated(alone, data, known, arguments, printer)
-    if evaluation is not None:
+    evaluation = _cross_validated(alone, data, known, options, arguments, printer)
+    if evaluation is not None and not has_several_classes(data.y):
         doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
         remarks += doubts
         for doubt in doubts:
             printer.warn(doubt)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
-        fit_options = {} if known is None else {"instance_labels": known}
-        model.fit(data.bags, data.y, **fit_options)
+        known_labels = {} if known is None else {"instance_labels": known}
+        model.fit(data.bags, labels_for_fit(data), **known_labels, **options)
     seconds = time.perf_counter() - start
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
     if arguments.level == "patient":
         extra["level"] = "patient"
     if evaluation is not None:
-        extra["evaluation"] = evaluation.as_json()
+        kind = "class_evaluation" if has_several_classes(data.y) else "evaluation"
+        extra[kind] = evaluation.as_json()
     if isinstance(model, Coupled):
         extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
@@ -92,7 +105,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
         model,
         out,
         bags=data.bags,
-        y=_named(data.y, names),
+        y=labels_for_fit(data) if data.classes else _named(data.y, names),
         feature_names=data.bags.feature_names,
         extra=extra,
     )
@@ -104,7 +117,9 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
         {
             "model": str(out),
             "seconds": seconds,
-            "training": persist.summarise(data.bags, _named(data.y, names)),
+            "training": persist.summarise(
+                data.bags, labels_for_fit(data) if data.classes else _named(data.y, names)
+            ),
             "metrics": None if evaluation is None else evaluation.metrics(),
             "warnings": remarks,
             "skipped": [str(problem) for problem in data.skipped],
@@ -117,9 +132,10 @@ def _cross_validated(
     model: Model,
     data: Training,
     known: Column | list[object] | None,
+    options: dict[str, Any],
     arguments: Namespace,
     printer: Printer,
-) -> Evaluation | None:
+) -> Any:
     """The evaluation that ``--cv`` asks for, printed, or None."""
     from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
     from bagwise.report.evaluation import Evaluation
@@ -134,11 +150,21 @@ def _cross_validated(
         (GroupFolds if by_patient else BagFolds)(arguments.cv, (arguments.seed,)),
         groups=data.patients,
         instance_labels=known,
+        fit_params=options,
         progress=printer.bar("cross-validating"),
     )
     for message, count in Counter(w for fold in folds for w in fold.warnings).items():
         printer.warn(f"in {count} of {len(folds)} folds: {message}")
     kind = "cross-validation by patient" if by_patient else "cross-validation"
+    if has_several_classes(data.y):
+        from bagwise.report.classes import ClassEvaluation
+
+        classes = np.unique(data.y).tolist() if data.classes is None else data.classes
+        source = f"{arguments.cv}-fold {kind}"
+        of_classes = ClassEvaluation.from_folds(folds, source, classes, data.patients)
+        show_metrics(of_classes, printer)
+        show_classes(of_classes, printer)
+        return of_classes
     evaluation = Evaluation.from_folds(folds, f"{arguments.cv}-fold {kind}", data.patients)
     printer.show(metrics_table(evaluation.metrics(), evaluation.source))
     printer.say(describe_rates("recommended threshold", evaluation.recommended()))
@@ -160,6 +186,7 @@ def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
 def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
+    from bagwise.evaluate.metrics import has_several
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
     from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
@@ -197,6 +224,12 @@ def predict(arguments: Namespace) -> int:
         )
     whole = bags.merge(patients) if by_patient else bags
     seen = _count_seen(whole, about)
+    if has_several(model):
+        if by_patient:
+            raise ValueError("--level patient is for two classes; leave it out.")
+        return predict_classes(
+            model, bags, about, truth, patients, skipped, seen, out, arguments, printer
+        )
     with printer.working(f"predicting {len(bags)} bags"):
         class_names = about["extra"].get("class_names")
         if by_patient:
@@ -370,12 +403,19 @@ def evaluate(arguments: Namespace) -> int:
     """Measure a saved model on labelled bags."""
     from bagwise import persist
     from bagwise.evaluate import instance_metrics
+    from bagwise.evaluate.metrics import has_several
     from bagwise.report.evaluation import evaluate_held_out
 
     printer = Printer(arguments.json)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     data = read_labelled(arguments, printer)
     _check_features(data.bags, about, arguments)
+    if has_several(model):
+        of_instances = None
+        if data.bags.instance_labels is not None and hasattr(model, "predict_proba_instances"):
+            of_instances = instance_metrics(model, data.bags, data.bags.instance_labels)
+        seen = _count_seen(data.bags, about)
+        return evaluate_classes_of(model, data, seen, _goal(arguments), of_instances, printer)
     with printer.working(f"predicting {len(data.bags)} bags"):
         names = about["extra"].get("class_names")
         found = evaluate_held_out(
@@ -436,11 +476,14 @@ def compare(arguments: Namespace) -> int:
     if arguments.jobs < 1 and arguments.jobs != -1:
         raise ValueError(f"--jobs must be at least 1, or -1 for all cores; got {arguments.jobs}.")
     folds: Any = BagFolds
+    options: dict[str, Any] = {}
     datasets: Any = arguments.datasets.split(",") if arguments.datasets else None
     if arguments.bags is not None:
         if arguments.labels is None:
             raise ValueError("compare --bags needs --labels.")
-        data, _ = positive_last(read_labelled(arguments, printer), arguments.positive, printer)
+        data = read_labelled(arguments, printer)
+        options = class_options(arguments, data, printer)
+        data, _ = positive_last(data, arguments.positive, printer)
         for remark in mixed_patients(data):
             printer.warn(remark)
         dataset = Bunch(bags=data.bags, y=data.y)
@@ -452,6 +495,7 @@ def compare(arguments: Namespace) -> int:
         datasets,
         folds(n_splits=arguments.cv, seeds=tuple(range(arguments.seeds))),
         n_jobs=arguments.jobs,
+        fit_params=options,
         progress=not arguments.json,
     )
     print_comparison(comparison, printer.console)

@@ -22,6 +22,7 @@ from bagwise.files import (
     scan_bags,
 )
 from bagwise.files.problems import bad_file, list_problems
+from bagwise.models.classes import has_several_classes
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column
@@ -42,7 +43,7 @@ def file_names(arguments: Namespace) -> Names:
     )
 
 
-def read_labelled(arguments: Namespace, printer: Printer) -> Training:
+def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = False) -> Training:
     """Bags with labels, or one report of all that is wrong."""
     data = read_training(
         arguments.bags,
@@ -51,6 +52,7 @@ def read_labelled(arguments: Namespace, printer: Printer) -> Training:
         instance_labels=getattr(arguments, "instance_labels", None),
         skip_bad=arguments.skip_bad,
         recursive=arguments.recursive,
+        two_classes=two_classes,
         progress=printer.bar("reading bags"),
     )
     _say_skipped(data.skipped, printer)
@@ -90,6 +92,7 @@ class Truth(NamedTuple):
     known: Column  # [K] numbers of the bags
     y: Column  # [K]
     patients: Column | None  # [K], or None where no column names them
+    classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
     def for_all(self, n_bags: int) -> Column:
         """A label for every bag, None where there is none."""
@@ -119,7 +122,7 @@ def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
         )
     rows = [row_of[bags.ids[i]] for i in known]
     patients = None if labels.patients is None else labels.patients[rows]
-    return Truth(known, labels.y[rows], patients)
+    return Truth(known, labels.y[rows], patients, labels.classes)
 
 
 def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None:
@@ -136,7 +139,12 @@ def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None
 def positive_last(
     data: Training, positive: str | None, printer: Printer
 ) -> tuple[Training, list[object] | None]:
-    """Labels in which the positive class comes last, and the names if they had to be coded."""
+    """Labels in which the positive class comes last, and the names if they had to be coded.
+
+    More than two classes are left as they are.
+    """
+    if has_several_classes(data.y):
+        return data, None
     classes = np.unique(data.y).tolist()
     texts = [str(c) for c in classes]
     if positive is None:
@@ -166,13 +174,13 @@ def mixed_patients(data: Training) -> list[str]:
     if data.patients is None:
         return []
     pairs = {
-        (patient, label) for patient, label in zip(data.patients, data.y.tolist(), strict=True)
+        (patient, str(label)) for patient, label in zip(data.patients, data.y.tolist(), strict=True)
     }
     patients = [patient for patient, _ in pairs]
     mixed = sorted({patient for patient in patients if patients.count(patient) > 1})
     if not mixed:
         return []
     return [
-        f"{len(mixed)} of {len(set(patients))} patients have bags of both labels (first: "
+        f"{len(mixed)} of {len(set(patients))} patients have bags of different labels (first: "
         f"{mixed[0]}). Make sure that labels are those of the bags, not of the patients."
     ]

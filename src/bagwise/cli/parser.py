@@ -157,7 +157,13 @@ def _bag_options(command: ArgumentParser, *, labels: str) -> None:
     names.add_argument(
         "--id-column", default="slide_id", metavar="NAME", help="column with the bag's name"
     )
-    names.add_argument("--label-column", default="label", metavar="NAME", help="column of labels")
+    names.add_argument(
+        "--label-column",
+        default="label",
+        metavar="NAME",
+        help="column of labels; several columns of 0 and 1, as in a,b,c, where a bag may have "
+        "several classes",
+    )
     names.add_argument(
         "--patient-column", metavar="NAME", help="keep the bags of a patient in one fold"
     )
@@ -214,6 +220,11 @@ def _fit(commands: Commands) -> None:
         metavar="NAME=VALUE",
         help="a parameter of the model; may be repeated",
     )
+    model.add_argument(
+        "--class-weight",
+        choices=["balanced"],
+        help="let rare and frequent classes count the same in the fit",
+    )
     _couple_option(model)
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
@@ -247,6 +258,12 @@ def _positive(command: ArgumentParser) -> None:
         metavar="LABEL",
         help="the label of bags that hold what is looked for (default: the larger number, or the "
         "name beside a usual negative such as normal, benign or control)",
+    )
+    command.add_argument(
+        "--background",
+        metavar="LABEL",
+        help="with more than two classes: the label of bags in which nothing is found (default: "
+        "a usual negative such as normal, where there is one; '' for none)",
     )
 
 

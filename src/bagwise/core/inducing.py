@@ -73,6 +73,38 @@ def choose(
     return np.unique(np.concatenate(points), axis=0)
 
 
+def choose_by_group(
+    X: Rows,
+    group: Ints,
+    n: int,
+    method: str,
+    rng: np.random.RandomState,
+    scaling: Scale | None = None,
+) -> Floats:
+    """At most ``n`` inducing points, as many from each group of instances; see `choose`.
+
+    ``group`` [N] numbers the groups. One seed serves all of them, so that the points do not
+    depend on how groups are numbered.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.inducing import choose_by_group
+    >>> X = np.repeat(np.arange(9.0)[:, None], 10, axis=0)
+    >>> choose_by_group(X, np.arange(90) // 30, 7, "kmeans", np.random.RandomState(0)).shape
+    (6, 1)
+    """
+    groups = np.unique(group)
+    seed = int(rng.randint(np.iinfo(np.int32).max))
+    pick = _centroids if method == "kmeans" else _draw
+    points = []
+    for name in groups:
+        own = np.random.RandomState(seed)
+        pool = _distinct(X, np.flatnonzero(group == name), n, own, scaling)
+        points.append(pick(pool, max(1, n // len(groups)), own))
+    return np.unique(np.concatenate(points), axis=0)
+
+
 def _distinct(
     X: Rows, rows: Ints, n: int, rng: np.random.RandomState, scaling: Scale | None
 ) -> _Pool:

@@ -20,13 +20,16 @@ from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags
 from bagwise.evaluate.metrics import predict_all
+from bagwise.models.classes import has_several_classes
+from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Ints, RandomState
+    from bagwise.core.arrays import Ints, RandomState
     from bagwise.models.base import Model
 
 
 _CONCEPTS = (3.0, 4.5)  # mean of every feature
+_APART = 3.0  # between the concepts of one class and the next
 _POISON = -10.0
 _TIGHT = 0.1
 _NEAR_CONCEPT = 1.5
@@ -43,7 +46,7 @@ class Problem(NamedTuple):
 
 
 def make_single_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """Positive bags hold a concept; training negatives hold poison instead.
 
@@ -53,8 +56,11 @@ def make_single_concept_bags(
     Parameters
     ----------
     n_bags : int
-        In each of the three sets, half of them positive.
+        In each of the three sets, as many of each class.
     n_features : int
+    n_classes : int
+        With more than two, class 0 is the background and every other class has a concept of its
+        own.
     random_state : int, RandomState or None
 
     Returns
@@ -72,15 +78,15 @@ def make_single_concept_bags(
     rng = check_random_state(random_state)
 
     def recipe(y: int, kind: str) -> list[tuple[float, int]]:
-        concept = [(_CONCEPTS[0], rng.randint(1, 4))] if y else []
+        concept = [(_concept(0, y), rng.randint(1, 4))] if y else []
         poisoned = (kind == "train" and not y) or (kind == "trap" and y)
         return concept + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
 
-    return _problem(recipe, n_bags, n_features, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, rng)
 
 
 def make_multi_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """A bag is positive when two concepts meet in it; training negatives hold poison.
 
@@ -101,15 +107,16 @@ def make_multi_concept_bags(
     def recipe(y: int, kind: str) -> list[tuple[float, int]]:
         counts = [rng.randint(1, 4), rng.randint(1, 4)]
         kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
-        concepts = [(_CONCEPTS[k], counts[k]) for k in kept]
+        whose = y or (1 if n_classes == 2 else rng.randint(1, n_classes))
+        concepts = [(_concept(k, whose), counts[k]) for k in kept]
         poisoned = (kind == "train" and not y) or (kind == "trap" and y)
         return concepts + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
 
-    return _problem(recipe, n_bags, n_features, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, rng)
 
 
 def make_false_frequency_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """The witness comes with a harmless companion, whose count must not matter.
 
@@ -132,13 +139,13 @@ def make_false_frequency_bags(
     def recipe(y: int, kind: str) -> list[tuple[float, int]]:
         many = kind == "trap" and not y
         companion = [(_CONCEPTS[0], rng.randint(30, 41) if many else 1)]
-        return companion + ([(_CONCEPTS[1], 1)] if y else [])
+        return companion + ([(_concept(1, y), 1)] if y else [])
 
-    return _problem(recipe, n_bags, n_features, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, rng)
 
 
 def make_size_trap_bags(
-    n_bags: int = 100, n_features: int = 4, *, random_state: RandomState = None
+    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> Problem:
     """Positive training bags are large; the size of a bag must not matter.
 
@@ -159,25 +166,45 @@ def make_size_trap_bags(
     rng = check_random_state(random_state)
 
     def recipe(y: int, kind: str) -> list[tuple[float, int]]:
-        return [(_NEAR_CONCEPT, 1)] if y else []
+        return [(_NEAR_CONCEPT + _APART * (y - 1), 1)] if y else []
 
     def large(y: int, kind: str) -> bool:
         return bool(y) if kind == "train" else kind == "trap" and not y
 
-    return _problem(recipe, n_bags, n_features, rng, large)
+    return _problem(recipe, n_bags, n_features, n_classes, rng, large)
+
+
+def _concept(number: int, y: int) -> float:
+    """Mean of every feature in a concept of class ``y``."""
+    return _CONCEPTS[number] + _APART * (y - 1)
 
 
 def _problem(
-    recipe: Any, n_bags: int, n_features: int, rng: np.random.RandomState, large: Any = None
+    recipe: Any,
+    n_bags: int,
+    n_features: int,
+    n_classes: int,
+    rng: np.random.RandomState,
+    large: Any = None,
 ) -> Problem:
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
     kinds = ("train", "clean", "trap")
-    return Problem(*(_draw(recipe, kind, n_bags, n_features, rng, large) for kind in kinds))
+    return Problem(
+        *(_draw(recipe, kind, n_bags, n_features, n_classes, rng, large) for kind in kinds)
+    )
 
 
 def _draw(
-    recipe: Any, kind: str, n_bags: int, n_features: int, rng: np.random.RandomState, large: Any
+    recipe: Any,
+    kind: str,
+    n_bags: int,
+    n_features: int,
+    n_classes: int,
+    rng: np.random.RandomState,
+    large: Any,
 ) -> tuple[Bags, Ints]:
-    y = np.arange(n_bags) % 2
+    y = np.arange(n_bags) % n_classes
     arrays = []
     for target in y:
         sizes = _LARGE if large is not None and large(int(target), kind) else _SMALL
@@ -230,6 +257,7 @@ def check_mil(
     *,
     n_bags: int = 100,
     n_features: int = 4,
+    n_classes: int = 2,
     n_repeats: int = 3,
     near_one: float = 0.95,
     random_state: int = 0,
@@ -243,6 +271,10 @@ def check_mil(
         An estimator, or a name of the registry.
     n_bags, n_features : int
         Size of the training set and of each test set.
+    n_classes : int
+        With more than two, class 0 is the background, and AUCs are means over the other classes:
+        on clean bags each against all others, on the trap against the background. A model of two
+        classes is fitted once per class.
     n_repeats : int
         Data sets per test; AUCs are averaged.
     near_one : float
@@ -272,7 +304,15 @@ def check_mil(
     for test, (make, solvable) in TESTS.items():
         aucs = np.array(
             [
-                _aucs(model, make(n_bags, n_features, random_state=random_state + repeat))
+                _aucs(
+                    model,
+                    make(
+                        n_bags,
+                        n_features,
+                        n_classes=n_classes,
+                        random_state=random_state + repeat,
+                    ),
+                )
                 for repeat in range(n_repeats)
             ]
         )
@@ -284,9 +324,22 @@ def check_mil(
 
 
 def _aucs(model: Model, problem: Problem) -> tuple[float, float]:
-    fitted = clone(model).fit(*problem.train)
+    bags, y = problem.train
+    several = has_several_classes(y)
+    fitted = for_labels(clone(model), y).fit(bags, y, **({"background": 0} if several else {}))
 
-    def auc(bags: Bags, y: Column) -> float:
-        return float(roc_auc_score(y, predict_all(fitted, bags, wanted=("score",))["score"]))
+    wanted = ("proba", "score") if several else ("score",)
 
-    return auc(*problem.clean), auc(*problem.trap)
+    def auc(bags: Bags, y: Any, against_all: bool) -> float:
+        scores = predict_all(fitted, bags, wanted=wanted)["score"]
+        assert scores is not None  # every model has them
+        if not several:
+            return float(roc_auc_score(y, scores))
+        each = []
+        for c in range(1, scores.shape[1]):
+            rows = (y == c) | (y == 0) | against_all
+            each.append(roc_auc_score(y[rows] == c, scores[rows, c]))
+        return float(np.mean(each))
+
+    # The cue of a trap sets background bags apart from all others, whatever their class.
+    return auc(*problem.clean, against_all=True), auc(*problem.trap, against_all=False)

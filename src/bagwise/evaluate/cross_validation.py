@@ -7,7 +7,7 @@ all go through it, so that no figure rests on a loop of its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,12 +19,13 @@ from bagwise.bags import Bags, InstanceLabels, check_bags
 from bagwise.evaluate.measure import Measure
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
-    class_codes,
-    instance_codes,
+    class_targets,
+    instance_targets,
     predict_all,
     score_predictions,
 )
 from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
+from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column
@@ -43,7 +44,7 @@ class HeldOut(NamedTuple):
     {'auc': 1.0, 'log_loss': nan}
     """
 
-    y: NDArray[np.int64]  # 0/1
+    y: NDArray[np.int64]  # 0/1; with several classes all are matrices, a column per class
     label: NDArray[np.int64] | None
     score: NDArray[np.float64] | None
     proba: NDArray[np.float64] | None  # of the positive class
@@ -87,6 +88,7 @@ def cross_validate(
     groups: ArrayLike | None = None,
     published_folds: ArrayLike | None = None,
     instance_labels: InstanceLabels = None,
+    fit_params: Mapping[str, object] | None = None,
     n_jobs: int = 1,
     progress: Callable[[Iterable[Fold], int], Iterable[Fold]] | None = None,
 ) -> list[Fold]:
@@ -98,7 +100,8 @@ def cross_validate(
         Unfitted, with its preprocessing inside. Where its ``random_state`` is None it becomes the
         seed of the repetition.
     bags : Bags, list of 2-d arrays or 3-d array
-    y : array of shape (n_bags,)
+    y : array of shape (n_bags,) or (n_bags, n_classes)
+        A model of two classes is fitted once per class where there are more.
     protocol : protocol, default=BagFolds()
     groups : array of shape (n_bags,), optional
         Patient or site of every bag, for `GroupFolds`.
@@ -107,6 +110,8 @@ def cross_validate(
     instance_labels : array of shape (n_instances,), optional
         Instance labels that the model may train on, in the training bags only. The labels that
         ``bags`` carry are never trained on; they are what instances are scored by.
+    fit_params : mapping, optional
+        Further arguments of every ``fit``, such as ``background`` or ``class_weight``.
     n_jobs : int
     progress : callable, optional
         ``progress(folds, n_folds)`` passes the folds through, as a progress bar does.
@@ -132,7 +137,9 @@ def cross_validate(
     for split in splits:
         check_split(split, len(bags), y, groups)
     jobs = (
-        delayed(fit_fold)(model, bags, y, split, protocol, groups, instance_labels)
+        delayed(fit_fold)(
+            model, bags, y, split, protocol, groups, instance_labels, fit_params=fit_params
+        )
         for split in splits
     )
     folds = Parallel(n_jobs=n_jobs, return_as="generator")(jobs)
@@ -149,14 +156,16 @@ def fit_fold(
     instance_labels: Column | None = None,
     name: str = "model",
     data: str = "data",
+    fit_params: Mapping[str, object] | None = None,
 ) -> Fold:
     """One fit. Nothing of the test bags is touched before the model is fitted."""
     of_train = None if groups is None else np.asarray(groups)[split.train]
-    model = protocol.prepare(name, seeded(model, split.seed), split.seed, y[split.train], of_train)
-    known = {}
+    ready = for_labels(seeded(model, split.seed), y)
+    model = protocol.prepare(name, ready, split.seed, y[split.train], of_train)
+    known = dict(fit_params or {})
     if instance_labels is not None:
         nested = bags.split(np.asarray(instance_labels))
-        known = {"instance_labels": np.concatenate([nested[i] for i in split.train])}
+        known["instance_labels"] = np.concatenate([nested[i] for i in split.train])
     with _naming(name, data, split), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train = bags[split.train]
@@ -172,14 +181,13 @@ def fit_fold(
 
 def _predict(model: Model, bags: Bags, y: Column) -> tuple[HeldOut, HeldOut | None]:
     """Everything metrics read, for bags and, where labels and methods exist, for instances."""
-    of_bags = HeldOut(class_codes(y, model.classes_), **predict_all(model, bags))
+    of_bags = HeldOut(class_targets(y, model), **predict_all(model, bags))
     if bags.instance_labels is None or not hasattr(model, "predict_instances"):
         return of_bags, None
-    truth = instance_codes(model, bags)
-    known = truth >= 0
+    truth, known = instance_targets(model, bags)
     outputs = predict_all(model, bags, "_instances")
     kept = {k: None if v is None else v[known] for k, v in outputs.items()}
-    return of_bags, HeldOut(truth[known], **kept)
+    return of_bags, HeldOut(truth, **kept)
 
 
 def seeded(model: Model, seed: int) -> Model:

@@ -2,7 +2,7 @@
 
 scikit-learn's own metrics are used wherever it has them; what it lacks is here. Labels are 0/1
 (or any two sorted classes), scores rise with the positive class, tied scores never depend on the
-order of the rows.
+order of the rows. Several classes have a column each: labels are an indicator matrix.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import metrics as skm
+
+from bagwise.models.classes import known_codes
+from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags, InstanceLabels
@@ -106,6 +109,38 @@ _LEVEL_METRICS: dict[str, tuple[str, Callable[[Ints, Floats], float]]] = {
     "ece": ("proba", expected_calibration_error),
 }
 METRIC_NAMES = tuple(_LEVEL_METRICS)
+
+
+def _mean_over_classes(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
+    """A metric of two classes as a mean over the columns; those of one value are left out."""
+
+    def macro(y: Any, values: Any) -> float:
+        columns = [c for c in range(y.shape[1]) if len(np.unique(y[:, c])) == 2]
+        each = [function(y[:, c], values[:, c]) for c in columns]
+        return float(np.mean(each)) if each else float("nan")
+
+    return macro
+
+
+def _class_log_loss(y: Any, p: Any) -> float:
+    """Of the class a row has, where its probabilities share one outcome; else of each column."""
+    if np.allclose(p.sum(axis=1), 1.0, atol=1e-6) and (y.sum(axis=1) == 1).all():
+        return float(skm.log_loss(y.argmax(axis=1), p, labels=np.arange(y.shape[1])))
+    return float(
+        np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in zip(y.T, p.T, strict=True)])
+    )
+
+
+# The same for several classes: rows that are right in every column, and means over the classes.
+_CLASS_METRICS: dict[str, Callable[[Any, Any], float]] = {
+    "accuracy": lambda y, label: float(np.mean((y == label).all(axis=1))),
+    "f1": lambda y, label: skm.f1_score(y, label, average="macro", zero_division=0),
+    "auc": _mean_over_classes(skm.roc_auc_score),
+    "auc_pr": _mean_over_classes(skm.average_precision_score),
+    "log_loss": _class_log_loss,
+    "brier": _mean_over_classes(skm.brier_score_loss),
+    "ece": _mean_over_classes(expected_calibration_error),
+}
 # Metrics for which less is better.
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
 
@@ -168,9 +203,12 @@ def score_predictions(
 
     Parameters
     ----------
-    y : array of 0/1, shape (n,)
-    label, score, proba : arrays, shape (n,), optional
-        Predicted labels, scores, probabilities of the positive class.
+    y : array of 0/1, shape (n,) or (n, n_classes)
+        With several classes an indicator matrix.
+    label, score, proba : arrays, shape (n,) or (n, n_classes), optional
+        Predicted labels, scores, probabilities of the positive class, or of every class. With
+        several classes accuracy asks for whole rows, the log-loss is that of the row's class
+        where the probabilities of a row sum to one, and all else is the mean over the classes.
     metrics : sequence of str
         Names among ``METRIC_NAMES``. A metric whose prediction is missing, or that is undefined
         because ``y`` has one class only, is NaN.
@@ -193,6 +231,8 @@ def score_predictions(
         reads, function = _LEVEL_METRICS[name]
         if given[reads] is None or (one_class and name in needs_both):
             out[name] = float("nan")
+        elif y.ndim == 2:
+            out[name] = float(_CLASS_METRICS[name](y, np.asarray(given[reads])))
         else:
             out[name] = float(function(y, np.asarray(given[reads])))
     return out
@@ -201,7 +241,7 @@ def score_predictions(
 def bag_metrics(
     model: Model, bags: Bags, y: Column, metrics: Sequence[str] = METRIC_NAMES
 ) -> dict[str, float]:
-    """Metrics of a fitted model on bags; ``y`` may be any two classes.
+    """Metrics of a fitted model on bags; ``y`` is of the model's classes.
 
     Examples
     --------
@@ -212,7 +252,7 @@ def bag_metrics(
     >>> bag_metrics(make_model("statistics").fit(bags, y), bags, y, ["auc"])["auc"] > 0.9
     True
     """
-    truth = class_codes(y, model.classes_)
+    truth = class_targets(y, model)
     made = predict_all(model, bags, wanted=_wanted(metrics))
     return score_predictions(truth, **made, metrics=metrics)
 
@@ -240,11 +280,10 @@ def instance_metrics(
     >>> instance_metrics(model, data.bags, metrics=["auc"])["auc"] > 0.8
     True
     """
-    truth = instance_codes(model, bags, labels)
-    known = truth >= 0
+    truth, known = instance_targets(model, bags, labels)
     made = predict_all(model, bags, "_instances", _wanted(metrics))
     made = {what: None if v is None else np.asarray(v)[known] for what, v in made.items()}
-    return score_predictions(truth[known], **made, metrics=metrics)
+    return score_predictions(truth, **made, metrics=metrics)
 
 
 class _InstanceScorer:
@@ -298,13 +337,47 @@ def predict_all(
     if not hasattr(model, f"predict{twin}"):
         raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
     made: dict[str, Column | None] = {"label": None, "score": None, "proba": None}
+    several = has_several(model)
     if "proba" in wanted and hasattr(model, f"predict_proba{twin}"):
-        made["proba"] = getattr(model, f"predict_proba{twin}")(bags)[:, 1]
+        proba = getattr(model, f"predict_proba{twin}")(bags)
+        made["proba"] = proba if several else proba[:, 1]
     if "score" in wanted:
-        made["score"] = np.asarray(_scores(model, bags, twin))
+        # A class's score against one other says less than its probability among all.
+        use_proba = several and made["proba"] is not None
+        made["score"] = made["proba"] if use_proba else np.asarray(_scores(model, bags, twin))
     if "label" in wanted:
-        made["label"] = class_codes(getattr(model, f"predict{twin}")(bags), model.classes_)
+        made["label"] = class_targets(getattr(model, f"predict{twin}")(bags), model)
     return made
+
+
+def class_rule(model: Any) -> Any:
+    """How a model puts several classes together; None with two, or where it does not say."""
+    return getattr(last_step(model), "class_rule_", None)
+
+
+def has_several(model: Any) -> bool:
+    """Whether a fitted model tells more than two classes apart."""
+    return class_rule(model) is not None or len(model.classes_) > 2
+
+
+def class_targets(y: Any, model: Any) -> Any:
+    """Labels as a fitted model has them: 0 and 1, or with several classes an indicator matrix."""
+    if not has_several(model):
+        return class_codes(y, model.classes_)
+    rule = class_rule(model)
+    if rule is not None and rule.multilabel != (np.ndim(y) == 2):
+        wanted = "an indicator matrix" if rule.multilabel else "one class per bag"
+        raise ValueError(f"the model was fitted to {wanted}, and is measured on the same.")
+    if np.ndim(y) == 2:
+        matrix = np.asarray(y)
+        if matrix.shape[1] != len(model.classes_):
+            raise ValueError(
+                f"labels have {matrix.shape[1]} columns, but the model has {len(model.classes_)} "
+                "classes."
+            )
+        return matrix.astype(int)
+    codes = known_codes(y, model.classes_)
+    return (codes[:, None] == np.arange(len(model.classes_))).astype(int)
 
 
 def _wanted(metrics: Sequence[str]) -> set[str]:
@@ -315,6 +388,24 @@ def _scores(model: Model, bags: Bags, twin: str) -> Floats:
     if hasattr(model, f"decision_function{twin}"):
         return getattr(model, f"decision_function{twin}")(bags)
     return getattr(model, f"predict_proba{twin}")(bags)[:, 1]
+
+
+def instance_targets(model: Any, bags: Any, labels: Any = None) -> tuple[Any, Any]:
+    """Known instance labels as `class_targets`, and which instances they are of, [N] bool.
+
+    With several classes, and no background among them, the label of an instance that is of no
+    class cannot be told from an unknown one, unless ``labels`` is an indicator matrix.
+    """
+    given = getattr(bags, "instance_labels", None) if labels is None else labels
+    if given is not None and np.ndim(given) == 2:
+        matrix = np.asarray(given, dtype=np.float64)
+        known = np.isin(matrix, (0, 1)).all(axis=1)
+        return class_targets(matrix[known], model), known
+    codes = instance_codes(model, bags, labels)
+    known = codes >= 0
+    if not has_several(model):
+        return codes[known], known
+    return (codes[known][:, None] == np.arange(len(model.classes_))).astype(int), known
 
 
 def instance_codes(model: Model, bags: Bags, labels: InstanceLabels = None) -> Ints:

@@ -107,6 +107,7 @@ class BagFolds(_Plain):
                 "several bags share a group (a patient), and BagFolds would put one group on both "
                 "sides; use GroupFolds."
             )
+        y = strata(y, self.n_splits)
         _check_folds(y, self.n_splits)
         for seed in self.seeds:
             folds = StratifiedKFold(self.n_splits, shuffle=True, random_state=seed)
@@ -151,6 +152,7 @@ class GroupFolds(_Plain):
         groups = np.asarray(groups)
         if len(groups) != len(bags):
             raise ValueError(f"groups must name every bag: got {len(groups)} for {len(bags)}.")
+        y = strata(y, self.n_splits)
         _check_folds(y, self.n_splits)
         _check_groups(y, groups, self.n_splits)
         for seed in self.seeds:
@@ -282,7 +284,7 @@ class Nested:
         folds: Any = StratifiedKFold if groups is None else StratifiedGroupKFold
         # Shuffled: bags come sorted by class in most published sets.
         inner = folds(self.inner_splits, shuffle=True, random_state=seed)
-        cv = list(inner.split(np.zeros(len(y)), y, groups))
+        cv = list(inner.split(np.zeros(len(y)), strata(y, self.inner_splits), groups))
         return GridSearchCV(model, self.grids[name], scoring=self.scoring, cv=cv)
 
 
@@ -361,8 +363,29 @@ def check_split(split: Split, n_bags: int, y: Column, groups: ArrayLike | None =
             raise ValueError(
                 f"group {both[:1].tolist()[0]!r} is in both training and test of {where}."
             )
-    if len(np.unique(np.asarray(y)[split.train])) < 2:
+    if len(np.unique(np.asarray(y)[split.train], axis=0)) < 2:
         raise ValueError(f"the training bags of {where} have one class only.")
+
+
+def strata(y: Any, n_splits: int) -> Any:
+    """What folds are balanced by: the class of a bag, or the rarest of its classes.
+
+    With an indicator matrix, what fewer bags have than there are folds goes with what most have.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate.protocols import strata
+    >>> strata([[1, 0], [1, 0], [1, 0], [1, 1], [1, 1], [0, 0]], 2).tolist()
+    [1, 1, 1, 2, 2, 1]
+    """
+    y = np.asarray(y)
+    if y.ndim == 1 or y.shape[1] == 1:
+        return y
+    rarest_first = np.argsort(y.sum(axis=0), kind="stable")
+    first = y[:, rarest_first].argmax(axis=1)
+    codes = np.where(y.any(axis=1), rarest_first[first] + 1, 0)
+    counts = np.bincount(codes)
+    return np.where(counts[codes] < n_splits, int(np.argmax(counts)), codes)
 
 
 def _check_folds(y: Column, n_splits: int) -> None:

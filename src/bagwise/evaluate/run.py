@@ -50,6 +50,7 @@ def compare(
     *,
     results: str | Path | None = None,
     metrics: Sequence[str] = METRIC_NAMES,
+    fit_params: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Fit every model on every training fold and score it on the test fold.
@@ -71,6 +72,8 @@ def compare(
         models, data or folds are done anew.
     metrics : sequence of str
         Bag metrics; they are also taken for instances where the bags carry instance labels.
+    fit_params : mapping, optional
+        Further arguments of every ``fit``, such as ``background``.
 
     Returns
     -------
@@ -95,10 +98,11 @@ def compare(
     True
     """
     protocol = BagFolds() if protocol is None else protocol
-    jobs = list(_jobs(_as_models(models), _as_datasets(datasets), protocol, metrics))
+    given = dict(fit_params or {})
+    jobs = list(_jobs(_as_models(models), _as_datasets(datasets), protocol, metrics, given))
     file = RecordFile(results)
     waiting = [job for job in jobs if job.key not in file]
-    for record in _run(waiting, protocol, tuple(metrics), n_jobs, len(jobs), progress):
+    for record in _run(waiting, protocol, tuple(metrics), given, n_jobs, len(jobs), progress):
         file.add(record)
     return Comparison([file.get(job.key) for job in jobs], tuple(metrics))
 
@@ -108,6 +112,7 @@ def _jobs(
     datasets: list[Dataset],
     protocol: EvaluationProtocol,
     metrics: Sequence[str],
+    fit_params: dict[str, Any],
 ) -> Iterator[_Job]:
     clean = {name: check_model(model) for name, model in models.items()}
     for data in datasets:
@@ -118,6 +123,7 @@ def _jobs(
         for name, model in clean.items():
             for split in splits:
                 settings = describe_model(model) + repr(protocol) + repr(tuple(metrics))
+                settings += repr(fit_params) if fit_params else ""
                 content = [settings, about, np.asarray(split.train), np.asarray(split.test)]
                 key = f"{name}/{data.name}/{split.seed}/{split.fold}/{fingerprint(content)}"
                 yield _Job(key, name, model, data, split)
@@ -127,6 +133,7 @@ def _run(
     jobs: list[_Job],
     protocol: EvaluationProtocol,
     metrics: tuple[str, ...],
+    fit_params: dict[str, Any],
     n_jobs: int,
     n_all: int,
     progress: bool,
@@ -142,19 +149,28 @@ def _run(
     )
     with bar:
         task = bar.add_task("comparing", total=n_all, completed=n_all - len(jobs))
-        for record in parallel(delayed(_fit_and_score)(job, protocol, metrics) for job in jobs):
+        work = (delayed(_fit_and_score)(job, protocol, metrics, fit_params) for job in jobs)
+        for record in parallel(work):
             bar.update(task, advance=1, description=f"{record['model']} on {record['data']}")
             yield record
 
 
 def _fit_and_score(
-    job: _Job, protocol: EvaluationProtocol, metrics: tuple[str, ...]
+    job: _Job, protocol: EvaluationProtocol, metrics: tuple[str, ...], fit_params: dict[str, Any]
 ) -> dict[str, Any]:
     """One fit as a record of the results file."""
     data = job.data
     y = np.asarray(data.y)
     fold = fit_fold(
-        job.model, data.bags, y, job.split, protocol, data.groups, name=job.name, data=data.name
+        job.model,
+        data.bags,
+        y,
+        job.split,
+        protocol,
+        data.groups,
+        name=job.name,
+        data=data.name,
+        fit_params=fit_params,
     )
     record = {
         "key": job.key,

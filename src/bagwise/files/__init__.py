@@ -12,7 +12,13 @@ from bagwise.files.label_studio import (
     read_label_studio,
     write_label_studio,
 )
-from bagwise.files.labels import Labels, positive_class, read_instance_labels, read_labels
+from bagwise.files.labels import (
+    Labels,
+    background_class,
+    positive_class,
+    read_instance_labels,
+    read_labels,
+)
 from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, Problem
 from bagwise.files.reading import Found, Names, read_bags, scan_bags
@@ -29,6 +35,7 @@ __all__ = [
     "Names",
     "Problem",
     "Training",
+    "background_class",
     "check_output",
     "label_studio_config",
     "map_rows_of",

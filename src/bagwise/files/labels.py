@@ -13,6 +13,8 @@ from bagwise.files.problems import BadFilesError, Problem, bad_file
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bagwise.core.arrays import Column, Ints
 
 
@@ -41,10 +43,11 @@ class Labels(NamedTuple):
 
     path: str
     ids: Column  # [B] str
-    y: Column  # [B] int where every label is a whole number, else str
+    y: Column  # [B] int where every label is a whole number, else str; [B, C] for several columns
     patients: Column | None = None  # [B] str
     skipped: tuple[Problem, ...] = ()  # rows left out, where that was allowed
     skipped_ids: frozenset[str] = frozenset()
+    classes: tuple[str, ...] | None = None  # the columns, where a bag may have several classes
 
 
 def read_labels(
@@ -59,7 +62,8 @@ def read_labels(
 
     Names of columns match whatever their case, blanks and underscores. A bag without a label, a
     row that repeats another, and contradicting rows are errors; with ``skip_bad`` they are left
-    out and listed in ``skipped``.
+    out and listed in ``skipped``. Where ``label`` names several columns, with commas between
+    them, each is a class and holds 1 for the bags that have it, else 0.
 
     Examples
     --------
@@ -72,7 +76,11 @@ def read_labels(
     (['007', '008'], [1, 0])
     """
     wanted = [bag, label, *([patient] if patient else [])]
-    frame = named_columns(read_frame(path), str(path), wanted)
+    columns = tuple(name.strip() for name in label.split(","))
+    frame = read_frame(path)
+    if len(columns) > 1:
+        frame = _joined(named_columns(frame, str(path), columns), str(path), columns, label)
+    frame = named_columns(frame, str(path), wanted)
     if len(frame) == 0:
         raise bad_file(path, "has no rows")
     rows = _Rows(
@@ -89,11 +97,29 @@ def read_labels(
     if len(keep) == 0:
         raise BadFilesError(problems)
     labels = rows.labels[keep]
-    _check_spelling(str(path), labels)
+    if len(columns) == 1:
+        _check_spelling(str(path), labels)
+        y, classes = as_classes(labels), None
+    else:
+        y, classes = np.array([[int(v) for v in text] for text in labels]), columns
     patients = None if rows.patients is None else rows.patients[keep]
     ids = rows.ids[keep]
     gone = frozenset(rows.ids) - frozenset(ids) - {""}
-    return Labels(str(path), ids, as_classes(labels), patients, tuple(problems), gone)
+    return Labels(str(path), ids, y, patients, tuple(problems), gone, classes)
+
+
+def _joined(frame: pd.DataFrame, path: str, columns: tuple[str, ...], name: str) -> pd.DataFrame:
+    """The frame with one column more: a row's indicators as text such as 0110, blank if any is."""
+    ones = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0", "": ""}
+    texts = []
+    for line, row in zip(frame.index, frame[list(columns)].itertuples(index=False), strict=True):
+        values = [str(v).strip() for v in row]
+        for column, value in zip(columns, values, strict=True):
+            if value.casefold() not in ones:
+                what = f"line {line}: column {column!r} must be 0 or 1; got {value!r}"
+                raise bad_file(path, what)
+        texts.append("" if "" in values else "".join(ones[v.casefold()] for v in values))
+    return frame.assign(**{name: texts})
 
 
 class _Rows(NamedTuple):
@@ -182,6 +208,20 @@ def positive_class(classes: Sequence[int | str]) -> int | str | None:
     if sum(negative) != 1:
         return None
     return classes[negative.index(False)]
+
+
+def background_class(classes: Sequence[object]) -> object:
+    """The one class of several whose name says that nothing was found, or None.
+
+    Examples
+    --------
+    >>> from bagwise.files import background_class
+    >>> background_class(["adeno", "normal", "squamous"]), background_class([0, 1, 2])
+    ('normal', None)
+    """
+    bare = ["".join(filter(str.isalnum, str(c).casefold())) for c in classes]
+    at = [i for i, name in enumerate(bare) if name in _NEGATIVES]
+    return classes[at[0]] if len(at) == 1 else None
 
 
 def as_classes(labels: Column) -> Column:

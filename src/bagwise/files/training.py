@@ -42,6 +42,7 @@ class Training(NamedTuple):
     instance_labels: Column | None
     skipped: list[Problem]
     labels: str
+    classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
 
 def read_training(
@@ -93,12 +94,11 @@ def read_training(
         )
     chosen = scan.bags if len(keep) == len(scan.bags) else scan.bags[keep]
     y = label_table.y[rows]
-    if two_classes:
-        _check_two_classes(y, label_table.path)
+    _check_classes(y, label_table.path, two_classes)
     # Labels that files carry are for evaluation; only those that are asked for train a model.
     known = read_instance_labels(instance_labels, chosen, names.bag) if instance_labels else None
     patients = None if label_table.patients is None else label_table.patients[rows]
-    return Training(chosen, y, patients, known, problems, label_table.path)
+    return Training(chosen, y, patients, known, problems, label_table.path, label_table.classes)
 
 
 def _common(ids: Column, labelled: Column) -> tuple[Ints, Ints]:
@@ -137,8 +137,12 @@ def _suffix_hint(unknown: Sequence[str], have: set[str]) -> str:
     return ""
 
 
-def _check_two_classes(y: Column, path: str) -> None:
+def _check_classes(y: Any, path: str, two_only: bool) -> None:
+    if y.ndim == 2:
+        if two_only:
+            raise bad_file(path, "needs one column of labels with two classes; got several columns")
+        return
     classes = np.unique(y)
-    if len(classes) != 2:
+    if len(classes) < 2 or (two_only and len(classes) > 2):
         shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
         raise bad_file(path, f"needs two classes of bags; got {len(classes)}: {shown}")

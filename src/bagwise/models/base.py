@@ -214,6 +214,11 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to."""
         return self._classes_of(self.decision_function(bags))
 
+    def _forget_classes(self) -> None:
+        """Drop what an earlier fit to several classes left behind."""
+        for name in ("per_class_", "class_rule_", "one_vs_rest_"):
+            self.__dict__.pop(name, None)
+
     def _classes_of(self, scores: Floats) -> Column:
         """The classes that scores of shape (n,) or (n, n_classes) speak for."""
         if scores.ndim == 1:

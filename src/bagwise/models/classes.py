@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -30,6 +30,8 @@ ClassWeight: TypeAlias = str | Mapping[Any, float]
 _LARGEST_STD = 10.0
 # Where the temperature is sought.
 _COLDEST, _HOTTEST = 0.1, 10.0
+# And the shift of the background.
+_FARTHEST = 10.0
 
 
 class ClassLabels(NamedTuple):
@@ -52,15 +54,18 @@ class ClassLabels(NamedTuple):
 
     def weights(
         self, class_weight: ClassWeight | None, counts: Floats | None, finding: int
-    ) -> Floats | None:
-        """Weight of every bag where one finding is asked for, or None where each counts once.
+    ) -> Floats:
+        """Weight of every bag where one finding is asked for, [B].
 
-        ``counts`` [B] says how often each bag counts, whatever its class.
+        ``counts`` [B] says how often each bag counts, whatever its class. By default one class
+        against all others counts by the square root of balanced weights: with plain ones the
+        many negatives of a rare class can turn its ranking upside down, and with balanced ones
+        the fit takes longer to no gain.
         """
-        if class_weight is None:
-            return counts
         present = self.present[:, finding]
-        if isinstance(class_weight, str):
+        if class_weight is None:
+            weights = np.sqrt(class_weights("balanced", present, np.arange(2)))
+        elif isinstance(class_weight, str):
             weights = class_weights(class_weight, present, np.arange(2))
         elif self.codes is not None:
             weights = class_weights(class_weight, self.codes, self.classes)
@@ -266,8 +271,9 @@ class ClassRule(NamedTuple):
 
     Where a bag may have several classes the questions stay apart. Where it has one, the
     probabilities p of its findings are divided by their sum; the background has ``prod (1 - p)``,
-    the chance that no finding is there. Both are raised to the power ``temperature`` first, which
-    is fitted to held-out bags. An instance is of at most one class: under independent indicators,
+    the chance that no finding is there. Both are raised to the power ``temperature`` first, and the
+    background's is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags (1 and 0
+    without any). An instance is of at most one class: under independent indicators,
     of which at most one holds, class c has probability ``o_c / (1 + sum o)``, o being the odds, and
     the background, or nothing at all, ``1 / (1 + sum o)``.
     """
@@ -276,6 +282,7 @@ class ClassRule(NamedTuple):
     background: int | None = None
     multilabel: bool = False
     temperature: float = 1.0
+    shift: float = 0.0
 
     @property
     def findings(self) -> Ints:
@@ -304,7 +311,7 @@ class ClassRule(NamedTuple):
         t, p = self.temperature, expit(log_odds)
         none = None
         if self.background is not None:
-            none = -t * np.logaddexp(0.0, log_odds).sum(axis=1)
+            none = self.shift - t * np.logaddexp(0.0, log_odds).sum(axis=1)
         score = -t * np.logaddexp(0.0, -log_odds)
         return self._shared_out(score, none, t * (1 - p), t * p, _latent_std(log_odds, std))
 
@@ -343,7 +350,9 @@ class ClassRule(NamedTuple):
             out_log[:, self.background] = none - logsumexp(columns[:, :F], axis=1)
             moved = ((against + common) ** 2 * variance).sum(axis=1)
             out_std[:, self.background] = p_none * np.sqrt(moved)
-        return ClassScores(out_log, out_std)
+        # To first order only: no probability spreads more than a coin of the same mean.
+        most = np.exp(-(np.logaddexp(0.0, out_log) + np.logaddexp(0.0, -out_log)) / 2)
+        return ClassScores(out_log, np.minimum(out_std, most))
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:
@@ -355,12 +364,12 @@ def _latent_std(log_odds: Floats, std: Floats) -> Floats:
 
 
 def fit_temperature(rule: ClassRule, log_odds: Floats, codes: ArrayLike) -> ClassRule:
-    """The rule whose temperature makes the classes of held-out bags most likely.
+    """The rule whose temperature, and shift, make the classes of held-out bags most likely.
 
     ``log_odds`` [B, F] are those of findings under models that did not see the bag; rows with a
     NaN are left out. Where a bag has one class only, questions asked one by one know too little of
-    each other. A standard normal prior on the logarithm of the temperature keeps it near 1 where
-    there are few bags.
+    each other. Standard normal priors on the logarithm of the temperature and on the shift keep
+    them near 0 where there are few bags.
 
     Examples
     --------
@@ -379,14 +388,20 @@ def fit_temperature(rule: ClassRule, log_odds: Floats, codes: ArrayLike) -> Clas
         return rule
     no_std = np.zeros_like(z)
 
-    def loss(log_t: float) -> float:
-        scores = rule._replace(temperature=float(np.exp(log_t))).of_bags(z, no_std)
-        own = np.take_along_axis(scores.log_odds, codes[:, None], axis=1)
-        return float(np.logaddexp(0.0, -own).sum() + log_t**2 / 2)
+    def tried(x: Floats) -> ClassRule:
+        return rule._replace(temperature=float(np.exp(x[0])), shift=float(sum(x[1:])))
 
-    bounds = (np.log(_COLDEST), np.log(_HOTTEST))
-    best = minimize_scalar(loss, bounds=bounds, method="bounded")
-    return rule._replace(temperature=float(np.exp(best.x)))
+    def loss(x: Floats) -> float:
+        scores = tried(x).of_bags(z, no_std)
+        own = np.take_along_axis(scores.log_odds, codes[:, None], axis=1)
+        return float(np.logaddexp(0.0, -own).sum() + np.sum(np.square(x)) / 2)
+
+    # Without a background there is nothing to shift. One or two numbers: a simplex is safe.
+    start = np.zeros(1 if rule.background is None else 2)
+    bounds = [(np.log(_COLDEST), np.log(_HOTTEST)), (-_FARTHEST, _FARTHEST)][: len(start)]
+    options = {"xatol": 1e-4, "fatol": 1e-6}
+    best = minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=options)
+    return tried(best.x)
 
 
 def known_codes(y: ArrayLike, classes: Array) -> Ints:

@@ -217,7 +217,13 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> DPMIL:
+    def fit(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: Any = None,
+    ) -> DPMIL:
         """Infer the mixtures and the labels of the training instances.
 
         Parameters
@@ -230,11 +236,19 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         instance_labels : array of shape (n_instances,), optional
             Known labels stay as they are; missing ones (None, NaN, -1) are inferred. With an
             indicator matrix also of shape (n_instances, n_classes).
+        background : class, optional
+            Must be the first class in sorted order, which is the background in any case; to say
+            so guards against a name that sorts elsewhere.
         """
-        self.__dict__.pop("one_vs_rest_", None)
+        self._forget_classes()
         if np.ndim(y) == 2 and np.shape(y)[1] > 1:
             return self._fit_indicators(bags, y, instance_labels)
         data = self._validate_fit(bags, y, instance_labels)
+        if background is not None and background != self.classes_[0]:
+            raise ValueError(
+                f"DPMIL takes the first class in sorted order, {self.classes_[0].item()!r}, for "
+                f"the background; rename {background!r} so that it sorts first, or use VGPMIL."
+            )
         _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)

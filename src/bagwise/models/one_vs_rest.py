@@ -205,5 +205,7 @@ def for_labels(model: Any, y: ArrayLike) -> Any:
     from sklearn.utils import get_tags
 
     tags = get_tags(model).classifier_tags
+    if tags is None:  # a foreign model that does not say; its own fit will
+        return model
     able = tags.multi_label if np.ndim(y) == 2 else tags.multi_class
     return model if able else OneVsRest(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +43,9 @@ def data_warnings(bags: Bags, y: Column | None = None) -> list[str]:
             f"(first: feature {constant[0]})."
         )
     if y is not None:
+        names = getattr(y, "columns", None)
         y = np.asarray(y)
-        said += _label_warnings(bags, y)
+        said += _label_warnings(bags, y) if y.ndim == 1 else _class_warnings(y, names)
         shared = _shared_between_classes(codes, bags, y)
         if shared:
             said.append(f"{shared} distinct instances appear, identical, in bags of both classes.")
@@ -53,6 +55,17 @@ def data_warnings(bags: Bags, y: Column | None = None) -> list[str]:
     return said
 
 
+def _class_warnings(y: Ints, names: Sequence[object] | None) -> list[str]:
+    """Sentences about the rarest column of an indicator matrix."""
+    rarest = int(y.sum(axis=0).argmin())
+    if y[:, rarest].sum() >= 15:
+        return []
+    name = rarest if names is None else names[rarest]
+    return [
+        f"Only {y[:, rarest].sum()} of {len(y)} bags have class {name}; expect wide error margins."
+    ]
+
+
 def _label_warnings(bags: Bags, y: Ints) -> list[str]:
     said = []
     classes, counts = np.unique(y, return_counts=True)
@@ -60,7 +73,8 @@ def _label_warnings(bags: Bags, y: Ints) -> list[str]:
         rare = classes[int(np.argmin(counts))]
         said.append(
             f"The classes are imbalanced: only {counts.min()} of {counts.sum()} bags are "
-            f"{rare!s}. Accuracy flatters; look at the precision-recall curve."
+            f"{rare!s}. Accuracy flatters; look at the precision-recall curve, and choose the "
+            "threshold for a goal (--min-sensitivity, --min-specificity or --cost)."
         )
     if counts.min() < 15:
         said.append(f"There are only {counts.min()} bags of one class; expect wide error margins.")
@@ -96,7 +110,7 @@ def _scan(bags: Bags) -> tuple[NDArray[np.number], Floats, Floats]:
 
 def _shared_between_classes(codes: NDArray[np.number], bags: Bags, y: Ints) -> int:
     classes = np.unique(y)
-    if len(classes) != 2:
+    if y.ndim != 1 or len(classes) != 2:
         return 0
     positive = segments.spread(y == classes[1], bags.offsets)
     return len(np.intersect1d(codes[positive], codes[~positive]))

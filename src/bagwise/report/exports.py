@@ -23,6 +23,7 @@ WRITTEN = (
     "instances.parquet",
     "report.html",
     "geojson",
+    "classes",
     "top_instances.png",
 )
 # Rows and columns of the sheet: a page that can be looked at.

@@ -361,7 +361,10 @@ def _rates_card(report: Report, found: Evaluation, whose: str) -> str:
         f"Sensitivity and specificity, by {whose[:-1]}",
         f"<table class='facts rates'>{head}</thead><tbody>{rows}</tbody></table>"
         "<p class='sub'>With 95 % confidence intervals. The recommended threshold makes the sum of "
-        f"both largest; its shares are counted on {whose} it was not chosen on.</p>",
+        f"both largest; its shares are counted on {whose} it was not chosen on. For another goal, "
+        "<code>bagwise predict</code> chooses the threshold on cross-validated bags by "
+        "<code>--min-sensitivity</code>, <code>--min-specificity</code> or "
+        "<code>--cost</code>.</p>",
     )
 
 

@@ -234,6 +234,18 @@ def _instance_table(model: Model, bags: Bags) -> pd.DataFrame | None:
 
 
 def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
+    """The table of instances from their probabilities, or from scores where there are none."""
+    import pandas as pd
+
+    columns = instance_places(bags)
+    if p is None:
+        columns["score"] = model.decision_function_instances(bags)
+        p = np.full(bags.n_instances, np.nan)
+    return pd.DataFrame({**columns, "probability": p, "std": std})
+
+
+def instance_places(bags: Bags) -> dict[str, Any]:
+    """Columns that say where each instance is: its bag, its number there, its coordinates."""
     import pandas as pd
 
     owner = bags.bag_index
@@ -247,10 +259,7 @@ def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
         axes = ["order"] if places.shape[1] == 1 else ["x", "y", "z"]
         for name, values in zip(axes, places.T, strict=False):
             columns[name] = values
-    if p is None:
-        columns["score"] = model.decision_function_instances(bags)
-        p = np.full(bags.n_instances, np.nan)
-    return pd.DataFrame({**columns, "probability": p, "std": std})
+    return columns
 
 
 def _probability(model: Model, bags: Bags, twin: str) -> tuple[Reals | None, Floats]:

@@ -200,8 +200,7 @@ class AutoVGPMIL(InstanceClassifier):
             How much each bag counts in every fit; designs are compared, and probabilities
             calibrated, on the bags as they are.
         """
-        for name in ("per_class_", "class_rule_"):
-            self.__dict__.pop(name, None)
+        self._forget_classes()
         execution = resolve(self.execution)
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)

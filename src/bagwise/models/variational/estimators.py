@@ -51,16 +51,18 @@ from bagwise.models.variational.checkpoint import Checkpoint, fingerprint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.latent_map import (
+    HeldOut,
     InstanceMap,
     LatentMap,
+    MapFit,
     bag_folds,
     beta_interval,
     cooled,
     fit_instance_map,
-    fit_map,
     held_out_draw,
     instance_interval,
     rule_log_odds,
+    shared_slope,
 )
 from bagwise.models.variational.likelihoods import BagLikelihood, Inherited, make_likelihood
 from bagwise.models.variational.marginal import MarginalStep, has_marginal, refine
@@ -87,11 +89,11 @@ from bagwise.models.variational.score import (
 from bagwise.models.variational.several import (
     REFIT_TOL,
     class_columns,
+    class_folds,
     class_fractions,
     combined,
     fitted_rule,
     joint_bound,
-    shared_folds,
 )
 from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
@@ -135,6 +137,17 @@ class Problem(NamedTuple):
     execution: Execution
     driver: Driver
     parts: list[Any] | None = None  # projected already, under whatever labels
+
+
+class Calibration(NamedTuple):
+    """What a model is calibrated on: bags that were held out, and the map fitted to them."""
+
+    map_fit: MapFit
+    held_out: HeldOut
+    bags: Ints  # numbers of the bags
+    n_bags: int  # of the whole
+    unlearned: Ints  # positions among them of bags that no feature was learned from
+    known: Array  # [n] what is known of their instances, -1 where unknown
 
 
 class Question(NamedTuple):
@@ -235,8 +248,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             posterior of its own; a bag or an instance is of it when no other class is found.
         class_weight : "balanced" or dict from class to weight, optional
             How much the bags of a class count in the fit. Balanced: both sides of each class's
-            question count the same. Calibration takes the bags as they are, so that
-            probabilities keep to the classes' frequencies.
+            question count the same. By default every bag counts once; with several classes,
+            where one class against all others is lopsided, by the square root of its balanced
+            weight (``{}`` makes every bag count once there, too). Calibration takes the bags as
+            they are, so that probabilities keep to the classes' frequencies.
         sample_weight : array of shape (n_bags,), optional
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
@@ -266,12 +281,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
         problem = problem._replace(labels=labels._replace(weight=weight))
-        return self._fit_problem(problem, Question(validation, patience), counts)
-
-    def _forget_classes(self) -> None:
-        """Drop what an earlier fit to several classes, or to two, left behind."""
-        for name in ("per_class_", "class_rule_"):
-            self.__dict__.pop(name, None)
+        calibration = self._fit_problem(problem, Question(validation, patience), counts)
+        if calibration is not None:
+            self._take_map(calibration, calibration.map_fit.shrunk())
+        return self
 
     def _fit_several(
         self,
@@ -287,9 +300,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         execution = resolve(self.execution)
         driver = execution.make_driver()
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
-        # Points chosen without labels serve all classes alike, in whatever order they come.
         nothing = np.zeros(len(bags), dtype=np.int64), np.full(bags.n_instances, -1, np.int8)
-        projector = self._choose_projector(TrainingData(bags, *nothing), rng, execution, driver)
+        # Where a bag has several classes its instances are of many: one group serves them all.
+        groups = nothing[0] if labels.codes is None else labels.codes
+        by_class = TrainingData(bags, groups, nothing[1])
+        projector = self._choose_projector(by_class, rng, execution, driver, several=True)
         seed = int(rng.randint(np.iinfo(np.int32).max))
         shared = Problem(
             bags,
@@ -305,7 +320,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if not self.learn_kernel:
             with _settings_of(shared):
                 shared = shared._replace(parts=self.project(shared))
-        folds, members = shared_folds(labels), []
+        members, calibrations = [], []
         for f in range(labels.present.shape[1]):
             member = clone(self)
             member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
@@ -322,8 +337,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 unseen = self._check_bags(validation[0], n_features=bags.n_features)
                 truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
                 watched = unseen, truth.present[:, f]
-            question = Question(watched, patience, folds, REFIT_TOL)
-            members.append(member._fit_problem(problem, question, counts))
+            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL)
+            calibrations.append(member._fit_problem(problem, question, counts))
+            members.append(member)
+        known_maps = [c.map_fit for c in calibrations if c is not None]
+        slope = shared_slope(known_maps)
+        for member, calibration in zip(members, calibrations, strict=True):
+            if calibration is not None:
+                member._take_map(calibration, calibration.map_fit.shrunk(slope))
         return self._join(members, labels)
 
     def _join(
@@ -346,8 +367,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _fit_problem(
         self, problem: Problem, question: Question, counts: Floats | None
-    ) -> VariationalClassifier:
-        """Fit the posterior of one question about the bags, and calibrate it."""
+    ) -> Calibration | None:
+        """Fit the posterior of one question about the bags; returns what calibrates it."""
         fresh = problem.start
         if self.learn_kernel:
             problem = self._learn_kernel(problem)
@@ -366,8 +387,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # What stopped a fit early, a callback or validation bags, stops the refits as early.
         max_iter = self.max_iter if fit.converged and watch is None else fit.n_iter
         with _settings_of(problem):
-            self._calibrate(problem._replace(start=fresh), parts, max_iter, question, counts)
-        return self
+            fresh_problem = problem._replace(start=fresh)
+            return self._calibrate(fresh_problem, parts, max_iter, question, counts)
 
     def _driver(self, execution: Execution, bags: Bags) -> Driver:
         device = execution.torch_device(bags.instances)
@@ -429,19 +450,19 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         max_iter: int,
         question: Question,
         counts: Floats | None,
-    ) -> None:
-        """Latent values of held-out bags, and the map fitted to them, where asked for."""
+    ) -> Calibration | None:
+        """Latent values of held-out bags, and what a map of them is fitted to, where asked for."""
         self.calibration_, self.instance_map_ = None, None
         y, bags = problem.labels.y, problem.bags
         if not self.calibrate:
-            return
+            return None
         if np.bincount(y, minlength=2).min() < 2:
             warnings.warn(
                 "calibration needs 2 bags of each class, one to hold out and one to learn from; "
                 "the probabilities are left uncalibrated. calibrate=False asks for that.",
                 stacklevel=3,
             )
-            return
+            return None
         large = bags.n_instances > _ONE_FOLD
         if question.folds is not None:
             folds = question.folds
@@ -474,7 +495,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
         known = problem.labels.known[rows]
-        latent_map = fit_map(
+        map_fit = MapFit(
             held_out,
             y[chosen],
             self.bag_rule,
@@ -482,9 +503,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             weight=None if counts is None else counts[chosen],
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
-        self.calibration_ = cooled(latent_map, held_out, y[chosen], self.bag_rule, unlearned)
-        self.instance_map_ = fit_instance_map(held_out, y[chosen], self.calibration_, known)
-        self.held_out_decision_ = np.full(len(bags), np.nan)
+        return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)
+
+    def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> None:
+        """Calibrate by a map; features learned from the labels make it gentler."""
+        y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
+        self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
+        self.instance_map_ = fit_instance_map(held_out, y, self.calibration_, calibration.known)
+        self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
@@ -514,6 +540,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         rng: np.random.RandomState,
         execution: Execution,
         driver: Driver,
+        several: bool = False,
     ) -> Projector:
         choices = ProjectionChoices(
             make_kernel(self.kernel),
@@ -523,7 +550,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             execution.dtype or self._dtype,
         )
         device = execution.torch_device(data.bags.instances)
-        return choose_projector(data, choices, rng).to(device)
+        return choose_projector(data, choices, rng, several).to(device)
 
     def _inducing(self, n_features: int) -> Inducing | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""

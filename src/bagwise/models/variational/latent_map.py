@@ -367,48 +367,119 @@ def fit_map(
     >>> 0.2 < fit_map(held_out, y, "max").slope < 0.45
     True
     """
-    y = np.asarray(y, dtype=np.float64)
-    held_out, y, known, weight = _thinned(held_out, y, known, random_state, weight)
-    held_out = held_out.with_top() if rule == "max" else held_out
-    target = _smoothed(y, weight)
-    each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
-    rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
-    given = None if known is None else np.asarray(known, dtype=np.float64)[rows]
-    # Bags are decided near their largest values: about these slope and intercept hardly interact.
-    top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
-    centre, spread = float(np.mean(top)), float(np.std(top)) or 1.0
+    return MapFit(held_out, y, rule, known, random_state=random_state, weight=weight).shrunk()
 
-    def about_centre(slope: float, level: float) -> LatentMap:
-        return LatentMap(slope / spread, level - slope / spread * centre)
 
-    def loss(slope: float, level: float) -> float:
-        latent_map = about_centre(slope, level)
-        z = rule_log_odds(held_out, rule, latent_map)
-        value = _counted(np.logaddexp(0.0, z) - target * z, weight)
-        if given is not None and len(rows):
+class MapFit:
+    """Slope and level of the map that suits held-out bags best; arguments are `fit_map`'s.
+
+    Attributes
+    ----------
+    slope : float
+        The most likely slope, before any shrinking.
+    gain : float
+        Rise in log-likelihood that it has brought over the base rate.
+    labels : array of shape (b,)
+        Of all bags given.
+    """
+
+    def __init__(
+        self,
+        held_out: HeldOut,
+        y: Any,
+        rule: BagRule,
+        known: Any = None,
+        *,
+        random_state: Any = 0,
+        weight: Any = None,
+    ) -> None:
+        self.labels, self._rule = y, rule
+        y = np.asarray(y, dtype=np.float64)
+        held_out, y, known, weight = _thinned(held_out, y, known, random_state, weight)
+        held_out = held_out.with_top() if rule == "max" else held_out
+        self._held_out, self._weight = held_out, weight
+        self._target = _smoothed(y, weight)
+        self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
+        self._given = None if known is None else np.asarray(known, dtype=np.float64)[self._rows]
+        each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
+        self._given_weight = None if each is None else each[self._rows]
+        # Bags are decided near their largest values: about these slope and intercept hardly
+        # interact.
+        top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
+        self._centre, self._spread = float(np.mean(top)), float(np.std(top)) or 1.0
+        flat, start = self._best_level(0.0), self._best_level(1.0)
+        # Two numbers, and a loss that is flat far away: a simplex from a sensible start is safe.
+        best = minimize(
+            lambda x: self._loss(float(np.exp(x[0])), float(x[1])),
+            np.array([0.0, float(start.x)]),
+            method="Nelder-Mead",
+            bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
+            options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
+        )
+        self.gain = float(flat.fun - best.fun)
+        self._steep = float(np.exp(best.x[0]))  # per standard deviation of the bags' values
+
+    @property
+    def slope(self) -> float:
+        """The most likely slope, before any shrinking."""
+        return self._steep / self._spread
+
+    @property
+    def _factor(self) -> float:
+        return shrinkage(self.gain)
+
+    def shrunk(self, towards: float = 0.0) -> LatentMap:
+        """The map whose slope is shrunk to another, as far as its own is not sure."""
+        slope = self._factor * self._steep
+        if towards:
+            slope += (1 - self._factor) * towards * self._spread
+        slope = max(slope, _LEAST_SPREAD)
+        return self._about_centre(slope, float(self._best_level(slope).x))
+
+    def _about_centre(self, slope: float, level: float) -> LatentMap:
+        return LatentMap(slope / self._spread, level - slope / self._spread * self._centre)
+
+    def _loss(self, slope: float, level: float) -> float:
+        latent_map, held_out = self._about_centre(slope, level), self._held_out
+        z = rule_log_odds(held_out, self._rule, latent_map)
+        value = _counted(np.logaddexp(0.0, z) - self._target * z, self._weight)
+        if self._given is not None and len(self._rows):
+            rows = self._rows
             own = latent_map.moments(held_out.mean[rows], held_out.var[rows])
             log_odds = sigmoid_moments(*own, n_nodes=_NODES).log_odds
-            own_weight = None if each is None else each[rows]
-            value += _counted(np.logaddexp(0.0, log_odds) - given * log_odds, own_weight)
+            terms = np.logaddexp(0.0, log_odds) - self._given * log_odds
+            value += _counted(terms, self._given_weight)
         return value
 
-    def best_level(slope: float) -> Any:
+    def _best_level(self, slope: float) -> Any:
         return minimize_scalar(
-            lambda level: loss(slope, level), bounds=(-_WIDEST, _WIDEST), method="bounded"
+            lambda level: self._loss(slope, level), bounds=(-_WIDEST, _WIDEST), method="bounded"
         )
 
-    flat, start = best_level(0.0), best_level(1.0)
-    # Two numbers, and a loss that is flat far away: a simplex from a sensible start is safe.
-    best = minimize(
-        lambda x: loss(float(np.exp(x[0])), float(x[1])),
-        np.array([0.0, float(start.x)]),
-        method="Nelder-Mead",
-        bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
-        options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
-    )
-    factor = shrinkage(float(flat.fun - best.fun))
-    slope = max(factor * float(np.exp(best.x[0])), _LEAST_SPREAD)
-    return about_centre(slope, float(best_level(slope).x))
+
+def shared_slope(fits: Sequence[MapFit]) -> float:
+    """The slope that classes of one model have in common, themselves shrunk to 0 where unsure.
+
+    Classes share the kernel and the likelihood, so that their latent functions have about one
+    scale. Each slope counts by its gain, the squared ratio of the slope to its error; the mean is
+    shrunk as one slope with the gain of all. A class whose few bags say little of its own is so
+    calibrated like the others, where the base rate alone would forget how it ranks instances.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, MapFit, shared_slope
+    >>> f = np.linspace(-3, 3, 60)
+    >>> y = (np.sin(5 * f) + f > 0).astype(int)
+    >>> fit = MapFit(HeldOut(f, np.zeros(60), np.arange(61)), y, "max")
+    >>> round(shared_slope([fit, fit]) / fit.slope, 2)
+    0.98
+    """
+    gains = np.array([max(fit.gain, 0.0) for fit in fits])
+    if gains.sum() == 0:
+        return 0.0
+    mean = float(np.average([fit.slope for fit in fits], weights=gains))
+    return mean * shrinkage(float(gains.sum()))
 
 
 def cooled(

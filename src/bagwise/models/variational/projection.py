@@ -99,16 +99,26 @@ class ProjectionChoices(NamedTuple):
 
 
 def choose_projector(
-    data: TrainingData, choices: ProjectionChoices, rng: np.random.RandomState
+    data: TrainingData,
+    choices: ProjectionChoices,
+    rng: np.random.RandomState,
+    several: bool = False,
 ) -> Projector:
-    """Inducing points and kernel for training bags, on the host."""
+    """Inducing points and kernel for training bags, on the host.
+
+    With ``several`` classes the points are shared out among the bags of each code of ``y``.
+    """
     X, scaling = data.bags.instances, choices.scaling
     if isinstance(choices.inducing, str):
-        # Folds that are refitted on this projection must not know their labels through it.
-        by_class = choices.inducing == "class-kmeans"
-        side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
         method = "subset" if choices.inducing == "subset" else "kmeans"
-        Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
+        if several:
+            group = segments.spread(data.y, data.bags.offsets)
+            Z = inducing_points.choose_by_group(X, group, choices.n_inducing, method, rng, scaling)
+        else:
+            # Folds that are refitted on this projection must not know their labels through it.
+            by_class = choices.inducing == "class-kmeans"
+            side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
+            Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
     else:
         Z = scaling(choices.inducing)
     kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))

@@ -22,16 +22,17 @@ from bagwise.models.variational.score import Scores
 
 # The fits without a fold of bags, on which the classes are calibrated, stop at this change of q:
 # held-out rankings have settled by then, and ten classes need fifty of these fits.
-REFIT_TOL = 0.01
-# From so many bags of its rarest class on, all classes are calibrated on the same folds.
-_SHARED_FOLDS = 5
+REFIT_TOL = 0.015
+# Folds of that calibration; from so many bags of the rarest class on, all classes share them.
+_FOLDS = 3
 
 
-def shared_folds(labels: ClassLabels) -> Ints | None:
-    """Folds with bags of every class, or None where each class needs folds of its own."""
-    if labels.codes is None or np.bincount(labels.codes).min() < _SHARED_FOLDS:
-        return None
-    return bag_folds(labels.codes)
+def class_folds(labels: ClassLabels, finding: int) -> Ints | None:
+    """Folds with bags of every class, or of this one where some class is rare; None where it is."""
+    if labels.codes is not None and np.bincount(labels.codes).min() >= _FOLDS:
+        return bag_folds(labels.codes, _FOLDS)
+    present = labels.present[:, finding]
+    return bag_folds(present, _FOLDS) if np.bincount(present, minlength=2).min() >= 2 else None
 
 
 def fitted_rule(labels: ClassLabels, held_out: Sequence[Floats | None]) -> ClassRule:
