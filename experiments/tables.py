@@ -19,6 +19,7 @@ SETS = {
 _MUSK = ("musk1", "musk2")
 _FIXED = "settings fixed, KFold"
 _NESTED = "settings by inner cross-validation, KFold"
+_COUPLED = ("alone", "coupled")
 _FIVE = f"mean of {', '.join(SETS)}"
 
 
@@ -301,6 +302,20 @@ def patients() -> str:
         for level, metric in levels.items()
     ]
     return _markdown(["AUC of held-out", "patients as bags", "slides inherit the label"], rows)
+
+
+def coupling() -> str:
+    """Instances alone and coupled to their neighbours."""
+    what = {
+        f"{name}, {model}": (model, f"instance {name}")
+        for name in ("AUC", "AP")
+        for model in _COUPLED
+    }
+    rows = []
+    for data in results("coupling")["data"].unique():
+        cells = [value("coupling", data, *key) for key in what.values()]
+        rows.append([str(data), *cells, value("coupling", data, "coupled", "strength", "1")])
+    return _markdown(["held-out instances", *what, "strength found"], rows)
 
 
 def regret() -> str:
