@@ -2,8 +2,9 @@
 
 After Raff and Holt (NeurIPS 2023). Trained on bags with a forbidden cue, tested on clean bags and
 on a trap where the cue points the wrong way. A model obeys when its AUC on the trap is above 0.5.
-Every model that claims the standard assumption must obey all three tests and solve (clean AUC at
-least 0.95) the first and the last; the multi-concept test lies beyond that assumption. Models
+Every model that claims the standard assumption must obey all four tests and solve (clean AUC at
+least 0.95) the single-concept and the false-frequency test; the multi-concept test lies beyond that
+assumption, and the concept of the size trap is hard to see. Models
 that embed whole bags claim nothing of the kind, and absence is evidence to them.
 """
 
@@ -54,7 +55,7 @@ def _plot(verdicts: dict[str, list[Verdict]], out: Path) -> None:
     import matplotlib.pyplot as plt
 
     tests = list(TESTS)
-    figure, axes = plt.subplots(1, 3, figsize=(10, 4), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(tests), figsize=(12, 6), sharey=True, layout="constrained")
     rows: Any = np.arange(len(verdicts))
     for k, (axis, test) in enumerate(zip(axes, tests, strict=True)):
         axis.axvline(0.5, color="0.7", linewidth=1)

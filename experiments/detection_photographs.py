@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 from joblib import Memory
 from sklearn.model_selection import StratifiedKFold
 
+import bagwise.vision
 from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
 from bagwise.vision import RegionFeatures, WeakDetector, read_image
@@ -49,14 +51,22 @@ def detector(networks: bool, seed: int = 0) -> WeakDetector:
     )
 
 
+def code_version() -> str:
+    """A digest of the code that describes images, so that no old description is taken."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(bagwise.vision.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @MEMORY.cache
-def describe(name: str, networks: bool, step: int) -> Photographs:
-    """Every ``step``-th image of a set, kept on disk between runs."""
+def describe(name: str, networks: bool, step: int, version: str) -> Photographs:
+    """Every ``step``-th image of a set, kept on disk between runs of the same code."""
     return detector(networks).describe(fetch_detection(name).jpeg[::step])
 
 
 @MEMORY.cache
-def contour_boxes(name: str, step: int) -> Any:
+def contour_boxes(name: str, step: int, version: str) -> Any:
     """For each image the box that encloses most whole contours: objectness alone."""
     best = []
     for jpeg in fetch_detection(name).jpeg[::step]:
@@ -141,20 +151,21 @@ def have_networks() -> bool:
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Animals: trained on training, measured on test images. Scenes: cross-validated."""
     step, seeds = (16, 1) if quick else (1, 3)
-    rows = []
+    rows, version = [], code_version()
     for networks in [True, False] if have_networks() else [False]:
         animals, scenes = fetch_detection("animals"), fetch_detection("scenes")
         split = animals.split[::step]
         fixed = [(np.flatnonzero(split == "train"), np.flatnonzero(split == "test"))]
-        photos = describe("animals", networks, step)
-        contours = contour_boxes("animals", step)
+        photos = describe("animals", networks, step, version)
+        contours = contour_boxes("animals", step, version)
         for name in animals.class_names:
             task = Task(animals, photos, [str(name)], step)
             found = run_task(task, lambda _, folds=fixed: folds, networks, contours, seeds)
             rows += as_rows(found, f"animals: {name}")
             if networks and not quick:
                 rows += mixed(task, fixed, f"animals: {name}", seeds)
-        photos, contours = describe("scenes", networks, step), contour_boxes("scenes", step)
+        photos = describe("scenes", networks, step, version)
+        contours = contour_boxes("scenes", step, version)
         total: dict[str, list[Any]] = {}
         for name, names in GROUPS.items():
             task = Task(scenes, photos, names, step)

@@ -292,6 +292,17 @@ def ct_std() -> str:
     return _markdown(["model", *metrics], rows)
 
 
+def patients() -> str:
+    """Patients as bags of slides, beside slides that inherit the patient's label."""
+    data, models = "60 simulated patients", ("patients as bags", "slides inherit the label")
+    levels = {"patients": "patient AUC", "slides": "slide AUC", "patches": "patch AUC"}
+    rows = [
+        [level, *(value("patients", data, model, metric, "±") for model in models)]
+        for level, metric in levels.items()
+    ]
+    return _markdown(["AUC of held-out", "patients as bags", "slides inherit the label"], rows)
+
+
 def regret() -> str:
     """Regret of MIO on a stream by its length."""
     lengths = (250, 500, 1000, 2000, 4000, 8000)

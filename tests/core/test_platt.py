@@ -364,3 +364,28 @@ def test_instance_maps_are_shrunk_too(rng, rule):
     full = fit_noisy_or_platt(clear, offsets, y).slope
     shrunk = fit_instance_platt(clear, offsets, y, "noisy-or").slope
     assert 0.9 * full < shrunk < full
+
+
+def test_steps_are_halved_row_by_row_until_the_loss_does_not_rise(rng):
+    """A row at a time: the longest of the halved steps that does no harm, or none at all."""
+    s, target = rng.normal(size=(3, 30)), smoothed((np.arange(30) % 3 == 0).astype(int))
+    theta = np.array([[0.0, 0.0], [0.5, -1.0], [-0.3, 0.2]])
+
+    def losses(theta):
+        p = expit(theta[:, :1] * s + theta[:, 1:])
+        return -(target * np.log(p) + (1 - target) * np.log(1 - p)).sum(1)
+
+    z = theta[:, :1] * s + theta[:, 1:]
+    residual = expit(z) - target
+    downhill = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
+    step = downhill * np.array([[0.01], [2.0], [-1.0]])  # fine, too long, uphill
+    new, value = platt_module._descend(s, target, theta, losses(theta), step)
+    for row in range(3):
+        sizes = [0.5**k for k in range(40)]
+        candidates = [theta[row] - size * step[row] for size in sizes]
+        at = [losses(np.where(np.arange(3)[:, None] == row, c, theta))[row] for c in candidates]
+        good = [c for c, v in zip(candidates, at, strict=True) if v <= losses(theta)[row]]
+        expected = good[0] if good else theta[row]
+        np.testing.assert_allclose(new[row], expected, atol=1e-9)
+    np.testing.assert_allclose(new[0], theta[0] - step[0], atol=1e-12)
+    np.testing.assert_allclose(value, losses(new), rtol=1e-9)

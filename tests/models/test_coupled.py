@@ -205,3 +205,15 @@ def test_probabilities_are_the_sigmoid_of_the_scores(chains, fitted):
         fitted.predict_proba_instances(test.bags)[:, 1],
         expit(fitted.decision_function_instances(test.bags)),
     )
+
+
+def test_experiment(tmp_path):
+    pytest.importorskip("pydicom", reason="the vision extra is missing")
+    from experiments import coupling as experiment
+
+    table = experiment.run(True, tmp_path).set_index(["data", "model", "metric"])["mean"]
+    for data in ("chain of 30, positives together", "chain of 30, positives scattered"):
+        alone, coupled = (table[data, model, "instance AP"] for model in ("alone", "coupled"))
+        assert coupled >= alone - 0.005
+        assert table[data, "alone", "bag AUC"] == table[data, "coupled", "bag AUC"]
+    assert (tmp_path / "coupling.png").stat().st_size > 1000

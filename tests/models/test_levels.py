@@ -221,3 +221,11 @@ def test_command_errors(folder, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["fit", *data, *QUICK, "--couple", "-1", *out])
     assert "a strength is a number from 0 up" in capsys.readouterr().err
+
+
+def test_experiment(tmp_path):
+    from experiments import patients as experiment
+
+    table = experiment.run(True, tmp_path).set_index(["model", "metric"])["mean"]
+    assert table["patients as bags", "incoherent pairs"] == 0
+    assert table["patients as bags", "patch AUC"] > 0.8

@@ -7,17 +7,21 @@ import itertools
 import numpy as np
 import pytest
 from scipy.special import expit, logit
+from scipy.stats import norm
 
 from bagwise.core.gaussians import project, sigmoid_moments
 from bagwise.core.kernels import RBF
+from bagwise.core.platt import fit_noisy_or_platt, fit_platt
 from bagwise.models.drivers import cut
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational import score
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.latent_map import LatentMap
+from bagwise.models.variational.calibration import fit_calibration
+from bagwise.models.variational.latent_map import InstanceMap, LatentMap
 from bagwise.models.variational.parts import Sites
 from bagwise.models.variational.projection import make_projector
 from bagwise.models.variational.score import (
+    LeftOutScores,
     NotFiniteError,
     Reader,
     ReadRows,
@@ -304,3 +308,43 @@ def test_rows_that_were_not_looked_at_are_checked_once(rng):
         unseen(parts[0])
     with np.errstate(invalid="ignore"):
         assert np.isnan(seen(parts[0])[1][3])
+
+
+@pytest.mark.parametrize("rule", ["max", "noisy-or"])
+def test_instances_with_a_map_of_their_own_are_products_with_their_bag(block, sites, rule):
+    """An instance is positive if its bag is and if it is one of its positives."""
+    q, bag_map = posterior(block, sites), LatentMap(0.8, -0.2)
+    own = InstanceMap(LatentMap(0.5, -1.0), 0.3)
+    whole = read_block(block, q, rule, bag_map, instance_map=own, fractions=True)
+    few = read_block(block, q, rule, bag_map, instance_map=own, wants="probabilities")
+    plain = read_block(block, q, rule, bag_map)
+    np.testing.assert_allclose(whole.bag, plain.bag, atol=1e-9)
+    np.testing.assert_allclose(whole.latent_mean, plain.latent_mean, atol=1e-12)
+    np.testing.assert_allclose(whole.latent_var, plain.latent_var, atol=1e-12)
+    np.testing.assert_allclose(few.instance, whole.instance, atol=1e-12)
+    assert few.latent_mean.size == few.latent_var.size == 0
+    alone = expit(own.own.read(whole.latent_mean, whole.latent_var).probabilities.log_odds)
+    product = alone * np.repeat(expit(whole.bag), np.diff(OFFSETS))
+    np.testing.assert_allclose(expit(whole.instance), product, atol=1e-9)
+    shares = [product[a:b].mean() for a, b in itertools.pairwise(OFFSETS)]
+    np.testing.assert_allclose(whole.fraction.mean, shares, atol=1e-9)
+
+
+def test_the_first_point_is_the_shift_alone():
+    """A Sobol sequence begins at the origin, which has no normal quantile."""
+    shift = np.random.default_rng(0).random(3)
+    np.testing.assert_allclose(norm.cdf(_normal_points(16, 3)[:, 0]), shift, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["max", "joint", "noisy-or"])
+def test_left_out_maps_go_by_what_the_rule_makes_a_bag_of(rng, rule):
+    """By the product of the instances under noisy-or, else by the score of the bag."""
+    offsets, y = np.arange(0, 121, 3), np.arange(40) % 2
+    left_out = LeftOutScores(rng.normal(size=40) + y, rng.normal(size=120) + np.repeat(y, 3))
+    found = fit_calibration(left_out, offsets, y, rule)
+    if rule == "noisy-or":
+        assert found == fit_noisy_or_platt(left_out.instances, offsets, y)
+    else:
+        assert found == fit_platt(left_out.bags, y)
+    backwards = fit_calibration(LeftOutScores(-3.0 * y, -left_out.instances), offsets, y, rule)
+    assert 0 < backwards.slope < 0.01  # a hint that keeps the ranking

@@ -554,9 +554,8 @@ def test_an_instance_label_that_its_bag_cannot_have(problem, model):
     wrong = truth.copy()
     wrong[bags.offsets[4]] = 2  # bag 4 is of class 1
     options = {} if isinstance(model, DPMIL) else {"background": 0}
-    with pytest.raises(
-        ValueError, match=r"bag 4 is labelled '?1'? but .*instance.* labelled '?2'?"
-    ):
+    message = r"bag 4 is labelled '?1'? but .*instance.* labelled '?2'?"
+    with pytest.raises(ValueError, match=message):
         model.fit(bags, y, wrong, **options)
     nothing = np.where(bags.bag_index == 4, 0, -1)
     with pytest.raises(ValueError, match=r"bag 4 is labelled '?1'? but every instance"):

@@ -213,7 +213,7 @@ def test_finds_objects_and_knows_their_class(fitted, photos):
     np.testing.assert_allclose(top, p)  # the best box carries the image's probability
     for d in found:
         np.testing.assert_allclose(
-            # Scores fall by the square of the relative wholeness, probabilities by its fourth power.
+            # Scores fall by the square of relative wholeness, probabilities by its fourth power.
             d.probabilities,
             d.probabilities[0] * (d.scores / d.scores[0]) ** 2,
         )

@@ -197,7 +197,7 @@ def test_memory_is_bounded(clip):
     features = HaarFeatures(n_features=90, n_nearest=30)
     tracker = MIOTracker(memory=(3, 6, 8), features=features, random_state=0)
     track(frames, boxes[0], tracker)
-    assert len(tracker.state_.voters) == 3
+    assert len(tracker.state_.voters) == 5
     for voter in tracker.state_.voters:
         assert voter.memory.features.shape == (17, 90)
         assert voter.memory.used.all()
@@ -251,7 +251,7 @@ def test_scores_are_those_of_a_loop_over_memory(clip):
         w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
         for p, place in enumerate(places):
             patch = haar_features(view.maps, place[None], voter.bank)
-            gaps = naive.nearest_distances(patch, voter.memory.features, 80)[0]
+            gaps = naive.nearest_distances(patch, voter.memory.features, 64)[0]
             expected = w[0] * settings.bias + np.exp(-gaps / voter.sigma2) @ w[1:]
             assert fast[v, p] == pytest.approx(expected, abs=0.02)
 
@@ -356,15 +356,40 @@ def test_size_is_read_off_the_axis_that_changed_least():
     assert grown.pose.scale == pytest.approx(1.04, abs=0.015)
 
 
-def test_a_size_that_cannot_be_seen_goes_back_to_the_first():
-    """One per cent a frame, from both sides, and no further than the first size."""
+def test_a_size_that_cannot_be_seen_goes_back_to_the_usual_one():
+    """One per cent a frame, from both sides, and no further than the usual size."""
     scale = 1.5
     for _ in range(20):
-        scale = tracking._relaxed(scale)
+        scale = tracking._relaxed(scale, 1.0)
     assert scale == pytest.approx(1.5 * np.exp(-0.2))
-    assert tracking._relaxed(0.8) == pytest.approx(0.8 * np.exp(0.01))
-    assert tracking._relaxed(1.002) == pytest.approx(1)
-    assert tracking._relaxed(1.0) == 1
+    assert tracking._relaxed(0.8, 1.0) == pytest.approx(0.8 * np.exp(0.01))
+    assert tracking._relaxed(1.002, 1.0) == pytest.approx(1)
+    assert tracking._relaxed(0.7, 0.7) == pytest.approx(0.7)
+    assert tracking._relaxed(0.8, 0.7) == pytest.approx(0.8 * np.exp(-0.01))
+
+
+def test_the_usual_size_follows_sizes_that_are_seen():
+    usual = 1.0
+    for _ in range(10):
+        usual = tracking._followed(usual, 0.5)
+    assert usual == pytest.approx(0.5 ** (1 - 0.9**10))
+
+
+def test_only_frames_that_show_the_size_change_the_usual_one():
+    rng = np.random.default_rng(3)
+    scene = cv2.GaussianBlur(rng.integers(0, 255, (160, 200), dtype=np.uint8), (0, 0), 3)
+    scene = cv2.normalize(scene, None, 0, 255, cv2.NORM_MINMAX)
+    state = start(scene, (70, 45, 56, 56), seed=0)
+    larger = cv2.warpAffine(
+        scene, np.array([[1.04, 0, -0.04 * 98], [0, 1.04, -0.04 * 73]]), scene.shape[::-1]
+    )
+    after, _ = step(state, larger)
+    assert after.usual_scale == pytest.approx(after.pose.scale**0.1)
+    assert after.usual_scale > 1.003
+    other = rng.integers(0, 255, scene.shape, dtype=np.uint8)
+    lost, _ = step(after._replace(usual_scale=0.9), other)
+    assert lost.usual_scale == 0.9
+    assert lost.pose.scale == pytest.approx(after.pose.scale * np.exp(-0.01))
 
 
 def test_confidence_rises_with_every_signal():

@@ -31,11 +31,11 @@ class StackedRows(VirtualRows):
         if not isinstance(key, slice) or key.step not in (None, 1):
             return self[key]
         start, stop, _ = key.indices(len(self))
-        found = [
+        pieces = [
             x.select_rows(slice(a, b)) if hasattr(x, "select_rows") else x[a:b]
             for x, a, b in self._cut(start, stop)
         ]
-        return StackedRows(found or [self._sources[0][:0]])
+        return StackedRows(pieces or [self._sources[0][:0]])
 
     def map_rows(self, function: RowFunction) -> StackedRows:
         """Rows that go through ``function`` whenever they are read."""
@@ -56,10 +56,10 @@ class StackedRows(VirtualRows):
         ]
 
     def _run(self, start: int, stop: int) -> Reals:
-        found = [np.asarray(x[a:b], self.dtype) for x, a, b in self._cut(start, stop)]
-        if len(found) == 1:
-            return found[0]
-        return np.concatenate([np.empty((0, self.shape[1]), self.dtype), *found])
+        pieces = [np.asarray(x[a:b], self.dtype) for x, a, b in self._cut(start, stop)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate([np.empty((0, self.shape[1]), self.dtype), *pieces])
 
     def _chosen(self, rows: Ints) -> Reals:
         out = np.empty((len(rows), self.shape[1]), self.dtype)

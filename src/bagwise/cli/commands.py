@@ -89,8 +89,8 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
             printer.warn(doubt)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
-        given = {} if known is None else {"instance_labels": known}
-        model.fit(data.bags, labels_for_fit(data), **given, **options)
+        known_labels = {} if known is None else {"instance_labels": known}
+        model.fit(data.bags, labels_for_fit(data), **known_labels, **options)
     seconds = time.perf_counter() - start
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
     if arguments.level == "patient":
@@ -233,26 +233,30 @@ def predict(arguments: Namespace) -> int:
     with printer.working(f"predicting {len(bags)} bags"):
         class_names = about["extra"].get("class_names")
         if by_patient:
-            made, bags = predict_level_tables(model, whole, threshold, class_names)
+            predictions, bags = predict_level_tables(model, whole, threshold, class_names)
         else:
-            made = predict_tables(model, bags, threshold, class_names, patients)
-        made = with_fractions(made, bags)
+            predictions = predict_tables(model, bags, threshold, class_names, patients)
+        predictions = with_fractions(predictions, bags)
         if truth is not None and by_patient:
-            here = labels_of_patients(truth, patients, made, str(arguments.labels))
+            here = labels_of_patients(truth, patients, predictions, str(arguments.labels))
         elif truth is not None:
             source = f"{len(truth.y)} labelled bags"
-            p = made.bags["probability"].to_numpy() if hasattr(model, "predict_proba") else None
+            p = (
+                predictions.bags["probability"].to_numpy()
+                if hasattr(model, "predict_proba")
+                else None
+            )
             here = evaluate_held_out(
                 model,
                 bags[truth.known],
                 truth.y,
                 source,
-                made.classes,
+                predictions.classes,
                 None if p is None else p[truth.known],
                 truth.patients if patients is None else np.asarray(patients)[truth.known],
             )
         report = Report(
-            made,
+            predictions,
             bags,
             about,
             None if truth is None or by_patient else truth.for_all(len(bags)),
@@ -262,31 +266,31 @@ def predict(arguments: Namespace) -> int:
             cross_validated=before,
             n_seen=seen,
         )
-        n_top = arguments.top if made.instances is not None else 0
+        n_top = arguments.top if predictions.instances is not None else 0
         with new_folder(out) as draft:
             written = write_predictions(
-                made,
+                predictions,
                 draft,
-                top=top_instances(made, bags, n_top) if n_top else None,
+                top=top_instances(predictions, bags, n_top) if n_top else None,
                 spreadsheet_safe=arguments.spreadsheet_safe,
                 bags_name="slides.csv" if by_patient else "bags.csv",
             )
             written.append(write_report(report, draft / "report.html"))
-            written += write_extras(made, bags, draft, arguments.geojson, arguments.sheet)
+            written += write_extras(predictions, bags, draft, arguments.geojson, arguments.sheet)
             names = [path.name for path in written]
-    positive = int((made.bags["label"] == made.classes[-1]).sum())
-    name = escape(str(made.classes[-1]))
+    positive = int((predictions.bags["label"] == predictions.classes[-1]).sum())
+    name = escape(str(predictions.classes[-1]))
     printer.say(f"{positive} of {len(bags)} bags are {name} (threshold {threshold:.3g})")
-    if made.patients is not None:
-        n = int((made.patients["label"] == made.classes[-1]).sum())
-        printer.say(f"{n} of {len(made.patients)} patients are {name}")
+    if predictions.patients is not None:
+        n = int((predictions.patients["label"] == predictions.classes[-1]).sum())
+        printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
     if here is not None and here.has_both_classes:
         printer.show(metrics_table(here.metrics(), here.source))
         printer.say(describe_rates("threshold", here.rates(threshold)))
         patient_rates = _patient_rates(here, threshold)
         if patient_rates is not None:
             printer.say(describe_rates("by patient, at the threshold", patient_rates))
-    _warn_about(made, seen, arguments, printer)
+    _warn_about(predictions, seen, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
     printer.result(
         {
@@ -482,11 +486,11 @@ def compare(arguments: Namespace) -> int:
         data, _ = positive_last(data, arguments.positive, printer)
         for remark in mixed_patients(data):
             printer.warn(remark)
-        found = Bunch(bags=data.bags, y=data.y)
+        dataset = Bunch(bags=data.bags, y=data.y)
         if data.patients is not None:
-            found.groups, folds = data.patients, GroupFolds
-        datasets = {PurePosixPath(str(arguments.bags)).name: found}
-    made = run_comparison(
+            dataset.groups, folds = data.patients, GroupFolds
+        datasets = {PurePosixPath(str(arguments.bags)).name: dataset}
+    comparison = run_comparison(
         arguments.models.split(","),
         datasets,
         folds(n_splits=arguments.cv, seeds=tuple(range(arguments.seeds))),
@@ -494,12 +498,12 @@ def compare(arguments: Namespace) -> int:
         fit_params=options,
         progress=not arguments.json,
     )
-    print_comparison(made, printer.console)
+    print_comparison(comparison, printer.console)
     if arguments.out is not None:
         with new_file(arguments.out) as draft:
-            made.rows.to_csv(draft, index=False)
+            comparison.rows.to_csv(draft, index=False)
         printer.say(f"wrote {escape(str(arguments.out))}")
-    printer.result({"summary": made.summary().to_dict("records")})
+    printer.result({"summary": comparison.summary().to_dict("records")})
     return 0
 
 

@@ -67,16 +67,16 @@ def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[
         raise ValueError(
             "--patient-column is a column of the labels or of --patients; pass one of them, too."
         )
-    found = scan_bags(
+    scan = scan_bags(
         arguments.bags,
         file_names(arguments),
         recursive=arguments.recursive,
         progress=printer.bar("reading bags"),
     )
-    if found.bags is None or (found.problems and not arguments.skip_bad):
-        raise BadFilesError(found.problems)
-    _say_skipped(found.problems, printer)
-    return found.bags, found.problems
+    if scan.bags is None or (scan.problems and not arguments.skip_bad):
+        raise BadFilesError(scan.problems)
+    _say_skipped(scan.problems, printer)
+    return scan.bags, scan.problems
 
 
 def _say_skipped(skipped: list[Problem], printer: Printer) -> None:

@@ -92,10 +92,10 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         data_names = _with_images(data_names, None)
     y = None
     if arguments.labels is None:
-        found = scan_bags(arguments.bags, data_names, progress=printer.bar("reading bags"))
-        if found.bags is None or (found.problems and not arguments.skip_bad):
-            raise BadFilesError(found.problems)
-        bags, feature_names = found.bags, found.bags.feature_names
+        scan = scan_bags(arguments.bags, data_names, progress=printer.bar("reading bags"))
+        if scan.bags is None or (scan.problems and not arguments.skip_bad):
+            raise BadFilesError(scan.problems)
+        bags, feature_names = scan.bags, scan.bags.feature_names
     else:
         data = read_training(
             arguments.bags,

@@ -91,11 +91,11 @@ def download(name: str, home: Path, read: Callable[[Path], dict[str, Any]]) -> d
         )
         (folder,) = (place / "set.zip.unzip").glob(f"*/{source.folder}")
         arrays = read(folder)
-        found = content_digest(arrays)
-        if found != source.digest:
+        content = content_digest(arrays)
+        if content != source.digest:
             raise ValueError(
                 f"{source.url} does not hold the set {name!r} that was published: the digest of "
-                f"its arrays is {found}, expected {source.digest}. Nothing was kept."
+                f"its arrays is {content}, expected {source.digest}. Nothing was kept."
             )
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(folder, home / name)

@@ -63,10 +63,10 @@ def _read(name: str, home: Path) -> dict[str, Column] | None:
     if not path.is_file():
         return None
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != CHECKSUMS[name]:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != CHECKSUMS[name]:
         raise ValueError(
-            f"{path} is corrupt: its sha256 is {found}, expected {CHECKSUMS[name]}. "
+            f"{path} is corrupt: its sha256 is {digest}, expected {CHECKSUMS[name]}. "
             "Replace the file, or remove it."
         )
     with np.load(path, allow_pickle=False) as stored:

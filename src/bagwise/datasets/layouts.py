@@ -123,8 +123,8 @@ def read_annotated(folder: str | Path) -> dict[str, Column]:
     if missing:
         raise ValueError(f"{missing[0]} is annotated, but it is not there.")
     parsed = [_parse_annotation(path) for path in notes]
-    found = {box[0] for _, boxes in parsed for box in boxes}
-    classes = [c for c in _CLASS_ORDER if c in found] + sorted(found - set(_CLASS_ORDER))
+    named = {box[0] for _, boxes in parsed for box in boxes}
+    classes = [c for c in _CLASS_ORDER if c in named] + sorted(named - set(_CLASS_ORDER))
     owner, box_class, xywh = [], [], []
     label = np.zeros((len(names), len(classes)), dtype=np.int8)
     for i, (_, boxes) in enumerate(parsed):

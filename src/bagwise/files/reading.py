@@ -128,10 +128,10 @@ def read_bags(
     >>> bags, list(bags.ids)
     (Bags(2 bags, 8 instances, 4 features), ['slide_01', 'slide_02'])
     """
-    found = scan_bags(path, names, lazy=lazy, recursive=recursive)
-    if found.bags is None or (found.problems and not skip_bad):
-        raise BadFilesError(found.problems)
-    return found.bags
+    scan = scan_bags(path, names, lazy=lazy, recursive=recursive)
+    if scan.bags is None or (scan.problems and not skip_bad):
+        raise BadFilesError(scan.problems)
+    return scan.bags
 
 
 def scan_bags(
@@ -175,7 +175,7 @@ def scan_bags(
 
 
 def _from_table(source: Any, where: str, names: Names) -> Found:
-    given = None if names.coords is None else tuple(names.coords.split(","))
+    coord_columns = None if names.coords is None else tuple(names.coords.split(","))
     try:
         bags = read_table(
             source,
@@ -183,8 +183,8 @@ def _from_table(source: Any, where: str, names: Names) -> Found:
             bag=names.bag,
             features=names.feature_columns,
             lists=names.features,
-            coords=given or names.coord_columns,
-            coords_needed=given is not None,
+            coords=coord_columns or names.coord_columns,
+            coords_needed=coord_columns is not None,
             instance_labels=names.instance_labels,
             others=(names.label, *([names.patient] if names.patient else [])),
         )

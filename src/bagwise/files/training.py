@@ -76,27 +76,29 @@ def read_training(
     (2, [0, 1], 1)
     """
     names = names or Names()
-    found = scan_bags(bags, names, lazy=lazy, recursive=recursive, progress=progress)
-    problems = list(found.problems)
+    scan = scan_bags(bags, names, lazy=lazy, recursive=recursive, progress=progress)
+    problems = list(scan.problems)
     try:
-        given = read_labels(labels, names.bag, names.label, names.patient, skip_bad=skip_bad)
+        label_table = read_labels(labels, names.bag, names.label, names.patient, skip_bad=skip_bad)
     except BadFilesError as error:
         raise BadFilesError([*problems, *error.problems]) from error
-    if found.bags is None:
+    if scan.bags is None:
         raise BadFilesError(problems)
-    problems += [*given.skipped, *_mismatches(found, given, bags)]
+    problems += [*label_table.skipped, *_mismatches(scan, label_table, bags)]
     if problems and not skip_bad:
         raise BadFilesError(problems)
-    keep, rows = _common(found.bags.ids, given.ids)
+    keep, rows = _common(scan.bags.ids, label_table.ids)
     if len(keep) == 0:
-        raise BadFilesError([*problems, Problem(given.path, f"no label matches a bag in {bags}")])
-    chosen = found.bags if len(keep) == len(found.bags) else found.bags[keep]
-    y = given.y[rows]
-    _check_classes(y, given.path, two_classes)
+        raise BadFilesError(
+            [*problems, Problem(label_table.path, f"no label matches a bag in {bags}")]
+        )
+    chosen = scan.bags if len(keep) == len(scan.bags) else scan.bags[keep]
+    y = label_table.y[rows]
+    _check_classes(y, label_table.path, two_classes)
     # Labels that files carry are for evaluation; only those that are asked for train a model.
     known = read_instance_labels(instance_labels, chosen, names.bag) if instance_labels else None
-    patients = None if given.patients is None else given.patients[rows]
-    return Training(chosen, y, patients, known, problems, given.path, given.classes)
+    patients = None if label_table.patients is None else label_table.patients[rows]
+    return Training(chosen, y, patients, known, problems, label_table.path, label_table.classes)
 
 
 def _common(ids: Column, labelled: Column) -> tuple[Ints, Ints]:

@@ -100,10 +100,10 @@ def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
     table = predictions.instances
     if table is None or table["probability"].isna().any():
         return predictions
-    found = positive_fraction(table["probability"], table["std"], bags.offsets)
+    fractions = positive_fraction(table["probability"], table["std"], bags.offsets)
     names = ("fraction", "fraction_low", "fraction_high")
     return predictions._replace(
-        bags=predictions.bags.assign(**dict(zip(names, found, strict=True)))
+        bags=predictions.bags.assign(**dict(zip(names, fractions, strict=True)))
     )
 
 

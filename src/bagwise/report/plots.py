@@ -49,10 +49,10 @@ def _number(bags: Bags, bag: int | str) -> int:
     """Position of a bag given by number or by name."""
     if not isinstance(bag, str):
         return range(len(bags))[bag]
-    found = np.flatnonzero(bags.ids == bag)
-    if len(found) == 0:
+    positions = np.flatnonzero(bags.ids == bag)
+    if len(positions) == 0:
         raise ValueError(f"there is no bag {bag!r}; the first is {bags.ids[0]!r}.")
-    return int(found[0])
+    return int(positions[0])
 
 
 class InstanceMapDisplay:

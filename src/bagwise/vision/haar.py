@@ -9,13 +9,18 @@ normalised by the strength around, which a change of light leaves as they are.
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
+
+from bagwise.core.arrays import Floats
+
+Features = NDArray[np.float32]
+Integers = NDArray[np.int64]
 
 _MAX_RECTANGLES = 4
 _LARGEST = 0x7F7FFFFF  # bits of the largest float32
@@ -24,9 +29,9 @@ _LARGEST = 0x7F7FFFFF  # bits of the largest float32
 class HaarBank(NamedTuple):
     """Random rectangles inside a patch of fixed size."""
 
-    corners: Any  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
-    weights: Any  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
-    channels: Any  # [F] int64: the map that a feature reads
+    corners: Integers  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
+    weights: Floats  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
+    channels: Integers  # [F] int64: the map that a feature reads
     width: int
     height: int
 
@@ -54,14 +59,14 @@ class HaarFeatures(BaseEstimator):
     (2, 40)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
         "n_features": [Interval(Integral, 1, None, closed="left")],
         "n_nearest": [Interval(Integral, 1, None, closed="left")],
         "n_orientations": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
-        self, *, n_features: int = 240, n_nearest: int = 80, n_orientations: int = 4
+        self, *, n_features: int = 192, n_nearest: int = 64, n_orientations: int = 4
     ) -> None:
         self.n_features = n_features
         self.n_nearest = n_nearest
@@ -95,7 +100,7 @@ class HaarFeatures(BaseEstimator):
 
 
 def random_haar(
-    n_features: int, width: int, height: int, rng: Any, n_channels: int = 1
+    n_features: int, width: int, height: int, rng: np.random.Generator, n_channels: int = 1
 ) -> HaarBank:
     """Draw features of two to four rectangles; the weights of a feature's means sum to 0.
 
@@ -131,11 +136,11 @@ def rescaled(bank: HaarBank, scale: float) -> HaarBank:
     return HaarBank(corners, bank.weights * ratio, bank.channels, *size)
 
 
-def _areas(corners: Any) -> Any:
+def _areas(corners: Integers) -> Integers:
     return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 
 
-def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
+def oriented_integrals(grey: NDArray[np.uint8], window: int, n_orientations: int = 4) -> Floats:
     """Integral images of edge strength by orientation, [O, H + 1, W + 1].
 
     The strength at a pixel is divided by its mean over ``window`` pixels around, and shared
@@ -152,7 +157,9 @@ def oriented_integrals(grey: Any, window: int, n_orientations: int = 4) -> Any:
 
 
 @njit(cache=True)
-def _oriented_integrals(gx: Any, gy: Any, strength: Any, n_orientations: int) -> Any:
+def _oriented_integrals(
+    gx: Features, gy: Features, strength: Features, n_orientations: int
+) -> Floats:
     height, width = strength.shape
     out = np.zeros((n_orientations, height + 1, width + 1))
     row = np.zeros(n_orientations)
@@ -171,13 +178,15 @@ def _oriented_integrals(gx: Any, gy: Any, strength: Any, n_orientations: int) ->
     return out
 
 
-def haar_features(totals: Any, positions: Any, bank: HaarBank) -> Any:
+def haar_features(totals: Floats, positions: Integers, bank: HaarBank) -> Features:
     """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F]."""
-    return _haar_features(totals, positions, bank.corners, bank.weights, bank.channels)
+    return np.asarray(_haar_features(totals, positions, bank.corners, bank.weights, bank.channels))
 
 
 @njit(cache=True)
-def _haar_features(totals: Any, positions: Any, corners: Any, weights: Any, channels: Any) -> Any:
+def _haar_features(
+    totals: Floats, positions: Integers, corners: Integers, weights: Floats, channels: Integers
+) -> Features:
     n_patches, n_features, n_rects = len(positions), corners.shape[0], corners.shape[1]
     out = np.empty((n_patches, n_features), dtype=np.float32)
     for p in range(n_patches):
@@ -198,7 +207,7 @@ def _haar_features(totals: Any, positions: Any, corners: Any, weights: Any, chan
 
 
 @njit(cache=True, fastmath={"reassoc", "nsz", "nnan"})
-def nearest_distances(A: Any, B: Any, k: int, slack: int = 0) -> Any:
+def nearest_distances(A: Features, B: Features, k: int, slack: int = 0) -> Floats:
     """Sum of the k smallest squared feature differences of every pair of rows, [P, K].
 
     Non-negative floats sort as their bit patterns do, so the k-th smallest is found by a search
@@ -230,7 +239,7 @@ def nearest_distances(A: Any, B: Any, k: int, slack: int = 0) -> Any:
 
 
 @njit(cache=True)
-def _cut(bits: Any, k: int, guess: int, slack: int) -> int:
+def _cut(bits: NDArray[np.int32], k: int, guess: int, slack: int) -> int:
     """A bound with exactly k entries at or below it, or the k-th smallest where ties forbid."""
     low = high = guess
     below = above = _count(bits, guess)
@@ -263,7 +272,7 @@ def _cut(bits: Any, k: int, guess: int, slack: int) -> int:
 
 
 @njit(cache=True)
-def _count(bits: Any, bound: int) -> Any:
+def _count(bits: NDArray[np.int32], bound: int) -> np.int64:
     most, count = np.int32(bound), np.int32(0)
     for f in range(len(bits)):
         count += np.int32(bits[f] <= most)

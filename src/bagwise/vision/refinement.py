@@ -13,11 +13,14 @@ and few boxes change little.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
+
+from bagwise.core.arrays import Floats
 
 # Prior precision of a weight, of standardised clues: the few that any box has, and the features.
 _FEW, _FEATURE = 0.3, 100.0
@@ -29,12 +32,12 @@ _MAX_ITER, _TOL = 100, 1e-12
 class Clues(NamedTuple):
     """What is known of proposals before their class is."""
 
-    log_odds: Any  # [n] of the classifier
-    contrast: Any  # [n, R] how far they stand out, for several rings
-    log_size: Any  # [n, 2] log width and height as shares of the image
-    features: Any  # [n, D]
+    log_odds: Floats  # [n] of the classifier
+    contrast: Floats  # [n, R] how far they stand out, for several rings
+    log_size: Floats  # [n, 2] log width and height as shares of the image
+    features: Floats  # [n, D]
 
-    def take(self, rows: Any) -> Clues:
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> Clues:
         """Those of some proposals."""
         return Clues(*(part[rows] for part in self))
 
@@ -42,11 +45,11 @@ class Clues(NamedTuple):
 class Refinement(NamedTuple):
     """A learned correction."""
 
-    centre: Any  # [1 + R + 2 + D] of the clues
-    scale: Any  # [1 + R + 2 + D]
-    weights: Any  # [F] as the columns of `design`
+    centre: Floats  # [1 + R + 2 + D] of the clues
+    scale: Floats  # [1 + R + 2 + D]
+    weights: Floats  # [F] as the columns of `design`
 
-    def refine(self, clues: Clues) -> Any:
+    def refine(self, clues: Clues) -> Floats:
         """Refined log-odds, [n]."""
         return clues.log_odds + design(clues, self.centre, self.scale) @ self.weights
 
@@ -56,13 +59,13 @@ class Refinement(NamedTuple):
         return float(1 + self.weights[0] / self.scale[0])
 
 
-def log_sizes(boxes: Any, image_size: Any) -> Any:
+def log_sizes(boxes: ArrayLike, image_size: ArrayLike) -> Floats:
     """Log width and log height of boxes [n, 4] as shares of their image (height, width) [n, 2]."""
     boxes = np.asarray(boxes, dtype=np.float64)
     return np.log(np.maximum(boxes[:, 2:], 1.0) / np.asarray(image_size, dtype=np.float64)[:, ::-1])
 
 
-def design(clues: Clues, centre: Any, scale: Any) -> Any:
+def design(clues: Clues, centre: Floats, scale: Floats) -> Floats:
     """Standardised clues, with a constant and the products of the sizes, [n, F].
 
     The products let a weight say "neither small nor large". Features come last.
@@ -74,7 +77,7 @@ def design(clues: Clues, centre: Any, scale: Any) -> Any:
     return np.column_stack([few, w * w, h * h, w * h, np.ones(len(Z)), features])
 
 
-def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> Refinement:
+def learn_refinement(clues: Clues, target: Floats, weight: Floats, n_images: int) -> Refinement:
     """Learn from proposals with a known target, 0 to 1; -1 is unknown.
 
     ``weight`` [n] says how much each proposal counts, ``n_images`` how many images have boxes.
@@ -104,7 +107,9 @@ def learn_refinement(clues: Clues, target: Any, weight: Any, n_images: int) -> R
     return Refinement(centre, scale, weights)
 
 
-def fit_weights(X: Any, offset: Any, target: Any, weight: Any, precision: Any) -> Any:
+def fit_weights(
+    X: Floats, offset: Floats, target: Floats, weight: Floats, precision: Floats
+) -> Floats:
     """Most probable weights of a logistic regression with an offset, by Newton's method, [F]."""
     theta = np.zeros(X.shape[1])
     value = loss(theta, X, offset, target, weight, precision)
@@ -125,7 +130,9 @@ def fit_weights(X: Any, offset: Any, target: Any, weight: Any, precision: Any) -
     return theta
 
 
-def loss(theta: Any, X: Any, offset: Any, target: Any, weight: Any, precision: Any) -> float:
+def loss(
+    theta: Floats, X: Floats, offset: Floats, target: Floats, weight: Floats, precision: Floats
+) -> float:
     """Minus the log posterior of the weights, up to a constant."""
     z = offset + X @ theta
     fit = np.sum(weight * (np.logaddexp(0.0, z) - target * z))

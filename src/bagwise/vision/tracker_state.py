@@ -27,7 +27,7 @@ class TrackerSettings(NamedTuple):
     """
 
     features: HaarFeatures = HaarFeatures()
-    n_voters: int = 3
+    n_voters: int = 5
     search_radius: int = 25
     positive_radius: int = 3
     negative_radius: tuple[int, int] = (8, 50)

@@ -494,7 +494,7 @@ class MIOTracker(BaseEstimator):
         self,
         *,
         features: HaarFeatures | None = None,
-        n_voters: int = 3,
+        n_voters: int = 5,
         search_radius: int = 25,
         positive_radius: int = 3,
         negative_radius: tuple[int, int] = (8, 50),

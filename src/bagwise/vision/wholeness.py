@@ -7,11 +7,12 @@ its edges; a box around two objects fits neither component.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bagwise.core.arrays import Floats
 from bagwise.evaluate.boxes import box_iou
 from bagwise.vision.images import grow_boxes
 from bagwise.vision.proposals import box_sums, ring_contrast
@@ -33,7 +34,7 @@ _TOP = 99
 class Components(NamedTuple):
     """Boxes around the connected components of a saliency map at several thresholds."""
 
-    boxes: NDArray[np.float64]  # [k, 4] in pixels of the image
+    boxes: Floats  # [k, 4] in pixels of the image
     level: NDArray[np.int64]  # [k] number of the threshold
 
 
@@ -68,16 +69,18 @@ def find_components(saliency: NDArray[np.float32], height: int, width: int) -> C
 class Evidence(NamedTuple):
     """What the maps of one image say of its boxes, each [n]."""
 
-    overlap: NDArray[np.float64]  # soft intersection over union with the class map
-    component: NDArray[np.float64]  # agreement with a component that looks like the class
+    overlap: Floats  # soft intersection over union with the class map
+    component: Floats  # agreement with a component that looks like the class
 
     @property
-    def wholeness(self) -> NDArray[np.float64]:
+    def wholeness(self) -> Floats:
         """Both in equal shares, 0 to 1."""
         return (self.overlap + self.component) / 2
 
 
-def soft_overlap(inside: Any, area: Any, total: Any, fill: float = _FILL) -> Any:
+def soft_overlap(
+    inside: Floats, area: Floats, total: Floats | float, fill: float = _FILL
+) -> Floats:
     """Soft intersection over union of boxes with a map whose objects fill a share of their boxes.
 
     ``inside`` is the sum of the map in each box, ``total`` that in and around it. A box that
@@ -95,7 +98,7 @@ def soft_overlap(inside: Any, area: Any, total: Any, fill: float = _FILL) -> Any
 
 
 def weigh_boxes(
-    boxes: NDArray[np.float64],
+    boxes: Floats,
     components: Components,
     class_map: NDArray[np.float32],
     saliency: NDArray[np.float32],
@@ -117,8 +120,12 @@ def weigh_boxes(
 
 
 def _component_agreement(
-    boxes: Any, components: Components, relative: Any, saliency: Any, factor: float
-) -> NDArray[np.float64]:
+    boxes: Floats,
+    components: Components,
+    relative: NDArray[np.float32],
+    saliency: NDArray[np.float32],
+    factor: float,
+) -> Floats:
     """Mean over levels of the best overlap with a component, times how it looks like the class.
 
     How a component looks is the mean of the class map in its box, weighted by saliency.
@@ -137,12 +144,12 @@ def _component_agreement(
 
 
 def box_clues(
-    boxes: NDArray[np.float64],
+    boxes: Floats,
     evidence: Evidence,
     class_map: NDArray[np.float32],
     saliency: NDArray[np.float32],
     factor: float,
-) -> NDArray[np.float64]:
+) -> Floats:
     """What true boxes may teach about proposals of photographs, [n, F]."""
     import cv2
 

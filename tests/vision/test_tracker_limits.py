@@ -1,0 +1,163 @@
+"""The limits of the tracker, each from both sides: a test fails where its number is changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bagwise.vision import start, tracking, voters
+from bagwise.vision.alignment import Alignment
+from bagwise.vision.tracker_state import Doubt, Picture, Settled
+
+cv2 = pytest.importorskip("cv2")
+
+INSIDE, OUTSIDE = 0.98, 1.02
+
+
+@pytest.fixture(scope="module")
+def scene():
+    rng = np.random.default_rng(0)
+    return cv2.GaussianBlur(rng.integers(0, 255, (120, 160), dtype=np.uint8), (0, 0), 2)
+
+
+@pytest.fixture(scope="module")
+def state(scene):
+    return start(scene, (60, 40, 40, 40), seed=0)
+
+
+@pytest.fixture(scope="module")
+def view(state, scene):
+    return voters.see(state, scene, state.pose)
+
+
+def aligned_at(monkeypatch, correlation=0.9, shift=0.0, axes=(1.0, 1.0)):
+    """Every alignment succeeds as the arguments say."""
+    monkeypatch.setattr(
+        tracking,
+        "align",
+        lambda grey, picture, centre, angle: Alignment(
+            np.add(centre, [shift, 0.0]), 0.0, np.array(axes), correlation
+        ),
+    )
+
+
+@pytest.mark.parametrize(("share", "believed"), [(INSIDE, True), (OUTSIDE, False)])
+def test_an_alignment_may_move_the_place_by_a_share_of_the_side(
+    state, view, monkeypatch, share, believed
+):
+    slip = 0.15 * np.sqrt(np.prod(state.size))
+    assert slip > 3
+    aligned_at(monkeypatch, shift=share * slip)
+    settled = tracking._aligned(state, view, state.pose, state.pictures)
+    assert (settled.correlation == 0.9) is believed
+
+
+@pytest.mark.parametrize(("correlation", "believed"), [(0.61, True), (0.59, False)])
+def test_an_alignment_needs_a_correlation(state, view, monkeypatch, correlation, believed):
+    aligned_at(monkeypatch, correlation)
+    settled = tracking._aligned(state, view, state.pose, state.pictures)
+    assert (settled.correlation == correlation) is believed
+
+
+@pytest.mark.parametrize(("oldest", "chosen"), [(0.81, [0, 2]), (0.79, [2])])
+def test_an_older_picture_is_preferred_within_a_margin(state, view, monkeypatch, oldest, chosen):
+    greys = [np.full_like(state.pictures[0].grey, v) for v in (10, 20, 30)]
+    pictures = [Picture(grey, 0.0, True) for grey in greys]
+    likeness = {10: oldest, 20: 0.5, 30: 0.9}
+    monkeypatch.setattr(tracking, "resemblance", lambda here, grey: likeness[int(grey[0, 0])])
+    place = (state.pose.centre - view.origin) * view.factor
+    promising = tracking._promising(state, view, place, pictures)
+    assert [int(picture.grey[0, 0]) // 10 - 1 for picture in promising] == chosen
+
+
+@pytest.mark.parametrize(("early", "anchored"), [(0.51, True), (0.49, False)])
+def test_early_voters_anchor_a_picture_that_they_know(state, scene, view, early, anchored):
+    rng = np.random.default_rng(0)
+    settled = Settled(state.pose, 0.0, False)
+    later = state._replace(n_frames=12)
+    after = tracking._learned(later, scene, view, rng, True, settled, early)
+    assert len(after.pictures) == 2
+    assert after.pictures[-1].anchored is anchored
+    doubt = Doubt(state.voters, state.pictures, state.pose, 0)
+    after = tracking._learned(later._replace(doubt=doubt), scene, view, rng, True, settled, early)
+    assert not after.pictures[-1].anchored
+
+
+@pytest.mark.parametrize(
+    ("n_frames", "correlation", "pictured"),
+    [(12, 0.84, True), (12, 0.86, False), (13, 0.84, False)],
+)
+def test_a_picture_is_taken_where_none_fits(state, scene, view, n_frames, correlation, pictured):
+    rng = np.random.default_rng(0)
+    settled = Settled(state.pose, correlation, True)
+    later = state._replace(n_frames=n_frames)
+    after = tracking._learned(later, scene, view, rng, True, settled, 0.0)
+    assert (len(after.pictures) == 2) is pictured
+
+
+def test_voters_are_frozen_after_ten_frames(state, scene, view):
+    settled = Settled(state.pose, 0.95, True)
+    for n_frames, frozen in ((10, False), (11, True)):
+        later = state._replace(n_frames=n_frames)
+        after = tracking._learned(later, scene, view, np.random.default_rng(0), True, settled, 0.0)
+        assert (after.early is state.early) is frozen
+
+
+@pytest.mark.parametrize(("confidence", "doubted"), [(0.29, True), (0.31, False)])
+def test_doubt_begins_below_a_confidence(state, view, confidence, doubted):
+    settled = Settled(state.pose, 0.0, False)
+    after = tracking._doubted(state, view, settled, confidence)
+    assert (after.doubt is not None) is doubted
+
+
+@pytest.mark.parametrize(("correlation", "known"), [(0.86, True), (0.84, False)])
+def test_doubt_ends_where_an_anchored_picture_fits(state, view, monkeypatch, correlation, known):
+    monkeypatch.setattr(tracking, "bag_score", lambda *_: -1.0)
+    in_doubt = state._replace(doubt=Doubt(state.voters, state.pictures, state.pose, 0))
+    settled = Settled(state.pose, correlation, True)
+    assert (tracking._doubted(in_doubt, view, settled, 0.1).doubt is None) is known
+
+
+@pytest.mark.parametrize(
+    ("score", "correlation", "back"),
+    [(0.51, 0.81, True), (0.49, 0.81, False), (0.51, 0.79, False)],
+)
+def test_the_target_is_back_where_voters_and_picture_agree(
+    state, scene, monkeypatch, score, correlation, back
+):
+    aligned_at(monkeypatch, correlation)
+    monkeypatch.setattr(tracking, "candidates", lambda *_: [state.pose.centre])
+    monkeypatch.setattr(
+        tracking, "scores", lambda state, voters, view, places: np.full((5, len(places)), score)
+    )
+    doubt = Doubt(state.voters, state.pictures, state.pose, 0)
+    assert (tracking._look_everywhere(state, scene, doubt) is not None) is back
+
+
+@pytest.mark.parametrize(
+    ("share", "early", "back"),
+    [(INSIDE, -0.1, True), (OUTSIDE, -0.1, False), (OUTSIDE, 0.1, True)],
+)
+def test_far_away_the_early_voters_must_agree(state, scene, monkeypatch, share, early, back):
+    aligned_at(monkeypatch)
+    monkeypatch.setattr(tracking, "candidates", lambda *_: [state.pose.centre])
+    monkeypatch.setattr(
+        tracking, "scores", lambda state, voters, view, places: np.zeros((5, len(places))) + 0.9
+    )
+    monkeypatch.setattr(tracking, "bag_score", lambda *_: early)
+    # The first of the equal places is chosen; the doubt began at a distance from it.
+    settled, _ = tracking._look_everywhere(
+        state, scene, Doubt(state.voters, state.pictures, state.pose, 0)
+    )
+    moved = share * 2 * state.settings.search_radius / state.factor
+    begun = state.pose._replace(centre=settled.pose.centre - [moved, 0.0])
+    doubt = Doubt(state.voters, state.pictures, begun, 0)
+    assert (tracking._look_everywhere(state, scene, doubt) is not None) is back
+
+
+@pytest.mark.parametrize(("n_frames", "sought"), [(15, True), (16, False)])
+def test_the_first_target_is_looked_for_now_and_then(state, n_frames, sought):
+    unknown = Settled(state.pose, 0.0, False)
+    later = state._replace(n_frames=n_frames)
+    assert (tracking._whom_to_seek(later, -0.1, unknown) is not None) is sought
+    assert tracking._whom_to_seek(later, 0.1, unknown) is None
