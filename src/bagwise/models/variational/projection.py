@@ -106,17 +106,17 @@ def choose_projector(
 ) -> Projector:
     """Inducing points and kernel for training bags, on the host.
 
-    With ``several`` classes the points are shared out among the bags of each code of ``y``.
+    With ``several`` classes, class-wise points are shared out among the bags of each code of ``y``.
     """
     X, scaling = data.bags.instances, choices.scaling
     if isinstance(choices.inducing, str):
         method = "subset" if choices.inducing == "subset" else "kmeans"
-        if several:
+        # Folds that are refitted on this projection must not know their labels through it.
+        by_class = choices.inducing == "class-kmeans"
+        if several and by_class:
             group = segments.spread(data.y, data.bags.offsets)
             Z = inducing_points.choose_by_group(X, group, choices.n_inducing, method, rng, scaling)
         else:
-            # Folds that are refitted on this projection must not know their labels through it.
-            by_class = choices.inducing == "class-kmeans"
             side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
             Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
     else:
