@@ -258,3 +258,23 @@ def test_a_rule_that_counts_pays_what_the_sizes_alone_gain():
     assert (free[0].rule, charged[0].rule) == (1, 0)
     # Smaller positive bags cannot be counted for; then there is nothing to pay.
     assert search.size_gain(np.where(y == 1, 5, 25), y) == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_probability_and_its_deviation_are_of_one_distribution():
+    """The std is that of sigmoid(f) around the reported mean, by quantiles and bisection."""
+    from scipy.optimize import brentq
+    from scipy.special import expit, logit, ndtri
+
+    from bagwise.models.variational.search import _probability_std
+
+    z = ndtri((np.arange(20_000) + 0.5) / 20_000)
+    for log_odds in (-6.0, -1.0, 0.0, 2.5):
+        for std in (0.1, 1.0, 4.0):
+            centre = brentq(
+                lambda m, s=std, t=log_odds: logit(expit(m + s * z).mean()) - t, -90, 90
+            )
+            expected = expit(centre + std * z).std()
+            ours = _probability_std(np.array([log_odds]), np.array([std]))[0]
+            assert ours == pytest.approx(expected, rel=0.02, abs=1e-4)
+            p = expit(log_odds)
+            assert ours <= np.sqrt(p * (1 - p))

@@ -15,16 +15,30 @@ has its quantiles.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
-from array_api_compat import is_torch_array
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import betaincinv, expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
-from bagwise.core.arrays import at_least, at_most, beside, namespace, softplus, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    ArrayT,
+    Bools,
+    Doubles,
+    Floats,
+    Ints,
+    at_least,
+    at_most,
+    beside,
+    is_tensor,
+    namespace,
+    softplus,
+    to_numpy,
+)
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.platt import Platt, cool, shrinkage
 from bagwise.core.rules import bag_log_odds
@@ -52,33 +66,37 @@ _FAR_OUT = 12.0
 class HeldOut(NamedTuple):
     """Latent values of bags under models that were fitted without them."""
 
-    mean: Any  # [n]
-    var: Any  # [n]
-    offsets: Any  # [b + 1]
-    functions: Any = None  # [n, C] drawn from q, for the joint rule
-    shrink: Any = None  # [n] by which the noise r shrinks their values
-    top: Any = None  # [b] largest log-odds in each bag, where they were needed before
+    mean: Floats  # [n]
+    var: Floats  # [n]
+    offsets: Ints  # [b + 1]
+    functions: Floats | None = None  # [n, C] drawn from q, for the joint rule
+    shrink: Floats | None = None  # [n] by which the noise r shrinks their values
+    top: Floats | None = None  # [b] largest log-odds in each bag, where they were needed before
 
-    def take(self, bags: Any) -> HeldOut:
+    def take(self, bags: Ints) -> HeldOut:
         """Only some bags, in the order given."""
         rows, offsets = segments.take(self.offsets, bags)
         functions, shrink = (x if x is None else x[rows] for x in (self.functions, self.shrink))
         top = None if self.top is None else self.top[bags]
         return HeldOut(self.mean[rows], self.var[rows], offsets, functions, shrink, top)
 
+    def largest(self) -> Floats:
+        """The largest log-odds in each bag, [b]."""
+        if self.top is not None:
+            return self.top
+        log_odds = sigmoid_moments(self.mean, self.var).log_odds
+        return segments.max(to_numpy(log_odds), self.offsets)
+
     def with_top(self) -> HeldOut:
         """The same with the largest log-odds of each bag worked out, once for every map."""
-        if self.top is not None:
-            return self
-        log_odds = sigmoid_moments(self.mean, self.var).log_odds
-        return self._replace(top=segments.max(log_odds, self.offsets))
+        return self._replace(top=self.largest())
 
 
 class Mapped(NamedTuple):
     """The mapped function f' at instances, and the moments of its sigmoid."""
 
-    mean: Any  # [n]
-    var: Any  # [n]
+    mean: Doubles  # [n]
+    var: Doubles  # [n]
     probabilities: SigmoidMoments
 
 
@@ -99,35 +117,22 @@ class LatentMap(NamedTuple):
         """By how much the standard deviation of f shrinks."""
         return min(self.slope, 1.0)
 
-    def moments(self, mean: Any, var: Any) -> tuple[Any, Any]:
+    def moments(self, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of f' from those of f."""
         new_var = self.spread**2 * var
         log_odds = self.slope * (mean / _widening(var)) + self.intercept
         return log_odds * _widening(new_var), new_var
 
-    def read(self, mean: Any, var: Any) -> Mapped:
+    def read(self, mean: Array, var: Array) -> Mapped:
         """F' with exactly the log-odds that are asked for, so that the order stays.
 
-        `moments` is near and quick, for the fit of the map; Newton's method does the rest.
+        `moments` is near and quick, for the fit of the map; `with_log_odds` does the rest.
         """
-        mean, var = (x.double() if is_torch_array(x) else to_numpy(x) for x in (mean, var))
-        xp = namespace(mean)
+        mean, var = (x.double() if is_tensor(x) else to_numpy(x) for x in (mean, var))
         log_odds = self.slope * sigmoid_moments(mean, var).log_odds + self.intercept
-        new_var = self.spread**2 * var
-        new_mean = log_odds * _widening(new_var)
-        for _ in range(_NEWTON_STEPS):
-            p = sigmoid_moments(new_mean, new_var)
-            # d log-odds / d mean = E sigmoid' / (p (1 - p)), at most 1, and 1 far out.
-            slope = -xp.expm1(p.log_negative_squared - p.log_negative) / xp.exp(p.log_positive)
-            slope = xp.where(abs(log_odds) > _FAR_OUT, 1.0, at_most(at_least(slope, 0.05), 1.0))
-            new_mean = new_mean + (log_odds - p.log_odds) / slope
-        square = sigmoid_moments(new_mean, new_var).log_negative_squared
-        log_negative = -softplus(log_odds)
-        return Mapped(
-            new_mean, new_var, SigmoidMoments(log_negative + log_odds, log_negative, square)
-        )
+        return with_log_odds(log_odds, self.spread**2 * var)
 
-    def functions(self, held_out: HeldOut) -> Any:
+    def functions(self, held_out: HeldOut) -> Floats:
         """Functions drawn from q, mapped, [n, C]."""
         drawn = held_out.functions
         if drawn is None or held_out.shrink is None:
@@ -136,23 +141,47 @@ class LatentMap(NamedTuple):
         deviation = drawn - drawn.mean(1, keepdims=True)
         return (held_out.shrink * mean)[:, None] + self.spread * deviation
 
-    def probabilities(self, mean: Any, var: Any) -> SigmoidMoments:
+    def probabilities(self, mean: Floats, var: Floats) -> SigmoidMoments:
         """Moments of sigmoid(f') for every instance."""
         return sigmoid_moments(*self.moments(mean, var))
 
 
-def _widening(var: Any) -> Any:
-    return (1 + np.pi / 8 * var) ** 0.5
+def _widening(var: ArrayT) -> ArrayT:
+    return cast("ArrayT", (1 + np.pi / 8 * var) ** 0.5)
+
+
+def with_log_odds(log_odds: Doubles, var: Doubles) -> Mapped:
+    """The f of this variance whose expected sigmoid has these log-odds, by Newton's method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import with_log_odds
+    >>> f = with_log_odds(np.array([-2.0]), np.array([4.0]))
+    >>> f.probabilities.log_odds.round(6).tolist(), f.mean.round(2).tolist()
+    ([-2.0], [-3.16])
+    """
+    xp = namespace(log_odds)
+    mean = log_odds * _widening(var)
+    for _ in range(_NEWTON_STEPS):
+        p = sigmoid_moments(mean, var)
+        # d log-odds / d mean = E sigmoid' / (p (1 - p)), at most 1, and 1 far out.
+        slope = -xp.expm1(p.log_negative_squared - p.log_negative) / xp.exp(p.log_positive)
+        slope = xp.where(abs(log_odds) > _FAR_OUT, 1.0, at_most(at_least(slope, 0.05), 1.0))
+        mean = mean + (log_odds - p.log_odds) / slope
+    square = sigmoid_moments(mean, var).log_negative_squared
+    log_negative = -softplus(log_odds)
+    return Mapped(mean, var, SigmoidMoments(log_negative + log_odds, log_negative, square))
 
 
 class Interval(NamedTuple):
     """Lower and upper end of a central interval of a probability."""
 
-    low: Any
-    high: Any
+    low: Floats
+    high: Floats
 
 
-def instance_interval(mean: Any, var: Any, level: float) -> Interval:
+def instance_interval(mean: Floats, var: Floats, level: float) -> Interval:
     """Central interval of sigmoid(f), f ~ N(mean, var): quantiles pass through the sigmoid.
 
     Examples
@@ -167,7 +196,7 @@ def instance_interval(mean: Any, var: Any, level: float) -> Interval:
     return Interval(expit(mean - half), expit(mean + half))
 
 
-def beta_interval(p: Any, std: Any, level: float) -> Interval:
+def beta_interval(p: Floats, std: Floats, level: float) -> Interval:
     """Central interval of the Beta distribution with this mean and standard deviation.
 
     For bags under noisy-or and joint, and for the share of positives in a bag, whose
@@ -201,11 +230,11 @@ def _level(level: float) -> float:
 class Fraction(NamedTuple):
     """Share of positive instances in every bag: mean and standard deviation."""
 
-    mean: Any  # [b]
-    std: Any  # [b]
+    mean: Floats  # [b]
+    std: Floats  # [b]
 
 
-def positive_fraction(mean: Any, var: Any, functions: Any, offsets: Any) -> Fraction:
+def positive_fraction(mean: Array, var: Array, functions: Array, offsets: Ints) -> Fraction:
     """The share of positives in each bag, from latent moments and functions drawn from q [n, C].
 
     Its variance is that of the mean probability over functions, which instances share, plus that
@@ -227,7 +256,7 @@ def positive_fraction(mean: Any, var: Any, functions: Any, offsets: Any) -> Frac
     return Fraction(centre, np.sqrt(between + within))
 
 
-def bag_folds(y: Any, n_folds: int = 5, random_state: Any = 0) -> Any:
+def bag_folds(y: ArrayLike, n_folds: int = 5, random_state: int = 0) -> Ints:
     """Fold of every bag, stratified by label; as many as the rarer class has bags, at least 2.
 
     Examples
@@ -248,7 +277,7 @@ def bag_folds(y: Any, n_folds: int = 5, random_state: Any = 0) -> Any:
     return fold
 
 
-def held_out_draw(y: Any, sizes: Any, random_state: Any = 0) -> Any:
+def held_out_draw(y: ArrayLike, sizes: Ints, random_state: int = 0) -> Bools:
     """Which bags of a large set to hold out: the same share of each class, [b] booleans.
 
     At most a fifth of the bags, of about `_MOST_INSTANCES` instances in all: two numbers are
@@ -272,7 +301,7 @@ def held_out_draw(y: Any, sizes: Any, random_state: Any = 0) -> Any:
     return drawn
 
 
-def select_bags(blocks: Iterable[Block], chosen: Any) -> Iterator[Block]:
+def select_bags(blocks: Iterable[Block], chosen: Array | Bools) -> Iterator[Block]:
     """The chosen bags (a mask over all bags, in order) of each block; blocks left empty go.
 
     Examples
@@ -297,7 +326,7 @@ def select_bags(blocks: Iterable[Block], chosen: Any) -> Iterator[Block]:
             yield _selected(block, offsets, np.flatnonzero(own))
 
 
-def _selected(block: Block, offsets: Any, bags: Any) -> Block:
+def _selected(block: Block, offsets: Ints, bags: Ints) -> Block:
     rows, new = segments.take(offsets, bags)
     owner = np.searchsorted(np.cumsum([a.shape[1] for a in block.A]), rows, side="right")
     starts = np.cumsum([0] + [a.shape[1] for a in block.A])
@@ -316,20 +345,20 @@ def _selected(block: Block, offsets: Any, bags: Any) -> Block:
     return Block(tuple(chunks), block.r[rows_there], labels)
 
 
-def _columns(A: Any, columns: Any) -> Any:
-    if not is_torch_array(A):
-        # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
-        return A.T.take(columns, axis=0).T
-    import torch
+def _columns(A: ArrayT, columns: Ints) -> ArrayT:
+    if is_tensor(A):
+        import torch
 
-    return A[:, torch.as_tensor(columns, device=A.device)]
+        return A[:, torch.as_tensor(columns, device=A.device)]
+    # Rows of the transpose are contiguous: a gather of instances, not of strided columns.
+    return cast("ArrayT", A.T.take(columns, axis=0).T)
 
 
-def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Any:
+def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Floats:
     """Log-odds of the bags under a rule, with the map put in, [b]."""
     if rule == "max":
         # The map keeps the order of the instances: the largest stays the largest.
-        return latent_map.slope * held_out.with_top().top + latent_map.intercept
+        return latent_map.slope * held_out.largest() + latent_map.intercept
     if rule != "joint":
         p = sigmoid_moments(*latent_map.moments(held_out.mean, held_out.var), n_nodes=_NODES)
         return bag_log_odds(p.log_odds, held_out.offsets, rule)
@@ -342,12 +371,12 @@ def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> An
 
 def fit_map(
     held_out: HeldOut,
-    y: Any,
+    y: ArrayLike,
     rule: BagRule,
-    known: Any = None,
+    known: ArrayLike | None = None,
     *,
-    random_state: Any = 0,
-    weight: Any = None,
+    random_state: int = 0,
+    weight: Floats | None = None,
 ) -> LatentMap:
     """The map under which held-out bags have their labels most likely, shrunk where that is noise.
 
@@ -386,19 +415,20 @@ class MapFit:
     def __init__(
         self,
         held_out: HeldOut,
-        y: Any,
+        y: ArrayLike,
         rule: BagRule,
-        known: Any = None,
+        known: ArrayLike | None = None,
         *,
-        random_state: Any = 0,
-        weight: Any = None,
+        random_state: int = 0,
+        weight: Floats | None = None,
     ) -> None:
         self.labels, self._rule = y, rule
-        y = np.asarray(y, dtype=np.float64)
-        held_out, y, known, weight = _thinned(held_out, y, known, random_state, weight)
+        held_out, target, known, weight = _thinned(
+            held_out, np.asarray(y, dtype=np.float64), known, random_state, weight
+        )
         held_out = held_out.with_top() if rule == "max" else held_out
         self._held_out, self._weight = held_out, weight
-        self._target = _smoothed(y, weight)
+        self._target = _smoothed(target, weight)
         self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
         self._given = None if known is None else np.asarray(known, dtype=np.float64)[self._rows]
         each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
@@ -483,7 +513,7 @@ def shared_slope(fits: Sequence[MapFit]) -> float:
 
 
 def cooled(
-    latent_map: LatentMap, held_out: HeldOut, y: Any, rule: BagRule, unlearned: Any
+    latent_map: LatentMap, held_out: HeldOut, y: ArrayLike, rule: BagRule, unlearned: Ints
 ) -> LatentMap:
     """The map with a gentler slope, where features were learned from the labels of the bags.
 
@@ -494,25 +524,29 @@ def cooled(
         return latent_map
     scores, units = held_out.mean / _widening(held_out.var), held_out.offsets
     if rule == "max":
-        scores, units = segments.max(scores, units), np.arange(len(y) + 1)
+        scores, units = segments.max(scores, units), np.arange(len(units))
     platt = cool(Platt(*latent_map), scores, units, np.asarray(y), unlearned)
     return LatentMap(platt.slope, platt.intercept)
 
 
-def _counted(terms: Any, weight: Any) -> float:
+def _counted(terms: Floats, weight: Floats | None) -> float:
     """Sum of terms, each as often as its weight says."""
     return float(np.sum(terms if weight is None else weight * terms))
 
 
-def _smoothed(y: Any, weight: Any = None) -> Any:
+def _smoothed(y: Floats, weight: Floats | None = None) -> Floats:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show."""
     n_pos, n_neg = _counted(y, weight), _counted(1 - y, weight)
     return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
 
 
 def _thinned(
-    held_out: HeldOut, y: Any, known: Any, random_state: Any, weight: Any
-) -> tuple[HeldOut, Any, Any, Any]:
+    held_out: HeldOut,
+    y: Floats,
+    known: ArrayLike | None,
+    random_state: int,
+    weight: Floats | None,
+) -> tuple[HeldOut, Floats, ArrayLike | None, Floats | None]:
     """At most `_MOST_INSTANCES` instances, of bags chosen at random."""
     n = int(held_out.offsets[-1])
     if n <= _MOST_INSTANCES:
@@ -529,8 +563,8 @@ def _thinned(
 class ProbabilityMoments(NamedTuple):
     """Log-odds of a mean probability, and its standard deviation."""
 
-    log_odds: Any
-    std: Any
+    log_odds: Doubles
+    std: Doubles
 
 
 class InstanceMap(NamedTuple):
@@ -542,7 +576,9 @@ class InstanceMap(NamedTuple):
     own: LatentMap
     positive_rate: float  # of the instances in positive bags, as the contrast has it
 
-    def probabilities(self, mean: Any, var: Any, bag: Any, bag_std: Any) -> ProbabilityMoments:
+    def probabilities(
+        self, mean: Array, var: Array, bag: Array, bag_std: Array
+    ) -> ProbabilityMoments:
         """Moments of p(y = 1), given log-odds and standard deviation of each instance's bag, [n].
 
         An instance is positive if its bag is and if it is one of its positives: the product of
@@ -556,9 +592,9 @@ class InstanceMap(NamedTuple):
         own, in_positive = xp.exp(p.log_positive), xp.exp(log_bag)
         square = (in_positive**2 + bag_std**2) * (own**2 + p.std**2)
         std = at_least(square - (own * in_positive) ** 2, 0.0) ** 0.5
-        return ProbabilityMoments(log_positive - log_negative, std)
+        return ProbabilityMoments(log_positive - log_negative, cast("Doubles", std))
 
-    def fraction(self, share: Fraction, bag: Any) -> Fraction:
+    def fraction(self, share: Fraction, bag: Floats) -> Fraction:
         """Share of positives in bags with log-odds ``bag``, from that in positive bags, [b].
 
         A bag is positive, with a share of positives, or it is not and has none.
@@ -575,7 +611,7 @@ class InstanceMap(NamedTuple):
 
 
 def fit_instance_map(
-    held_out: HeldOut, y: Any, bag_map: LatentMap, known: Any = None
+    held_out: HeldOut, y: ArrayLike, bag_map: LatentMap, known: ArrayLike | None = None
 ) -> InstanceMap:
     """Level of the instances' probabilities, from the labels of the bags they lie in.
 
@@ -601,24 +637,26 @@ def fit_instance_map(
     >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
     0.3
     """
-    held_out, y, known, _ = _thinned(held_out, np.asarray(y), known, 0, None)
+    held_out, positive, known, _ = _thinned(
+        held_out, np.asarray(y, dtype=np.float64), known, 0, None
+    )
     z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
-    label = segments.spread(y == 1, held_out.offsets)
+    label = segments.spread(positive == 1, held_out.offsets)
     share = float(label.mean())
-    known = np.full(len(z), -1) if known is None else np.asarray(known)
-    size = label.sum() / np.sum(y == 1)  # of a positive bag
+    labels = np.full(len(z), -1) if known is None else np.asarray(known)
+    size = label.sum() / np.sum(positive == 1)  # of a positive bag
 
     def negative_share(q: float) -> float:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - share) / share)
 
-    def loss(x: Any) -> float:
+    def loss(x: Floats) -> float:
         level, q = x[0], share * expit(x[1])
         few = -float((size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q)))
         log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
-        in_positive = np.where(known < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
-        in_negative = np.where(known < 0, log_n + np.log1p(-q), 0.0)
-        given = np.where(known == 1, log_p, np.where(known == 0, log_n, 0.0))
+        in_positive = np.where(labels < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
+        in_negative = np.where(labels < 0, log_n + np.log1p(-q), 0.0)
+        given = np.where(labels == 1, log_p, np.where(labels == 0, log_n, 0.0))
         return few - float(np.sum(np.where(label, in_positive, in_negative) + given))
 
     # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
@@ -640,7 +678,7 @@ def held_out_values(
     blocks: Iterable[Block], q: InducingPosterior, joint: bool = False, n_functions: int = 64
 ) -> HeldOut:
     """Latent moments of the bags of some blocks under q, and functions where a rule needs them."""
-    columns: list[list[Any]] = [[], [], [], []]
+    columns: list[list[Floats]] = [[], [], [], []]
     sizes = []
     for block in blocks:
         f = moments(block.A, block.r, q)
@@ -651,17 +689,17 @@ def held_out_values(
             column.append(to_numpy(values))
         sizes.append(to_numpy(segments.lengths(block.labels.offsets)).astype(np.int64))
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
-    mean, var, functions, shrink = (np.concatenate(c) if c else None for c in columns)
-    return HeldOut(mean, var, offsets, functions, shrink)
+    mean, var, *drawn = (np.concatenate(c) for c in columns if c)
+    return HeldOut(mean, var, offsets, *drawn)
 
 
-def joined(parts: Sequence[HeldOut], folds: Any) -> HeldOut:
+def joined(parts: Sequence[HeldOut], folds: Ints) -> HeldOut:
     """Held-out values of all folds (bags of fold k in ``parts[k]``) in the order of the bags."""
     order = np.argsort(np.concatenate([np.flatnonzero(folds == k) for k in range(len(parts))]))
     sizes = np.concatenate([segments.lengths(part.offsets) for part in parts])
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    mean, var, functions, shrink = (
-        None if column[0] is None else np.concatenate(column)
-        for column in zip(*(part[:2] + part[3:5] for part in parts), strict=True)
+    columns = zip(
+        *((part.mean, part.var, part.functions, part.shrink) for part in parts), strict=True
     )
-    return HeldOut(mean, var, offsets, functions, shrink).take(order)
+    mean, var, *drawn = (np.concatenate(column) for column in columns if column[0] is not None)
+    return HeldOut(mean, var, offsets, *drawn).take(order)

@@ -21,14 +21,14 @@ from sklearn.model_selection import StratifiedKFold
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor
-from bagwise.core.gaussians import sigmoid_moments
+from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import Platt, fit_platts
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.latent_map import with_log_odds
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
@@ -362,13 +362,21 @@ def _latent_moments(readout: Readout, which: str) -> tuple[Array, Array]:
 def pooled_scores(readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]) -> Scores:
     """The ensemble's scores of the bags of a span, from the readouts of its members."""
     latent = pooled_latent(readouts, voices)
-    bag_std = sigmoid_moments(latent.bag, latent.bag_std**2).std
     return Scores(
         latent.bag,
-        bag_std,
+        _probability_std(latent.bag, latent.bag_std),
         latent.instance,
-        sigmoid_moments(latent.instance, latent.instance_std**2).std,
+        _probability_std(latent.instance, latent.instance_std),
     )
+
+
+def _probability_std(log_odds: Floats, std: Floats) -> Floats:
+    """Standard deviation of the probability whose mean has these log-odds.
+
+    Probability and deviation belong to one distribution: that of sigmoid(f), f of this deviation
+    and centred so that the mean is the reported one.
+    """
+    return to_numpy(with_log_odds(log_odds, std**2).probabilities.std)
 
 
 def pooled_instances(
