@@ -315,7 +315,7 @@ def coupling() -> str:
     for data in results("coupling")["data"].unique():
         cells = [value("coupling", data, *key) for key in what.values()]
         rows.append([str(data), *cells, value("coupling", data, "coupled", "strength", "1")])
-    return _markdown(["held-out instances", *what, "strength found"], rows)
+    return _markdown(["held-out instances", *what, "strength chosen"], rows)
 
 
 def regret() -> str:
