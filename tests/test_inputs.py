@@ -340,7 +340,7 @@ def test_patients_with_both_labels_and_too_many_folds_are_said(tmp_path, capsys)
     write_labels(labels, [(n, y, f"p{i // 2}") for i, (n, _, _, y) in enumerate(arrays())], header)
     fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--patient-column", "who"]
     assert run(*fit, "--cv", 3, "--out", tmp_path / "a.bagwise") == 0
-    assert "12 of 12 patients have bags of both labels (first: p0)" in said(capsys)
+    assert "12 of 12 patients have bags of different labels (first: p0)" in said(capsys)
     # Eight bags of the positive class, but of three patients only.
     rows = [(n, y, f"q{i % 3}" if y else f"p{i}") for i, (n, _, _, y) in enumerate(arrays())]
     rows = [(n, y, f"q{i % 6 // 2}" if y else who) for i, (n, y, who) in enumerate(rows)]

@@ -33,7 +33,7 @@ from tests.checks.contract import assert_same, outputs
 FIXTURES = Path(__file__).parent / "fixtures"
 QUICK = {
     "vgpmil": {"n_inducing": 10},
-    "lm-vgpmil": {"n_inducing": 10},
+    "lm-vgpmil": {"n_inducing": 10, "max_iter": 500},
     "psi-vgpmil": {"n_inducing": 10},
     "g-vgpmil": {"n_inducing": 10},
 }

@@ -30,7 +30,9 @@ class RowsAsBags(ClassifierMixin, BaseEstimator):
 
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        X, y = validate_data(self, X, y, accept_sparse=self._sparse())
+        multilabel = self.estimator.__sklearn_tags__().classifier_tags.multi_label
+        matrix = multilabel and np.asarray(y).ndim == 2 and np.asarray(y).shape[1] > 1
+        X, y = validate_data(self, X, y, accept_sparse=self._sparse(), multi_output=matrix)
         self.estimator_ = clone(self.estimator).fit(rows_as_bags(X), y)
         self.classes_ = self.estimator_.classes_
         if hasattr(self.estimator_, "n_iter_"):

@@ -139,6 +139,18 @@ class ClassPredictions(NamedTuple):
     ``bags`` has the columns id and label, and ``probability_NAME`` and ``std_NAME`` for every
     class; where a bag may have several classes, label holds their names with ``|`` between them.
     ``instances`` has bag, index, coordinates where known, and the same columns, or is None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import OneVsRest, SingleInstance
+    >>> from bagwise.bags import Bags
+    >>> from bagwise.report import ClassPredictions, predict_class_tables
+    >>> bags = Bags(np.random.default_rng(0).normal(size=(90, 2)), np.arange(0, 91, 3))
+    >>> model = OneVsRest(SingleInstance()).fit(bags, np.arange(30) % 3)
+    >>> predictions = predict_class_tables(model, bags)
+    >>> isinstance(predictions, ClassPredictions), predictions.probability.shape
+    (True, (30, 3))
     """
 
     bags: Any
@@ -253,7 +265,19 @@ def evaluate_classes(
 
 
 class ClassReport(NamedTuple):
-    """Everything the pages of several classes show; compare `Report`."""
+    """Everything the pages of several classes show; compare `Report`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import OneVsRest, SingleInstance
+    >>> from bagwise.bags import Bags
+    >>> from bagwise.report import ClassReport, predict_class_tables
+    >>> bags = Bags(np.random.default_rng(0).normal(size=(90, 2)), np.arange(0, 91, 3))
+    >>> model = OneVsRest(SingleInstance()).fit(bags, np.arange(30) % 3)
+    >>> ClassReport(predict_class_tables(model, bags), bags, {}).n_seen
+    0
+    """
 
     predictions: ClassPredictions
     bags: Bags
@@ -267,7 +291,21 @@ class ClassReport(NamedTuple):
 
 
 def write_class_reports(report: ClassReport, folder: str | Path) -> list[Path]:
-    """Write the overview ``report.html``, and ``classes/NAME/report.html`` for each class."""
+    """Write the overview ``report.html``, and ``classes/NAME/report.html`` for each class.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from bagwise import OneVsRest, SingleInstance
+    >>> from bagwise.bags import Bags
+    >>> from bagwise.report import ClassReport, predict_class_tables, write_class_reports
+    >>> bags = Bags(np.random.default_rng(0).normal(size=(90, 2)), np.arange(0, 91, 3))
+    >>> model = OneVsRest(SingleInstance()).fit(bags, np.arange(30) % 3)
+    >>> report = ClassReport(predict_class_tables(model, bags), bags, {})
+    >>> len(write_class_reports(report, tempfile.mkdtemp()))
+    4
+    """
     folder = Path(folder)
     written = []
     links = class_folders(report.predictions.classes)

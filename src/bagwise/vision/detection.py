@@ -370,12 +370,14 @@ class WeakDetector(BaseEstimator):
         if self.classifier is None:
             from bagwise.models.variational import VGPMIL
 
-            # The papers' likelihood and kernel: what the figures of the guide were measured with.
+            # The papers' likelihood, kernel and inducing points, with which the figures of the
+            # guide were measured.
             return VGPMIL(
                 kernel="rbf",
                 likelihood="noisy-max",
                 bag_rule="noisy-or",
                 n_inducing=50,
+                inducing="class-kmeans",
                 random_state=seed,
             )
         new = clone(self.classifier)
@@ -441,7 +443,8 @@ class WeakDetector(BaseEstimator):
         if refinement is not None:
             score, p, std = _refine(refinement, _clues(bags, reduced, p), p, std)
         if self.contrast is not None:
-            score = box_contrast(bags, p, (self.contrast,))[:, 0]
+            evidence = p if refinement is not None else _evidence(model, reduced, p)
+            score = box_contrast(bags, evidence, (self.contrast,))[:, 0]
             if refinement is not None:  # taught by boxes, a box's own probability counts too
                 score = score + p
         return score, p, std
@@ -458,6 +461,18 @@ class WeakDetector(BaseEstimator):
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
+
+
+def _evidence(model: Any, bags: Bags, p: Any) -> Any:
+    """How much each box says for its image: on the scale of the images, where a model has one.
+
+    The probability that a box is an object is small for nearly all boxes of an image and tells
+    them apart less well.
+    """
+    latent_map = getattr(model, "calibration_", None)
+    if latent_map is None or getattr(model, "instance_map_", None) is None:
+        return p
+    return expit(latent_map.read(*model.predict_latent(bags)).probabilities.log_odds)
 
 
 def best_backbone() -> str:
