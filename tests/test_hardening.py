@@ -20,7 +20,7 @@ import pytest
 
 from bagwise import persist
 from bagwise.cli import commands, main
-from bagwise.files import BadFilesError, Problem, new_file, new_folder, read_bags
+from bagwise.files import BadFilesError, FileProblem, new_file, new_folder, read_bags
 from bagwise.files.limits import allow_unpacked, check_unpacked, check_zip
 from bagwise.vision.images import read_image
 from tests.filing import make_folder, write_labels
@@ -391,7 +391,7 @@ def test_six_hundred_bad_files_are_summarised(tmp_path, capsys):
     assert lines[0] == "bagwise: error: 600 problems:"
     assert len(lines) == 3
     assert all(line.strip().startswith("300 like this: ") for line in lines[1:])
-    few = BadFilesError([Problem(f"{i}", "is empty") for i in range(20)])
+    few = BadFilesError([FileProblem(f"{i}", "is empty") for i in range(20)])
     assert len(str(few).splitlines()) == 21
 
 

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from bagwise import Bags
 from bagwise.evaluate import BagFolds, cross_validate
-from bagwise.files import Problem
+from bagwise.files import FileProblem
 from bagwise.models.registry import make_model
 from bagwise.report import html
 from bagwise.report.data import data_warnings
@@ -88,7 +88,7 @@ def test_names_cannot_become_markup(report):
             about=about,
             truth=None,
             title=EVIL,
-            skipped=[Problem(EVIL, EVIL)],
+            skipped=[FileProblem(EVIL, EVIL)],
         )
     )
     assert EVIL not in page
@@ -145,7 +145,7 @@ def test_a_slide_that_fits_is_whole():
 
 
 def test_many_problems_are_summarised(report):
-    skipped = [Problem(f"{i}.h5", "is empty (0 bytes)") for i in range(600)]
+    skipped = [FileProblem(f"{i}.h5", "is empty (0 bytes)") for i in range(600)]
     page = render_report(report._replace(skipped=skipped))
     assert "Left out: 600 like this: 0.h5" in page
     assert "599.h5" not in page

@@ -13,8 +13,8 @@ from bagwise.bags import Bags
 from bagwise.cli.console import Printer
 from bagwise.files import (
     BadFilesError,
+    FileProblem,
     Names,
-    Problem,
     Training,
     positive_class,
     read_labels,
@@ -60,7 +60,7 @@ def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = Fa
     return data
 
 
-def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[Problem]]:
+def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[FileProblem]]:
     """Bags, with or without labels, and the files that were left out."""
     tables = (arguments.labels, getattr(arguments, "patients", None))
     if arguments.patient_column is not None and tables == (None, None):
@@ -79,7 +79,7 @@ def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[
     return scan.bags, scan.problems
 
 
-def _say_skipped(skipped: list[Problem], printer: Printer) -> None:
+def _say_skipped(skipped: list[FileProblem], printer: Printer) -> None:
     if skipped:
         printer.warn(f"skipped {len(skipped)}:")
         for line in list_problems(skipped):

@@ -37,7 +37,7 @@ _NEAR_CONCEPT = 1.5
 _SMALL, _LARGE = (3, 10), (20, 31)
 
 
-class Problem(NamedTuple):
+class AssumptionProblem(NamedTuple):
     """A training set and two test sets, as (bags, y)."""
 
     train: tuple[Bags, Ints]
@@ -47,7 +47,7 @@ class Problem(NamedTuple):
 
 def make_single_concept_bags(
     n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> Problem:
+) -> AssumptionProblem:
     """Positive bags hold a concept; training negatives hold poison instead.
 
     "No poison, hence positive" separates the training bags perfectly. In the clean test set there
@@ -65,7 +65,7 @@ def make_single_concept_bags(
 
     Returns
     -------
-    Problem
+    AssumptionProblem
         ``train``, ``clean`` and ``trap``, each a pair of bags and labels.
 
     Examples
@@ -87,7 +87,7 @@ def make_single_concept_bags(
 
 def make_multi_concept_bags(
     n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> Problem:
+) -> AssumptionProblem:
     """A bag is positive when two concepts meet in it; training negatives hold poison.
 
     A negative bag holds one of the two concepts or none. This is the threshold assumption, one
@@ -117,7 +117,7 @@ def make_multi_concept_bags(
 
 def make_false_frequency_bags(
     n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> Problem:
+) -> AssumptionProblem:
     """The witness comes with a harmless companion, whose count must not matter.
 
     In training, positive bags hold the companion once and the witness once, negative bags the
@@ -146,7 +146,7 @@ def make_false_frequency_bags(
 
 def make_size_trap_bags(
     n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> Problem:
+) -> AssumptionProblem:
     """Positive training bags are large; the size of a bag must not matter.
 
     In training, positive bags hold the concept and 20 to 30 instances of background, negative bags
@@ -186,11 +186,11 @@ def _problem(
     n_classes: int,
     rng: np.random.RandomState,
     large: Any = None,
-) -> Problem:
+) -> AssumptionProblem:
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
     kinds = ("train", "clean", "trap")
-    return Problem(
+    return AssumptionProblem(
         *(_draw(recipe, kind, n_bags, n_features, n_classes, rng, large) for kind in kinds)
     )
 
@@ -323,7 +323,7 @@ def check_mil(
     return verdicts
 
 
-def _aucs(model: Model, problem: Problem) -> tuple[float, float]:
+def _aucs(model: Model, problem: AssumptionProblem) -> tuple[float, float]:
     bags, y = problem.train
     several = has_several_classes(y)
     fitted = for_labels(clone(model), y).fit(bags, y, **({"background": 0} if several else {}))

@@ -13,27 +13,27 @@ from bagwise.files.label_studio import (
     write_label_studio,
 )
 from bagwise.files.labels import (
-    Labels,
+    LabelTable,
     background_class,
     positive_class,
     read_instance_labels,
     read_labels,
 )
 from bagwise.files.plain import read_plainly
-from bagwise.files.problems import BadFilesError, Problem
-from bagwise.files.reading import Found, Names, read_bags, scan_bags
+from bagwise.files.problems import BadFilesError, FileProblem
+from bagwise.files.reading import Names, ScannedBags, read_bags, scan_bags
 from bagwise.files.rows import LazyRows
 from bagwise.files.training import Training, read_training
 from bagwise.files.writing import check_output, new_file, new_folder
 
 __all__ = [
     "BadFilesError",
-    "Found",
-    "Labels",
+    "FileProblem",
+    "LabelTable",
     "LazyRows",
     "MappedRows",
     "Names",
-    "Problem",
+    "ScannedBags",
     "Training",
     "background_class",
     "check_output",

@@ -10,7 +10,7 @@ import warnings
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from bagwise.files.problems import Problem, bad_file
+from bagwise.files.problems import FileProblem, bad_file
 
 if TYPE_CHECKING:
     from bagwise.files.addresses import AnyPath
@@ -92,7 +92,7 @@ def _warn_of_others(path: AnyPath, files: list[AnyPath]) -> None:
         )
 
 
-def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[Problem]]:
+def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[FileProblem]]:
     """One file for each bag; where a bag is there in several kinds, the preferred one.
 
     Two files of one kind cannot be told apart, and are problems both.
@@ -109,7 +109,7 @@ def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[Problem]
             swaps += [(best[0], file) for file in same if file is not best[0]]
             continue
         problems += [
-            Problem(str(file), f"bag {name!r} is also in {best[1 - min(i, 1)]}")
+            FileProblem(str(file), f"bag {name!r} is also in {best[1 - min(i, 1)]}")
             for i, file in enumerate(best)
         ]
     if swaps:

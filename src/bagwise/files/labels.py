@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.files.problems import BadFilesError, Problem, bad_file
+from bagwise.files.problems import BadFilesError, FileProblem, bad_file
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ _NEGATIVES = {
 _DENIALS = ("non", "no", "not", "un", "in")
 
 
-class Labels(NamedTuple):
+class LabelTable(NamedTuple):
     """Labels of bags as a file gives them.
 
     Examples
     --------
-    >>> from bagwise.files import Labels
-    >>> Labels("labels.csv", ["s1", "s2"], [1, 0]).y
+    >>> from bagwise.files import LabelTable
+    >>> LabelTable("labels.csv", ["s1", "s2"], [1, 0]).y
     [1, 0]
     """
 
@@ -45,7 +45,7 @@ class Labels(NamedTuple):
     ids: Column  # [B] str
     y: Column  # [B] int where every label is a whole number, else str; [B, C] for several columns
     patients: Column | None = None  # [B] str
-    skipped: tuple[Problem, ...] = ()  # rows left out, where that was allowed
+    skipped: tuple[FileProblem, ...] = ()  # rows left out, where that was allowed
     skipped_ids: frozenset[str] = frozenset()
     classes: tuple[str, ...] | None = None  # the columns, where a bag may have several classes
 
@@ -57,7 +57,7 @@ def read_labels(
     patient: str | None = None,
     *,
     skip_bad: bool = False,
-) -> Labels:
+) -> LabelTable:
     r"""Read a table with a label per bag: CSV as Excel writes it, Parquet, or ``.xlsx``.
 
     Names of columns match whatever their case, blanks and underscores. A bag without a label, a
@@ -105,7 +105,7 @@ def read_labels(
     patients = None if rows.patients is None else rows.patients[keep]
     ids = rows.ids[keep]
     gone = frozenset(rows.ids) - frozenset(ids) - {""}
-    return Labels(str(path), ids, y, patients, tuple(problems), gone, classes)
+    return LabelTable(str(path), ids, y, patients, tuple(problems), gone, classes)
 
 
 def _joined(frame: pd.DataFrame, path: str, columns: tuple[str, ...], name: str) -> pd.DataFrame:
@@ -131,12 +131,12 @@ class _Rows(NamedTuple):
     labels: Column
     patients: Column | None = None
 
-    def blank(self, number: int, column: str) -> dict[int, Problem]:
+    def blank(self, number: int, column: str) -> dict[int, FileProblem]:
         """Rows in which a column says nothing."""
         values = cast("Column", self[2 + number])
         at = [i for i, v in enumerate(values) if v == ""]
         return {
-            i: Problem(
+            i: FileProblem(
                 self.path,
                 f"line {self.lines[i]}: column {column!r} is empty"
                 + (f" (bag {self.ids[i]!r})" if self.ids[i] else ""),
@@ -144,13 +144,13 @@ class _Rows(NamedTuple):
             for i in at
         }
 
-    def repeated(self, ignored: set[int]) -> dict[int, Problem]:
+    def repeated(self, ignored: set[int]) -> dict[int, FileProblem]:
         """Rows to leave out because they repeat another, or because rows of a bag disagree."""
         rows_of: dict[str, list[int]] = {}
         for i, name in enumerate(self.ids):
             if i not in ignored:
                 rows_of.setdefault(name, []).append(i)
-        found: dict[int, Problem] = {}
+        found: dict[int, FileProblem] = {}
         for name, rows in rows_of.items():
             if len(rows) < 2:
                 continue
@@ -159,7 +159,7 @@ class _Rows(NamedTuple):
             }
             lines = ", ".join(str(self.lines[i]) for i in rows)
             same = "all the same" if len(said) == 1 else "which disagree"
-            problem = Problem(
+            problem = FileProblem(
                 self.path, f"bag {name!r} has {len(rows)} rows (lines {lines}), {same}"
             )
             # The first of identical rows is as good as any; of contradicting ones, none is.
@@ -167,7 +167,7 @@ class _Rows(NamedTuple):
         return found
 
 
-def _in_order(problems: dict[int, Problem]) -> list[Problem]:
+def _in_order(problems: dict[int, FileProblem]) -> list[FileProblem]:
     """Each problem once, by its first row."""
     return list(dict.fromkeys(problems[i] for i in sorted(problems)))
 
@@ -182,7 +182,7 @@ def _check_spelling(path: str, labels: Column) -> None:
         if len(alike) > 1:
             counts = [f"{name!r} ({int(np.sum(labels == name))} bags)" for name in alike]
             what = f"labels {' and '.join(counts)} differ only in case or blanks, probably a slip"
-            problems.append(Problem(path, what))
+            problems.append(FileProblem(path, what))
     if problems:
         raise BadFilesError(problems)
 
@@ -268,10 +268,10 @@ def read_instance_labels(
         value = None if text in _MISSING else next(values)
         i = position.get(str(name).strip())
         if i is None:
-            problems.append(Problem(str(path), f"line {line}: there is no bag {name!r}"))
+            problems.append(FileProblem(str(path), f"line {line}: there is no bag {name!r}"))
         elif not (str(number).isdecimal() and int(number) < bags.sizes[i]):
             what = f"line {line}: bag {name!r} has instances 0 to {bags.sizes[i] - 1}; got {number}"
-            problems.append(Problem(str(path), what))
+            problems.append(FileProblem(str(path), what))
         else:
             out[bags.offsets[i] + int(number)] = value
     if problems:

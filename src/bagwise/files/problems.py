@@ -41,13 +41,13 @@ _LISTED, _EXAMPLES = 20, 3
 
 
 @dataclass(frozen=True)
-class Problem:
+class FileProblem:
     """One file that cannot be used, and why.
 
     Examples
     --------
-    >>> from bagwise.files import Problem
-    >>> print(Problem("s7.h5", "is empty (0 bytes)"))
+    >>> from bagwise.files import FileProblem
+    >>> print(FileProblem("s7.h5", "is empty (0 bytes)"))
     s7.h5: is empty (0 bytes)
     """
 
@@ -65,12 +65,12 @@ class BadFilesError(ValueError):
 
     Examples
     --------
-    >>> from bagwise.files import BadFilesError, Problem
-    >>> print(BadFilesError([Problem("a.h5", "is empty (0 bytes)")]))
+    >>> from bagwise.files import BadFilesError, FileProblem
+    >>> print(BadFilesError([FileProblem("a.h5", "is empty (0 bytes)")]))
     a.h5: is empty (0 bytes)
     """
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(problems)
         lines = list_problems(self.problems)
         if len(self.problems) > 1:
@@ -78,20 +78,20 @@ class BadFilesError(ValueError):
         super().__init__("\n".join(lines))
 
 
-def list_problems(problems: Sequence[Problem]) -> list[str]:
+def list_problems(problems: Sequence[FileProblem]) -> list[str]:
     """A line per problem, or per kind of problem where there are more than twenty.
 
     Problems are of one kind when their sentences differ only in numbers and quoted names.
 
     Examples
     --------
-    >>> from bagwise.files.problems import Problem, list_problems
-    >>> list_problems([Problem(f"{i}.h5", f"has {i} features") for i in range(600)])
+    >>> from bagwise.files.problems import FileProblem, list_problems
+    >>> list_problems([FileProblem(f"{i}.h5", f"has {i} features") for i in range(600)])
     ['600 like this: 0.h5: has 0 features (also 1.h5, 2.h5, ...)']
     """
     if len(problems) <= _LISTED:
         return [str(problem) for problem in problems]
-    kinds: dict[str, list[Problem]] = {}
+    kinds: dict[str, list[FileProblem]] = {}
     for problem in problems:
         kinds.setdefault(re.sub(r"\d+|'[^']*'", "#", problem.what), []).append(problem)
     lines = [_describe_kind(alike) for alike in kinds.values()]
@@ -100,7 +100,7 @@ def list_problems(problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def _describe_kind(alike: list[Problem]) -> str:
+def _describe_kind(alike: list[FileProblem]) -> str:
     first, *others = alike
     if not others:
         return str(first)
@@ -112,7 +112,7 @@ def _describe_kind(alike: list[Problem]) -> str:
 
 def bad_file(path: object, what: str) -> BadFilesError:
     """The error about a single file."""
-    return BadFilesError([Problem(str(path), what)])
+    return BadFilesError([FileProblem(str(path), what)])
 
 
 def check_file(path: AnyPath) -> None:

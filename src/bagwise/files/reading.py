@@ -15,7 +15,7 @@ from bagwise.bags import Bags
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, one_file_per_bag
 from bagwise.files.limits import check_unpacked, check_zip
-from bagwise.files.problems import UNREADABLE, BadFilesError, Problem, one_line
+from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
 from bagwise.files.tables import EXCEL, read_table
 
@@ -65,7 +65,7 @@ class Names:
 
 
 @dataclass
-class Found:
+class ScannedBags:
     """Bags read from disk, and what was wrong with the files that were left out.
 
     Examples
@@ -77,7 +77,7 @@ class Found:
     """
 
     bags: Bags | None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
 
 
 def read_bags(
@@ -141,7 +141,7 @@ def scan_bags(
     lazy: bool | Literal["auto"] = "auto",
     recursive: bool = False,
     progress: Progress | None = None,
-) -> Found:
+) -> ScannedBags:
     """Like `read_bags`, but returns the problems beside the bags that can be used.
 
     Examples
@@ -163,18 +163,20 @@ def scan_bags(
         path = as_path(path)
         with reachable(path):
             if not path.exists():
-                return Found(None, [Problem(str(path), "does not exist")])
+                return ScannedBags(None, [FileProblem(str(path), "does not exist")])
             if path.is_dir() and path.suffix.lower() != ".zarr":
                 return _from_folder(path, names, lazy, recursive, progress)
         if path.suffix.lower() in TABLES:
             return _from_table(path, str(path), names)
     except BadFilesError as error:
-        return Found(None, list(error.problems))
+        return ScannedBags(None, list(error.problems))
     kinds = ", ".join(TABLES)
-    return Found(None, [Problem(str(path), f"is neither a folder of bags nor a table ({kinds})")])
+    return ScannedBags(
+        None, [FileProblem(str(path), f"is neither a folder of bags nor a table ({kinds})")]
+    )
 
 
-def _from_table(source: Any, where: str, names: Names) -> Found:
+def _from_table(source: Any, where: str, names: Names) -> ScannedBags:
     coord_columns = None if names.coords is None else tuple(names.coords.split(","))
     try:
         bags = read_table(
@@ -189,8 +191,8 @@ def _from_table(source: Any, where: str, names: Names) -> Found:
             others=(names.label, *([names.patient] if names.patient else [])),
         )
     except BadFilesError as error:
-        return Found(None, list(error.problems))
-    return Found(bags, [])
+        return ScannedBags(None, list(error.problems))
+    return ScannedBags(bags, [])
 
 
 def _from_folder(
@@ -199,7 +201,7 @@ def _from_folder(
     lazy: bool | Literal["auto"],
     recursive: bool,
     progress: Progress | None,
-) -> Found:
+) -> ScannedBags:
     files, problems = one_file_per_bag(find_bag_files(path, names.encoder, recursive))
     scanned: list[_Scanned] = []
     for file in (progress or _silent)(files, len(files)):
@@ -209,12 +211,12 @@ def _from_folder(
         except BadFilesError as error:
             problems += error.problems
         except UNREADABLE as error:
-            problems.append(Problem(str(file), _explain(error)))
+            problems.append(FileProblem(str(file), _explain(error)))
     scanned, odd = _agree(scanned)
     problems += odd
     if not scanned:
-        return Found(None, problems)
-    return Found(_assemble(scanned, lazy), problems)
+        return ScannedBags(None, problems)
+    return ScannedBags(_assemble(scanned, lazy), problems)
 
 
 @dataclass(frozen=True)
@@ -364,13 +366,13 @@ def _float_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
     return np.dtype(np.float64)
 
 
-def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[Problem]]:
+def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[FileProblem]]:
     """Files that differ from most others in width or in the columns they carry are problems."""
     problems = []
     if len({s.width for s in scanned}) > 1:
         width, n = Counter(s.width for s in scanned).most_common(1)[0]
         problems += [
-            Problem(s.source.path, f"has {s.width} features but {n} other files have {width}")
+            FileProblem(s.source.path, f"has {s.width} features but {n} other files have {width}")
             for s in scanned
             if s.width != width
         ]
@@ -380,7 +382,7 @@ def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[Problem]]:
         if any(has) and not all(has):
             lacking = [s for s, good in zip(scanned, has, strict=True) if not good]
             problems += [
-                Problem(s.source.path, f"has no {column!r}, which other files have")
+                FileProblem(s.source.path, f"has no {column!r}, which other files have")
                 for s in lacking
             ]
             scanned = [s for s, good in zip(scanned, has, strict=True) if good]

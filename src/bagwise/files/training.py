@@ -10,9 +10,9 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.files.finding import bag_id
-from bagwise.files.labels import Labels, read_instance_labels, read_labels
-from bagwise.files.problems import BadFilesError, Problem, bad_file
-from bagwise.files.reading import Found, Names, Progress, scan_bags
+from bagwise.files.labels import LabelTable, read_instance_labels, read_labels
+from bagwise.files.problems import BadFilesError, FileProblem, bad_file
+from bagwise.files.reading import Names, Progress, ScannedBags, scan_bags
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Ints
@@ -40,7 +40,7 @@ class Training(NamedTuple):
     y: Column
     patients: Column | None
     instance_labels: Column | None
-    skipped: list[Problem]
+    skipped: list[FileProblem]
     labels: str
     classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
@@ -90,7 +90,7 @@ def read_training(
     keep, rows = _common(scan.bags.ids, label_table.ids)
     if len(keep) == 0:
         raise BadFilesError(
-            [*problems, Problem(label_table.path, f"no label matches a bag in {bags}")]
+            [*problems, FileProblem(label_table.path, f"no label matches a bag in {bags}")]
         )
     chosen = scan.bags if len(keep) == len(scan.bags) else scan.bags[keep]
     y = label_table.y[rows]
@@ -108,7 +108,7 @@ def _common(ids: Column, labelled: Column) -> tuple[Ints, Ints]:
     return np.asarray(keep, dtype=np.int64), np.asarray([row_of[ids[i]] for i in keep], dtype=int)
 
 
-def _mismatches(found: Found, labels: Labels, bags: Any) -> list[Problem]:
+def _mismatches(found: ScannedBags, labels: LabelTable, bags: Any) -> list[FileProblem]:
     assert found.bags is not None
     broken = {bag_id(problem.path) for problem in found.problems}
     have, labelled = set(found.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
@@ -117,11 +117,11 @@ def _mismatches(found: Found, labels: Labels, bags: Any) -> list[Problem]:
     where = str(bags) if isinstance(bags, (str, Path)) else "the frame"
     hint = _suffix_hint(unknown, have)
     problems = [
-        Problem(labels.path, f"bag {name!r} has a label but no file in {where}{hint}")
+        FileProblem(labels.path, f"bag {name!r} has a label but no file in {where}{hint}")
         for name in unknown
     ]
     problems += [
-        Problem(where, f"bag {name!r} has no label in {labels.path}") for name in unlabelled
+        FileProblem(where, f"bag {name!r} has no label in {labels.path}") for name in unlabelled
     ]
     return problems
 

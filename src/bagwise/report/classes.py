@@ -19,7 +19,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.evaluate import Fold, Goal, score_predictions
 from bagwise.evaluate.metrics import class_rule, class_targets
-from bagwise.files import Problem, new_file
+from bagwise.files import FileProblem, new_file
 from bagwise.models.pipeline import last_step
 from bagwise.report.evaluation import METRICS, Evaluation, patient_codes
 from bagwise.report.html import Report, write_report
@@ -286,7 +286,7 @@ class ClassReport(NamedTuple):
     evaluation: ClassEvaluation | None = None
     cross_validated: ClassEvaluation | None = None
     patients: Any = None
-    skipped: Sequence[Problem] = ()
+    skipped: Sequence[FileProblem] = ()
     n_seen: int = 0
 
 

@@ -23,7 +23,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.evaluate import Proportion, Rates, reliability_curve
-from bagwise.files import Problem, new_file
+from bagwise.files import FileProblem, new_file
 from bagwise.files.problems import list_problems
 from bagwise.report.charts import Axis, Series, histogram, line_chart
 from bagwise.report.evaluation import Evaluation
@@ -69,7 +69,7 @@ class Report(NamedTuple):
     truth: Column | None = None
     evaluation: Evaluation | None = None
     history: Floats | None = None
-    skipped: Sequence[Problem] = ()
+    skipped: Sequence[FileProblem] = ()
     title: str = "Predictions"
     cross_validated: Evaluation | None = None
     n_seen: int = 0

@@ -42,7 +42,7 @@ class Weights(NamedTuple):
     gamma: Floats  # [3]
 
 
-class Found(NamedTuple):
+class JointDecision(NamedTuple):
     """A configuration from inference."""
 
     L: Ints  # [B]
@@ -119,7 +119,7 @@ def infer(
     max_states: int = 4096,
     max_sweeps: int = 100,
     tol: float = 1e-6,
-) -> Found:
+) -> JointDecision:
     """Lowest-energy configuration (3) for given unaries and pairwise weights."""
     keep, n_dropped = prune(inst, non, offsets, max_states)
     n_bags = len(non)
@@ -127,20 +127,20 @@ def infer(
         best = segments.argmax(np.where(keep, -inst, -np.inf), offsets)
         L = np.where(segments.max(keep.astype(np.float64), offsets) > 0, best, NONE)
         energy = float(np.where(L == NONE, non, inst[L]).sum())
-        return Found(L, energy, energy, int(keep.sum()) + n_bags, n_dropped)
+        return JointDecision(L, energy, energy, int(keep.sum()) + n_bags, n_dropped)
     L = np.full(n_bags, NONE, dtype=np.int64)
     owner = segments.index(offsets)
     n_kept = np.bincount(owner[keep], minlength=n_bags)
     live = np.flatnonzero(n_kept)  # bags with no instance left keep the non-instance
     rest = float(non[n_kept == 0].sum())
     if len(live) == 0:
-        return Found(L, rest, rest, n_bags, n_dropped)
+        return JointDecision(L, rest, rest, n_bags, n_dropped)
     ids = np.flatnonzero(keep)
     problem, state_ids = build(inst, non, ids, owner, live, gamma, dissimilarities)
     found = _minimise(problem, method, max_sweeps, tol)
     L[live] = state_ids[problem.offsets[:-1] + found.labels]
     bound = found.lower_bound + rest
-    return Found(L, found.energy + rest, bound, len(ids) + n_bags, n_dropped)
+    return JointDecision(L, found.energy + rest, bound, len(ids) + n_bags, n_dropped)
 
 
 def build(

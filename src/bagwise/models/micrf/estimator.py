@@ -20,7 +20,7 @@ from bagwise.models.base import Constraints, TrainingData
 from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
-from bagwise.models.micrf.learning import Learned, Pool, Problem, learn
+from bagwise.models.micrf.learning import JointProblem, Learned, Pool, learn
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints, RandomState
@@ -215,7 +215,7 @@ class MICRF(BestInstanceClassifier):
                     f"but {type(extra).__name__} does not."
                 )
 
-    def _fit_terms(self, data: TrainingData) -> Problem:
+    def _fit_terms(self, data: TrainingData) -> JointProblem:
         """Scale, train the instance classifiers, and set up the terms of the energy."""
         from bagwise.models.micrf.distances import Dissimilarities, inverse_means
 
@@ -239,7 +239,7 @@ class MICRF(BestInstanceClassifier):
         used = np.isin(_DISSIMILARITIES, list(self.dissimilarities))
         self.factors_ = np.where(used, inverse_means(X, bags.bag_index), 0.0)
         has_known = segments.spread(segments.max((known == 1) * 1.0, offsets) > 0, offsets)
-        return Problem(
+        return JointProblem(
             crf.make_terms(self._upsilon(bags), X, offsets, self.factors_),
             y,
             np.where(has_known, known == 1, known != 0),
@@ -254,7 +254,7 @@ class MICRF(BestInstanceClassifier):
         scores += [extra.decision_function_instances(bags) for extra in self.extra_unaries_]
         return -np.column_stack(scores)
 
-    def _store(self, problem: Problem, learned: Learned) -> None:
+    def _store(self, problem: JointProblem, learned: Learned) -> None:
         self.alpha_ = learned.alpha
         self.selected_instances_ = learned.L_hat
         self.clamped_ = problem.terms.X[learned.L_hat[learned.L_hat != crf.NONE]]  # [P, D]

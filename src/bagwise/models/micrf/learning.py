@@ -16,8 +16,8 @@ from scipy.optimize import minimize
 from bagwise.core import segments
 from bagwise.models.micrf.energy import (
     NONE,
-    Found,
     Inference,
+    JointDecision,
     Terms,
     features,
     infer,
@@ -37,7 +37,7 @@ _SWEEPS = 10
 _SWEEP_TOL = 1e-3
 
 
-class Problem(NamedTuple):
+class JointProblem(NamedTuple):
     """Training bags as the learner sees them."""
 
     terms: Terms
@@ -113,7 +113,7 @@ def delta(L_hat: Ints, L: Ints) -> int:
     return int(np.count_nonzero(L_hat != L))
 
 
-def initial_configuration(problem: Problem) -> Ints:
+def initial_configuration(problem: JointProblem) -> Ints:
     """The most positive selectable instance of each positive bag, by the mean classifier."""
     terms = problem.terms
     spread = terms.Upsilon.std(axis=0)
@@ -122,7 +122,9 @@ def initial_configuration(problem: Problem) -> Ints:
     return np.where(problem.y == 1, best, NONE)
 
 
-def loss_augmented(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Floats, Floats, Floats]:
+def loss_augmented(
+    problem: JointProblem, alpha: Floats, L_hat: Ints
+) -> tuple[Floats, Floats, Floats]:
     """Unaries of (9), where every state but that of L_hat is 1 cheaper, and pairwise weights."""
     w = unpack(alpha, problem.terms.Upsilon.shape[1])
     inst, non = unaries(problem.terms, w)
@@ -131,7 +133,7 @@ def loss_augmented(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Floats
     return inst, non - (L_hat != NONE), w.gamma
 
 
-def quick_search(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> Ints:
+def quick_search(problem: JointProblem, inst: Floats, non: Floats, gamma: Floats) -> Ints:
     """A low-energy configuration by ICM from the lowest unaries."""
     offsets = problem.terms.offsets
     keep, _ = prune(inst, non, offsets, problem.max_states)
@@ -140,7 +142,7 @@ def quick_search(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> 
     return _descend(problem, inst, non, gamma, keep, np.arange(len(non)), start)
 
 
-def complete(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Ints, Found]:
+def complete(problem: JointProblem, alpha: Floats, L_hat: Ints) -> tuple[Ints, JointDecision]:
     """A better latent configuration: inference (3), corrected to agree with the labels.
 
     Positive bags left without an instance get the one that raises the energy least; single
@@ -159,7 +161,7 @@ def complete(problem: Problem, alpha: Floats, L_hat: Ints) -> tuple[Ints, Found]
     return candidates[0 if better else 1], found
 
 
-def _fill(problem: Problem, inst: Floats, gamma: Floats, L: Ints) -> Ints:
+def _fill(problem: JointProblem, inst: Floats, gamma: Floats, L: Ints) -> Ints:
     """The best instance of each positive bag given the others, by coordinate descent."""
     # Bags without an instance come first, so that they are placed near those that have one.
     bags = np.flatnonzero(problem.y == 1)
@@ -173,7 +175,13 @@ def _fill(problem: Problem, inst: Floats, gamma: Floats, L: Ints) -> Ints:
 
 
 def _descend(
-    problem: Problem, inst: Floats, non: Floats, gamma: Floats, allowed: Bools, bags: Ints, L: Ints
+    problem: JointProblem,
+    inst: Floats,
+    non: Floats,
+    gamma: Floats,
+    allowed: Bools,
+    bags: Ints,
+    L: Ints,
 ) -> Ints:
     from bagwise.models.micrf.distances import descend
 
@@ -183,7 +191,7 @@ def _descend(
     return L
 
 
-def _infer(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> Found:
+def _infer(problem: JointProblem, inst: Floats, non: Floats, gamma: Floats) -> JointDecision:
     return infer(
         inst,
         non,
@@ -198,7 +206,7 @@ def _infer(problem: Problem, inst: Floats, non: Floats, gamma: Floats) -> Found:
 
 
 def learn(
-    problem: Problem, C: float, max_iter: int, tol: float, pool: Pool | None = None
+    problem: JointProblem, C: float, max_iter: int, tol: float, pool: Pool | None = None
 ) -> Learned:
     """Constraint generation in stages: weights for a fixed L_hat, then a better L_hat.
 
@@ -249,5 +257,5 @@ def learn(
     return now
 
 
-def _gap(found: Found) -> float:
+def _gap(found: JointDecision) -> float:
     return max(0.0, found.energy - found.lower_bound) / (1.0 + abs(found.energy))

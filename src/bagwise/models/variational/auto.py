@@ -40,7 +40,7 @@ from bagwise.models.variational.checkpoint import StageCheckpoint, fingerprint_a
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
-    Problem,
+    FitProblem,
     bag_weights,
     loaded_if_small,
     on_disk,
@@ -468,7 +468,7 @@ class AutoVGPMIL(InstanceClassifier):
             groups.setdefault((design.scale, design.kernel), []).append(i)
         for (scale, kernel), positions in groups.items():
             space = spaces[scale]
-            shared: tuple[Problem, list[Any]] | None = None
+            shared: tuple[FitProblem, list[Any]] | None = None
             for i in positions:
                 member = self._member(space, designs[i], self._rules[i])
                 stored = keeper.load(f"member_{i}")
@@ -515,13 +515,13 @@ class AutoVGPMIL(InstanceClassifier):
         space: Space,
         kernel: str,
         member: VGPMIL,
-    ) -> tuple[Problem, list[Any]]:
+    ) -> tuple[FitProblem, list[Any]]:
         """The projected bags that members with one scaling and kernel fit."""
         execution = self._member_execution()
         device = execution.torch_device(data.bags.instances)
         projector = space.projector(kernel, execution.dtype or self._dtype).to(device)
         labels = _labels(data, weight)
-        problem = Problem(
+        problem = FitProblem(
             data.bags,
             labels,
             projector,

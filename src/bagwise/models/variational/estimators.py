@@ -125,7 +125,7 @@ Posterior = Literal["factorised", "marginal"]
 Validation = tuple[BagsLike, ArrayLike]
 
 
-class Problem(NamedTuple):
+class FitProblem(NamedTuple):
     """A fit about to be run: the bags, and every choice made for them."""
 
     bags: Bags
@@ -266,7 +266,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         execution = resolve(self.execution)
         driver = self._driver(execution, data.bags)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
-        problem = Problem(
+        problem = FitProblem(
             data.bags,
             labels,
             self._choose_projector(data, rng, execution, driver),
@@ -306,7 +306,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         by_class = TrainingData(bags, groups, nothing[1])
         projector = self._choose_projector(by_class, rng, execution, driver, several=True)
         seed = int(rng.randint(np.iinfo(np.int32).max))
-        shared = Problem(
+        shared = FitProblem(
             bags,
             BagLabels(bags.offsets, *nothing),
             projector,
@@ -366,7 +366,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return self
 
     def _fit_problem(
-        self, problem: Problem, question: Question, counts: Floats | None
+        self, problem: FitProblem, question: Question, counts: Floats | None
     ) -> Calibration | None:
         """Fit the posterior of one question about the bags; returns what calibrates it."""
         fresh = problem.start
@@ -398,7 +398,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _refines(self) -> bool:
         return self.posterior == "marginal"
 
-    def _check_posterior(self, problem: Problem) -> None:
+    def _check_posterior(self, problem: FitProblem) -> None:
         if self._refines and not has_marginal(problem.likelihood):
             raise ValueError(
                 f"posterior='marginal' has no effect with {type(problem.likelihood).__name__}, "
@@ -406,7 +406,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
 
     def _refined(
-        self, problem: Problem, parts: list[Any], q: InducingPosterior
+        self, problem: FitProblem, parts: list[Any], q: InducingPosterior
     ) -> InducingPosterior:
         """q(v) under the marginal likelihood, from where the updates left it."""
 
@@ -418,7 +418,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # Another density's mean is not that of a likelihood: only its covariance is refined.
         return refine(statistics, q, move_mean=isinstance(problem.density, Sech)).posterior
 
-    def _warn_of_instability(self, problem: Problem) -> None:
+    def _warn_of_instability(self, problem: FitProblem) -> None:
         """Say before the fit where a Gamma density has no stable latent function."""
         density = problem.density
         if isinstance(density, Gamma):
@@ -426,7 +426,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             if reason is not None:
                 warnings.warn(f"{type(self).__name__}: {reason}", stacklevel=3)
 
-    def _check_escape(self, problem: Problem, parts: list[Any], fit: Fit) -> None:
+    def _check_escape(self, problem: FitProblem, parts: list[Any], fit: Fit) -> None:
         """Mark a fit whose latent function ran away, and say so."""
         if not isinstance(problem.density, Gamma):
             return
@@ -445,7 +445,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _calibrate(
         self,
-        problem: Problem,
+        problem: FitProblem,
         parts: list[Any],
         max_iter: int,
         question: Question,
@@ -569,7 +569,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
         return np.unique(Z, axis=0)
 
-    def _learn_kernel(self, problem: Problem) -> Problem:
+    def _learn_kernel(self, problem: FitProblem) -> FitProblem:
         """Short fits and kernel updates in turn, P(29); sites and beliefs carry over."""
         from bagwise.models.variational.hyper import KernelFit, learn
 
@@ -632,12 +632,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         pi = np.concatenate([b.pi for beliefs, _ in learnt.fit.carry for b in beliefs])
         return problem._replace(projector=under(learnt.kernel), start=pi)
 
-    def _parts(self, problem: Problem, chunk_size: int) -> list[Any]:
+    def _parts(self, problem: FitProblem, chunk_size: int) -> list[Any]:
         """The bags as parts whose projections are kept as ``cache_`` says."""
         parts = self._unprojected(problem, chunk_size)
         return materialised(parts, self.cache_, problem.driver)
 
-    def _unprojected(self, problem: Problem, chunk_size: int) -> list[Part]:
+    def _unprojected(self, problem: FitProblem, chunk_size: int) -> list[Part]:
         bags, labels, projector, pi, *_ = problem
         itemsize = np.dtype(problem.execution.dtype or self._dtype).itemsize
         device = str(projector.Z.device) if projector.on_device else None
@@ -645,7 +645,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         self.cache_ = problem.execution.plan_cache(n_bytes, device)
         return make_parts(bags.instances, labels, projector, pi, chunk_size, problem.driver.n_parts)
 
-    def _train_or_halve(self, problem: Problem, watch: Patience | None) -> tuple[list[Any], Fit]:
+    def _train_or_halve(self, problem: FitProblem, watch: Patience | None) -> tuple[list[Any], Fit]:
         """`_train`; when a device runs out of memory, once more with chunks half as long."""
         chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
         if not problem.projector.on_device:
@@ -665,7 +665,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return self._train(problem, watch, chunk)
 
     def _train(
-        self, problem: Problem, watch: Patience | None, chunk_size: int
+        self, problem: FitProblem, watch: Patience | None, chunk_size: int
     ) -> tuple[list[Any], Fit]:
         """Fit q(v); returns the parts as they ended, and the fit."""
         driver = problem.driver
@@ -709,7 +709,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         return ended, fit
 
     def _iterate(
-        self, problem: Problem, parts: list[Any], watch: Patience | None = None, **resume: Any
+        self, problem: FitProblem, parts: list[Any], watch: Patience | None = None, **resume: Any
     ) -> tuple[Fit, list[Any]]:
         """Iterate on projected parts, with every monitor."""
         watching: list[Monitor] = [m for m in (self.callback, watch) if m is not None]
@@ -727,7 +727,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 **resume,
             )
 
-    def _watch(self, validation: Validation, patience: int, problem: Problem) -> Patience:
+    def _watch(self, validation: Validation, patience: int, problem: FitProblem) -> Patience:
         if not (isinstance(patience, Integral) and patience >= 1):
             raise ValueError(f"patience must be a whole number of at least 1; got {patience!r}.")
         bags = self._check_bags(validation[0], n_features=self.n_features_in_)
@@ -773,13 +773,13 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
 
-    def project(self, problem: Problem) -> list[Any]:
+    def project(self, problem: FitProblem) -> list[Any]:
         """The bags of a problem as projected parts, which several members may fit."""
         return self._parts(
             problem, problem.execution.chunk(problem.projector.on_device, problem.driver)
         )
 
-    def fit_projected(self, problem: Problem, parts: list[Any]) -> Fit:
+    def fit_projected(self, problem: FitProblem, parts: list[Any]) -> Fit:
         """Fit q(v) to parts that `project` made; the model's own likelihood and density count."""
         own = problem._replace(
             likelihood=self._bag_likelihood(), density=check_density(self._density())
@@ -809,7 +809,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         device = execution.torch_device(data.bags.instances)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         same = len(self.instance_proba_) == data.bags.n_instances
-        problem = Problem(
+        problem = FitProblem(
             data.bags,
             labels,
             self._fitted_projector(execution.dtype or self._dtype).to(device),
@@ -1515,7 +1515,7 @@ def _prior_variance(projector: Projector) -> float:
     return float(np.max(to_numpy(projector.kernel.diag(projector.Z))))
 
 
-def _settings_of(problem: Problem) -> AbstractContextManager[None]:
+def _settings_of(problem: FitProblem) -> AbstractContextManager[None]:
     """The settings of the device that a problem is solved on; nothing on the host."""
     if not problem.projector.on_device:
         return nullcontext()
