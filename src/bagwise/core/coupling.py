@@ -185,7 +185,7 @@ def couple(log_odds: ArrayLike, graph: Graph, strength: float) -> Floats:
     >>> from bagwise.core.coupling import chain_graph, couple
     >>> slices = np.array([-3.0, 1.0, -0.5, 1.0, -3.0])  # the middle one lies between two positives
     >>> couple(slices, chain_graph(np.arange(5), np.zeros(5, int)), 1.5).round(1).tolist()
-    [-1.6, 0.2, 0.3, 0.2, -1.6]
+    [-1.8, 0.2, 0.2, 0.2, -1.8]
     """
     alone = np.asarray(log_odds, dtype=np.float64)
     if strength == 0:

@@ -139,7 +139,7 @@ def read_class_labels(
     >>> from bagwise.models.classes import read_class_labels
     >>> bags = Bags(np.ones((3, 1)), [0, 1, 2, 3])
     >>> read_class_labels(["none", "a", "b"], bags, background="none").present.tolist()
-    [[1, 0], [0, 1], [0, 0]]
+    [[0, 0], [1, 0], [0, 1]]
     """
     if sp.issparse(y) or np.ndim(y) == 2:
         if background is not None:

@@ -55,13 +55,13 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
     --------
     >>> import numpy as np
     >>> from bagwise import MISVM, OneVsRest
-    >>> X = np.random.default_rng(0).normal(size=(30, 4, 2))
-    >>> y = np.arange(30) % 3
+    >>> X = np.random.default_rng(0).normal(size=(90, 4, 2))
+    >>> y = np.arange(90) % 3
     >>> X[y == 1, 0] += 5
     >>> X[y == 2, 0] -= 5
     >>> model = OneVsRest(MISVM()).fit(X, y, background=0)
     >>> model.predict_instances(X).shape, model.score(X, y) > 0.9
-    ((120,), True)
+    ((360,), True)
     """
 
     _multi_class = True

@@ -159,7 +159,7 @@ def with_log_odds(log_odds: Doubles, var: Doubles) -> Mapped:
     >>> from bagwise.models.variational.latent_map import with_log_odds
     >>> f = with_log_odds(np.array([-2.0]), np.array([4.0]))
     >>> f.probabilities.log_odds.round(6).tolist(), f.mean.round(2).tolist()
-    ([-2.0], [-3.16])
+    ([-2.0], [-3.14])
     """
     xp = namespace(log_odds)
     mean = log_odds * _widening(var)
