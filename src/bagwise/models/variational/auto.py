@@ -32,7 +32,6 @@ from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.one_vs_rest import check_two_class_background
-from bagwise.models.placement import placed
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels
@@ -42,7 +41,9 @@ from bagwise.models.variational.estimators import (
     VGPMIL,
     FitProblem,
     bag_weights,
+    driver_for,
     loaded_if_small,
+    on_device,
     on_disk,
     probabilities,
     read_bags,
@@ -204,7 +205,7 @@ class AutoVGPMIL(InstanceClassifier):
         execution = resolve(self.execution)
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)
-            driver = self._driver(execution, several.bags)
+            driver = driver_for(execution, several.bags, self.n_inducing)
             with _on_device(execution, several.bags):
                 return self._fit_several(several, class_weight, sample_weight, execution, driver)
         data = self._validate_fit(bags, y, instance_labels)
@@ -213,15 +214,11 @@ class AutoVGPMIL(InstanceClassifier):
             None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
         )
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
-        driver = self._driver(execution, data.bags)
+        driver = driver_for(execution, data.bags, self.n_inducing)
         with _on_device(execution, data.bags):
             rng = check_random_state(self.random_state)
             spaces = self._make_spaces(data.bags, rng, driver)
             return self._fit(data, weight, spaces, rng, execution, driver)
-
-    def _driver(self, execution: Execution, bags: Bags) -> Driver:
-        device = execution.torch_device(bags.instances)
-        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     def _make_spaces(
         self, bags: Bags, rng: np.random.RandomState, driver: Driver
@@ -322,10 +319,7 @@ class AutoVGPMIL(InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
-        device = resolve(self.execution).torch_device(None)
-        if isinstance(bags, Bags) and device is not None:
-            check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
-            bags = placed(bags, device)
+        bags = on_device(bags, resolve(self.execution), n_features, "AutoVGPMIL")
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         return check_bags(bags, n_features=n_features, estimator="AutoVGPMIL", finite=False)
@@ -529,7 +523,7 @@ class AutoVGPMIL(InstanceClassifier):
             search.LIKELIHOODS["or"],
             Sech(),
             execution,
-            self._driver(execution, data.bags),
+            driver_for(execution, data.bags, self.n_inducing),
         )
         return problem, member.project(problem)
 

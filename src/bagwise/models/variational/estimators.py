@@ -264,7 +264,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         check_two_class_background(background, self.classes_)
         rng = check_random_state(self.random_state)
         execution = resolve(self.execution)
-        driver = self._driver(execution, data.bags)
+        driver = driver_for(execution, data.bags, self.n_inducing)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         problem = FitProblem(
             data.bags,
@@ -298,7 +298,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         bags, labels, known = data
         rng = check_random_state(self.random_state)
         execution = resolve(self.execution)
-        driver = execution.make_driver()
+        driver = driver_for(execution, bags, self.n_inducing)
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
         nothing = np.zeros(len(bags), dtype=np.int64), np.full(bags.n_instances, -1, np.int8)
         # Where a bag has several classes its instances are of many: one group serves them all.
@@ -389,10 +389,6 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         with _settings_of(problem):
             fresh_problem = problem._replace(start=fresh)
             return self._calibrate(fresh_problem, parts, max_iter, question, counts)
-
-    def _driver(self, execution: Execution, bags: Bags) -> Driver:
-        device = execution.torch_device(bags.instances)
-        return execution.make_driver(bags.n_instances * self.n_inducing, device)
 
     @property
     def _refines(self) -> bool:
@@ -516,10 +512,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
         bags = loaded_if_small(read_plainly(bags))
-        device = resolve(self.execution).torch_device(None)
-        if isinstance(bags, Bags) and device is not None:
-            check_bags(bags, n_features=n_features, estimator=type(self).__name__, finite=False)
-            bags = placed(bags, device)
+        bags = on_device(bags, resolve(self.execution), n_features, type(self).__name__)
         if not on_disk(bags):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
@@ -817,7 +810,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self._bag_likelihood(),
             check_density(self._density()),
             execution,
-            self._driver(execution, data.bags),
+            driver_for(execution, data.bags, self.n_inducing),
         )
         _, fit = self._train_or_halve(problem, None)
         self._store(problem.projector, fit)
@@ -1422,6 +1415,23 @@ def with_uncertainty(
     if return_interval is not None:
         columns.append(np.stack(beta_interval(p, std, return_interval), axis=-1))
     return tuple(columns) if len(columns) > 1 else value
+
+
+def driver_for(execution: Execution, bags: Bags, n_inducing: int) -> Driver:
+    """The driver for the bags' projections, which live on a device or on the host."""
+    device = execution.torch_device(bags.instances)
+    return execution.make_driver(bags.n_instances * n_inducing, device)
+
+
+def on_device(
+    bags: BagsLike, execution: Execution, n_features: int | None, estimator: str
+) -> BagsLike:
+    """Bags whose rows moved to the device of the execution, where they fit there."""
+    device = execution.torch_device(None)
+    if not isinstance(bags, Bags) or device is None:
+        return bags
+    check_bags(bags, n_features=n_features, estimator=estimator, finite=False)
+    return placed(bags, device)
 
 
 def loaded_if_small(bags: BagsLike) -> BagsLike:
