@@ -688,7 +688,7 @@ def _by_class(
     if finish is search.pooled_instances:
         return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))
     pairs = zip(own, voices, strict=True)
-    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule)
+    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule, offsets)
     if finish is search.pooled_scores:
         return scores
     return class_fractions([std for _, std in columns], rule, scores.instance, offsets)

@@ -93,6 +93,7 @@ from bagwise.models.variational.several import (
     class_fractions,
     combined,
     fitted_rule,
+    fraction_stds,
     joint_bound,
 )
 from bagwise.models.variational.stability import escape, instability
@@ -283,7 +284,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         problem = problem._replace(labels=labels._replace(weight=weight))
         calibration = self._fit_problem(problem, Question(validation, patience), counts)
         if calibration is not None:
-            self._take_map(calibration, calibration.map_fit.shrunk())
+            latent_map = self._take_map(calibration, calibration.map_fit.shrunk())
+            self.instance_map_ = fit_instance_map(
+                calibration.held_out, data.y[calibration.bags], latent_map, calibration.known
+            )
         return self
 
     def _fit_several(
@@ -501,13 +505,13 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)
 
-    def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> None:
+    def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> LatentMap:
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
         self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
-        self.instance_map_ = fit_instance_map(held_out, y, self.calibration_, calibration.known)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
+        return self.calibration_
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -846,7 +850,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # Each class that learnt its own kernel has its own projection, too.
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
-        # With several classes the shares of an instance are settled among the classes.
+        # With several classes what a bag is settles what its instances are.
         instance_map = self.instance_map_ if len(members) == 1 else None
         readers = tuple(
             Reader(
@@ -866,6 +870,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _rule(self) -> ClassRule | None:
         """How several classes go together; None with two."""
         return getattr(self, "class_rule_", None)
+
+    @property
+    def _calibrated(self) -> bool:
+        """Whether every class is; only then do instances take part in what their bag is."""
+        return all(m.calibration_ is not None for m in getattr(self, "per_class_", [self]))
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
         """Mean and variance of the latent function at every instance, P(30, 31).
@@ -893,7 +902,13 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _score(self, bags: BagsLike, wants: Wants) -> Scores:
         """The scores; those that nobody wants are left empty."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, partial(_scores, rule=self._rule), wants=wants))
+        return Scores(
+            *self._read(
+                bags,
+                partial(_scores, rule=self._rule, calibrated=self._calibrated),
+                wants=wants,
+            )
+        )
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
@@ -941,8 +956,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         instance is one of its positives, which the contrast between positive and negative held-out
         bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
         ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
-        classes and no background a row may sum to less than one: what is missing is the chance
-        that the instance is of no class.
+        classes no instance is more probable than its bag, and without a background a row may sum
+        to less than one: what is missing is the chance that the instance is of no class.
         """
         scores = self.score_bags(bags)
         mapped = self.instance_map_ is not None
@@ -973,7 +988,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         interval : array of shape (n_bags, 2), if ``return_interval``
         """
         check_is_fitted(self)
-        mean, std = self._read(bags, partial(_fractions, rule=self._rule), fractions=True)
+        finish = partial(_fractions, rule=self._rule, calibrated=self._calibrated)
+        mean, std = self._read(bags, finish, fractions=True)
         return with_uncertainty(mean, mean, std, return_std, return_interval)
 
 
@@ -1470,22 +1486,25 @@ def _latent(
 
 
 def _fractions(
-    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None, calibrated: bool
 ) -> tuple[Floats, ...]:
-    shares = [readout.fraction for readout in readouts]
-    assert all(share is not None for share in shares)  # the reader asked for them
+    shares = [readout.fraction for readout in readouts if readout.fraction is not None]
     if rule is None:
-        return shares[0].mean, shares[0].std  # type: ignore[union-attr]
-    instance = _scores(readouts, offsets, rule)[2]
-    return class_fractions([share.std for share in shares if share], rule, instance, offsets)
+        return shares[0].mean, shares[0].std
+    bag, _, instance, _ = _scores(readouts, offsets, rule, calibrated)
+    stds = [share.std for share in shares]
+    if calibrated:
+        stds = fraction_stds(shares, [r.bag for r in readouts], bag[:, rule.findings])
+    return class_fractions(stds, rule, instance, offsets)
 
 
 def _scores(
-    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None, calibrated: bool
 ) -> tuple[Floats, ...]:
     if rule is None:
         return readouts[0][:4]
-    return combined([Scores(*readout[:4]) for readout in readouts], rule)
+    scores = [Scores(*readout[:4]) for readout in readouts]
+    return combined(scores, rule, offsets if calibrated else None)
 
 
 def _read_carry(part: Part) -> tuple[Part, tuple[tuple[Any, ...], tuple[Sites, ...]]]:
