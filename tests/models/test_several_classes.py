@@ -9,14 +9,20 @@ import pytest
 from scipy.special import expit, log_softmax, logit
 from scipy.stats import spearmanr
 from sklearn.base import clone
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 import bagwise
 from bagwise import DPMIL, GVGPMIL, LMVGPMIL, VGPMIL, AutoVGPMIL, Bags, OneVsRest, PsiVGPMIL
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF
-from bagwise.models.classes import ClassRule, ClassScores, fit_temperature, read_class_labels
+from bagwise.models.classes import (
+    ClassRule,
+    ClassScores,
+    fit_temperature,
+    rare_weights,
+    read_class_labels,
+)
 from bagwise.models.registry import MODELS, make_model
 from bagwise.models.variational import ExactOr, Inherited, LargeMargin, NoisyMax, SoftWitness
 from bagwise.models.variational.blocks import BagLabels
@@ -551,14 +557,57 @@ def test_class_weights_are_weights_of_bags(problem):
     weights = len(two) / 2 / np.bincount(two)[two]
     by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=weights)
     np.testing.assert_array_equal(balanced.posterior_mean_, by_bag.posterior_mean_)
-    default = given_points(bags, ExactOr()).fit(bags, y)  # several classes: half-way to balanced
-    by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=np.sqrt(weights))
-    np.testing.assert_array_equal(default.per_class_[1].posterior_mean_, by_bag.posterior_mean_)
+    plain = given_points(bags, ExactOr()).fit(bags, two)  # a third of the bags: each counts once
+    default = given_points(bags, ExactOr()).fit(bags, y)
+    np.testing.assert_array_equal(default.per_class_[1].posterior_mean_, plain.posterior_mean_)
     several = given_points(bags, ExactOr()).fit(bags, y, class_weight={2: 3.0})
     one = given_points(bags, ExactOr()).fit(
         bags, (y == 1).astype(int), sample_weight=np.where(y == 2, 3.0, 1.0)
     )
     np.testing.assert_array_equal(several.per_class_[1].posterior_mean_, one.posterior_mean_)
+
+
+def test_a_rare_class_counts_as_a_fifth_of_the_bags(problem):
+    """In a question about one class of several as with two; and it is what saves the ranking."""
+    bags, y, _ = problem
+    rare = np.zeros(36, dtype=int)
+    rare[[4, 7]] = 1
+    by_default = given_points(bags, ExactOr()).fit(bags, rare)
+    weight = np.where(rare, 34 / 2 / 4, 1.0)  # 2 x 4.25 of 42.5
+    by_bag = given_points(bags, ExactOr()).fit(bags, rare, class_weight={}, sample_weight=weight)
+    np.testing.assert_allclose(by_default.posterior_mean_, by_bag.posterior_mean_, atol=1e-10)
+    assert weight[rare == 1].sum() == pytest.approx(0.2 * weight.sum())
+    once = given_points(bags, ExactOr()).fit(bags, rare, class_weight={})
+    assert np.abs(once.posterior_mean_ - by_default.posterior_mean_).max() > 0.1
+    several = given_points(bags, ExactOr()).fit(bags, np.where(rare, 2, y == 1))
+    np.testing.assert_array_equal(several.per_class_[2].posterior_mean_, by_default.posterior_mean_)
+    # A bag of weight 2 is the bag twice here, too.
+    twice = np.concatenate([np.arange(36), [4]])
+    repeated = given_points(bags, ExactOr()).fit(bags[twice], rare[twice])
+    counted = given_points(bags, ExactOr())
+    counted.fit(bags, rare, sample_weight=np.where(np.arange(36) == 4, 2.0, 1.0))
+    np.testing.assert_allclose(counted.posterior_mean_, repeated.posterior_mean_, atol=1e-8)
+    assert rare_weights(np.repeat([0, 1], [3, 7])) is None
+    np.testing.assert_allclose(
+        rare_weights(np.repeat([1, 0], [36, 4])), np.repeat([1, 2.25], [36, 4])
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rare_positives_are_still_ranked():
+    """Eight bags of 260: where every bag counts once the ranking is turned upside down."""
+    from experiments.imbalance import Rare, rare_digits
+
+    bags, y = rare_digits(Rare(8, (2, 3, 4), 520), 101, 520)
+    train, test = np.arange(0, 520, 2), np.arange(1, 520, 2)
+    auc = [
+        roc_auc_score(y[test], model.decision_function(bags[test]))
+        for model in (
+            VGPMIL(random_state=0, calibrate=False).fit(bags[train], y[train], class_weight=given)
+            for given in (None, {})
+        )
+    ]
+    assert auc[0] > 0.75 > 0.6 > auc[1]
 
 
 def test_weights_of_bags_count_in_calibration(problem):

@@ -26,6 +26,8 @@ from bagwise.core.arrays import Array, Floats, Ints, is_sparse
 # Weights of the classes: "balanced", or one number each.
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
+# Share of the bags that the rarer of two classes counts for at least, unless told otherwise.
+_LEAST_SHARE = 0.2
 # Log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
 # Logarithm of the largest number whose square does not overflow, for ratios to small means.
@@ -56,24 +58,19 @@ class ClassLabels(NamedTuple):
 
     def weights(
         self, class_weight: ClassWeight | None, counts: Floats | None, finding: int
-    ) -> Floats:
-        """Weight of every bag where one finding is asked for, [B].
+    ) -> Floats | None:
+        """Weight of every bag where one finding is asked for, [B]; None where each counts once.
 
         ``counts`` [B] says how often each bag counts, whatever its class. By default one class
-        against all others counts by the square root of balanced weights: with plain ones the
-        many negatives of a rare class can turn its ranking upside down, and with balanced ones
-        the fit takes longer to no gain.
+        against all others counts as two classes do (`rare_weights`).
         """
         present = self.present[:, finding]
-        if class_weight is None:
-            weights = np.sqrt(class_weights("balanced", present, np.arange(2)))
-        elif isinstance(class_weight, str):
-            weights = class_weights(class_weight, present, np.arange(2))
-        elif self.codes is not None:
-            weights = class_weights(class_weight, self.codes, self.classes)
-        else:
-            of_class = class_weights(class_weight, np.arange(len(self.classes)), self.classes)
-            weights = np.where(present == 1, of_class[finding], 1.0)
+        if class_weight is None or isinstance(class_weight, str):
+            return bag_weights(class_weight, counts, present, np.arange(2))
+        if self.codes is not None:
+            return bag_weights(class_weight, counts, self.codes, self.classes)
+        of_class = class_weights(class_weight, np.arange(len(self.classes)), self.classes)
+        weights = np.where(present == 1, of_class[finding], 1.0)
         return weights if counts is None else weights * counts
 
     @property
@@ -454,6 +451,41 @@ def known_codes(y: ArrayLike, classes: Array) -> Ints:
         label = np.asarray(y).tolist()[codes.index(-1)]
         raise ValueError(f"label {label!r} is not one of the classes {names} of the model.")
     return np.array(codes, dtype=np.int64)
+
+
+def bag_weights(
+    class_weight: ClassWeight | None, counts: Floats | None, y: Ints, classes: Array
+) -> Floats | None:
+    """Weight of every bag in a fit by its class and how often it counts; None where all once."""
+    if class_weight is None:
+        weights = rare_weights(y, counts)
+    else:
+        weights = class_weights(class_weight, y, classes)
+    if weights is None or counts is None:
+        return counts if weights is None else weights
+    return weights * counts
+
+
+def rare_weights(y: Ints, counts: Floats | None = None) -> Floats | None:
+    """Weights that make the rarer of two classes count as a fifth of all bags, [B].
+
+    None where it is a fifth already. Positive bags that are rarer are explained away: with the
+    latent function far below 0 everywhere, a bag's label is not enough to raise any of its
+    instances, and the ranking falls to chance or below. Calibration takes the bags as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.classes import rare_weights
+    >>> weights = rare_weights(np.array([1] + 12 * [0]))
+    >>> weights[:2].tolist(), rare_weights(np.array([1, 0, 0, 0]))
+    ([3.0, 1.0], None)
+    """
+    shares = np.bincount(y, counts, minlength=2)
+    if shares.min() <= 0:
+        return None
+    factor = _LEAST_SHARE / (1 - _LEAST_SHARE) * shares.max() / shares.min()
+    return np.where(y == shares.argmin(), factor, 1.0) if factor > 1 else None
 
 
 def class_weights(class_weight: ClassWeight, y: Ints, classes: Array) -> Floats:

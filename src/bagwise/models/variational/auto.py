@@ -25,6 +25,7 @@ from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
     ClassRule,
     ClassWeight,
+    bag_weights,
     has_several_classes,
     read_instance_classes,
 )
@@ -40,7 +41,6 @@ from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
     FitProblem,
-    bag_weights,
     driver_for,
     loaded_if_small,
     on_device,

@@ -36,7 +36,7 @@ from bagwise.models.classes import (
     ClassLabels,
     ClassRule,
     ClassWeight,
-    class_weights,
+    bag_weights,
     has_several_classes,
     read_instance_classes,
 )
@@ -249,10 +249,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             posterior of its own; a bag or an instance is of it when no other class is found.
         class_weight : "balanced" or dict from class to weight, optional
             How much the bags of a class count in the fit. Balanced: both sides of each class's
-            question count the same. By default every bag counts once; with several classes,
-            where one class against all others is lopsided, by the square root of its balanced
-            weight (``{}`` makes every bag count once there, too). Calibration takes the bags as
-            they are, so that probabilities keep to the classes' frequencies.
+            question count the same. By default every bag counts once, unless one side has less
+            than a fifth of the bags: then it counts as a fifth (``{}`` makes every bag count once
+            there, too). Calibration takes the bags as they are, so that probabilities keep to
+            the classes' frequencies.
         sample_weight : array of shape (n_bags,), optional
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
@@ -797,6 +797,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
         Scaling, inducing points, kernel and calibration stay; q(u) is fitted to the bags and all
         the labels now known, starting from the current beliefs where the bags are those of `fit`.
+        A rare class counts as it does by default in `fit`.
         """
         check_is_fitted(self)
         if hasattr(self, "per_class_"):
@@ -804,7 +805,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
         execution = resolve(self.execution)
         device = execution.torch_device(data.bags.instances)
-        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
+        weight = bag_weights(None, None, data.y, self.classes_)
+        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels, weight)
         same = len(self.instance_proba_) == data.bags.n_instances
         problem = FitProblem(
             data.bags,
@@ -1464,16 +1466,6 @@ def on_disk(bags: BagsLike) -> TypeGuard[Bags]:
 
 def _is(value: object, name: str) -> bool:
     return isinstance(value, str) and value == name
-
-
-def bag_weights(
-    class_weight: ClassWeight | None, counts: Floats | None, y: Ints, classes: Array
-) -> Floats | None:
-    """Weight of every bag in a fit, or None where each counts once."""
-    if class_weight is None:
-        return counts
-    weights = class_weights(class_weight, y, classes)
-    return weights if counts is None else weights * counts
 
 
 def _latent(
