@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
-from bagwise.core.platt import cool, fit_shrunk_platt
+from bagwise.core.platt import Platt, cool, fit_shrunk_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
@@ -139,6 +139,16 @@ class AutoVGPMIL(InstanceClassifier):
     >>> sorted(model.best_params_)
     ['bag_rule', 'kernel', 'likelihood', 'scale']
     """
+
+    members_: list[VGPMIL]
+    weights_: Floats
+    maps_: list[Platt]
+    platt_: Platt
+    best_params_: dict[str, Any]
+    search_results_: dict[str, Array]
+    held_out_decision_: Floats
+    n_iter_: int
+    _rules: list[BagRule]
 
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
@@ -348,7 +358,8 @@ class AutoVGPMIL(InstanceClassifier):
         self.search_results_ = {}
         self._rules = lender._rules[:1]
         self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
-        design = Design(*(str(lender.best_params_[name]) for name in Design._fields))
+        scale, kernel, likelihood = (lender.best_params_[name] for name in Design._fields)
+        design = Design(scale, kernel, likelihood)
         name = self._problem_name(data, weight, spaces, [])
         keeper = StageCheckpoint(execution.checkpoint, name)
         with stage_bar(self.verbose, 1, "AutoVGPMIL") as advance:
