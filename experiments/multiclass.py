@@ -201,10 +201,8 @@ def one_seed(name: str, seed: int, quick: bool, slow: bool) -> dict[str, dict[st
     order = np.random.RandomState(seed).permutation(len(problem.bags))
     cut = len(order) * 2 // 3
     train, test = np.sort(order[:cut]), np.sort(order[cut:])
-    per_model = {
-        label: measure(model, problem, train, test)
-        for label, model in models(problem, seed).items()
-    }
+    chosen = models(problem, seed, slow)
+    per_model = {label: measure(model, problem, train, test) for label, model in chosen.items()}
     ours, theirs = (per_model[label]["fit seconds"] for label in list(per_model)[:2])
     # The wrapper fits the background, too; a two-class fit is its mean.
     n_fits = problem.y.shape[1] if problem.y.ndim == 2 else len(np.unique(problem.y))
