@@ -138,7 +138,7 @@ def engine(quick: bool) -> Iterator[Line]:
     pi = np.full(n, 0.5, dtype=np.float32)
 
     def run() -> None:
-        with device_settings("tf32"):
+        with device_settings("tf32", n):
             parts = make_parts(bags.instances, labels, projector, pi, DEVICE_CHUNK_SIZE, 1)
             parts = materialised(parts, "memory", Serial())
             iterate(

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
 from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
@@ -351,8 +352,8 @@ class AutoVGPMIL(InstanceClassifier):
                 n = max(2, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
-            known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
-            part = TrainingData(data.bags[bags], data.y[bags], known)
+            rows, _ = segments.take(data.bags.offsets, bags)
+            part = TrainingData(data.bags[bags], data.y[bags], data.instance_labels[rows])
         if not on_disk(part.bags):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
@@ -664,7 +665,7 @@ def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
     if execution.torch_device(bags.instances) is None:
         yield
         return
-    with device_settings(execution.precision):
+    with device_settings(execution.precision, bags.n_instances):
         yield
 
 

@@ -645,7 +645,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return self._train(problem, watch, chunk)
         import torch
 
-        with device_settings(problem.execution.precision):
+        with _settings_of(problem):
             try:
                 return self._train(problem, watch, chunk)
             except torch.cuda.OutOfMemoryError:
@@ -1529,4 +1529,4 @@ def _settings_of(problem: FitProblem) -> AbstractContextManager[None]:
     """The settings of the device that a problem is solved on; nothing on the host."""
     if not problem.projector.on_device:
         return nullcontext()
-    return device_settings(problem.execution.precision)
+    return device_settings(problem.execution.precision, problem.bags.n_instances)

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import betaincinv, expit, ndtri
+from scipy.special import betaincinv, expit, log_expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
@@ -650,14 +650,17 @@ def fit_instance_map(
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - share) / share)
 
+    free = labels < 0
+    of_positive, of_negative = z[free & label], z[free & ~label]
+    known_positive, known_negative = z[labels == 1], z[labels == 0]
+
     def loss(x: Floats) -> float:
         level, q = x[0], share * expit(x[1])
-        few = -float((size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q)))
-        log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
-        in_positive = np.where(labels < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
-        in_negative = np.where(labels < 0, log_n + np.log1p(-q), 0.0)
-        given = np.where(labels == 1, log_p, np.where(labels == 0, log_n, 0.0))
-        return few - float(np.sum(np.where(label, in_positive, in_negative) + given))
+        few = (size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q))
+        in_positive = np.log(q + (1 - q) * expit(of_positive + level)).sum()
+        in_negative = len(of_negative) * np.log1p(-q) + log_expit(-of_negative - level).sum()
+        given = log_expit(known_positive + level).sum() + log_expit(-known_negative - level).sum()
+        return -float(few + in_positive + in_negative + given)
 
     # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
     centre = -float(np.quantile(z, 0.9))
