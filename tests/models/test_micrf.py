@@ -148,21 +148,18 @@ def test_working_set_reaches_the_same_machine(kernel, rng, monkeypatch):
     np.testing.assert_allclose(part, whole, atol=0.02)
 
 
-def test_a_working_set_that_most_rows_violate_takes_all_of_them(rng):
-    X = rng.normal(size=(300, 3))
-    t = rng.integers(0, 2, 300)  # noise: nearly every row is within the margin
-    active = np.arange(300) < 40
+@pytest.mark.parametrize(("n_right", "n_second"), [(8, 100), (30, 70)])
+def test_a_working_set_that_most_rows_violate_takes_all_of_them(n_right, n_second):
     sizes = []
-
-    def fit(rows):
-        sizes.append(len(rows))
-        return SVC(C=0.01).fit(X[rows], t[rows])
-
+    margins = np.where(np.arange(100) < 100 - n_right, 0.0, 2.0)
     _, inside = solve_on_working_set(
-        t, active, fit, lambda machine, rows: machine.decision_function(X[rows])
+        np.ones(100, dtype=int),
+        np.arange(100) < 10,
+        lambda rows: sizes.append(len(rows)),
+        lambda _, rows: margins[rows],
     )
-    assert sizes == [40, 300]
-    assert len(inside) == 300
+    assert sizes == [10, n_second]
+    assert len(inside) == n_second
 
 
 def test_features_give_the_energy(problem, fitted, rng):
