@@ -248,6 +248,28 @@ def test_selected_instances_are_the_positive_ones(fitted):
     assert (model.selected_instances_[y == 0] == -1).all()
 
 
+def test_joint_scores_are_differences_of_the_energy_of_all_bags(fitted):
+    model, bags, _, _ = fitted
+    bags = bags[:8]
+    inst, non = model.energies(bags)
+    X = bags.map(model.scaling_.apply).instances
+    weights = model.alpha_[-3:] * model.factors_
+    L = model.select(bags, joint=True)
+    scores = model.decision_function(bags, joint=True)
+    assert np.array_equal(scores > 0, L >= 0)
+    assert np.array_equal(model.predict(bags, joint=True), model.classes_[(L >= 0).astype(int)])
+    assert not np.allclose(scores, non - np.minimum.reduceat(inst, bags.offsets[:-1]))
+
+    def energy(bag, row):
+        changed = L.copy()
+        changed[bag] = row
+        return reference.energy(inst, non, X, weights, changed)
+
+    for b, (start, stop) in enumerate(itertools.pairwise(bags.offsets)):
+        best = min(energy(b, row) for row in range(start, stop))
+        assert scores[b] == pytest.approx(energy(b, -1) - best)
+
+
 def test_joint_prediction(fitted):
     model, bags, y, _ = fitted
     joint = model.predict(bags, joint=True)
