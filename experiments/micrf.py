@@ -25,6 +25,7 @@ from sklearn.svm import SVC
 
 from bagwise import MICRF, MISVM, InstanceTransformer, SingleInstance, datasets, make_pipeline
 from bagwise.evaluate import BagFolds, cross_validate
+from bagwise.files.writing import new_file
 
 TITLE = "MI-CRF (2010), Table 2: bag accuracy, 10-fold"
 PAPER = "MI-CRF, Table 2"
@@ -78,35 +79,60 @@ def accuracy(model: str, data: str, seed: int, n_folds: int = 10) -> float:
     return 100 * float(right.mean())
 
 
+class Cells:
+    """Finished cross-validations, one line each, so that a stopped run goes on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: dict[tuple[str, str, int, int], float] = {}
+        if path.exists():
+            for line in pd.read_csv(path).itertuples(index=False):
+                self.done[line.model, line.data, line.seed, line.n_folds] = line.accuracy
+
+    def add(self, cell: tuple[str, str, int, int], value: float) -> None:
+        """Keep one value."""
+        self.done[cell] = value
+        table = pd.DataFrame(
+            [(*key, value) for key, value in self.done.items()],
+            columns=["model", "data", "seed", "n_folds", "accuracy"],
+        )
+        with new_file(self.path) as draft:
+            table.to_csv(draft, index=False)
+
+
 def run(
     quick: bool, out: Path, n_jobs: int = 1, sets: tuple[str, ...] | None = None
 ) -> pd.DataFrame:
     """One row per model and set; ``quick`` is Musk1, 3 folds, one seed, (a) and (c)."""
     chosen = sets or (("musk1",) if quick else SETS)
     n_seeds, n_folds = (1, 3) if quick else (5, 10)
-    rows = []
-    for data in chosen:
-        for name in QUICK if quick else MODELS:
-            seeds = Parallel(n_jobs=n_jobs)(
-                delayed(accuracy)(name, data, seed, n_folds) for seed in range(n_seeds)
-            )
-            rows.append(
-                {
-                    "model": name,
-                    "data": data,
-                    "metric": "bag accuracy %",
-                    "published": PUBLISHED[name][SETS.index(data)],
-                    "mean": float(np.mean(seeds)),
-                    "spread": float(np.std(seeds)),
-                    "n_seeds": n_seeds,
-                    "note": "seeds: " + " ".join(f"{s:.1f}" for s in seeds),
-                }
-            )
-            print(rows[-1], flush=True)
-    table = pd.DataFrame(rows)
+    models = QUICK if quick else tuple(MODELS)
     out.mkdir(parents=True, exist_ok=True)
-    table.to_csv(out / f"micrf_{'_'.join(chosen)}.csv", index=False)
-    return table
+    cells = Cells(out / "cells.csv")
+    # Seed by seed: what a stopped run has, it has for all rows.
+    jobs = [(m, d, s, n_folds) for s in range(n_seeds) for d in chosen for m in models]
+    left = [job for job in jobs if job not in cells.done]
+    parallel = Parallel(n_jobs=n_jobs, return_as="generator")
+    for job, value in zip(left, parallel(delayed(accuracy)(*job) for job in left), strict=True):
+        cells.add(job, value)
+    return pd.DataFrame(
+        _row(data, name, [cells.done[name, data, seed, n_folds] for seed in range(n_seeds)])
+        for data in chosen
+        for name in models
+    )
+
+
+def _row(data: str, name: str, values: list[float]) -> dict[str, Any]:
+    return {
+        "model": name,
+        "data": data,
+        "metric": "bag accuracy %",
+        "published": PUBLISHED[name][SETS.index(data)],
+        "mean": float(np.mean(values)),
+        "spread": float(np.std(values)),
+        "n_seeds": len(values),
+        "note": "seeds: " + " ".join(f"{value:.1f}" for value in values),
+    }
 
 
 def main() -> int:

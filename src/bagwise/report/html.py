@@ -22,7 +22,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.evaluate import Proportion, Rates, reliability_curve
+from bagwise.evaluate import Audit, Proportion, Rates, reliability_curve
 from bagwise.files import FileProblem, new_file
 from bagwise.files.problems import list_problems
 from bagwise.report.charts import Axis, Series, histogram, line_chart
@@ -50,7 +50,8 @@ class Report(NamedTuple):
 
     ``evaluation`` is about the bags of this page, ``cross_validated`` about the bags the model
     was trained on, each predicted by a model that had not seen it; ``n_seen`` counts the bags of
-    this page that the model was trained on.
+    this page that the model was trained on. ``audit`` is what `evaluate.audit` found in the
+    training bags.
 
     Examples
     --------
@@ -73,6 +74,7 @@ class Report(NamedTuple):
     title: str = "Predictions"
     cross_validated: Evaluation | None = None
     n_seen: int = 0
+    audit: Audit | None = None
 
 
 def write_report(report: Report, path: str | Path) -> Path:
@@ -116,6 +118,7 @@ def render_report(report: Report) -> str:
         "warnings": _warnings(report),
         "evaluation": _evaluation(report),
         "patients": _patients(report),
+        "audit": _audit(report.audit),
         "about": _about(report),
     }
     for name, text in parts.items():
@@ -523,6 +526,35 @@ def _thin(x: NDArray[np.number], y: Floats) -> tuple[NDArray[np.number], Floats]
         return x, y
     keep = np.unique(np.linspace(0, len(x) - 1, _MAX_POINTS).astype(int))
     return np.asarray(x)[keep], np.asarray(y)[keep]
+
+
+def _audit(audit: Audit | None) -> str:
+    """What was found in the training bags, or nothing where nobody looked."""
+    if audit is None:
+        return ""
+    head = "<section aria-labelledby='audit'><h2 id='audit'>Are the training data sound?</h2>"
+    checks = escape(", ".join(audit.checks))
+    if not audit.findings:
+        return (
+            f"{head}<p>An audit of the training bags found nothing. It made {len(audit.checks)} "
+            f"checks: {checks}.</p></section>"
+        )
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(f.check)}</th><td>{escape(f.what)}</td>"
+        f"<td>{escape(f.where)}</td><td>{escape(f.strength)}</td></tr>"
+        for f in audit.findings
+    )
+    columns = "".join(
+        f"<th scope='col'>{name}</th>" for name in ("check", "what", "where", "how strong")
+    )
+    n = len(audit.findings)
+    return (
+        f"{head}<p>An audit of the training bags found {n} {'thing' if n == 1 else 'things'} to "
+        "look at before the figures of this page are believed. The checks made were "
+        f"{checks}.</p><div class='scroll' tabindex='0' role='region' "
+        f"aria-label='Findings of the audit'><table class='facts wide'><thead><tr>{columns}</tr>"
+        f"</thead><tbody>{rows}</tbody></table></div></section>"
+    )
 
 
 def _about(report: Report) -> str:
