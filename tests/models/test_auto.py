@@ -168,8 +168,8 @@ def test_rules_agree_with_their_definition(posterior):
         np.testing.assert_allclose(readout.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)
 
 
-def test_pooling_is_the_mixture_of_the_members(posterior):
-    """Moments of the ensemble's log-odds against draws from the mixture they describe."""
+def test_pooling_is_the_mean_of_the_members_and_their_disagreement(posterior):
+    """Moments of the ensemble's log-odds against draws of members that err a third together."""
     A, r, q = posterior
     offsets = np.array([0, 1, 5, 11])
     block = block_of(A, r, offsets)
@@ -180,14 +180,17 @@ def test_pooling_is_the_mixture_of_the_members(posterior):
     n_draws = 200_000
     which = rng.random(n_draws) < 0.3
     for i in range(A.shape[1]):
-        first, second = (
-            v.platt.slope * (ro.instance[i] + np.sqrt(ro.latent_var[i]) * rng.normal(size=n_draws))
-            + v.platt.intercept
-            for ro, v in zip(readouts, voices, strict=True)
-        )
-        mixture = np.where(which, first, second)
-        assert pooled.instance[i] == pytest.approx(mixture.mean(), abs=0.03)
-        assert pooled.instance_std[i] == pytest.approx(mixture.std(), abs=0.03)
+        centres = [v.platt.log_odds(ro.instance[i]) for ro, v in zip(readouts, voices, strict=True)]
+        mean = 0.3 * centres[0] + 0.7 * centres[1]
+        draws, shared = np.where(which, *centres), rng.normal(size=n_draws)
+        for v, ro in zip(voices, readouts, strict=True):
+            # Values half as large deviate half as much, values twice as large by a third root.
+            factor = 0.5 if v.platt.slope == 0.5 else 2.0 ** (1 / 3)
+            std = np.sqrt(ro.latent_var[i])
+            error = (1 / 3) ** 0.5 * shared + (2 / 3) ** 0.5 * rng.normal(size=n_draws)
+            draws = draws + v.weight * factor * std * error
+        assert pooled.instance[i] == pytest.approx(mean)
+        assert pooled.instance_std[i] == pytest.approx(draws.std(), abs=0.03)
     alone = pooled_latent(readouts[:1], (Voice(1.0, Platt(1.0, 0.0)),))
     np.testing.assert_allclose(alone.instance_std, np.sqrt(readouts[0].latent_var))
     p = expit(readouts[0].bag)
@@ -263,7 +266,7 @@ def test_instances_have_the_level_of_the_truth():
     data = make_gaussian_bags(
         60, 3, bag_size=(20, 20), n_positive=(10, 10), separation=3.0, random_state=5
     )
-    model = make(n_inducing=40).fit(data.bags, data.y)
+    model = make(n_inducing=40, cv=4, n_finalists=4).fit(data.bags, data.y)
     unseen = make_gaussian_bags(
         60, 3, bag_size=(20, 20), n_positive=(10, 10), separation=3.0, random_state=6
     )

@@ -50,11 +50,12 @@ def test_moments_are_those_of_the_mapped_function():
     np.testing.assert_allclose(((draws > low) & (draws < high)).mean(0), 0.9, atol=5e-3)
 
 
-def test_the_identity_changes_nothing_and_a_steep_map_widens_nothing():
+def test_the_identity_changes_nothing_and_a_steep_map_widens_by_a_third_root():
     mean, var = np.array([-2.0, 0.5]), np.array([0.1, 4.0])
     for found, expected in zip(LatentMap().moments(mean, var), (mean, var), strict=True):
         np.testing.assert_allclose(found, expected)
-    np.testing.assert_array_equal(LatentMap(3.0, 0.0).moments(mean, var)[1], var)
+    np.testing.assert_allclose(LatentMap(27.0, 0.0).moments(mean, var)[1], 9 * var)
+    np.testing.assert_allclose(LatentMap(0.5, 0.0).moments(mean, var)[1], var / 4)
 
 
 def test_beta_interval_has_the_moments_and_the_level():

@@ -75,9 +75,7 @@ class StageCheckpoint:
         if stored is None:
             stored = {f"array_{i}": array for i, array in enumerate(compute())}
             self.save(name, stored)
-        return [
-            np.asarray(stored[f"array_{i}"], dtype=np.float64) for i in range(len(stored))
-        ]
+        return [np.asarray(stored[f"array_{i}"], dtype=np.float64) for i in range(len(stored))]
 
     def load(self, name: str) -> dict[str, Array] | None:
         """What a stage stored, or None."""

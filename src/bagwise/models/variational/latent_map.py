@@ -57,7 +57,7 @@ _LEAST_SPREAD = 1e-3
 # Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
 _WIDEST = 20.0
 _STEEPEST = 4.0
-# How far the slope of instances may lie from that of bags, as a standard deviation of its logarithm.
+# How far the slope of instances may lie from that of bags: standard deviation of its logarithm.
 _SLOPE_STD = 0.25
 # Where the level of the instances and the log-odds of the share of negatives are sought.
 _LEVELS_AND_LOGITS = ((-20.0, 20.0), (-8.0, 8.0))
@@ -108,9 +108,8 @@ class LatentMap(NamedTuple):
     """From f ~ N(mean, var) to f', whose log-odds are ``slope * log-odds + intercept``.
 
     The log-odds of E sigmoid(f) are ``mean / sqrt(1 + pi var / 8)``, nearly (MacKay, 1992). They
-    are what is calibrated, so that the order of the probabilities stays. Where the slope is
-    below 1, the deviations of f from its mean shrink with it; a slope above 1 says that the
-    means are too timid and leaves them as they are. The default is the identity.
+    are what is calibrated, so that the order of the probabilities stays. How far the deviations
+    of f from its mean follow is told by `stretch`. The default is the identity.
     """
 
     slope: float = 1.0
@@ -118,8 +117,8 @@ class LatentMap(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """By how much the standard deviation of f shrinks."""
-        return min(self.slope, 1.0)
+        """By what the standard deviation of f is multiplied."""
+        return stretch(self.slope)
 
     def moments(self, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of f' from those of f."""
@@ -148,6 +147,23 @@ class LatentMap(NamedTuple):
     def probabilities(self, mean: Floats, var: Floats) -> SigmoidMoments:
         """Moments of sigmoid(f') for every instance."""
         return sigmoid_moments(*self.moments(mean, var))
+
+
+def stretch(slope: float) -> float:
+    """By what to multiply the deviations of a function whose log-odds have a map of this slope.
+
+    A slope below 1 says that the function is too sure, and shrinks its deviations as it does its
+    values. One above 1 says that its values are too timid. Their deviations then grow by its
+    third root: refits to bootstrapped bags spread more than deviations left as they are, and less
+    than deviations that grow in step (``experiments/bootstrap_std.py``).
+
+    Examples
+    --------
+    >>> from bagwise.models.variational.latent_map import stretch
+    >>> stretch(0.5), stretch(8.0)
+    (0.5, 2.0)
+    """
+    return min(slope, float(np.cbrt(slope)))
 
 
 def _widening(var: ArrayT) -> ArrayT:

@@ -28,7 +28,12 @@ from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.latent_map import Fraction, InstanceMap, with_log_odds
+from bagwise.models.variational.latent_map import (
+    Fraction,
+    InstanceMap,
+    stretch,
+    with_log_odds,
+)
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
@@ -71,6 +76,9 @@ TOL = 0.01
 PRICE = 2.0
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
+# Correlation of the errors of two members: between none and all, as refits to bootstrapped bags
+# have it (`experiments/bootstrap_std.py`).
+_ALIKE = 1 / 3
 # Rows that k-means sees, and rows whose distances make the median.
 _KMEANS_ROWS, _MEDIAN_ROWS = 20_000, 1000
 
@@ -355,17 +363,23 @@ class Voice(NamedTuple):
 def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
     """Mean and standard deviation of the ensemble's log-odds, of bags and instances.
 
-    Moments of a mixture: the members' own variance plus their disagreement.
+    The mean of members whose errors are correlated by `_ALIKE`, and their disagreement. A member's
+    map stretches its deviations as that of a single model does.
     """
     columns = []
     for which in ("bag", "instance"):
         first, second = np.zeros(()), np.zeros(())
+        together, apart = np.zeros(()), np.zeros(())
         for readout, (weight, platt) in zip(readouts, voices, strict=True):
             log_odds, std = _latent_moments(readout, which)
-            z, spread = platt.log_odds(log_odds), platt.slope * std
+            z = platt.log_odds(log_odds)
             first = first + weight * z
-            second = second + weight * (z * z + spread * spread)
-        columns += [first, np.sqrt(np.maximum(second - first * first, 0.0))]
+            second = second + weight * z * z
+            own = weight * stretch(platt.slope) * std
+            together, apart = together + own, apart + own * own
+        disagreement = np.maximum(second - first * first, 0.0)
+        variance = _ALIKE * together**2 + (1 - _ALIKE) * apart + disagreement
+        columns += [first, np.sqrt(variance)]
     return Scores(*columns)
 
 
@@ -438,7 +452,7 @@ def pooled_fractions(
         assert readout.fraction is not None  # the readers asked for it
         whole = in_positive.after(platt)
         own = segments.mean(expit(whole.log_odds(readout.instance)), offsets)
-        std = np.minimum(min(whole.slope, 1.0) * readout.fraction.std, 0.5)
+        std = np.minimum(stretch(whole.slope) * readout.fraction.std, 0.5)
         first += weight * own
         second += weight * (own * own + std * std)
     share = Fraction(first, np.sqrt(np.maximum(second - first * first, 0.0)))
