@@ -82,6 +82,7 @@ from bagwise.models.variational.score import (
     Reader,
     Readout,
     ReadRows,
+    ReadsBlocks,
     Scores,
     Wants,
     make_row_parts,
@@ -1383,7 +1384,7 @@ def measured_scaling(bags: Bags, scale: Scale, driver: Driver) -> FeatureScaling
 def read_bags(
     bags: Bags,
     projectors: tuple[Projector, ...],
-    readers: tuple[Reader, ...],
+    readers: tuple[ReadsBlocks, ...],
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
     execution: Execution,
 ) -> tuple[Floats, ...]:
