@@ -385,9 +385,10 @@ class AutoVGPMIL(InstanceClassifier):
         seeds: list[int],
     ) -> str:
         """Names the search for its checkpoint: data, points, seeds and settings."""
-        settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
-        if self.assumption != "standard":
-            settings = (*settings, self.assumption)
+        settings = (
+            *(self.cv, self.n_finalists, self.temperature, self.max_iter),
+            *(self.assumption, seeds),
+        )
         arrays: list[Array | Wholes] = [data.bags.offsets, data.y, data.instance_labels]
         arrays += [] if weight is None else [weight]
         arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
