@@ -204,7 +204,7 @@ def test_a_start_that_cannot_be_improved_is_kept(problem):
 
 
 def test_kernels_that_are_not_admissible_are_never_fitted(problem):
-    X, Z, omega, rho = problem
+    X, Z, _, _ = problem
     asked, count = [], iter(range(100))
 
     def advance(kernel, before):
