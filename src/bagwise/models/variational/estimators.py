@@ -82,6 +82,7 @@ from bagwise.models.variational.score import (
     Reader,
     Readout,
     ReadRows,
+    ReadsBlocks,
     Scores,
     Wants,
     make_row_parts,
@@ -614,6 +615,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             normaliser = False
+
+        def is_stable(kernel: Kernel) -> bool:
+            """Whether the density has a stable latent function under a kernel."""
+            if not isinstance(density, Gamma):
+                return True
+            variance = float(np.max(to_numpy(kernel.diag(Z))))
+            return instability(density.alpha, density.beta, variance) is None
+
         learnt = learn(
             projector.kernel,
             X,
@@ -624,6 +633,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             density=density,
             normaliser=normaliser,
             chunk_size=chunk,
+            # A start without one was warned of, and is the user's own.
+            admissible=is_stable if is_stable(projector.kernel) else None,
         )
         pi = np.concatenate([b.pi for beliefs, _ in learnt.fit.carry for b in beliefs])
         return problem._replace(projector=under(learnt.kernel), start=pi)
@@ -1383,7 +1394,7 @@ def measured_scaling(bags: Bags, scale: Scale, driver: Driver) -> FeatureScaling
 def read_bags(
     bags: Bags,
     projectors: tuple[Projector, ...],
-    readers: tuple[Reader, ...],
+    readers: tuple[ReadsBlocks, ...],
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
     execution: Execution,
 ) -> tuple[Floats, ...]:
