@@ -27,6 +27,7 @@ from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
     ClassRule,
     ClassWeight,
+    bag_weights,
     has_several_classes,
     read_instance_classes,
 )
@@ -42,7 +43,6 @@ from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
     FitProblem,
-    bag_weights,
     driver_for,
     loaded_if_small,
     on_device,
@@ -835,7 +835,7 @@ def _by_class(
     if finish is search.pooled_instances:
         return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))
     pairs = zip(own, voices, strict=True)
-    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule)
+    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule, offsets)
     if finish is search.pooled_scores:
         return scores
     return class_fractions([std for _, std in columns], rule, scores.instance, offsets)
