@@ -146,7 +146,10 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             progress=False,
         )
         n_bags = len(load_dataset(data).y)
-        for line in comparison.summary(["accuracy"]).to_dict("records"):
+        for line in comparison.summary(["accuracy", "auc"]).to_dict("records"):
+            if line["metric"] == "auc":
+                rows.append({**line, "published": np.nan, "note": ""})
+                continue
             *figures, source = PUBLISHED.get(line["model"], (np.nan, np.nan, ""))
             published = float(figures[k]) / 100
             notes = [verdict(published, line["mean"], n_bags), source]
