@@ -550,7 +550,7 @@ def _clusters(report: Report) -> str:
             place = f"{ids[owner[row]]}, instance {row - offsets[owner[row]]}"
             picture = "" if images is None else _inline_picture(images[row], place)
             items.append(f"<li>{picture}<small>{escape(place)}</small></li>")
-        title = f"{one.label}: {100 * one.weight:.0f} % of the class"
+        title = f"class {one.label}, a cluster with {100 * one.weight:.0f} % of it"
         cards.append(_card(title, f"<ul class='gallery examples'>{''.join(items)}</ul>"))
     return (
         "<section aria-labelledby='clusters'><h2 id='clusters'>What the classes are made of</h2>"
