@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from sklearn.metrics import roc_auc_score
 
 from bagwise import GVGPMIL, VGPMIL
 from bagwise.datasets import make_gaussian_bags
-from experiments._held_out import main
+from experiments._held_out import gather, main
 
 TITLE = "Kernel learning never loses: 200 random problems"
 PAPER = "none: kernel learning of this library"
@@ -59,9 +58,7 @@ def one_problem(seed: int) -> dict[str, Any]:
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Two hundred problems; quick: two."""
-    fits = pd.DataFrame(
-        Parallel(n_jobs=n_jobs)(delayed(one_problem)(s) for s in range(2 if quick else 200))
-    )
+    fits = gather(one_problem, [(s,) for s in range(2 if quick else 200)], out, n_jobs)
     fits.to_csv(out / "problems.csv", index=False)
     rows = []
     for model, own in fits.groupby("model"):

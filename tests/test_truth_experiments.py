@@ -6,6 +6,7 @@ import importlib
 
 import numpy as np
 import pytest
+from experiments._held_out import gather
 
 from bagwise.report.tables import RESULT_COLUMNS
 
@@ -27,3 +28,27 @@ def test_quick_mode_gives_a_table(name, tmp_path):
     assert np.isfinite(table["mean"]).all()
     assert not table["note"].str.contains("silent nonsense").any()
     assert list(tmp_path.glob("*.csv"))
+
+
+def test_rows_of_a_stopped_run_are_kept(tmp_path, monkeypatch):
+    calls = []
+
+    def one(number):
+        calls.append(number)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return {"number": number, "square": np.float64(number**2)}
+
+    with pytest.raises(KeyboardInterrupt):
+        gather(one, [(1,), (2,), (3,)], tmp_path, 1)
+    table = gather(one, [(1,), (2,), (3,)], tmp_path, 1)
+    assert calls == [1, 2, 3, 3]
+    assert table["square"].tolist() == [1.0, 4.0, 9.0]
+    assert not list(tmp_path.iterdir())
+    # Rows that another version of the library made are made again.
+    with pytest.raises(KeyboardInterrupt):
+        calls.clear()
+        gather(one, [(1,), (2,), (3,)], tmp_path, 1)
+    monkeypatch.setattr("experiments._held_out.package_digest", lambda: "another")
+    gather(one, [(1,), (2,)], tmp_path, 1)
+    assert calls == [1, 2, 3, 1, 2]

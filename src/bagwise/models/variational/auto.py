@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
 from bagwise.core.platt import cool, fit_shrunk_platt
 from bagwise.files import read_plainly
@@ -49,6 +50,12 @@ from bagwise.models.variational.estimators import (
     read_bags,
     start,
     with_uncertainty,
+)
+from bagwise.models.variational.latent_map import (
+    HeldOut,
+    InstanceMap,
+    MapFit,
+    fit_instance_map,
 )
 from bagwise.models.variational.monitors import stage_bar
 from bagwise.models.variational.score import BagRule, Reader, Readout, Scores
@@ -111,6 +118,9 @@ class AutoVGPMIL(InstanceClassifier):
         The map that each member's log-odds go through before they are averaged.
     platt_ : Platt
         The final map of the average.
+    instance_map_ : InstanceMap
+        What the labels of held-out bags say about instances: the chance that an instance of a
+        positive bag is positive, by its log-odds, and the share of positives.
     best_params_ : dict
         Scaling, kernel, likelihood and bag rule of the member that counts most.
     search_results_ : dict of arrays
@@ -136,6 +146,8 @@ class AutoVGPMIL(InstanceClassifier):
     >>> sorted(model.best_params_)
     ['bag_rule', 'kernel', 'likelihood', 'scale']
     """
+
+    instance_map_: InstanceMap | None = None  # also of models saved before they had it
 
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
@@ -290,25 +302,26 @@ class AutoVGPMIL(InstanceClassifier):
                 folds: search.Folds,
                 max_iter: int,
                 Z: dict[Scale, Floats] | None = None,
-            ) -> Floats:
+            ) -> search.HeldOutScores:
                 labels = _labels(part, part_weight)
                 work = search.HeldOut(part.bags, labels, rules, folds, max_iter)
                 return self._held_out(work, chosen, spaces, Z, execution, driver, advance)
 
             advance(f"screening {len(designs)} designs", 0)
             folds = search.make_folds(part.y, _SCREEN_FOLDS, seeds[0])
-            screened = keeper.stage(
+            (screened,) = keeper.stage(
                 "screen",
-                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points),
+                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points)[:1],
             )
             finalists = self._finalists(designs, screened, part.y)
             advance(f"cross-validating {len(finalists)} designs", 0)
             full_folds = search.make_folds(part.y, self.cv, seeds[1])
-            scores = keeper.stage(
+            stored = keeper.stage(
                 "full", lambda: held_out(finalists, search.RULES, full_folds, self.max_iter)
             )
+            scores = search.HeldOutScores(*stored)
             candidates = self._choose(part, scores, finalists, seeds[1])
-            self._report(designs, screened, finalists, scores, candidates, part.y)
+            self._report(designs, screened, finalists, scores.bags, candidates, part.y)
             self._set_members(candidates, finalists)
             advance(f"refitting {len(candidates)} members", 0)
             chosen = [finalists[c.design] for c in candidates]
@@ -351,8 +364,8 @@ class AutoVGPMIL(InstanceClassifier):
                 n = max(2, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
-            known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
-            part = TrainingData(data.bags[bags], data.y[bags], known)
+            rows, _ = segments.take(data.bags.offsets, bags)
+            part = TrainingData(data.bags[bags], data.y[bags], data.instance_labels[rows])
         if not on_disk(part.bags):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
@@ -367,8 +380,8 @@ class AutoVGPMIL(InstanceClassifier):
         execution: Execution,
         driver: Driver,
         advance: Callable[[str, int], None],
-    ) -> Floats:
-        """Held-out scores [designs, rules, B]; designs of one kernel share its projection."""
+    ) -> search.HeldOutScores:
+        """Held-out scores of the designs; designs of one kernel share its projection."""
         groups: dict[Group, list[int]] = {}
         for i, design in enumerate(designs):
             groups.setdefault((design.scale, design.kernel), []).append(i)
@@ -379,9 +392,12 @@ class AutoVGPMIL(InstanceClassifier):
             Z = None if points is None else points[scale]
             projector = spaces[scale].projector(kernel, dtype, Z).to(device)
             tasks.append(search.Task(projector, tuple(designs[i].likelihood for i in members)))
-        scores = np.empty((len(designs), len(work.rules), len(work.bags)))
-        for rows, block in zip(groups.values(), driver.map(work, tasks), strict=True):
-            scores[rows] = block
+        scores = search.HeldOutScores(
+            np.empty((len(designs), len(work.rules), len(work.bags))),
+            np.empty((len(designs), work.bags.n_instances)),
+        )
+        for rows, own in zip(groups.values(), driver.map(work, tasks), strict=True):
+            scores.bags[rows], scores.instances[rows] = own
             advance("comparing designs", 1)
         return scores
 
@@ -394,19 +410,36 @@ class AutoVGPMIL(InstanceClassifier):
         return [designs[i] for i in np.sort(order)]
 
     def _choose(
-        self, part: TrainingData, scores: Floats, finalists: Sequence[Design], seed: int
+        self,
+        part: TrainingData,
+        scores: search.HeldOutScores,
+        finalists: Sequence[Design],
+        seed: int,
     ) -> list[Candidate]:
-        """The weights of the finalists, and the final calibration."""
+        """The weights of the finalists, and the final calibration of bags and instances."""
         prices = [design.price for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
         settings = prices, self.temperature
         rule_price = search.PRICE + search.size_gain(part.bags.sizes, part.y)
-        left_out = search.held_out_ensemble(scores, part.y, *settings, again, rule_price)
+        offsets = part.bags.offsets
+        left_out, instances = search.held_out_ensemble(
+            scores, part.y, offsets, *settings, again, rule_price
+        )
         platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
-        return search.weigh(scores, part.y, *settings, rule_price)
+        z = self.platt_.log_odds(instances)
+        of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
+        unshrunk = MapFit(of_bags, part.y, "max")
+        self.instance_map_ = fit_instance_map(
+            HeldOut(z, np.zeros_like(z), offsets),
+            part.y,
+            unshrunk.slope,
+            part.instance_labels,
+            gain=unshrunk.gain,
+        )
+        return search.weigh(scores.bags, part.y, *settings, rule_price)
 
     def _report(
         self,
@@ -576,7 +609,11 @@ class AutoVGPMIL(InstanceClassifier):
             reader = Reader(keys.index(key), member._posterior(), member.bag_rule)
             readers.append(reader._replace(fractions=fractions))
         voices = tuple(one._voices() for one in ensembles)
-        work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
+        work: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]
+        if self._rule is None:
+            work = partial(finish, voices=voices[0], instance_map=self.instance_map_)
+        else:
+            work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
         execution = resolve(self.execution)
         return read_bags(checked, tuple(projectors), tuple(readers), work, execution)
 
@@ -601,11 +638,11 @@ class AutoVGPMIL(InstanceClassifier):
         return self.score_bags(bags).bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Log-odds of each instance on the bags' scale, aligned with ``bags.instances``."""
+        """Calibrated log-odds of each instance, aligned with ``bags.instances``."""
         return self.score_bags(bags).instance
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
-        """Mean and variance of the calibrated latent function at every instance."""
+        """Mean and variance of the latent function at every instance, on the scale of the bags."""
         mean, var = self._read(bags, search.pooled_instances)
         return mean, var
 
@@ -640,8 +677,10 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> Floats | tuple[Floats, ...]:
         """Probability of both classes for each instance; as `predict_proba`.
 
-        One monotone map serves bags and instances: an instance counts as a bag of one, and no
-        instance is more probable than its bag.
+        It is the chance that the bag is positive and that the instance is one of its positives,
+        which the contrast between positive and negative held-out bags tells (``instance_map_``);
+        no instance is more probable than its bag. With several classes an instance counts as a
+        bag of one.
         """
         scores = self.score_bags(bags)
         return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
@@ -664,7 +703,7 @@ def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
     if execution.torch_device(bags.instances) is None:
         yield
         return
-    with device_settings(execution.precision):
+    with device_settings(execution.precision, bags.n_instances):
         yield
 
 
@@ -677,13 +716,11 @@ def _by_class(
     offsets: Ints,
     finish: Callable[..., tuple[Floats, ...]],
     voices: tuple[tuple[Voice, ...], ...],
-    rule: ClassRule | None,
+    rule: ClassRule,
 ) -> tuple[Floats, ...]:
     """What the ensembles of all classes say, each about the readouts of its own members."""
     ends = np.cumsum([0] + [len(own) for own in voices])
     own = [readouts[a:b] for a, b in itertools.pairwise(ends)]
-    if rule is None:
-        return finish(own[0], offsets, voices=voices[0])
     columns = [finish(r, offsets, voices=v) for r, v in zip(own, voices, strict=True)]
     if finish is search.pooled_instances:
         return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))

@@ -505,7 +505,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
         self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
-        self.instance_map_ = fit_instance_map(held_out, y, self.calibration_, calibration.known)
+        # As sure as the bags were of their slope before shrinking; what cooled it cools both.
+        slope = calibration.map_fit.slope * self.calibration_.slope / latent_map.slope
+        gain = calibration.map_fit.gain
+        self.instance_map_ = fit_instance_map(held_out, y, slope, calibration.known, gain=gain)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
 
@@ -645,7 +648,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return self._train(problem, watch, chunk)
         import torch
 
-        with device_settings(problem.execution.precision):
+        with _settings_of(problem):
             try:
                 return self._train(problem, watch, chunk)
             except torch.cuda.OutOfMemoryError:
@@ -1529,4 +1532,4 @@ def _settings_of(problem: FitProblem) -> AbstractContextManager[None]:
     """The settings of the device that a problem is solved on; nothing on the host."""
     if not problem.projector.on_device:
         return nullcontext()
-    return device_settings(problem.execution.precision)
+    return device_settings(problem.execution.precision, problem.bags.n_instances)

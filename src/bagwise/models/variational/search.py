@@ -28,7 +28,12 @@ from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.latent_map import with_log_odds
+from bagwise.models.variational.latent_map import (
+    Fraction,
+    InstanceMap,
+    stretch,
+    with_log_odds,
+)
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
@@ -71,6 +76,9 @@ TOL = 0.01
 PRICE = 2.0
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
+# Correlation of the errors of two members: between none and all, as refits to bootstrapped bags
+# have it (`experiments/bootstrap_std.py`).
+_ALIKE = 1 / 3
 # Rows that k-means sees, and rows whose distances make the median.
 _KMEANS_ROWS, _MEDIAN_ROWS = 20_000, 1000
 
@@ -165,6 +173,18 @@ def make_folds(y: Ints, n_splits: int, seed: int) -> Folds:
     return list(folds.split(np.zeros(len(y)), y))
 
 
+class HeldOutScores(NamedTuple):
+    """Log-odds from models that did not see the bag, of bags by every rule and of instances."""
+
+    bags: Floats  # [designs, rules, B]
+    instances: Floats  # [designs, N]
+
+    def take(self, bags: Ints, offsets: Ints) -> HeldOutScores:
+        """Only some of the bags, in the order given."""
+        rows, _ = segments.take(offsets, bags)
+        return HeldOutScores(self.bags[:, :, bags], self.instances[:, rows])
+
+
 class Task(NamedTuple):
     """Designs that share a projection: a projector, and the names of their likelihoods."""
 
@@ -182,10 +202,13 @@ class HeldOut:
     folds: Folds
     max_iter: int
 
-    def __call__(self, task: Task) -> Floats:
-        """Score of every bag from models that did not see it, [likelihoods, rules, B]."""
+    def __call__(self, task: Task) -> HeldOutScores:
+        """Scores of every bag and instance from models that did not see the bag."""
         whole = project_whole(task.projector, self.bags, self.labels)
-        scores = np.empty((len(task.likelihoods), len(self.rules), len(self.bags)))
+        scores = HeldOutScores(
+            np.empty((len(task.likelihoods), len(self.rules), len(self.bags))),
+            np.empty((len(task.likelihoods), self.bags.n_instances)),
+        )
         for train, test in self.folds:
             seen, unseen = (take_bags(whole, self.labels, chosen) for chosen in (train, test))
             chunk = DEVICE_CHUNK_SIZE if task.projector.on_device else CHUNK_SIZE
@@ -193,10 +216,12 @@ class HeldOut:
             pi = self.labels._replace(
                 offsets=segments.take(self.labels.offsets, train)[1], y=self.labels.y[train]
             ).of_bag
+            rows, _ = segments.take(self.labels.offsets, test)
             for i, name in enumerate(task.likelihoods):
                 fit = fit_blocks(blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL)
                 readouts = read_rules(unseen, fit.posterior, self.rules)
-                scores[i][:, test] = [readout.bag for readout in readouts]
+                scores.bags[i][:, test] = [readout.bag for readout in readouts]
+                scores.instances[i, rows] = readouts[0].instance
         return scores
 
 
@@ -290,32 +315,35 @@ def weigh(
     ]
 
 
-def combine(candidates: Sequence[Candidate], scores: Floats) -> Floats:
-    """The ensemble's log-odds of bags from scores [designs, rules, B]."""
-    log_odds = np.zeros(scores.shape[2])
+def combine(candidates: Sequence[Candidate], scores: HeldOutScores) -> tuple[Floats, Floats]:
+    """The ensemble's log-odds of bags and of instances from those of the designs."""
+    of_bags, of_instances = np.zeros(scores.bags.shape[2]), np.zeros(scores.instances.shape[1])
     for c in candidates:
-        log_odds += c.weight * c.platt.log_odds(scores[c.design, c.rule])
-    return log_odds
+        of_bags += c.weight * c.platt.log_odds(scores.bags[c.design, c.rule])
+        of_instances += c.weight * c.platt.log_odds(scores.instances[c.design])
+    return of_bags, of_instances
 
 
 def held_out_ensemble(
-    scores: Floats,
+    scores: HeldOutScores,
     y: Ints,
+    offsets: Ints,
     prices: Sequence[float],
     temperature: float,
     folds: Folds,
     rule_price: float = PRICE,
-) -> Floats:
-    """Log-odds of every bag from an ensemble that was weighed without it, [B].
+) -> tuple[Floats, Floats]:
+    """Log-odds of every bag and instance from an ensemble that was weighed without the bag.
 
     Choosing the best of many looks better than it is; these log-odds have paid for the choice,
     so the final calibration is fitted to them.
     """
-    log_odds = np.empty(len(y))
+    of_bags, of_instances = np.empty(len(y)), np.empty(scores.instances.shape[1])
     for train, test in folds:
-        candidates = weigh(scores[:, :, train], y[train], prices, temperature, rule_price)
-        log_odds[test] = combine(candidates, scores[:, :, test])
-    return log_odds
+        candidates = weigh(scores.bags[:, :, train], y[train], prices, temperature, rule_price)
+        rows, _ = segments.take(offsets, test)
+        of_bags[test], of_instances[rows] = combine(candidates, scores.take(test, offsets))
+    return of_bags, of_instances
 
 
 def auc(scores: Floats, y: Ints) -> Floats:
@@ -335,17 +363,23 @@ class Voice(NamedTuple):
 def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
     """Mean and standard deviation of the ensemble's log-odds, of bags and instances.
 
-    Moments of a mixture: the members' own variance plus their disagreement.
+    The mean of members whose errors are correlated by `_ALIKE`, and their disagreement. A member's
+    map stretches its deviations as that of a single model does.
     """
     columns = []
     for which in ("bag", "instance"):
         first, second = np.zeros(()), np.zeros(())
+        together, apart = np.zeros(()), np.zeros(())
         for readout, (weight, platt) in zip(readouts, voices, strict=True):
             log_odds, std = _latent_moments(readout, which)
-            z, spread = platt.log_odds(log_odds), platt.slope * std
+            z = platt.log_odds(log_odds)
             first = first + weight * z
-            second = second + weight * (z * z + spread * spread)
-        columns += [first, np.sqrt(np.maximum(second - first * first, 0.0))]
+            second = second + weight * z * z
+            own = weight * stretch(platt.slope) * std
+            together, apart = together + own, apart + own * own
+        disagreement = np.maximum(second - first * first, 0.0)
+        variance = _ALIKE * together**2 + (1 - _ALIKE) * apart + disagreement
+        columns += [first, np.sqrt(variance)]
     return Scores(*columns)
 
 
@@ -359,15 +393,25 @@ def _latent_moments(readout: Readout, which: str) -> tuple[Array, Array]:
     return log_odds, np.minimum(readout.bag_std * slope, _LARGEST_STD)
 
 
-def pooled_scores(readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]) -> Scores:
-    """The ensemble's scores of the bags of a span, from the readouts of its members."""
+def pooled_scores(
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
+) -> Scores:
+    """The ensemble's scores of the bags of a span, from the readouts of its members.
+
+    Instances are read on the scale of the bags unless they have a map of their own.
+    """
     latent = pooled_latent(readouts, voices)
-    return Scores(
-        latent.bag,
-        _probability_std(latent.bag, latent.bag_std),
-        latent.instance,
-        _probability_std(latent.instance, latent.instance_std),
-    )
+    bag_std = _probability_std(latent.bag, latent.bag_std)
+    if instance_map is None:
+        instance_std = _probability_std(latent.instance, latent.instance_std)
+        return Scores(latent.bag, bag_std, latent.instance, instance_std)
+    f = with_log_odds(latent.instance, latent.instance_std**2)
+    of_bag = (segments.spread(x, offsets) for x in (latent.bag, bag_std))
+    p = instance_map.probabilities(f.mean, f.var, *of_bag)
+    return Scores(latent.bag, bag_std, to_numpy(p.log_odds), to_numpy(p.std))
 
 
 def _probability_std(log_odds: Floats, std: Floats) -> Floats:
@@ -380,7 +424,10 @@ def _probability_std(log_odds: Floats, std: Floats) -> Floats:
 
 
 def pooled_instances(
-    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
 ) -> tuple[Floats, Floats]:
     """Mean and variance of the ensemble's latent function at every instance."""
     latent = pooled_latent(readouts, voices)
@@ -388,19 +435,27 @@ def pooled_instances(
 
 
 def pooled_fractions(
-    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
 ) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the share of positives in every bag.
 
     The mean is that of the ensemble's instance probabilities. A member's share varies on its own
     scale; its map stretches that as it stretches the log-odds.
     """
-    mean = segments.mean(expit(pooled_latent(readouts, voices).instance), offsets)
-    first, second = np.zeros_like(mean), np.zeros_like(mean)
+    scores = pooled_scores(readouts, offsets, voices, instance_map)
+    first, second = np.zeros_like(scores.bag), np.zeros_like(scores.bag)
+    in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own)
     for readout, (weight, platt) in zip(readouts, voices, strict=True):
         assert readout.fraction is not None  # the readers asked for it
-        own = segments.mean(expit(platt.log_odds(readout.instance)), offsets)
-        std = np.minimum(min(platt.slope, 1.0) * readout.fraction.std, 0.5)
+        whole = in_positive.after(platt)
+        own = segments.mean(expit(whole.log_odds(readout.instance)), offsets)
+        std = np.minimum(stretch(whole.slope) * readout.fraction.std, 0.5)
         first += weight * own
         second += weight * (own * own + std * std)
-    return mean, np.sqrt(np.maximum(second - first * first, 0.0))
+    share = Fraction(first, np.sqrt(np.maximum(second - first * first, 0.0)))
+    if instance_map is not None:
+        share = instance_map.fraction(share, scores.bag)
+    return segments.mean(expit(scores.instance), offsets), share.std
