@@ -83,7 +83,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     ]
     means = values.mean(axis=1).reshape(len(cs), len(vs), len(METRICS))
     plot_sweep(means, cs, vs, out / "margin_sweep.png")
-    plot_instances(out / "instances_tsne.png")
+    plot_instances(out / "instances_tsne.png", 20 if quick else None)
     return pd.DataFrame(table)
 
 
@@ -110,14 +110,15 @@ def plot_sweep(
     plt.close(figure)
 
 
-def plot_instances(path: Path) -> None:
-    """All digits in two dimensions, by the truth and by the held-out probability."""
+def plot_instances(path: Path, n_bags: int | None = None) -> None:
+    """The digits of all or the first bags in two dimensions: truth and held-out probability."""
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     data = load_digit_bags(random_state=0)
-    place = TSNE(2, init="pca", random_state=0).fit_transform(data.bags.instances)
-    truth, p = held_out(0, 2.0, 2.0)
+    X = data.bags[:n_bags].instances
+    place = TSNE(2, init="pca", random_state=0).fit_transform(X)
+    truth, p = (values[: len(X)] for values in held_out(0, 2.0, 2.0))
     figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     for ax, values, title in zip(
         axes, (truth, p), ("truth", "LM-VGPMIL, bag held out"), strict=True
