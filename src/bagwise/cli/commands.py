@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column
     from bagwise.evaluate.thresholds import Rates
     from bagwise.models.base import Model
+    from bagwise.models.dpmil import ClusterExamples
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.predictions import Predictions
 
@@ -273,6 +274,7 @@ def predict(arguments: Namespace) -> int:
             cross_validated=before,
             n_seen=seen,
             audit=None if audited is None else Audit.from_json(audited),
+            clusters=_cluster_examples(model, bags),
         )
         n_top = arguments.top if predictions.instances is not None else 0
         with new_folder(out) as draft:
@@ -315,6 +317,12 @@ def predict(arguments: Namespace) -> int:
         }
     )
     return 0
+
+
+def _cluster_examples(model: Model, bags: Bags) -> list[ClusterExamples]:
+    """What a model that has clusters says of these bags; of several classes nothing."""
+    nearest = getattr(model, "nearest_instances", None)
+    return [] if nearest is None or len(model.classes_) != 2 else nearest(bags)
 
 
 def _goal(arguments: Namespace) -> Any:
