@@ -709,33 +709,46 @@ class _Contrast:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def _loss(self, slope: float, level: float, logit: float) -> float:
-        q = self._share * float(expit(logit))
+    def loss(self, slope: float, level: float, logit: float) -> tuple[float, Floats]:
+        """Negative log-likelihood with the prior on few positives, and its gradient, [3]."""
+        of_positive, of_negative, known_positive, known_negative = self._by_kind
+        inside = float(expit(logit))
+        q = self._share * inside
         negatives = self.negative_share(q)
         few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
-        of_positive, of_negative, known_positive, known_negative = (
-            slope * z + level for z in self._by_kind
-        )
-        in_positive = np.log(q + (1 - q) * expit(of_positive)).sum()
-        in_negative = len(of_negative) * np.log1p(-q) + log_expit(-of_negative).sum()
-        given = log_expit(known_positive).sum() + log_expit(-known_negative).sum()
-        return -float(few + in_positive + in_negative + given)
+        by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
+        p = expit(slope * of_positive + level)
+        mixed = q + (1 - q) * p
+        total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
+        by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
+        by_score = [(1 - q) * p * (1 - p) / mixed]
+        for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
+            z = sign * (slope * scores + level)
+            total += log_expit(z).sum()
+            by_score.append(sign * expit(-z))
+        by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
+        by_level = sum(float(d.sum()) for d in by_score)
+        return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
 
     def best_slope(self, std: float) -> float:
         """The most probable slope, in units of the bags' slope, under a prior of this width."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(float(np.exp(x[2])), x[0], x[1]) + 0.5 * float(x[2] / std) ** 2
+        def loss(x: Floats) -> tuple[float, Floats]:
+            slope = float(np.exp(x[0]))
+            value, gradient = self.loss(slope, x[1], x[2])
+            prior = np.array([x[0] / std**2, 0.0, 0.0])
+            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1] + prior
 
-        start = np.array([*self.fitted(1.0)[1:], 0.0])
-        bounds = [*_LEVELS_AND_LOGITS, (-_STEEPEST, _STEEPEST)]
-        return float(np.exp(_least(loss, start, bounds).x[2]))
+        start = np.array([0.0, *self.fitted(1.0)[1:]])
+        bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
+        return float(np.exp(_least(loss, start, bounds).x[0]))
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(slope, x[0], x[1])
+        def loss(x: Floats) -> tuple[float, Floats]:
+            value, gradient = self.loss(slope, x[0], x[1])
+            return value, gradient[1:]
 
         # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
         starts = (np.array([0.0, logit]) for logit in (0.0, 3.0))
@@ -752,12 +765,11 @@ class _Contrast:
 
 
 def _least(
-    loss: Callable[[Floats], float], start: Floats, bounds: Sequence[tuple[float, float]]
+    loss: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    bounds: Sequence[tuple[float, float]],
 ) -> OptimizeResult:
-    # A step of its own for every coordinate: the default one is tiny where a start is 0.
-    simplex = start - np.vstack([np.zeros(len(start)), np.eye(len(start))])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "initial_simplex": simplex}
-    return minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=options)
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(
