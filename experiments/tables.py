@@ -344,7 +344,9 @@ def dpmil_newsgroups() -> str:
         "DPMIL, kernel PCA of all posts, labels unseen": "DPMIL",
         "DPMIL, kernel PCA inside the fold": "DPMIL, in fold",
         "DPMIL, kernel PCA inside the fold, 200 dimensions": "DPMIL, in fold, 200-d",
-        "DPMIL, inside the fold, plus the residual length": "DPMIL, in fold, residual",
+        "DPMIL, inside the fold, plus the residual length (not in the paper)": (
+            "DPMIL, in fold, residual"
+        ),
         "DPMIL, L2-normalised rows, kernel PCA of all posts": "DPMIL, L2 rows",
         "DPMIL, L2-normalised rows, kernel PCA inside the fold": "DPMIL, L2 rows, in fold",
     }

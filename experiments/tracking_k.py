@@ -3,8 +3,7 @@
 Two patches are compared on the k features that differ least. The MIO paper takes 30 of its
 features; here a patch has 192 features and k is 64. Everything else is the same, on the same
 frames: the two filmed sequences and six kinds of made clips, another clip for each seed. The error
-is the mean distance of the centres in pixels. Every run is kept in ``runs.csv`` of the output
-folder, and a run that is there is not repeated.
+is the mean distance of the centres in pixels.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 
 from bagwise.evaluate import centre_error
 from bagwise.vision import HaarFeatures, MIOTracker, track
 from experiments._clips import KINDS
-from experiments._held_out import main, present
+from experiments._held_out import gather, main, present
 from experiments.tracking import FILMED, PUBLISHED, _sequence
 
 TITLE = "Tracking with the paper's k = 30 beside the default"
@@ -48,14 +46,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     names = KINDS[:1] if quick else (*FILMED, *KINDS[:6])
     sequences, absent = present(names, lambda name: _sequence(name, 0))
     cells = [(m, d, s) for s in range(1 if quick else 3) for d in sequences for m in MODELS]
-    path = out / "runs.csv"
-    kept = pd.read_csv(path) if path.exists() else pd.DataFrame()
-    done = set(zip(*(kept[c] for c in ("model", "data", "seed")), strict=True)) if len(kept) else ()
-    left = [cell for cell in cells if cell not in done]
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator")
-    for one in parallel(delayed(one_run)(*cell, 20 if quick else None) for cell in left):
-        kept = pd.concat([kept, pd.DataFrame([one])], ignore_index=True)
-        kept.to_csv(path, index=False)
+    kept = gather(one_run, [(*cell, 20 if quick else None) for cell in cells], out, n_jobs)
     table = []
     for (data, model), part in kept.groupby(["data", "model"], sort=False):
         table.append(

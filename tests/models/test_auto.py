@@ -290,8 +290,38 @@ def test_departures_from_the_plain_choice_must_pay_their_price():
     members = search.weigh(same, y, [search.PRICE, 0], temperature=1.0)
     assert [(m.design, m.rule) for m in members] == [(1, 0), (0, 0)]
     assert members[1].weight / members[0].weight == pytest.approx(np.exp(-search.PRICE))
-    prices = {design.likelihood: design.price for design in search.grid()}
+    prices = {design.likelihood: design.price(50) for design in search.grid()}
     assert [name for name, price in prices.items() if price] == ["or", "inherited"]
+
+
+def test_odd_designs_cost_more_the_fewer_bags_a_class_has():
+    def price(kernel, likelihood, n):
+        return search.Design("global", kernel, likelihood).price(n)
+
+    assert price("medium, rough", "witness, g=0", 2) == 0
+    for odd in (("wide, v=4", "witness, g=0"), ("narrow, v=4", "witness, g=1")):
+        assert [price(*odd, n) for n in (5, 10, 20, 100)] == [6.0, 4.0, 0.0, 0.0]
+    assert price("medium, rough", "witness, h=0.5", 10) == 4.0
+    assert price("wide, v=4", "or", 10) == 4.0 + search.PRICE
+    assert price("set, wide", "whole bags, v=16", 10) == search.PRICE
+
+
+def test_few_positive_bags_leave_odd_designs_out(monkeypatch):
+    """The price decides who reaches the final, and who has weight."""
+    bags, y, _ = make_problem(n_bags=40)
+    chosen = np.sort(np.r_[np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:4]])
+
+    def odd_weight():
+        table = make(n_finalists=8, cv=2).fit(bags[chosen], y[chosen]).search_results_
+        odd = np.isin(table["kernel"], ["wide, v=4", "narrow, v=4"])
+        odd |= table["likelihood"] == "witness, h=0.5"
+        full = table["stage"] == "full"
+        return table["weight"][odd].sum(), (odd & full).sum()
+
+    priced = odd_weight()
+    monkeypatch.setattr(search, "FEW_PRICE", 0.0)
+    free = odd_weight()
+    assert priced[0] <= free[0] and priced[1] < free[1]
 
 
 def test_auc_of_many():

@@ -77,6 +77,18 @@ def test_dissimilarity_table_grows_and_forgets(rng):
                 np.testing.assert_allclose(table[:, a, b], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_request_larger_than_the_table_leaves_it_usable(rng):
+    """Ten instances outgrow a limit of four; the two asked for next take two of their rows."""
+    X = rng.normal(size=(12, 3))
+    near = distances.Dissimilarities(X, np.ones(3), max_rows=4)
+    for ids in (np.arange(10), np.array([10, 11]), np.array([0, 10])):
+        table, rows = near.table(ids)
+        assert table.shape[1] == 10
+        for i, a in zip(ids, rows, strict=True):
+            expected = reference.dissimilarities(X[i], X[ids[0]])
+            np.testing.assert_allclose(table[:, a, rows[0]], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_dissimilarity_table_keeps_the_instances_used_last(rng, monkeypatch):
     filled = []
     fill = distances._fill

@@ -8,7 +8,8 @@ kept on disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llvmlite import ir
@@ -79,10 +80,12 @@ def _workspace(A: Reals) -> Reals:
 
 
 @intrinsic
-def _call(typing_context: Any, routine: Any, arguments: Any) -> Any:
+def _call(typing_context: object, routine: types.Type, arguments: types.UniTuple) -> object:
     """Call the routine at an address with addresses, which all arguments of BLAS are."""
 
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def build(
+        context: object, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]
+    ) -> ir.Value:
         pointer = ir.IntType(8).as_pointer()
         own = [
             builder.inttoptr(builder.extract_value(values[1], i), pointer)

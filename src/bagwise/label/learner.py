@@ -495,6 +495,11 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     weights: Sequence[float]
     maps: Sequence[Platt | None]
     if isinstance(last, AutoVGPMIL):
+        if last.whole_members_:
+            raise ValueError(
+                "labelling needs members that score instances; this AutoVGPMIL has some that look "
+                "at whole bags. Fit it with assumption='standard'."
+            )
         models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
         own = None if last.calibration_ is None else Platt(*last.calibration_)

@@ -194,7 +194,8 @@ class Dissimilarities:
 
     def _add(self, new: Ints) -> None:
         n_old = len(self._ids)
-        n_reused = max(0, n_old + len(new) - self._max_rows)
+        # The table may have outgrown its limit before, by one large request: never more than asked.
+        n_reused = min(len(new), max(0, n_old + len(new) - self._max_rows))
         idle = np.flatnonzero(self._last_use < self._n_requests)
         idle = idle[np.argsort(self._last_use[idle], kind="stable")][:n_reused]
         n = n_old + len(new) - len(idle)

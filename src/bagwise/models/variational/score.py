@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import expit, logsumexp, ndtri
@@ -338,6 +338,21 @@ class Reader(NamedTuple):
     wants: Wants = "all"  # what will be looked at
     instance_map: InstanceMap | None = None
 
+    def read(self, block: Block) -> Readout:
+        """The bags and instances of a block."""
+        return read_block(block, *self[1:])
+
+
+class ReadsBlocks(Protocol):
+    """What reads the projections of one projector."""
+
+    @property
+    def projector(self) -> int:
+        """Position in the list of projectors."""
+
+    def read(self, block: Block) -> Readout:
+        """What it says about the bags of a block."""
+
 
 class RowPart(NamedTuple):
     """Neighbouring bags to predict: their rows, read on demand."""
@@ -369,7 +384,7 @@ class ReadRows:
     """
 
     projectors: tuple[Projector, ...]
-    readers: tuple[Reader, ...]
+    readers: tuple[ReadsBlocks, ...]
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]  # and the bags' offsets
     check: bool  # whether the rows have not been looked at for NaN and infinity
 
@@ -391,7 +406,7 @@ class ReadRows:
             block = project_span(rows, labels, span, projector, span.first_bag, span.start)
             for i, reader in enumerate(self.readers):
                 if reader.projector == number:
-                    readouts[i] = read_block(block, *reader[1:])
+                    readouts[i] = reader.read(block)
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 

@@ -43,6 +43,7 @@ from bagwise.models.variational.likelihoods import (
 from bagwise.models.variational.projection import Projector, make_projector
 from bagwise.models.variational.score import BagRule, Readout, Scores, read_rules
 from bagwise.models.variational.updates import fit_blocks, make_blocks
+from bagwise.models.variational.whole_bags import fit_points, pooled, read_points, take_points
 
 # Squared length scales are shares of the median squared distance; all but the first and the last
 # have a bias. Matern-3/2 is never far behind RBF, and ahead where neighbours say much.
@@ -66,6 +67,13 @@ LIKELIHOODS: dict[str, BagLikelihood] = {
     "or": ExactOr(),
     "inherited": Inherited(),
 }
+# Whole bags: kernels of variance 1 between instances, and variances of the process on their sets.
+SET_KERNELS: dict[str, Kernel] = {
+    "set, narrow": RBF(OfMedian(8**-0.5), 1.0),
+    "set, medium": RBF(OfMedian(2**-0.5), 1.0),
+    "set, wide": RBF(OfMedian(2**0.5), 1.0),
+}
+WHOLE_BAGS: dict[str, float] = {"whole bags, v=16": 16.0, "whole bags, v=256": 256.0}
 SCALES: tuple[Scale, ...] = ("global", "feature")
 RULES: tuple[BagRule, ...] = ("max", "noisy-or", "joint")
 
@@ -74,6 +82,10 @@ TOL = 0.01
 # Held-out log-likelihood that a departure from the plain choice, witnesses read by max, must
 # gain: among a hundred designs on a hundred bags some win by chance.
 PRICE = 2.0
+# What an odd design must gain besides where a class has next to no bags, and from how many of them
+# on it need not: chosen on sets with 4 and 8 positive bags (seeds 100 and 101).
+FEW_PRICE, FEW = 8.0, 20
+_TIMID_KERNELS, _REDUNDANT = ("narrow, v=4", "wide, v=4"), "witness, h=0.5"
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
 # Correlation of the errors of two members: between none and all, as refits to bootstrapped bags
@@ -90,10 +102,15 @@ class Design(NamedTuple):
     kernel: str
     likelihood: str
 
-    @property
-    def price(self) -> float:
-        """Log-likelihood that its likelihood must gain to be worth choosing."""
-        return 0.0 if self.likelihood.startswith("witness") else PRICE
+    def price(self, n_rarest: int) -> float:
+        """Log-likelihood it must gain to be worth choosing, given the bags of the rarer class.
+
+        Few bags cannot show that a design is odd for a good reason: kernels of little variance
+        hardly leave the base rate, and redundancy was made for bags that repeat themselves.
+        """
+        price = 0.0 if self.likelihood.startswith("witness") else PRICE
+        odd = self.kernel in _TIMID_KERNELS or self.likelihood == _REDUNDANT
+        return price + odd * FEW_PRICE * max(0.0, 1 - n_rarest / FEW)
 
 
 class Space(NamedTuple):
@@ -129,6 +146,18 @@ def grid() -> list[Design]:
     return [Design(s, k, name) for s in SCALES for k in KERNELS for name in LIKELIHOODS]
 
 
+def whole_grid() -> list[Design]:
+    """Every design of a member that looks at whole bags.
+
+    Examples
+    --------
+    >>> from bagwise.models.variational.search import whole_grid
+    >>> len(whole_grid()), whole_grid()[0]
+    (12, Design(scale='global', kernel='set, narrow', likelihood='whole bags, v=16'))
+    """
+    return [Design(s, k, name) for s in SCALES for k in SET_KERNELS for name in WHOLE_BAGS]
+
+
 def make_spaces(
     bags: Bags, n_inducing: int, rng: np.random.RandomState, driver: Driver
 ) -> dict[Scale, Space]:
@@ -149,7 +178,8 @@ def make_spaces(
     for scale in SCALES:
         scaling = scaling_of(moments, scale)
         Z = inducing.choose(some, one_class, n_inducing, "kmeans", rng, scaling)
-        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in KERNELS.items()}
+        grid = {**KERNELS, **SET_KERNELS}
+        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in grid.items()}
         spaces[scale] = Space(scaling, kernels, Z)
     return spaces
 
@@ -183,6 +213,14 @@ class HeldOutScores(NamedTuple):
         """Only some of the bags, in the order given."""
         rows, _ = segments.take(offsets, bags)
         return HeldOutScores(self.bags[:, :, bags], self.instances[:, rows])
+
+    def beside(self, whole: Floats) -> HeldOutScores:
+        """With the scores [designs, B] of designs that look at whole bags, after the others.
+
+        They have no instances, and every rule reads them alike.
+        """
+        alike = np.repeat(whole[:, None], self.bags.shape[1], axis=1)
+        return self._replace(bags=np.concatenate([self.bags, alike]))
 
 
 class Task(NamedTuple):
@@ -222,6 +260,27 @@ class HeldOut:
                 readouts = read_rules(unseen, fit.posterior, self.rules)
                 scores.bags[i][:, test] = [readout.bag for readout in readouts]
                 scores.instances[i, rows] = readouts[0].instance
+        return scores
+
+
+@dataclass(frozen=True)
+class HeldOutWhole:
+    """Held-out scores of designs that look at whole bags; picklable, for any driver."""
+
+    bags: Bags
+    labels: BagLabels
+    folds: Folds
+    max_iter: int
+
+    def __call__(self, task: Task) -> Floats:
+        """Scores of every bag from models that did not see it, [likelihoods, B]."""
+        whole = project_whole(task.projector, self.bags, self.labels)
+        scores = np.empty((len(task.likelihoods), len(self.bags)))
+        for i, name in enumerate(task.likelihoods):
+            points = pooled(whole, WHOLE_BAGS[name])
+            for train, test in self.folds:
+                q = fit_points(take_points(points, train), self.max_iter, TOL)
+                scores[i, test] = read_points(take_points(points, test), q).bag
         return scores
 
 
@@ -293,12 +352,14 @@ def weigh(
     prices: Sequence[float],
     temperature: float,
     rule_price: float = PRICE,
+    n_scoring: int | None = None,
 ) -> list[Candidate]:
     """An ensemble from held-out scores [designs, rules, B] of designs with their prices.
 
     Each design takes its best rule; any but the first costs ``rule_price``. Designs count in
     proportion to ``exp(-B (loss - least loss) / temperature)``: their likelihood on held-out
-    bags, tempered, because B bags cannot tell close designs apart.
+    bags, tempered, because B bags cannot tell close designs apart. The best of the first
+    ``n_scoring`` designs, those that score instances, stays even if it has no weight.
     """
     n_rules = scores.shape[1]
     maps, losses = calibrated_losses(scores.reshape(-1, scores.shape[2]), y)
@@ -311,17 +372,30 @@ def weigh(
     return [
         Candidate(int(i), int(best_rule[i]), float(weights[i]), maps[i * n_rules + best_rule[i]])
         for i in np.argsort(loss, kind="stable")
-        if weights[i] > 0
+        if weights[i] > 0 or i == np.argmin(loss[:n_scoring])
     ]
 
 
 def combine(candidates: Sequence[Candidate], scores: HeldOutScores) -> tuple[Floats, Floats]:
     """The ensemble's log-odds of bags and of instances from those of the designs."""
     of_bags, of_instances = np.zeros(scores.bags.shape[2]), np.zeros(scores.instances.shape[1])
-    for c in candidates:
+    inside = inside_weights(candidates, len(scores.instances))
+    for c, weight in zip(candidates, inside, strict=True):
         of_bags += c.weight * c.platt.log_odds(scores.bags[c.design, c.rule])
-        of_instances += c.weight * c.platt.log_odds(scores.instances[c.design])
+        if weight > 0:
+            of_instances += weight * c.platt.log_odds(scores.instances[c.design])
     return of_bags, of_instances
+
+
+def inside_weights(candidates: Sequence[Candidate], n_designs: int) -> Floats:
+    """Weights among the candidates that score instances: those of the first ``n_designs``.
+
+    Where whole bags have all the weight, the ones that score instances share it evenly.
+    """
+    scoring = np.array([c.design < n_designs for c in candidates])
+    weights = scoring * np.array([c.weight for c in candidates])
+    weights = weights if weights.sum() > 0 else scoring.astype(np.float64)
+    return weights / weights.sum()
 
 
 def held_out_ensemble(
@@ -339,8 +413,10 @@ def held_out_ensemble(
     so the final calibration is fitted to them.
     """
     of_bags, of_instances = np.empty(len(y)), np.empty(scores.instances.shape[1])
+    n_scoring = len(scores.instances)
     for train, test in folds:
-        candidates = weigh(scores.bags[:, :, train], y[train], prices, temperature, rule_price)
+        own = scores.bags[:, :, train], y[train]
+        candidates = weigh(*own, prices, temperature, rule_price, n_scoring)
         rows, _ = segments.take(offsets, test)
         of_bags[test], of_instances[rows] = combine(candidates, scores.take(test, offsets))
     return of_bags, of_instances
@@ -358,6 +434,13 @@ class Voice(NamedTuple):
 
     weight: float
     platt: Platt
+    # Weight among the members that score instances; the same one where all of them do.
+    inside: float | None = None
+
+    @property
+    def of_instances(self) -> float:
+        """Weight of its instances."""
+        return self.weight if self.inside is None else self.inside
 
 
 def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
@@ -370,7 +453,10 @@ def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Score
     for which in ("bag", "instance"):
         first, second = np.zeros(()), np.zeros(())
         together, apart = np.zeros(()), np.zeros(())
-        for readout, (weight, platt) in zip(readouts, voices, strict=True):
+        for readout, voice in zip(readouts, voices, strict=True):
+            weight, platt = voice.of_instances if which == "instance" else voice.weight, voice.platt
+            if weight == 0:
+                continue
             log_odds, std = _latent_moments(readout, which)
             z = platt.log_odds(log_odds)
             first = first + weight * z
@@ -448,9 +534,12 @@ def pooled_fractions(
     scores = pooled_scores(readouts, offsets, voices, instance_map)
     first, second = np.zeros_like(scores.bag), np.zeros_like(scores.bag)
     in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own)
-    for readout, (weight, platt) in zip(readouts, voices, strict=True):
+    for readout, voice in zip(readouts, voices, strict=True):
+        weight = voice.of_instances
+        if weight == 0:
+            continue
         assert readout.fraction is not None  # the readers asked for it
-        whole = in_positive.after(platt)
+        whole = in_positive.after(voice.platt)
         own = segments.mean(expit(whole.log_odds(readout.instance)), offsets)
         std = np.minimum(stretch(whole.slope) * readout.fraction.std, 0.5)
         first += weight * own
