@@ -18,10 +18,10 @@ The last two are not results. They say how much of a published figure such a cho
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -54,7 +54,7 @@ def best_threshold_accuracy(y: NDArray[np.int64], p: NDArray[np.float64]) -> flo
     return float(max(np.mean((p > cut) == (y == 1)) for cut in cuts))
 
 
-def one_fold(data: str, seed: int, fold: int, epochs: tuple[int, ...]) -> dict[str, float]:
+def one_fold(data: str, seed: int, fold: int, epochs: tuple[int, ...]) -> dict[str, Any]:
     """Accuracy on one test fold in the four ways."""
     bags, y = getattr(datasets, f"load_{data}")(return_X_y=True)
     train, test = list(StratifiedKFold(5, shuffle=True, random_state=seed).split(y, y))[fold]
@@ -74,6 +74,8 @@ def one_fold(data: str, seed: int, fold: int, epochs: tuple[int, ...]) -> dict[s
         probabilities(max_epochs=e, validation_fraction=0.0, patience=max(epochs)) for e in epochs
     ]
     return {
+        "data": data,
+        "seed": seed,
         HONEST: accuracy(probabilities()),
         LAST: accuracy(after[-1]),
         BEST_EPOCH: max(accuracy(p) for p in after),
@@ -85,13 +87,9 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Five folds, three seeds, five sets; quick: two folds of MUSK1, two epochs."""
     sets = ("musk1",) if quick else tuple(PUBLISHED)
     epochs = (1, 2) if quick else EPOCHS
-    jobs = [(d, s, f) for d in sets for s in SEEDS[: 1 if quick else 3] for f in range(5)]
-    jobs = jobs[:2] if quick else jobs
-    parallel = Parallel(n_jobs=n_jobs)
-    values = parallel(delayed(one_fold)(*job, epochs) for job in jobs)
-    table = pd.DataFrame(
-        {"data": d, "seed": s, **value} for (d, s, _), value in zip(jobs, values, strict=True)
-    )
+    seeds = SEEDS[:1] if quick else SEEDS
+    jobs = [(d, s, f, epochs) for d in sets for s in seeds for f in range(2 if quick else 5)]
+    table = _held_out.gather(one_fold, jobs, out, n_jobs)
     rows = []
     for data in sets:
         per_seed = table[table["data"] == data].groupby("seed")[list(NOTES)].mean()

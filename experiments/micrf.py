@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.svm import SVC
 
 from bagwise import MICRF, MISVM, InstanceTransformer, SingleInstance, datasets, make_pipeline
 from bagwise.evaluate import BagFolds, cross_validate
-from bagwise.files.writing import new_file
+from experiments._held_out import gather
 
 TITLE = "MI-CRF (2010), Table 2: bag accuracy, 10-fold"
 PAPER = "MI-CRF, Table 2"
@@ -79,25 +78,10 @@ def accuracy(model: str, data: str, seed: int, n_folds: int = 10) -> float:
     return 100 * float(right.mean())
 
 
-class Cells:
-    """Finished cross-validations, one line each, so that a stopped run goes on where it was."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.done: dict[tuple[str, str, int, int], float] = {}
-        if path.exists():
-            for line in pd.read_csv(path).itertuples(index=False):
-                self.done[line.model, line.data, line.seed, line.n_folds] = line.accuracy
-
-    def add(self, cell: tuple[str, str, int, int], value: float) -> None:
-        """Keep one value."""
-        self.done[cell] = value
-        table = pd.DataFrame(
-            [(*key, value) for key, value in self.done.items()],
-            columns=["model", "data", "seed", "n_folds", "accuracy"],
-        )
-        with new_file(self.path) as draft:
-            table.to_csv(draft, index=False)
+def one_cell(model: str, data: str, seed: int, n_folds: int) -> dict[str, Any]:
+    """The same as a row."""
+    value = accuracy(model, data, seed, n_folds)
+    return {"model": model, "data": data, "seed": seed, "accuracy": value}
 
 
 def run(
@@ -108,21 +92,17 @@ def run(
     n_seeds, n_folds = (1, 3) if quick else (5, 10)
     models = QUICK if quick else tuple(MODELS)
     out.mkdir(parents=True, exist_ok=True)
-    cells = Cells(out / "cells.csv")
     # Seed by seed: what a stopped run has, it has for all rows.
     jobs = [(m, d, s, n_folds) for s in range(n_seeds) for d in chosen for m in models]
-    left = [job for job in jobs if job not in cells.done]
-    parallel = Parallel(n_jobs=n_jobs, return_as="generator")
-    for job, value in zip(left, parallel(delayed(accuracy)(*job) for job in left), strict=True):
-        cells.add(job, value)
+    cells = gather(one_cell, jobs, out, n_jobs)
     return pd.DataFrame(
-        _row(data, name, [cells.done[name, data, seed, n_folds] for seed in range(n_seeds)])
+        _row(data, name, cells.loc[(cells["data"] == data) & (cells["model"] == name), "accuracy"])
         for data in chosen
         for name in models
     )
 
 
-def _row(data: str, name: str, values: list[float]) -> dict[str, Any]:
+def _row(data: str, name: str, values: pd.Series) -> dict[str, Any]:
     return {
         "model": name,
         "data": data,

@@ -96,3 +96,12 @@ def test_a_search_on_the_test_folds_is_marked_as_an_oracle(tmp_path):
     tried = list(comparators.searched("PPMM", quick=False).values())
     assert len(tried) == 192
     assert tried[0].powers == (1.0,)
+
+
+def test_the_papers_k_beside_the_default(tmp_path):
+    pytest.importorskip("cv2")
+    from experiments import tracking_k
+
+    table = tracking_k.run(quick=True, out=tmp_path)
+    assert table["model"].tolist() == list(tracking_k.MODELS)
+    assert table["mean"].between(0, 50).all()
