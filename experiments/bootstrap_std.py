@@ -32,7 +32,6 @@ NEEDS = ("bundled",)
 SETS = ("musk1", "elephant", "digits")
 MODELS: dict[str, Any] = {
     "VGPMIL": VGPMIL,
-    "VGPMIL, marginal": lambda **o: VGPMIL(posterior="marginal", **o),
     "GVGPMIL": GVGPMIL,
     "AutoVGPMIL": AutoVGPMIL,
 }

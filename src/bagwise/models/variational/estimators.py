@@ -61,6 +61,7 @@ from bagwise.models.variational.latent_map import (
     fit_instance_map,
     held_out_draw,
     instance_interval,
+    level_with_bags,
     rule_log_odds,
     shared_slope,
 )
@@ -509,9 +510,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # As sure as the bags were of their slope before shrinking; what cooled it cools both.
         slope = calibration.map_fit.slope * self.calibration_.slope / latent_map.slope
         gain = calibration.map_fit.gain
-        self.instance_map_ = fit_instance_map(held_out, y, slope, calibration.known, gain=gain)
+        of_bags = rule_log_odds(held_out, self.bag_rule, self.calibration_)
+        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=gain)
+        self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
-        self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
+        self.held_out_decision_[chosen] = of_bags
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
