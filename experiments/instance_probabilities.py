@@ -1,8 +1,8 @@
 """Instances in their own right: ``python -m experiments.instance_probabilities [--jobs N]``.
 
 Bags whose instance labels are known and never shown: digits (nine, six, three), made bags of
-twenty with 1, 3 and 10 positives, and three newsgroups; 70 % of the bags are fitted to, the instances
-of the others are predicted. Per model and set:
+twenty with 1, 3 and 10 positives, and three newsgroups; 70 % of the bags are fitted to, the
+instances of the others are predicted. Per model and set:
 
 - ``AUC``; ``log loss`` against that of the constant true rate,
 - ``level``: mean probability less the true rate; within 0.03,

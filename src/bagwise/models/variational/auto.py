@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
 from bagwise.core.platt import Platt, cool, fit_shrunk_platt
@@ -26,6 +27,7 @@ from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
     ClassRule,
     ClassWeight,
+    bag_weights,
     has_several_classes,
     read_instance_classes,
 )
@@ -41,7 +43,6 @@ from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.estimators import (
     VGPMIL,
     FitProblem,
-    bag_weights,
     driver_for,
     loaded_if_small,
     on_device,
@@ -408,8 +409,8 @@ class AutoVGPMIL(InstanceClassifier):
                 n = max(2, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
-            known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
-            part = TrainingData(data.bags[bags], data.y[bags], known)
+            rows, _ = segments.take(data.bags.offsets, bags)
+            part = TrainingData(data.bags[bags], data.y[bags], data.instance_labels[rows])
         if not on_disk(part.bags):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
@@ -813,7 +814,7 @@ def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
     if execution.torch_device(bags.instances) is None:
         yield
         return
-    with device_settings(execution.precision):
+    with device_settings(execution.precision, bags.n_instances):
         yield
 
 
@@ -835,7 +836,7 @@ def _by_class(
     if finish is search.pooled_instances:
         return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))
     pairs = zip(own, voices, strict=True)
-    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule)
+    scores = combined([search.pooled_scores(r, offsets, v) for r, v in pairs], rule, offsets)
     if finish is search.pooled_scores:
         return scores
     return class_fractions([std for _, std in columns], rule, scores.instance, offsets)

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import OptimizeResult, brentq, minimize, minimize_scalar
-from scipy.special import betaincinv, expit, ndtri
+from scipy.special import betaincinv, expit, log_expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
@@ -658,7 +658,7 @@ def fit_instance_map(
     --------
     >>> import numpy as np
     >>> from bagwise.models.variational.latent_map import HeldOut, fit_instance_map
-    >>> rng = np.random.default_rng(1)
+    >>> rng = np.random.default_rng(0)
     >>> y = np.repeat([0, 1], 50)
     >>> truth = np.repeat(y, 20) * (rng.random(2000) < 0.3)  # 30 % in positive bags
     >>> f = 3 * truth - 1.5 + rng.normal(size=2000)
@@ -732,41 +732,59 @@ class _Contrast:
     ) -> None:
         scores = unit * held_out.mean / _widening(held_out.var)  # [n]
         self._unit, self._centre = unit, float(np.quantile(scores, 0.9))
-        self._scores = scores - self._centre
-        self._in_positive = segments.spread(positive == 1, held_out.offsets)
-        self._share = float(self._in_positive.mean())
-        self._size = self._in_positive.sum() / np.sum(positive == 1)  # of a positive bag
-        self._known = np.full(len(scores), -1) if known is None else np.asarray(known)
+        in_positive = segments.spread(positive == 1, held_out.offsets)
+        self._share = float(in_positive.mean())
+        self._size = in_positive.sum() / np.sum(positive == 1)  # of a positive bag
+        labels = np.full(len(scores), -1) if known is None else np.asarray(known)
+        free = labels < 0
+        kinds = (free & in_positive, free & ~in_positive, labels == 1, labels == 0)
+        self._by_kind = tuple(scores[kind] - self._centre for kind in kinds)
+        self._of_positive_bags = scores[in_positive] - self._centre
 
     def negative_share(self, q: float) -> float:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def _loss(self, slope: float, level: float, logit: float) -> float:
-        z, q, unknown = slope * self._scores + level, self._share * expit(logit), self._known < 0
+    def loss(self, slope: float, level: float, logit: float) -> tuple[float, Floats]:
+        """Negative log-likelihood with the prior on few positives, and its gradient, [3]."""
+        of_positive, of_negative, known_positive, known_negative = self._by_kind
+        inside = float(expit(logit))
+        q = self._share * inside
         negatives = self.negative_share(q)
-        few = -float((self._size - 1) * np.log(negatives) + np.log1p(-negatives))
-        log_p, log_n = -np.logaddexp(0.0, -z), -np.logaddexp(0.0, z)
-        in_positive = np.where(unknown, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
-        in_negative = np.where(unknown, log_n + np.log1p(-q), 0.0)
-        given = np.where(self._known == 1, log_p, np.where(self._known == 0, log_n, 0.0))
-        return few - float(np.sum(np.where(self._in_positive, in_positive, in_negative) + given))
+        few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
+        by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
+        p = expit(slope * of_positive + level)
+        mixed = q + (1 - q) * p
+        total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
+        by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
+        by_score = [(1 - q) * p * (1 - p) / mixed]
+        for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
+            z = sign * (slope * scores + level)
+            total += log_expit(z).sum()
+            by_score.append(sign * expit(-z))
+        by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
+        by_level = sum(float(d.sum()) for d in by_score)
+        return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
 
     def best_slope(self, std: float) -> float:
         """The most probable slope, in units of the bags' slope, under a prior of this width."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(float(np.exp(x[2])), x[0], x[1]) + 0.5 * float(x[2] / std) ** 2
+        def loss(x: Floats) -> tuple[float, Floats]:
+            slope = float(np.exp(x[0]))
+            value, gradient = self.loss(slope, x[1], x[2])
+            prior = np.array([x[0] / std**2, 0.0, 0.0])
+            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1] + prior
 
-        start = np.array([*self.fitted(1.0)[1:], 0.0])
-        bounds = [*_LEVELS_AND_LOGITS, (-_STEEPEST, _STEEPEST)]
-        return float(np.exp(_least(loss, start, bounds).x[2]))
+        start = np.array([0.0, *self.fitted(1.0)[1:]])
+        bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
+        return float(np.exp(_least(loss, start, bounds).x[0]))
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(slope, x[0], x[1])
+        def loss(x: Floats) -> tuple[float, Floats]:
+            value, gradient = self.loss(slope, x[0], x[1])
+            return value, gradient[1:]
 
         # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
         starts = (np.array([0.0, logit]) for logit in (0.0, 3.0))
@@ -780,17 +798,16 @@ class _Contrast:
         q = self._share * float(expit(logit))
         own = LatentMap(slope * self._unit, float(level - slope * self._centre - np.log(q)))
         # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
-        p = expit(slope * self._scores[self._in_positive] + level - np.log(q))
+        p = expit(slope * self._of_positive_bags + level - np.log(q))
         return InstanceMap(own, float(p.mean()))
 
 
 def _least(
-    loss: Callable[[Floats], float], start: Floats, bounds: Sequence[tuple[float, float]]
+    loss: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    bounds: Sequence[tuple[float, float]],
 ) -> OptimizeResult:
-    # A step of its own for every coordinate: the default one is tiny where a start is 0.
-    simplex = start - np.vstack([np.zeros(len(start)), np.eye(len(start))])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "initial_simplex": simplex}
-    return minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=options)
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(
