@@ -63,9 +63,9 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     n = 3 if quick else N_BOOTSTRAPS
     tasks = [
         (m, d, s, b)
+        for m in models
         for s in seeds
         for d in sets
-        for m in models
         for b in range(n + 1)
         if s == 0 or m != "AutoVGPMIL"
     ]
