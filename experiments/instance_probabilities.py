@@ -104,7 +104,15 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """All models and sets, three seeds; quick: one model, one made set, one seed."""
     models = ("GVGPMIL",) if quick else tuple(MODELS)
     sets, seeds = (("made 3",), range(1)) if quick else (SETS, range(3))
-    tasks = [(m, d, s) for s in seeds for d in sets for m in models]
+    # The large sets last, so that a run that is stopped has all seeds of the others.
+    tasks = [
+        (m, d, s)
+        for large in (False, True)
+        for s in seeds
+        for d in sets
+        for m in models
+        if (d in NEWSGROUPS) == large
+    ]
     fits = gather(one_fit, tasks, out, n_jobs)
     fits.to_csv(out / "fits.csv", index=False)
     return table(fits)
