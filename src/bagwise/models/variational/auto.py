@@ -57,6 +57,7 @@ from bagwise.models.variational.latent_map import (
     InstanceMap,
     MapFit,
     fit_instance_map,
+    level_with_bags,
 )
 from bagwise.models.variational.monitors import stage_bar
 from bagwise.models.variational.projection import Projector
@@ -519,12 +520,12 @@ class AutoVGPMIL(InstanceClassifier):
         z = self.platt_.log_odds(instances)
         of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
         unshrunk = MapFit(of_bags, part.y, "max")
-        self.instance_map_ = fit_instance_map(
-            HeldOut(z, np.zeros_like(z), offsets),
-            part.y,
-            unshrunk.slope,
-            part.instance_labels,
-            gain=unshrunk.gain,
+        of_instances = HeldOut(z, np.zeros_like(z), offsets)
+        contrast = fit_instance_map(
+            of_instances, part.y, unshrunk.slope, part.instance_labels, gain=unshrunk.gain
+        )
+        self.instance_map_ = level_with_bags(
+            contrast, of_instances, part.y, self.held_out_decision_
         )
         return search.weigh(scores.bags, part.y, *settings, rule_price, len(scores.instances))
 

@@ -61,6 +61,7 @@ from bagwise.models.variational.latent_map import (
     fit_instance_map,
     held_out_draw,
     instance_interval,
+    level_with_bags,
     rule_log_odds,
     shared_slope,
 )
@@ -517,9 +518,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         map_fit = calibration.map_fit
         # As sure as the bags were of their slope before shrinking; what cooled it cools both.
         slope = map_fit.slope * self.calibration_.slope / map_fit.shrunk().slope
-        self.instance_map_ = fit_instance_map(
-            calibration.held_out, map_fit.labels, slope, calibration.known, gain=map_fit.gain
-        )
+        held_out, y = calibration.held_out, map_fit.labels
+        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=map_fit.gain)
+        of_bags = self.held_out_decision_[calibration.bags]
+        self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
