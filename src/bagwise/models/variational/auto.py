@@ -64,10 +64,12 @@ from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.score import BagRule, Reader, Readout, ReadsBlocks, Scores
 from bagwise.models.variational.search import Candidate, Design, Space, Voice
 from bagwise.models.variational.several import (
+    base_rates,
     class_columns,
     class_fractions,
     combined,
     fitted_rule,
+    warn_of_rare,
 )
 from bagwise.models.variational.updates import Fit, InducingPosterior
 from bagwise.models.variational.whole_bags import WholeMember, fit_points, pooled_bags
@@ -143,7 +145,8 @@ class AutoVGPMIL(InstanceClassifier):
     search_results_ : dict of arrays
         One row per design and rule: ``scale``, ``kernel``, ``likelihood``, ``rule``, ``stage``
         ("screen" or "full"), held-out ``log_loss`` and ``auc``, and ``weight`` in the ensemble.
-        ``pandas.DataFrame(model.search_results_)`` makes a table of it.
+        ``pandas.DataFrame(model.search_results_)`` makes a table of it. Empty for a class of
+        several that was too rare to be searched.
     held_out_decision_ : array of shape (n_search_bags,)
         Calibrated log-odds of training bags from ensembles that did not see them.
     n_iter_ : int
@@ -229,8 +232,9 @@ class AutoVGPMIL(InstanceClassifier):
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         y : array of shape (n_bags,) or (n_bags, n_classes)
-            A class per bag, at least two bags of each; of two, the larger one is positive. Or an
-            indicator matrix, scikit-learn's multilabel format.
+            A class per bag; of two, of which at least two bags are needed, the larger one is
+            positive. Or an indicator matrix, scikit-learn's multilabel format. With several
+            classes one that has a single bag borrows the design of another.
         instance_labels, background, class_weight
             As for `VGPMIL.fit`. Every class has a search of its own; scalings and inducing points
             are shared.
@@ -279,15 +283,24 @@ class AutoVGPMIL(InstanceClassifier):
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
         spaces = self._make_spaces(bags, rng, driver)
         seed = int(rng.randint(np.iinfo(np.int32).max))
-        self.per_class_ = []
-        for f in range(labels.present.shape[1]):
-            member = clone(self)
+        rare, rates = warn_of_rare(labels), base_rates(labels)
+        members: dict[int, AutoVGPMIL] = {}
+        # Classes of which no bag can be held out come last: they borrow what others have chosen.
+        for f in sorted(range(labels.present.shape[1]), key=lambda f: f in rare):
+            member = members[f] = clone(self)
             member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
             own = TrainingData(bags, labels.present[:, f], known[:, f])
             weight = labels.weights(class_weight, counts, f)
             draws = np.random.RandomState(seed)
-            member._fit(own, weight, spaces, draws, execution.numbered(f), driver)
-            self.per_class_.append(member)
+            numbered = execution.numbered(f)
+            lenders = [g for g in members if g not in rare]
+            if f in rare and lenders:
+                nearest = min(lenders, key=lambda g: abs(rates[g] - rates[f]))
+                shift = float(rates[f] - rates[nearest])
+                member._borrow(members[nearest], shift, own, weight, spaces, numbered)
+            else:
+                member._fit(own, weight, spaces, draws, numbered, driver)
+        self.per_class_ = [members[f] for f in range(len(members))]
         held_out = np.full((len(bags), len(self.per_class_)), np.nan)
         for f, member in enumerate(self.per_class_):
             held_out[member._searched, f] = member.held_out_decision_
@@ -370,6 +383,32 @@ class AutoVGPMIL(InstanceClassifier):
             ]
         keeper.done()
         return self
+
+    def _borrow(
+        self,
+        lender: AutoVGPMIL,
+        shift: float,
+        data: TrainingData,
+        weight: Floats | None,
+        spaces: dict[Scale, Space],
+        execution: Execution,
+    ) -> None:
+        """Fit a class too rare to be searched with the best design of another, and its map.
+
+        ``shift`` is how much rarer the class is, in log-odds.
+        """
+        self.best_params_ = lender.best_params_
+        self.weights_, self.maps_ = np.ones(1), lender.maps_[:1]
+        self.platt_ = lender.platt_._replace(intercept=lender.platt_.intercept + shift)
+        self.search_results_ = {}
+        self._rules = lender._rules[:1]
+        self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
+        design = Design(*(str(lender.best_params_[name]) for name in Design._fields))
+        name = self._problem_name(data, weight, spaces, [])
+        keeper = StageCheckpoint(execution.checkpoint, name)
+        with stage_bar(self.verbose, 1, "AutoVGPMIL") as advance:
+            self._refit(data, weight, spaces, [design], keeper, advance)
+        keeper.done()
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
