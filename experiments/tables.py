@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiments.stored import results, value
+from experiments.stored import results, row, value
 
 SETS = {
     "musk1": "MUSK1",
@@ -350,3 +350,90 @@ def assumptions() -> str:
         rows.append([f"`{model}`", claims, *cells, "fails" if fails else "passes"])
     head = ["model", "claims", *(f"{test}: clean / trap" for test in tests), "obeys all three"]
     return _markdown(head, rows)
+
+
+def photographs() -> str:
+    """CorLoc and AP in photographs, of the detector and of boxes that need no training."""
+    ways = {
+        "whole image": "whole image",
+        "centre box, 80 %": "centre 80 %",
+        "centre box, 60 %": "centre 60 %",
+        "objectness alone (best closed contour)": "objectness alone",
+        "saliency alone (largest component)": "saliency alone",
+        "`WeakDetector()` without the networks": "WeakDetector without networks",
+        "`WeakDetector()`": "WeakDetector",
+    }
+    sets = {
+        "raccoon": "animals: raccoon",
+        "kangaroo": "animals: kangaroo",
+        "scenes": "scenes: mean",
+    }
+    rows = [
+        [name]
+        + [
+            value("detection_photographs", data, way, metric, "2")
+            for data in sets.values()
+            for metric in ("CorLoc", "AP")
+        ]
+        for name, way in ways.items()
+    ]
+    head = [""] + [f"{name} {metric}" for name in sets for metric in ("CorLoc", "AP")]
+    return _markdown(head, rows)
+
+
+def bccd() -> str:
+    """Platelets in blood smears, with and without contrast."""
+    from experiments.detection_bccd import SETTINGS
+
+    rows = []
+    for name, setting in SETTINGS.items():
+        words = ", ".join(f"{k}={v}" for k, v in setting.items() if v is not None)
+        cells = (
+            value("detection_bccd", "Platelets", f"VGPMIL, {name}", metric, "±", "2")
+            for metric in ("CorLoc", "AP")
+        )
+        rows.append([name, f"`{words}`", *cells])
+    return _markdown(["MobileNetV2 regions, blobs", "settings", "CorLoc", "AP"], rows)
+
+
+def digits() -> str:
+    """Digits on clutter, with and without contrast and true boxes."""
+    rows = []
+    for name in ("without contrast", "with contrast"):
+        for share in ("0%", "10%"):
+            data = f"digit 9 of MNIST, boxes for {share}"
+            cells = (
+                value("detection_digits", data, f"VGPMIL, {name}", metric, "±", "2")
+                for metric in ("CorLoc", "AP")
+            )
+            rows.append([name, share.replace("%", " %"), *cells])
+    return _markdown(["HOG and colour, blobs", "boxes for", "CorLoc", "AP"], rows)
+
+
+def detection_mixed() -> str:
+    """AP on platelets by the share of positive images with boxes, with every seed."""
+    rows = []
+    for share in ("0%", "10%", "25%", "50%", "100%"):
+        cells = []
+        for name in ("without contrast", "with contrast"):
+            key = ("detection_mixed", f"boxes for {share}", f"VGPMIL, {name}", "AP")
+            cells += [value(*key), str(row(*key)["note"])]
+        rows.append([share.replace("%", " %"), *cells])
+    return _markdown(
+        ["boxes for", "without contrast", "each seed", "with contrast", "each seed"], rows
+    )
+
+
+def tracking() -> str:
+    """Centre error of the trackers on every sequence, the worst seed of ours, and time."""
+    from experiments._clips import KINDS
+    from experiments.tracking import FILMED, TRACKERS
+
+    rows = []
+    for name in (*FILMED, *KINDS):
+        cells = [value("tracking", name, t, "centre error, px", "2") for t in TRACKERS]
+        worst = value("tracking", name, "MIO", "worst seed / median", "2")
+        overlaps = [value("tracking", name, t, "overlap", "2") for t in TRACKERS]
+        rows.append([name, *cells, worst, *overlaps])
+    head = ["", *(f"{t}, px" for t in TRACKERS), "MIO, worst seed / median"]
+    return _markdown([*head, *(f"{t}, overlap" for t in TRACKERS)], rows)
