@@ -3,18 +3,17 @@
 Per tracker and sequence: the centre error of each seed, overlap, processor time per frame, and how
 well ``scores`` and ``found`` tell the frames in which the box shows the target (an overlap above
 0.3; not where the target cannot be seen). Every run is kept in ``runs/`` of the output folder, and
-a run that is there is not repeated, so that a long experiment can be continued. Times are taken
-apart from that, on the first seed: the trackers take turns in one process, so that other work on
-the machine slows all of them alike.
+a run that is there is not repeated, so that a long experiment can be continued. The trackers take
+turns on a sequence in one process, so that other work on the machine slows all of them alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
-import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +47,7 @@ class Run(NamedTuple):
     track: Track
     truth: NDArray[np.float64]  # [T, 4], NaN where there is no true box
     judged: NDArray[np.bool_]  # [T] whether it is known if the box shows the target
+    milliseconds: float  # of processor time per frame
 
     @property
     def error(self) -> float:
@@ -67,7 +67,7 @@ def run(
     quick: bool,
     out: Path,
     n_jobs: int = 1,
-    trackers: Iterable[str] = TRACKERS,
+    trackers: Sequence[str] = TRACKERS,
     seeds: Iterable[int] | None = None,
 ) -> pd.DataFrame:
     """Every tracker on the same frames, seed by seed.
@@ -75,62 +75,59 @@ def run(
     Quick: the beginning of three sequences.
     """
     seeds = list(range(1 if quick else 10) if seeds is None else seeds)
-    trackers = list(trackers)
     n_frames = 25 if quick else None
     names = (FILMED[0], "plain", "hidden") if quick else (*FILMED, *KINDS)
-    sequences, absent = present(names, lambda name: _sequence(name, 0))
-    cells = [(t, name, seed) for seed in seeds for name in sequences for t in trackers]
+    sequences, absent = present(names, _available)
+    cells = [(name, seed) for seed in seeds for name in sequences]
+    chosen = [_drawing(trackers, name, seed == seeds[0]) for name, seed in cells]
     measurements = Parallel(n_jobs=n_jobs)(
-        delayed(measured)(*cell, out / "runs", n_frames) for cell in cells
+        delayed(measured)(*cell, part, out / "runs", n_frames)
+        for cell, part in zip(cells, chosen, strict=True)
     )
     runs: dict[tuple[str, str], list[Run]] = {}
-    for (tracker, name, _), one in zip(cells, measurements, strict=True):
-        runs.setdefault((tracker, name), []).append(one)
-    times = {name: timed(trackers, name, seeds[0], out / "runs", n_frames) for name in sequences}
+    for (name, _), part in zip(cells, measurements, strict=True):
+        for tracker, one in part.items():
+            runs.setdefault((tracker, name), []).append(one)
     _plot(runs, out)
-    rows = []
-    for (tracker, name), part in runs.items():
-        rows += _rows(tracker, name, part)
-        rows.append(_row(tracker, name, "ms per frame", np.array([times[name][tracker]])))
-    return pd.DataFrame([*rows, *_speed(times), *_confidence(runs), *absent])
+    rows = [row for (tracker, name), part in runs.items() for row in _rows(tracker, name, part)]
+    return pd.DataFrame([*rows, *_speed(runs), *_confidence(runs), *absent])
 
 
-def measured(tracker: str, name: str, seed: int, folder: Path, n_frames: int | None) -> Run:
-    """A run from the folder, or a new one that is put there."""
-    if tracker == "CSRT (OpenCV)" and name in FILMED:
-        seed = 0  # it draws nothing at random
+def _available(name: str) -> str:
+    """The name of a sequence whose frames can be had, else the error that says why not."""
+    if name in FILMED:
+        fetch_tracking(name)
+    return name
+
+
+def _drawing(trackers: Iterable[str], name: str, first: bool) -> list[str]:
+    """The trackers to run with a seed: CSRT draws nothing, and films are the same for all seeds."""
+    return [t for t in trackers if first or name in KINDS or not t.startswith("CSRT")]
+
+
+def measured(
+    name: str, seed: int, trackers: Iterable[str], folder: Path, n_frames: int | None
+) -> dict[str, Run]:
+    """Runs of the trackers on one sequence from the folder, or new ones that are put there."""
     frames, truth = _sequence(name, seed)
     frames, truth = frames[:n_frames], truth[:n_frames]
     # David is annotated in every fifth frame; in made clips a missing box is a hidden target.
     judged = np.isfinite(truth).all(axis=1) | (name in KINDS)
-    path = folder / f"{_stem(tracker)}_{name}_{seed}_{len(frames)}.npz"
-    if path.exists():
-        with np.load(path) as kept:
-            return Run(Track(kept["boxes"], kept["found"], kept["scores"]), truth, judged)
-    result = _follow(tracker, seed, frames, truth[0])
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **result._asdict())
-    return Run(result, truth, judged)
-
-
-def timed(
-    trackers: Iterable[str], name: str, seed: int, folder: Path, n_frames: int | None
-) -> dict[str, float]:
-    """Milliseconds of processor time per frame of each tracker, measured one after the other."""
-    path = folder / f"times_{name}_{seed}_{n_frames}_{_version()}.json"
-    kept: dict[str, float] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if set(trackers) <= set(kept):
-        return kept
-    frames, truth = _sequence(name, seed)
-    frames = frames[:n_frames]
-    _follow("MIO", 0, frames[:3], truth[0])  # compile before the clock starts
-    times = {}
+    runs = {}
     for tracker in trackers:
-        began = time.process_time()
-        _follow(tracker, seed, frames, truth[0])
-        times[tracker] = 1000 * (time.process_time() - began) / len(frames)
-    path.write_text(json.dumps(times), encoding="utf-8")
-    return times
+        path = folder / f"{_stem(tracker)}_{name}_{seed}_{len(frames)}.npz"
+        if not path.exists():
+            if tracker == "MIO":
+                _follow(tracker, seed, frames[:3], truth[0])  # compile before the clock starts
+            began = time.process_time()
+            result = _follow(tracker, seed, frames, truth[0])
+            milliseconds = 1000 * (time.process_time() - began) / len(frames)
+            np.savez(path, **result._asdict(), milliseconds=milliseconds)
+        with np.load(path) as kept:
+            result = Track(kept["boxes"], kept["found"], kept["scores"])
+            runs[tracker] = Run(result, truth, judged, float(kept["milliseconds"]))
+    return runs
 
 
 def _follow(
@@ -150,6 +147,7 @@ def _stem(tracker: str) -> str:
     return f"{stem}-{_version()}" if tracker == "MIO" else stem
 
 
+@functools.cache
 def _version() -> str:
     digest = hashlib.blake2b(digest_size=4)
     folder = Path(bagwise.vision.__file__).parent
@@ -184,17 +182,18 @@ def _rows(tracker: str, name: str, runs: list[Run]) -> list[dict[str, Any]]:
         _row(tracker, name, "centre error, px", errors, published),
         _row(tracker, name, "worst seed / median", np.array([errors.max() / np.median(errors)])),
         _row(tracker, name, "overlap", np.array(overlaps)),
+        _row(tracker, name, "ms per frame", np.array([one.milliseconds for one in runs])),
     ]
 
 
-def _speed(times: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """Mean time per frame over the sequences."""
-    trackers = next(iter(times.values()), {})
+def _speed(runs: dict[tuple[str, str], list[Run]]) -> list[dict[str, Any]]:
+    """Time per frame, the mean over the sequences."""
+    times: dict[str, list[float]] = {}
+    for (tracker, _), part in runs.items():
+        times.setdefault(tracker, []).append(float(np.mean([one.milliseconds for one in part])))
     return [
-        _row(
-            t, "all sequences", "ms per frame", np.array([np.mean([v[t] for v in times.values()])])
-        )
-        for t in trackers
+        _row(tracker, "all sequences", "ms per frame", np.array([np.mean(values)]))
+        for tracker, values in times.items()
     ]
 
 

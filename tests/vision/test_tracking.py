@@ -690,10 +690,27 @@ def test_the_experiment_measures_and_continues(tmp_path, monkeypatch):
     plain = table[(table["data"] == "plain") & (table["metric"] == "centre error, px")]
     assert plain["model"].tolist() == ["MIO", "CSRT (OpenCV)"]
     assert plain["mean"].max() < 2
+    speed = table[(table["metric"] == "ms per frame") & (table["model"] == "MIO")]
+    of_all = speed["data"] == "all sequences"
+    assert speed["mean"][of_all].item() == pytest.approx(speed["mean"][~of_all].mean())
     # What was measured is kept: no tracker runs again.
     monkeypatch.setattr(tracking_experiment, "_tracker", None)
     again = tracking_experiment.run(True, tmp_path, trackers=("MIO", "CSRT (OpenCV)"))
     assert again.equals(table)
+
+
+def test_a_tracker_that_draws_nothing_meets_a_film_once():
+    every = list(tracking_experiment.TRACKERS)
+    assert tracking_experiment._drawing(every, "david", first=True) == every
+    assert tracking_experiment._drawing(every, "david", first=False) == every[:2]
+    assert tracking_experiment._drawing(every, "plain", first=False) == every
+
+
+def test_runs_are_repeated_when_the_tracker_has_changed(monkeypatch):
+    before = tracking_experiment._stem("MIO")
+    monkeypatch.setattr(tracking_experiment, "_version", lambda: "changed")
+    assert before != tracking_experiment._stem("MIO")
+    assert tracking_experiment._stem("MIL (OpenCV)") == "MIL"
 
 
 def test_made_clips_say_when_the_target_cannot_be_seen():
