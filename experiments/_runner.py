@@ -209,7 +209,7 @@ def _describe(experiment: Experiment, quick: bool, seconds: float) -> dict[str, 
         "about": experiment.about,
         "quick": quick,
         "source": _digest([experiment.path]),
-        "package": _package_digest(),
+        "package": package_digest(),
         "seconds": round(seconds, 1),
         **environment(),
     }
@@ -225,7 +225,7 @@ def _finished(
     if about["quick"] != quick or about["source"] != _digest([experiment.path]):
         return None
     console.print(f"already measured on {about['date']}, in {about['seconds']} s", style="dim")
-    if about["package"] != _package_digest():
+    if about["package"] != package_digest():
         console.print(
             "bagwise has changed since; pass --fresh to measure again", style="yellow", markup=False
         )
@@ -321,5 +321,6 @@ def _digest(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _package_digest() -> str:
+def package_digest() -> str:
+    """Names the source of the library."""
     return _digest(list(Path(bagwise.__file__).parent.rglob("*.py")))

@@ -8,9 +8,11 @@ topic itself tells the classes apart.
 
 Per seed new bags are drawn, two thirds of them for training. Macro AUC is the mean over the
 classes, for instances over the findings. scikit-learn's OneVsRestClassifier has no methods for
-instances; those of its members are asked. Settings were chosen on seeds 100 and 101; the table is
-of seeds 0 to 4. The fit-time ratio divides the processor time of a fit by that of as many two-class
-fits as there are findings.
+instances; those of its members are asked. The scaling of each set holds for all models but
+AutoVGPMIL, which chooses its own; text has the linear kernel in both ways to use VGPMIL, because
+posts of a thousand words are all about as far from each other. Rules and settings were chosen on
+seeds 100 to 107; the table is of others. The fit-time ratio divides the processor time of a fit by
+that of as many two-class fits as there are findings.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 from sklearn.multiclass import OneVsRestClassifier
 
-from bagwise import DPMIL, VGPMIL, Bags
+from bagwise import DPMIL, VGPMIL, AutoVGPMIL, Bags
 from bagwise.datasets import fetch_newsgroups
 from bagwise.evaluate import score_predictions
 from experiments._held_out import main, present, rows
@@ -44,7 +47,7 @@ TOPICS = (
     "sci_med",
     "talk_politics_mideast",
 )
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (200, 201, 202, 203, 204)
 NONE = -1  # of an instance that is of no class
 
 
@@ -57,6 +60,7 @@ class Problem(NamedTuple):
     findings: tuple[int, ...]  # classes that instances have
     background: int | None
     scale: Any  # of the features, for every model
+    kernel: str = "rbf + bias"
 
 
 def _deal(pools: dict[int, list[Any]], kind: int) -> Any:
@@ -131,7 +135,8 @@ def five_topics(seed: int, n_bags: int = 150) -> Problem:
         filler = [off_topic.pop() for _ in range(rng.randint(8, 16))]
         arrays.append(np.array(own + filler))
         labels += [c] * len(own) + [NONE] * len(filler)
-    return Problem(Bags.from_list(arrays), y, np.array(labels), (1, 2, 3, 4, 5), 0, "global")
+    bags = Bags.from_list(arrays)
+    return Problem(bags, y, np.array(labels), (1, 2, 3, 4, 5), 0, "global", "linear")
 
 
 DATA = {
@@ -143,12 +148,13 @@ DATA = {
 
 
 def models(problem: Problem, seed: int) -> dict[str, Any]:
-    """The three ways, with one setting of their own each: the scaling of the data."""
-    gp = VGPMIL(scale=problem.scale, random_state=seed)
+    """The ways to learn several classes, with the settings of the data."""
+    gp = VGPMIL(kernel=problem.kernel, scale=problem.scale, random_state=seed)
     return {
         "VGPMIL, all classes": gp,
         "OneVsRestClassifier(VGPMIL)": OneVsRestClassifier(clone(gp)),
         "DPMIL": DPMIL(scale=problem.scale, random_state=seed),
+        "AutoVGPMIL": AutoVGPMIL(random_state=seed),
     }
 
 
@@ -188,28 +194,37 @@ def measure(model: Any, problem: Problem, train: Any, test: Any) -> dict[str, fl
     }
 
 
+def one_seed(name: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
+    """What every model reaches on the bags of one seed; quick leaves the slow one out."""
+    problem = DATA[name](seed, 60) if quick else DATA[name](seed)
+    order = np.random.RandomState(seed).permutation(len(problem.bags))
+    cut = len(order) * 2 // 3
+    train, test = np.sort(order[:cut]), np.sort(order[cut:])
+    chosen = models(problem, seed)
+    if quick:
+        del chosen["AutoVGPMIL"]
+    per_model = {label: measure(model, problem, train, test) for label, model in chosen.items()}
+    ours, theirs = (per_model[label]["fit seconds"] for label in list(per_model)[:2])
+    # The wrapper fits the background, too; a two-class fit is its mean.
+    n_fits = problem.y.shape[1] if problem.y.ndim == 2 else len(np.unique(problem.y))
+    one = theirs / n_fits
+    per_model["VGPMIL, all classes"]["fit-time ratio"] = ours / (one * len(problem.findings))
+    return per_model
+
+
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Measure; quick is small bags of three findings and one seed."""
     names, absent = present(list(DATA)[:1] if quick else list(DATA), lambda name: DATA[name](0))
+    seeds = SEEDS[:1] if quick else SEEDS
+    jobs = [(name, seed) for name in names for seed in seeds]
+    results = Parallel(n_jobs)(delayed(one_seed)(*job, quick) for job in jobs)
     table = []
+    note = f"seeds {SEEDS[0]}-{SEEDS[-1]}, held-out third of the bags"
     for name in names:
-        per_model: dict[str, dict[int, dict[str, float]]] = {}
-        for seed in SEEDS[:1] if quick else SEEDS:
-            problem = DATA[name](seed, 60) if quick else DATA[name](seed)
-            order = np.random.RandomState(seed).permutation(len(problem.bags))
-            cut = len(order) * 2 // 3
-            train, test = np.sort(order[:cut]), np.sort(order[cut:])
-            for label, model in models(problem, seed).items():
-                made = measure(model, problem, train, test)
-                per_model.setdefault(label, {})[seed] = made
-            ours, theirs = (per_model[label][seed] for label in list(per_model)[:2])
-            # The wrapper fits the background, too; a two-class fit is its mean.
-            n_fits = problem.y.shape[1] if problem.y.ndim == 2 else len(np.unique(problem.y))
-            one = theirs["fit seconds"] / n_fits
-            ours["fit-time ratio"] = ours["fit seconds"] / (one * len(problem.findings))
-        for label, by_seed in per_model.items():
-            frame = pd.DataFrame(by_seed).T.drop(columns="fit seconds")
-            table += rows(label, name, frame, {}, "seeds 0-4, held-out third of the bags")
+        of_set = [result for job, result in zip(jobs, results, strict=True) if job[0] == name]
+        for label in of_set[0]:
+            frame = pd.DataFrame([per_model[label] for per_model in of_set])
+            table += rows(label, name, frame.drop(columns="fit seconds"), {}, note)
     return pd.DataFrame([*table, *absent])
 
 

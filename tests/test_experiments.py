@@ -218,7 +218,7 @@ def test_finished_experiments_are_not_run_again(tmp_path, console):
 def test_stale_package_is_named(tmp_path, console, monkeypatch):
     folder = make_folder(tmp_path, alpha="")
     reproduce("alpha", out=tmp_path / "out", folder=folder, console=console)
-    monkeypatch.setattr(module, "_package_digest", lambda: "other")
+    monkeypatch.setattr(module, "package_digest", lambda: "other")
     reproduce("alpha", out=tmp_path / "out", folder=folder, console=console)
     assert "bagwise has changed since" in console.file.getvalue()
 

@@ -17,5 +17,5 @@ def test_quick_mode_of_several_classes(tmp_path):
 
 def test_quick_mode_of_rare_positives(tmp_path):
     table = imbalance.run(quick=True, out=tmp_path).set_index(["model", "metric"])["mean"]
-    assert table["VGPMIL, class_weight='balanced'", "bag AUC"] > 0.7
+    assert table["VGPMIL", "bag AUC"] > table["VGPMIL, class_weight='balanced'", "bag AUC"] - 0.02
     assert table["VGPMIL", "mean probability"] < 0.15

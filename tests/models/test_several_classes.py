@@ -6,16 +6,23 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_softmax, logit
+from scipy.stats import spearmanr
 from sklearn.base import clone
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 import bagwise
 from bagwise import DPMIL, GVGPMIL, LMVGPMIL, VGPMIL, AutoVGPMIL, Bags, OneVsRest, PsiVGPMIL
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF
-from bagwise.models.classes import ClassRule, fit_temperature, read_class_labels
+from bagwise.models.classes import (
+    ClassRule,
+    ClassScores,
+    fit_temperature,
+    rare_weights,
+    read_class_labels,
+)
 from bagwise.models.registry import MODELS, make_model
 from bagwise.models.variational import ExactOr, Inherited, LargeMargin, NoisyMax, SoftWitness
 from bagwise.models.variational.blocks import BagLabels
@@ -61,17 +68,19 @@ def fitted(problem):
 
 
 @pytest.mark.parametrize("background", [None, 1])
-def test_instance_rule_equals_enumeration(background):
-    """Independent indicators, of which at most one holds."""
+@pytest.mark.parametrize("level", ["of_bags", "of_instances"])
+def test_rule_equals_enumeration(background, level):
+    """Independent indicators, of which at most one holds; in a bag without background, one."""
     rng = np.random.default_rng(0)
     rule = ClassRule(4, background)
     n_findings = len(rule.findings)
     z = 2 * rng.normal(size=(5, n_findings))
-    p = expit(rule.of_instances(z, np.zeros_like(z)).log_odds)
+    p = expit(getattr(rule, level)(z, np.zeros_like(z)).log_odds)
+    allowed = (1,) if level == "of_bags" and background is None else (0, 1)
     for row, log_odds in zip(p, z, strict=True):
         weights = {}
         for pattern in itertools.product([0, 1], repeat=n_findings):
-            if sum(pattern) <= 1:
+            if sum(pattern) in allowed:
                 chances = np.where(pattern, expit(log_odds), expit(-log_odds))
                 weights[pattern] = np.prod(chances)
         total = sum(weights.values())
@@ -82,15 +91,53 @@ def test_instance_rule_equals_enumeration(background):
             assert row[background] == pytest.approx(weights[(0,) * n_findings] / total, abs=1e-12)
 
 
-def test_bag_rule_shares_out_what_the_questions_say():
+def test_bags_of_several_classes_keep_their_answers():
     z = np.array([[1.0, -2.0, 0.5], [30.0, -30.0, 2.0]])
-    p = expit(z)
-    out = expit(ClassRule(3).of_bags(z, 0 * z).log_odds)
-    np.testing.assert_allclose(out, p / p.sum(axis=1, keepdims=True), atol=1e-12)
-    with_background = expit(ClassRule(4, background=0).of_bags(z, 0 * z).log_odds)
-    parts = np.column_stack([np.prod(1 - p, axis=1), p])
-    np.testing.assert_allclose(with_background, parts / parts.sum(1, keepdims=True), atol=1e-12)
     np.testing.assert_array_equal(ClassRule(3, multilabel=True).of_bags(z, 0 * z).log_odds, z)
+
+
+@pytest.mark.parametrize("background", [None, 2])
+def test_instances_inside_bags_equal_the_sum_over_the_classes_of_the_bag(background):
+    """p(instance is c) = p(bag is c) p(instance is c | bag is c), for every class of the bag."""
+    rng = np.random.default_rng(1)
+    rule = ClassRule(4, background, temperature=1.3, shift=0.4 if background is not None else 0.0)
+    bag_z = rng.normal(size=(6, len(rule.findings)))
+    z = bag_z - rng.uniform(0.0, 3.0, size=bag_z.shape)
+    z[0] = bag_z[0]  # an instance that is all its bag is
+    bag, inst = (ClassScores(x, np.zeros_like(x)) for x in (bag_z, z))
+    classes = rule.of_bags(*bag)
+    p = expit(rule.inside_bags(inst, bag, classes).log_odds)
+    of_bag, rest = expit(classes.log_odds), np.zeros(6)
+    for f, c in enumerate(rule.findings):
+        given = expit(z[:, f]) / expit(bag_z[:, f])
+        np.testing.assert_allclose(p[:, c], of_bag[:, c] * given, atol=1e-12)
+        rest += of_bag[:, c] * (1 - given)
+    if background is not None:
+        rest += of_bag[:, background]
+        np.testing.assert_allclose(p[:, background], rest, atol=1e-12)
+        np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
+    findings = rule.findings
+    assert (p[:, findings] <= of_bag[:, findings] + 1e-12).all()
+
+
+def test_deviations_inside_bags_are_those_of_a_product():
+    """Of independent factors, whose means and second moments multiply."""
+    rng = np.random.default_rng(2)
+    rule = ClassRule(3)
+    bag_z, gap = rng.normal(size=(5, 3)), rng.uniform(0.5, 2.0, size=(5, 3))
+    given, given_std = expit(-gap), 0.1 * rng.uniform(size=(5, 3))
+    p_bag, bag_std = expit(bag_z), 0.1 * rng.uniform(size=(5, 3))
+    square = (p_bag**2 + bag_std**2) * (given**2 + given_std**2)
+    p = p_bag * given
+    inst = ClassScores(logit(p), np.sqrt(square - p**2))
+    bag = ClassScores(bag_z, bag_std)
+    classes = rule.of_bags(*bag)
+    inside = rule.inside_bags(inst, bag, classes)
+    P = expit(classes.log_odds)
+    square = (P**2 + classes.std**2) * (given**2 + given_std**2)
+    np.testing.assert_allclose(inside.std, np.sqrt(square - (P * given) ** 2), rtol=1e-8)
+    far = ClassScores(np.full((1, 3), -800.0), np.zeros((1, 3)))  # probabilities that round to 0
+    assert np.isfinite(np.stack(rule.inside_bags(far, far, rule.of_bags(*far)))).all()
 
 
 def test_one_finding_and_a_background_are_two_classes():
@@ -130,7 +177,7 @@ def test_temperature_is_the_one_that_held_out_bags_like_best():
     rule = fit_temperature(ClassRule(3), z, codes)
 
     def loss(t):
-        log_p = log_softmax(t * np.log(expit(z)), axis=1)
+        log_p = log_softmax(t * z, axis=1)
         return -log_p[np.arange(400), codes].sum() + np.log(t) ** 2 / 2
 
     nearby = rule.temperature * np.exp(np.linspace(-0.05, 0.05, 11))
@@ -138,9 +185,8 @@ def test_temperature_is_the_one_that_held_out_bags_like_best():
     with_background = fit_temperature(ClassRule(4, 3), z - 1, np.where(codes == 0, 3, codes))
 
     def shifted(t, shift):
-        log_p = np.log(expit(z - 1))
-        none = t * np.log(expit(1 - z)).sum(axis=1, keepdims=True) + shift
-        log_p = log_softmax(np.hstack([t * log_p, none]), axis=1)
+        none = np.full((400, 1), shift)
+        log_p = log_softmax(np.hstack([t * (z - 1), none]), axis=1)
         own = log_p[np.arange(400), np.where(codes == 0, 3, codes)]
         return -own.sum() + np.log(t) ** 2 / 2 + shift**2 / 2
 
@@ -201,8 +247,7 @@ def test_classes_equal_a_naive_dense_twin(likelihood):
     expected = []
     for rows in (range(3), range(3, 4)):
         top = [max(odds[n, c] for n in rows) for c in range(3)]
-        p = [o / (1 + o) for o in top]
-        expected.append([value / sum(p) for value in p])
+        expected.append([o / sum(top) for o in top])
     np.testing.assert_allclose(model.predict_proba(bags), expected, atol=1e-8)
 
 
@@ -282,6 +327,46 @@ def test_without_a_background_an_instance_may_be_of_no_class(problem):
     model = VGPMIL(n_inducing=15, random_state=0, calibrate=False).fit(bags, more)
     total = model.predict_proba_instances(bags).sum(axis=1)
     assert (total < 1).all() and truth[rows].shape == total.shape
+
+
+@pytest.mark.parametrize("background", [None, 0])
+def test_no_instance_is_more_probable_than_its_bag(problem, background):
+    bags, y, _ = problem
+    model = VGPMIL(n_inducing=15, random_state=0).fit(bags, y, background=background)
+    p, q = model.predict_proba(bags), model.predict_proba_instances(bags)
+    findings = model.class_rule_.findings
+    assert (q[:, findings] <= np.repeat(p[:, findings], bags.sizes, axis=0) + 1e-12).all()
+    assert (q.sum(axis=1) <= 1 + 1e-12).all()
+    # What a class's own question says of an instance, given that of its bag.
+    member = model.per_class_[-1]
+    own = member.predict_proba_instances(bags)[:, 1] / np.repeat(
+        member.predict_proba(bags)[:, 1], bags.sizes
+    )
+    np.testing.assert_allclose(q[:, 2], own * np.repeat(p[:, 2], bags.sizes), atol=1e-10)
+
+
+def test_refits_for_calibration_stop_at_their_own_tolerance(problem, monkeypatch):
+    """They stop sooner than the fit, and held-out bags keep the order of patient refits."""
+    from bagwise.models.variational import estimators
+
+    bags, y, _ = problem
+    ends = []
+    iterate = estimators.iterate
+
+    def watched(*args, **options):
+        state, parts = iterate(*args, **options)
+        ends.append(state.change)
+        return state, parts
+
+    monkeypatch.setattr(estimators, "iterate", watched)
+    model = VGPMIL(n_inducing=15, random_state=0).fit(bags, y)
+    assert len(ends) == 9  # three folds of each of three classes
+    assert 0.012 < max(ends) < 0.015
+    monkeypatch.setattr(estimators, "REFIT_TOL", 0.0)
+    patient = VGPMIL(n_inducing=15, random_state=0).fit(bags, y)
+    for c in range(3):
+        pair = (m.held_out_decision_[:, c] for m in (model, patient))
+        assert spearmanr(*pair).statistic > 0.95
 
 
 def test_an_indicator_matrix_leaves_the_classes_free(problem):
@@ -472,14 +557,57 @@ def test_class_weights_are_weights_of_bags(problem):
     weights = len(two) / 2 / np.bincount(two)[two]
     by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=weights)
     np.testing.assert_array_equal(balanced.posterior_mean_, by_bag.posterior_mean_)
-    default = given_points(bags, ExactOr()).fit(bags, y)  # several classes: half-way to balanced
-    by_bag = given_points(bags, ExactOr()).fit(bags, two, sample_weight=np.sqrt(weights))
-    np.testing.assert_array_equal(default.per_class_[1].posterior_mean_, by_bag.posterior_mean_)
+    plain = given_points(bags, ExactOr()).fit(bags, two)  # a third of the bags: each counts once
+    default = given_points(bags, ExactOr()).fit(bags, y)
+    np.testing.assert_array_equal(default.per_class_[1].posterior_mean_, plain.posterior_mean_)
     several = given_points(bags, ExactOr()).fit(bags, y, class_weight={2: 3.0})
     one = given_points(bags, ExactOr()).fit(
         bags, (y == 1).astype(int), sample_weight=np.where(y == 2, 3.0, 1.0)
     )
     np.testing.assert_array_equal(several.per_class_[1].posterior_mean_, one.posterior_mean_)
+
+
+def test_a_rare_class_counts_as_a_fifth_of_the_bags(problem):
+    """In a question about one class of several as with two; and it is what saves the ranking."""
+    bags, y, _ = problem
+    rare = np.zeros(36, dtype=int)
+    rare[[4, 7]] = 1
+    by_default = given_points(bags, ExactOr()).fit(bags, rare)
+    weight = np.where(rare, 34 / 2 / 4, 1.0)  # 2 x 4.25 of 42.5
+    by_bag = given_points(bags, ExactOr()).fit(bags, rare, class_weight={}, sample_weight=weight)
+    np.testing.assert_allclose(by_default.posterior_mean_, by_bag.posterior_mean_, atol=1e-10)
+    assert weight[rare == 1].sum() == pytest.approx(0.2 * weight.sum())
+    once = given_points(bags, ExactOr()).fit(bags, rare, class_weight={})
+    assert np.abs(once.posterior_mean_ - by_default.posterior_mean_).max() > 0.1
+    several = given_points(bags, ExactOr()).fit(bags, np.where(rare, 2, y == 1))
+    np.testing.assert_array_equal(several.per_class_[2].posterior_mean_, by_default.posterior_mean_)
+    # A bag of weight 2 is the bag twice here, too.
+    twice = np.concatenate([np.arange(36), [4]])
+    repeated = given_points(bags, ExactOr()).fit(bags[twice], rare[twice])
+    counted = given_points(bags, ExactOr())
+    counted.fit(bags, rare, sample_weight=np.where(np.arange(36) == 4, 2.0, 1.0))
+    np.testing.assert_allclose(counted.posterior_mean_, repeated.posterior_mean_, atol=1e-8)
+    assert rare_weights(np.repeat([0, 1], [3, 7])) is None
+    np.testing.assert_allclose(
+        rare_weights(np.repeat([1, 0], [36, 4])), np.repeat([1, 2.25], [36, 4])
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rare_positives_are_still_ranked():
+    """Eight bags of 260: where every bag counts once the ranking is turned upside down."""
+    from experiments.imbalance import Rare, rare_digits
+
+    bags, y = rare_digits(Rare(8, (2, 3, 4), 520), 104, 520)
+    train, test = np.arange(0, 520, 2), np.arange(1, 520, 2)
+    auc = [
+        roc_auc_score(y[test], model.decision_function(bags[test]))
+        for model in (
+            VGPMIL(random_state=0, calibrate=False).fit(bags[train], y[train], class_weight=given)
+            for given in (None, {})
+        )
+    ]
+    assert auc[0] > 0.75 > 0.6 > auc[1]
 
 
 def test_weights_of_bags_count_in_calibration(problem):

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from scipy.special import expit, logsumexp
+from scipy.special import expit, log_expit, logsumexp
 from sklearn.utils.multiclass import check_classification_targets
 
 from bagwise.bags import Bags
@@ -26,8 +26,12 @@ from bagwise.core.arrays import Array, Floats, Ints, is_sparse
 # Weights of the classes: "balanced", or one number each.
 ClassWeight: TypeAlias = str | Mapping[Any, float]
 
+# Share of the bags that the rarer of two classes counts for at least, unless told otherwise.
+_LEAST_SHARE = 0.2
 # Log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
+# Logarithm of the largest number whose square does not overflow, for ratios to small means.
+_LOG_LARGEST = 300.0
 # Where the temperature is sought.
 _COLDEST, _HOTTEST = 0.1, 10.0
 # And the shift of the background.
@@ -54,24 +58,19 @@ class ClassLabels(NamedTuple):
 
     def weights(
         self, class_weight: ClassWeight | None, counts: Floats | None, finding: int
-    ) -> Floats:
-        """Weight of every bag where one finding is asked for, [B].
+    ) -> Floats | None:
+        """Weight of every bag where one finding is asked for, [B]; None where each counts once.
 
         ``counts`` [B] says how often each bag counts, whatever its class. By default one class
-        against all others counts by the square root of balanced weights: with plain ones the
-        many negatives of a rare class can turn its ranking upside down, and with balanced ones
-        the fit takes longer to no gain.
+        against all others counts as two classes do (`rare_weights`).
         """
         present = self.present[:, finding]
-        if class_weight is None:
-            weights = np.sqrt(class_weights("balanced", present, np.arange(2)))
-        elif isinstance(class_weight, str):
-            weights = class_weights(class_weight, present, np.arange(2))
-        elif self.codes is not None:
-            weights = class_weights(class_weight, self.codes, self.classes)
-        else:
-            of_class = class_weights(class_weight, np.arange(len(self.classes)), self.classes)
-            weights = np.where(present == 1, of_class[finding], 1.0)
+        if class_weight is None or isinstance(class_weight, str):
+            return bag_weights(class_weight, counts, present, np.arange(2))
+        if self.codes is not None:
+            return bag_weights(class_weight, counts, self.codes, self.classes)
+        of_class = class_weights(class_weight, np.arange(len(self.classes)), self.classes)
+        weights = np.where(present == 1, of_class[finding], 1.0)
         return weights if counts is None else weights * counts
 
     @property
@@ -269,13 +268,17 @@ class ClassScores(NamedTuple):
 class ClassRule(NamedTuple):
     """From the log-odds of the findings, one question each, to the probabilities of the classes.
 
-    Where a bag may have several classes the questions stay apart. Where it has one, the
-    probabilities p of its findings are divided by their sum; the background has ``prod (1 - p)``,
-    the chance that no finding is there. Both are raised to the power ``temperature`` first, and the
-    background's is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags (1 and 0
-    without any). An instance is of at most one class: under independent indicators,
-    of which at most one holds, class c has probability ``o_c / (1 + sum o)``, o being the odds, and
-    the background, or nothing at all, ``1 / (1 + sum o)``.
+    Where a bag may have several classes the questions stay apart. Where it has one, the questions
+    are independent indicators of which exactly one holds: with o their odds, class c has
+    probability ``o_c / sum o``; with a background, which is that none of them holds,
+    ``o_c / (1 + sum o)``. The odds are raised to the power ``temperature`` first, and the
+    background's 1 is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags (1
+    and 0 without any).
+
+    An instance of a bag of class c is of class c or of none. What a calibrated question says of
+    it, given that the bag has the class, is multiplied by the probability that the bag has it
+    (`inside_bags`). Without calibration nothing is known of the bag, and an instance is shared
+    out by its own odds, ``o_c / (1 + sum o)`` (`of_instances`).
     """
 
     n_classes: int
@@ -308,59 +311,83 @@ class ClassRule(NamedTuple):
         """Classes of bags from the log-odds of their findings [B, F]."""
         if self.multilabel:
             return ClassScores(log_odds, std)
-        t, p = self.temperature, expit(log_odds)
-        none = None
-        if self.background is not None:
-            none = self.shift - t * np.logaddexp(0.0, log_odds).sum(axis=1)
-        score = -t * np.logaddexp(0.0, -log_odds)
-        return self._shared_out(score, none, t * (1 - p), t * p, _latent_std(log_odds, std))
+        none = None if self.background is None else np.full(len(log_odds), self.shift)
+        spread = self.temperature * _latent_std(log_odds, std)
+        return self._shared_out(self.temperature * log_odds, none, spread)
 
     def of_instances(self, log_odds: Floats, std: Floats) -> ClassScores:
         """Classes of instances from the log-odds of each finding [N, F]."""
         if self.multilabel:
             return ClassScores(log_odds, std)
-        slope = np.ones_like(log_odds)
-        none = np.zeros(len(log_odds))
-        spread = _latent_std(log_odds, std)
-        return self._shared_out(log_odds, none, slope, 0.0 * slope, spread)
+        return self._shared_out(log_odds, np.zeros(len(log_odds)), _latent_std(log_odds, std))
 
-    def _shared_out(
-        self, score: Floats, none: Floats | None, slope: Floats, against: Floats, spread: Floats
+    def inside_bags(
+        self, instance: ClassScores, bag: ClassScores, classes: ClassScores
     ) -> ClassScores:
-        """One unit of probability shared out by ``exp(score)`` [n, F] and ``exp(none)`` [n].
+        """Classes of instances from each finding's answers about them and about their bags.
 
-        ``slope`` and ``against`` are how fast a score rises and ``none`` falls with the log-odds,
-        whose standard deviation is ``spread``; the probabilities' is that to first order.
+        ``instance`` and ``bag`` [N, F] are what the questions say of an instance and of its bag,
+        which is at least as probable; ``classes`` [N, C] is `of_bags` of the latter. The chance
+        that the bag has the class replaces what its question alone made of it.
         """
-        n, F = score.shape
-        columns = score if none is None else np.column_stack([score, none])
-        total = logsumexp(columns, axis=1)
-        p = np.exp(score - total[:, None])
-        p_none = np.zeros(n) if none is None else np.exp(none - total)
-        common = p * slope - p_none[:, None] * against
-        variance = spread**2
-        shared = (common**2 * variance).sum(axis=1, keepdims=True)
-        own = p * np.sqrt(np.maximum(shared + (slope**2 - 2 * slope * common) * variance, 0.0))
-        out_log, out_std = np.empty((n, self.n_classes)), np.empty((n, self.n_classes))
+        if self.multilabel:
+            return instance
+        of_bag = ClassScores(*(column[:, self.findings] for column in classes))
+        log_given = log_expit(instance.log_odds) - log_expit(bag.log_odds)
+        log_given = np.minimum(log_given, 0.0)  # beyond rounding, no instance exceeds its bag
+        log_p = log_expit(of_bag.log_odds) + log_given
+        # What is left of a finding's bag, and the bags of no finding: neither rounds to 0.
+        with np.errstate(divide="ignore"):
+            log_other = log_expit(of_bag.log_odds) + np.log(-np.expm1(log_given))
+        rest = logsumexp(log_other, axis=1)
+        if self.background is not None:
+            rest = np.logaddexp(rest, log_expit(classes.log_odds[:, self.background]))
+        # Independent factors: 1 + (std / mean)^2 of a product is the product of the factors'.
+        rise = _relative(instance) * _relative(of_bag) / _relative(bag)
+        own = np.exp(log_p) * np.sqrt(np.maximum(rise - 1, 0.0))
+        return self._with_background(log_p, rest, own, np.sqrt(np.sum(own**2, axis=1)))
+
+    def _with_background(
+        self, log_p: Floats, log_rest: Floats, std: Floats, rest_std: Floats
+    ) -> ClassScores:
+        """Findings [N, F] and the rest [N], which is the background's where there is one."""
+        columns = np.column_stack([log_p, log_rest])
+        out_log, out_std = np.empty((2, len(log_p), self.n_classes))
         for f, c in enumerate(self.findings):
             others = logsumexp(np.delete(columns, f, axis=1), axis=1)
-            out_log[:, c], out_std[:, c] = score[:, f] - others, own[:, f]
+            out_log[:, c], out_std[:, c] = log_p[:, f] - others, std[:, f]
         if self.background is not None:
-            assert none is not None  # the background's own
-            out_log[:, self.background] = none - logsumexp(columns[:, :F], axis=1)
-            moved = ((against + common) ** 2 * variance).sum(axis=1)
-            out_std[:, self.background] = p_none * np.sqrt(moved)
+            out_log[:, self.background] = log_rest - logsumexp(log_p, axis=1)
+            out_std[:, self.background] = rest_std
         # To first order only: no probability spreads more than a coin of the same mean.
-        most = np.exp(-(np.logaddexp(0.0, out_log) + np.logaddexp(0.0, -out_log)) / 2)
+        most = np.exp((log_expit(out_log) + log_expit(-out_log)) / 2)
         return ClassScores(out_log, np.minimum(out_std, most))
+
+    def _shared_out(self, score: Floats, none: Floats | None, spread: Floats) -> ClassScores:
+        """One unit of probability shared out by ``exp(score)`` [n, F] and ``exp(none)`` [n].
+
+        ``spread`` is the standard deviation of the scores; the probabilities' is that to first
+        order: dp_c = p_c (ds_c - sum p ds).
+        """
+        none = np.full(len(score), -np.inf) if none is None else none
+        p = np.exp(score - np.logaddexp(logsumexp(score, axis=1), none)[:, None])
+        moved = (p * spread) ** 2
+        others = moved.sum(axis=1, keepdims=True) - moved
+        std = p * np.sqrt(np.maximum(((1 - p) * spread) ** 2 + others, 0.0))
+        p_none = expit(none - logsumexp(score, axis=1))
+        return self._with_background(score, none, std, p_none * np.sqrt(moved.sum(axis=1)))
+
+
+def _relative(scores: ClassScores) -> Floats:
+    """``1 + (std / mean)^2`` of probabilities, at most that of a coin: 1 / mean."""
+    inverse = np.exp(np.minimum(-log_expit(scores.log_odds), _LOG_LARGEST))
+    return np.minimum(1 + np.square(scores.std * inverse), inverse)
 
 
 def _latent_std(log_odds: Floats, std: Floats) -> Floats:
     """Standard deviation of log-odds from that of a probability: d log-odds = dp / p (1 - p)."""
-    slope = np.exp(np.logaddexp(0.0, log_odds) + np.logaddexp(0.0, -log_odds))
-    with np.errstate(invalid="ignore"):  # infinite log-odds of a probability without spread
-        wide = np.nan_to_num(std * slope, nan=0.0, posinf=_LARGEST_STD)
-    return np.minimum(wide, _LARGEST_STD)
+    log_slope = -log_expit(log_odds) - log_expit(-log_odds)
+    return np.minimum(std * np.exp(np.minimum(log_slope, _LOG_LARGEST)), _LARGEST_STD)
 
 
 def fit_temperature(rule: ClassRule, log_odds: Floats, codes: ArrayLike) -> ClassRule:
@@ -424,6 +451,41 @@ def known_codes(y: ArrayLike, classes: Array) -> Ints:
         label = np.asarray(y).tolist()[codes.index(-1)]
         raise ValueError(f"label {label!r} is not one of the classes {names} of the model.")
     return np.array(codes, dtype=np.int64)
+
+
+def bag_weights(
+    class_weight: ClassWeight | None, counts: Floats | None, y: Ints, classes: Array
+) -> Floats | None:
+    """Weight of every bag in a fit by its class and how often it counts; None where all once."""
+    if class_weight is None:
+        weights = rare_weights(y, counts)
+    else:
+        weights = class_weights(class_weight, y, classes)
+    if weights is None or counts is None:
+        return counts if weights is None else weights
+    return weights * counts
+
+
+def rare_weights(y: Ints, counts: Floats | None = None) -> Floats | None:
+    """Weights that make the rarer of two classes count as a fifth of all bags, [B].
+
+    None where it is a fifth already. Positive bags that are rarer are explained away: with the
+    latent function far below 0 everywhere, a bag's label is not enough to raise any of its
+    instances, and the ranking falls to chance or below. Calibration takes the bags as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.classes import rare_weights
+    >>> weights = rare_weights(np.array([1] + 12 * [0]))
+    >>> weights[:2].tolist(), rare_weights(np.array([1, 0, 0, 0]))
+    ([3.0, 1.0], None)
+    """
+    shares = np.bincount(y, counts, minlength=2)
+    if shares.min() <= 0:
+        return None
+    factor = _LEAST_SHARE / (1 - _LEAST_SHARE) * shares.max() / shares.min()
+    return np.where(y == shares.argmin(), factor, 1.0) if factor > 1 else None
 
 
 def class_weights(class_weight: ClassWeight, y: Ints, classes: Array) -> Floats:

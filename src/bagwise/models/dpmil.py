@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 _ROWS = 8192
 
 
+class ClusterExamples(NamedTuple):
+    """The instances nearest to one cluster of a class."""
+
+    label: object  # the class
+    cluster: int  # a column of ``weights_[c]``
+    weight: float
+    rows: Ints  # of ``bags.instances``, nearest first, at most one of each bag
+
+
 class DPMIL(ScalesFeatures, InstanceClassifier):
     """Dirichlet-process mixtures that name the positive instances and show their clusters.
 
@@ -444,16 +453,51 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         predicted class, ``predict_instances(bags)[n]``.
         """
         self._check_one_mixture_per_class("assign")
+        _, clusters, _ = self._nearest_clusters(self._validate_predict(bags))
+        return clusters
+
+    def nearest_instances(self, bags: BagsLike, n_instances: int = 8) -> list[ClusterExamples]:
+        """Examples of every cluster: the instances nearest to it, each of another bag.
+
+        Clusters that no instance of these bags is assigned to are left out. Classes come in the
+        order of ``classes_``, and within a class the heaviest cluster first.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        n_instances : int
+            Most examples of a cluster.
+        """
+        self._check_one_mixture_per_class("nearest_instances")
         bags = self._validate_predict(bags)
+        labels, clusters, distances = self._nearest_clusters(bags)
+        examples = []
+        for c, name in enumerate(self.classes_):
+            for k in np.argsort(-self.weights_[c], kind="stable"):
+                members = np.flatnonzero((labels == c) & (clusters == k))
+                members = members[np.argsort(distances[members], kind="stable")]
+                _, first = np.unique(bags.bag_index[members], return_index=True)
+                rows = members[np.sort(first)][:n_instances]
+                if len(rows):
+                    weight = float(self.weights_[c, k])
+                    examples.append(ClusterExamples(name, int(k), weight, rows))
+        return examples
+
+    def _nearest_clusters(self, bags: Bags) -> tuple[Ints, Ints, Floats]:
+        """Class and cluster of each instance, and its squared distance from the cluster."""
         labels = np.argmax(self._odds(bags), axis=1)
-        out = np.empty(bags.n_instances, dtype=np.int64)
+        clusters = np.empty(bags.n_instances, dtype=np.int64)
+        distances = np.empty(bags.n_instances)
         for rows, X in _numbered_rows(bags):
             Z = dirichlet.whiten(X, self._prior)
             for c, mixture in enumerate(self._mixtures):
                 its = np.flatnonzero(labels[rows] == c)
                 log_rho = dirichlet.log_joint(Z[its], mixture, self._prior)
-                out[rows.start + its] = np.argmax(log_rho, axis=1)
-        return out
+                nearest = np.argmax(log_rho, axis=1)
+                squared = dirichlet.mahalanobis(Z[its], mixture) * mixture.nu
+                clusters[rows.start + its] = nearest
+                distances[rows.start + its] = squared[np.arange(len(its)), nearest]
+        return labels, clusters, distances
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance against the background, calibrated where asked for.

@@ -454,9 +454,11 @@ def _evidence(model: Any, bags: Bags, p: Any) -> Any:
     The probability that a box is an object is small for nearly all boxes of an image and tells
     them apart less well.
     """
-    latent_map = getattr(model, "calibration_", None)
-    if latent_map is None or getattr(model, "instance_map_", None) is None:
+    if getattr(model, "instance_map_", None) is None:
         return p
+    latent_map = getattr(model, "calibration_", None)
+    if latent_map is None:  # an ensemble, whose latent function is on that scale already
+        return expit(model.predict_latent(bags)[0])
     return expit(latent_map.read(*model.predict_latent(bags)).probabilities.log_odds)
 
 

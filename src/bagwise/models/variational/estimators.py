@@ -36,7 +36,7 @@ from bagwise.models.classes import (
     ClassLabels,
     ClassRule,
     ClassWeight,
-    class_weights,
+    bag_weights,
     has_several_classes,
     read_instance_classes,
 )
@@ -82,6 +82,7 @@ from bagwise.models.variational.score import (
     Reader,
     Readout,
     ReadRows,
+    ReadsBlocks,
     Scores,
     Wants,
     make_row_parts,
@@ -93,6 +94,7 @@ from bagwise.models.variational.several import (
     class_fractions,
     combined,
     fitted_rule,
+    fraction_stds,
     joint_bound,
 )
 from bagwise.models.variational.stability import escape, instability
@@ -248,10 +250,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             posterior of its own; a bag or an instance is of it when no other class is found.
         class_weight : "balanced" or dict from class to weight, optional
             How much the bags of a class count in the fit. Balanced: both sides of each class's
-            question count the same. By default every bag counts once; with several classes,
-            where one class against all others is lopsided, by the square root of its balanced
-            weight (``{}`` makes every bag count once there, too). Calibration takes the bags as
-            they are, so that probabilities keep to the classes' frequencies.
+            question count the same. By default every bag counts once, unless one side has less
+            than a fifth of the bags: then it counts as a fifth (``{}`` makes every bag count once
+            there, too). Calibration takes the bags as they are, so that probabilities keep to
+            the classes' frequencies.
         sample_weight : array of shape (n_bags,), optional
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
@@ -284,6 +286,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         calibration = self._fit_problem(problem, Question(validation, patience), counts)
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
+            self._fit_instance_map(calibration)
         return self
 
     def _fit_several(
@@ -505,9 +508,18 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
         self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
-        self.instance_map_ = fit_instance_map(held_out, y, self.calibration_, calibration.known)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
+
+    def _fit_instance_map(self, calibration: Calibration) -> None:
+        """A map of the instances' own; with several classes the bag says which they may be."""
+        assert self.calibration_ is not None
+        map_fit = calibration.map_fit
+        # As sure as the bags were of their slope before shrinking; what cooled it cools both.
+        slope = map_fit.slope * self.calibration_.slope / map_fit.shrunk().slope
+        self.instance_map_ = fit_instance_map(
+            calibration.held_out, map_fit.labels, slope, calibration.known, gain=map_fit.gain
+        )
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -611,6 +623,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             normaliser = False
+
+        def is_stable(kernel: Kernel) -> bool:
+            """Whether the density has a stable latent function under a kernel."""
+            if not isinstance(density, Gamma):
+                return True
+            variance = float(np.max(to_numpy(kernel.diag(Z))))
+            return instability(density.alpha, density.beta, variance) is None
+
         learnt = learn(
             projector.kernel,
             X,
@@ -621,6 +641,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             density=density,
             normaliser=normaliser,
             chunk_size=chunk,
+            # A start without one was warned of, and is the user's own.
+            admissible=is_stable if is_stable(projector.kernel) else None,
         )
         pi = np.concatenate([b.pi for beliefs, _ in learnt.fit.carry for b in beliefs])
         return problem._replace(projector=under(learnt.kernel), start=pi)
@@ -645,7 +667,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return self._train(problem, watch, chunk)
         import torch
 
-        with device_settings(problem.execution.precision):
+        with _settings_of(problem):
             try:
                 return self._train(problem, watch, chunk)
             except torch.cuda.OutOfMemoryError:
@@ -793,6 +815,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
         Scaling, inducing points, kernel and calibration stay; q(u) is fitted to the bags and all
         the labels now known, starting from the current beliefs where the bags are those of `fit`.
+        A rare class counts as it does by default in `fit`.
         """
         check_is_fitted(self)
         if hasattr(self, "per_class_"):
@@ -800,7 +823,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
         execution = resolve(self.execution)
         device = execution.torch_device(data.bags.instances)
-        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
+        weight = bag_weights(None, None, data.y, self.classes_)
+        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels, weight)
         same = len(self.instance_proba_) == data.bags.n_instances
         problem = FitProblem(
             data.bags,
@@ -846,7 +870,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         # Each class that learnt its own kernel has its own projection, too.
         own = len(members) if self.learn_kernel else 1
         projectors = tuple(m._fitted_projector("float64") for m in members[:own])
-        # With several classes the shares of an instance are settled among the classes.
+        # With several classes what a bag is settles what its instances are.
         instance_map = self.instance_map_ if len(members) == 1 else None
         readers = tuple(
             Reader(
@@ -866,6 +890,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _rule(self) -> ClassRule | None:
         """How several classes go together; None with two."""
         return getattr(self, "class_rule_", None)
+
+    @property
+    def _calibrated(self) -> bool:
+        """Whether every class is; only then do instances take part in what their bag is."""
+        return all(m.calibration_ is not None for m in getattr(self, "per_class_", [self]))
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
         """Mean and variance of the latent function at every instance, P(30, 31).
@@ -893,7 +922,13 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
     def _score(self, bags: BagsLike, wants: Wants) -> Scores:
         """The scores; those that nobody wants are left empty."""
         check_is_fitted(self)
-        return Scores(*self._read(bags, partial(_scores, rule=self._rule), wants=wants))
+        return Scores(
+            *self._read(
+                bags,
+                partial(_scores, rule=self._rule, calibrated=self._calibrated),
+                wants=wants,
+            )
+        )
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
@@ -941,8 +976,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         instance is one of its positives, which the contrast between positive and negative held-out
         bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
         ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
-        classes and no background a row may sum to less than one: what is missing is the chance
-        that the instance is of no class.
+        classes no instance is more probable than its bag, and without a background a row may sum
+        to less than one: what is missing is the chance that the instance is of no class.
         """
         scores = self.score_bags(bags)
         mapped = self.instance_map_ is not None
@@ -973,7 +1008,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         interval : array of shape (n_bags, 2), if ``return_interval``
         """
         check_is_fitted(self)
-        mean, std = self._read(bags, partial(_fractions, rule=self._rule), fractions=True)
+        finish = partial(_fractions, rule=self._rule, calibrated=self._calibrated)
+        mean, std = self._read(bags, finish, fractions=True)
         return with_uncertainty(mean, mean, std, return_std, return_interval)
 
 
@@ -1380,7 +1416,7 @@ def measured_scaling(bags: Bags, scale: Scale, driver: Driver) -> FeatureScaling
 def read_bags(
     bags: Bags,
     projectors: tuple[Projector, ...],
-    readers: tuple[Reader, ...],
+    readers: tuple[ReadsBlocks, ...],
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
     execution: Execution,
 ) -> tuple[Floats, ...]:
@@ -1450,16 +1486,6 @@ def _is(value: object, name: str) -> bool:
     return isinstance(value, str) and value == name
 
 
-def bag_weights(
-    class_weight: ClassWeight | None, counts: Floats | None, y: Ints, classes: Array
-) -> Floats | None:
-    """Weight of every bag in a fit, or None where each counts once."""
-    if class_weight is None:
-        return counts
-    weights = class_weights(class_weight, y, classes)
-    return weights if counts is None else weights * counts
-
-
 def _latent(
     readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
 ) -> tuple[Floats, Floats]:
@@ -1470,22 +1496,25 @@ def _latent(
 
 
 def _fractions(
-    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None, calibrated: bool
 ) -> tuple[Floats, ...]:
-    shares = [readout.fraction for readout in readouts]
-    assert all(share is not None for share in shares)  # the reader asked for them
+    shares = [readout.fraction for readout in readouts if readout.fraction is not None]
     if rule is None:
-        return shares[0].mean, shares[0].std  # type: ignore[union-attr]
-    instance = _scores(readouts, offsets, rule)[2]
-    return class_fractions([share.std for share in shares if share], rule, instance, offsets)
+        return shares[0].mean, shares[0].std
+    bag, _, instance, _ = _scores(readouts, offsets, rule, calibrated)
+    stds = [share.std for share in shares]
+    if calibrated:
+        stds = fraction_stds(shares, [r.bag for r in readouts], bag[:, rule.findings])
+    return class_fractions(stds, rule, instance, offsets)
 
 
 def _scores(
-    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None
+    readouts: Sequence[Readout], offsets: Ints, rule: ClassRule | None, calibrated: bool
 ) -> tuple[Floats, ...]:
     if rule is None:
         return readouts[0][:4]
-    return combined([Scores(*readout[:4]) for readout in readouts], rule)
+    scores = [Scores(*readout[:4]) for readout in readouts]
+    return combined(scores, rule, offsets if calibrated else None)
 
 
 def _read_carry(part: Part) -> tuple[Part, tuple[tuple[Any, ...], tuple[Sites, ...]]]:
@@ -1529,4 +1558,4 @@ def _settings_of(problem: FitProblem) -> AbstractContextManager[None]:
     """The settings of the device that a problem is solved on; nothing on the host."""
     if not problem.projector.on_device:
         return nullcontext()
-    return device_settings(problem.execution.precision)
+    return device_settings(problem.execution.precision, problem.bags.n_instances)

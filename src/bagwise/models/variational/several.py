@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints
-from bagwise.models.classes import ClassLabels, ClassRule, fit_temperature
-from bagwise.models.variational.latent_map import bag_folds
+from bagwise.models.classes import ClassLabels, ClassRule, ClassScores, fit_temperature
+from bagwise.models.variational.latent_map import Fraction, bag_folds
 from bagwise.models.variational.score import Scores
 
 # The fits without a fold of bags, on which the classes are calibrated, stop at this change of q:
-# held-out rankings have settled by then, and ten classes need fifty of these fits.
+# held-out rankings have settled by then, and ten classes need thirty of these fits.
 REFIT_TOL = 0.015
 # Folds of that calibration; from so many bags of the rarest class on, all classes share them.
 _FOLDS = 3
@@ -60,12 +60,23 @@ def class_columns(columns: Sequence[Array], rule: ClassRule) -> Floats:
     return out
 
 
-def combined(scores: Sequence[Scores], rule: ClassRule) -> Scores:
-    """Scores of the classes, [n, C] each, from those of the findings, [n] each."""
+def combined(scores: Sequence[Scores], rule: ClassRule, offsets: Ints | None = None) -> Scores:
+    """Scores of the classes, [n, C] each, from those of the findings, [n] each.
+
+    ``offsets`` of the bags say that what the findings say of an instance has its bag in it.
+    """
     bag, bag_std, instance, instance_std = (
         np.column_stack(column) for column in zip(*scores, strict=True)
     )
-    return Scores(*rule.of_bags(bag, bag_std), *rule.of_instances(instance, instance_std))
+    classes = rule.of_bags(bag, bag_std)
+    own = ClassScores(instance, instance_std)
+    if offsets is None or len(instance) == 0:  # instances that nobody asked for
+        return Scores(*classes, *rule.of_instances(*own))
+    spread = [
+        ClassScores(*(segments.spread(column, offsets) for column in level))
+        for level in ((bag, bag_std), classes)
+    ]
+    return Scores(*classes, *rule.inside_bags(own, *spread))
 
 
 def class_fractions(
@@ -78,3 +89,19 @@ def class_fractions(
     if rule.background is not None:
         std[:, rule.background] = np.sqrt(np.sum(np.square(np.column_stack(stds)), axis=1))
     return share, np.minimum(std, 0.5)
+
+
+def fraction_stds(
+    shares: Sequence[Fraction], bags: Sequence[Floats], classes: Floats
+) -> list[Floats]:
+    """Standard deviation of each finding's share, once its bag's class is settled, [b] each.
+
+    A share is 0 or, given that the bag has the finding, varies about its mean. ``bags`` are the
+    log-odds of that under each finding's question, ``classes`` [b, F] those among all classes.
+    """
+    stds = []
+    for f, (share, bag) in enumerate(zip(shares, bags, strict=True)):
+        ratio = np.exp(log_expit(classes[:, f]) - log_expit(bag))
+        square = ratio * (share.mean**2 + share.std**2)
+        stds.append(np.sqrt(np.maximum(square - (ratio * share.mean) ** 2, 0.0)))
+    return stds
