@@ -170,7 +170,7 @@ def reproduce(
             parts.append(frame.assign(experiment=experiment.name))
     if not parts:
         raise FileNotFoundError(
-            "no experiment could run: data or packages are missing (see above)."
+            "no experiment could run: data or packages are missing, see above."
         )
     results = pd.concat(parts, ignore_index=True)
     _write_all(results, out)
