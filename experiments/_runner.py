@@ -169,9 +169,7 @@ def reproduce(
             console.print(to_rich(published_table(frame)))
             parts.append(frame.assign(experiment=experiment.name))
     if not parts:
-        raise FileNotFoundError(
-            "no experiment could run: data or packages are missing, see above."
-        )
+        raise FileNotFoundError("no experiment could run: data or packages are missing, see above.")
     results = pd.concat(parts, ignore_index=True)
     _write_all(results, out)
     console.print(f"Tables and figures are in {out}.", markup=False)
