@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
+from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
 from bagwise.core.platt import Platt, cool, fit_shrunk_platt
 from bagwise.files import read_plainly
@@ -174,6 +174,14 @@ class AutoVGPMIL(InstanceClassifier):
     whole_weights_: Sequence[float] = ()
     whole_maps_: Sequence[Platt] = ()
 
+    best_params_: dict[str, str | None]
+    maps_: list[Platt]
+    platt_: Platt
+    search_results_: dict[str, Column]
+    held_out_decision_: Floats
+    n_iter_: int
+    _rules: list[BagRule]
+    _designs: list[Design]
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
@@ -397,17 +405,17 @@ class AutoVGPMIL(InstanceClassifier):
 
         ``shift`` is how much rarer the class is, in log-odds.
         """
-        self.best_params_ = lender.best_params_
+        # The best of those that score instances: whole bags of another class say nothing here.
+        self._designs, self._rules = lender._designs[:1], lender._rules[:1]
+        self.best_params_ = {**self._designs[0]._asdict(), "bag_rule": self._rules[0]}
         self.weights_, self.maps_ = np.ones(1), lender.maps_[:1]
         self.platt_ = lender.platt_._replace(intercept=lender.platt_.intercept + shift)
         self.search_results_ = {}
-        self._rules = lender._rules[:1]
         self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
-        design = Design(*(str(lender.best_params_[name]) for name in Design._fields))
         name = self._problem_name(data, weight, spaces, [])
         keeper = StageCheckpoint(execution.checkpoint, name)
         with stage_bar(self.verbose, 1, "AutoVGPMIL") as advance:
-            self._refit(data, weight, spaces, [design], keeper, advance)
+            self._refit(data, weight, spaces, self._designs, keeper, advance)
         keeper.done()
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
@@ -607,6 +615,7 @@ class AutoVGPMIL(InstanceClassifier):
         """Set the weights, the maps and ``best_params_``; the first designs score instances."""
         inside = [c for c in candidates if c.design < n_scoring]
         whole = [c for c in candidates if c.design >= n_scoring]
+        self._designs = [designs[c.design] for c in inside]
         self._rules = [search.RULES[c.rule] for c in inside]
         self.weights_ = np.array([c.weight for c in inside])
         self.maps_ = [c.platt for c in inside]
