@@ -7,6 +7,11 @@ from typing import Any
 
 from bagwise import VGPMIL, AutoVGPMIL, datasets
 
+QUOTED = {
+    "one VGPMIL fit": "AutoVGPMIL, calibrated fits on MUSK1",
+    "one VGPMIL fit without calibration": "AutoVGPMIL, plain fits on MUSK1",
+}
+
 
 def _seconds(model: Any, bags: Any, y: Any) -> float:
     start = process_time()
@@ -32,5 +37,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     for name, times in plain.items():
         ratio = min(auto) / min(times)
         what = f"AutoVGPMIL on MUSK1 / {name}"
-        rows.append({"what": what, "value": ratio, "must": "< 60", "ok": ratio < 60})
+        quoted = {QUOTED[name]: ratio}
+        row = {"what": what, "value": ratio, "must": "< 60", "ok": ratio < 60, "quoted": quoted}
+        rows.append(row)
     return rows

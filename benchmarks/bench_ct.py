@@ -47,6 +47,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
             "value": peaks[command, many] / peaks[command, few],
             "must": f"<= {LIMIT}",
             "ok": peaks[command, many] <= LIMIT * peaks[command, few],
+            "quoted": {f"CT, forty studies, ct {command}, peak MB": peaks[command, many] / 1e6},
         }
         for command in ("fit", "predict")
     ]

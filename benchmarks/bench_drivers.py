@@ -132,6 +132,7 @@ def two_workers(quick: bool, folder: Path, repeats: int = 2) -> dict[str, Any]:
         "value": one / two,
         "must": "runs" if quick else ">= 1.6",
         "ok": quick or one / two >= 1.6,
+        "quoted": {"Dask, one worker, seconds": one, "Dask, two workers, seconds": two},
     }
 
 

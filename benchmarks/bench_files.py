@@ -48,6 +48,10 @@ def run(quick: bool) -> list[dict[str, Any]]:
                     "value": peak,
                     "must": f"< {LIMIT_GB}",
                     "ok": peak < LIMIT_GB,
+                    "quoted": {
+                        f"{name} from disk, peak memory in GB": peak,
+                        "features on disk, GB": gigabytes,
+                    },
                 }
             )
     return rows

@@ -40,6 +40,7 @@ def _passes(quick: bool) -> dict[str, Any]:
         "value": programme / online,
         "must": ">= 5 on MUSK2",
         "ok": quick or programme / online >= 5,
+        "quoted": {"MILES linear programme / MIO with 10 passes, MUSK2": programme / online},
     }
 
 

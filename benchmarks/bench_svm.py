@@ -11,6 +11,11 @@ from sklearn.svm import SVC
 from bagwise import MISVM
 from bagwise.datasets import load_musk1, load_musk2
 
+QUOTED = {
+    "bag": "MI-SVM, fits of one SVC on MUSK2",
+    "instance": "MI-SVM slack per instance, fits of one SVC on MUSK2",
+}
+
 
 def run(quick: bool) -> list[dict[str, Any]]:
     bags, y = (load_musk1 if quick else load_musk2)(return_X_y=True)
@@ -39,6 +44,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
                 # 72 s of the published package / 50 = 1.44 s, where one SVC takes 0.3 s.
                 "must": "<= 4.8 on MUSK2",
                 "ok": quick or ratio <= 4.8,
+                "quoted": {QUOTED[slack]: ratio},
             }
         )
     return rows

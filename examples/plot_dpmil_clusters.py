@@ -15,7 +15,8 @@ import numpy as np
 from matplotlib.patches import Ellipse
 
 from bagwise import DPMIL, Bags
-from bagwise.report.mixtures import plot_mixture_weights
+from bagwise.datasets import load_digit_bags
+from bagwise.report.mixtures import plot_cluster_examples, plot_mixture_weights
 
 rng = np.random.default_rng(0)
 negative = np.array([[0.0, 0.0], [3.0, -1.0]])
@@ -74,3 +75,12 @@ for k in np.argsort(-model.weights_[1])[:2]:
     members = np.flatnonzero((classes == 1) & (clusters == k))
     where = np.round(model.means_[1, k], 1)
     print(f"positive cluster {k} at {where}: {len(members)} instances, such as {members[:5]}")
+
+# %%
+# With pictures a cluster can be looked at. Bags of digits are positive when they hold a nine. Each
+# row shows the digits nearest to one cluster, every one from another bag: kinds of other digits
+# above, kinds of nines below.
+digits = load_digit_bags(random_state=0)
+model = DPMIL(n_components=10, random_state=0).fit(digits.bags, digits.y)
+plot_cluster_examples(model, digits.bags, digits.images, n_clusters=4)
+plt.show()

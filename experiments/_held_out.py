@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
 from bagwise import evaluate
 from bagwise.evaluate import BagFolds, Fold, bag_metrics, instance_metrics
+from experiments._runner import package_digest
 
 # What the tables call the metrics of `evaluate`.
 BAG_METRICS = {"bag accuracy": "accuracy", "bag F1": "f1", "bag AUC": "auc"}
@@ -103,6 +106,41 @@ def rows(
         }
         for metric in metrics
     ]
+
+
+def gather(
+    function: Callable[..., dict[str, Any]],
+    tasks: Sequence[tuple[Any, ...]],
+    out: Path,
+    n_jobs: int,
+) -> pd.DataFrame:
+    """Rows that a function makes of tasks, in their order; those in ``out/rows.jsonl`` are kept.
+
+    Every row is written as soon as it is made, so that a run that was stopped goes on from there,
+    as long as the library is the same; the file is removed at the end.
+    """
+    path, package = out / "rows.jsonl", package_digest()
+    rows: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        rows = {line["task"]: line["row"] for line in lines if line["package"] == package}
+    missing = [task for task in tasks if json.dumps(task) not in rows]
+    work = Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    with path.open("a", encoding="utf-8") as stream:
+        for task, row in work(delayed(_with_task)(function, task) for task in missing):
+            rows[json.dumps(task)] = row
+            line = {"task": json.dumps(task), "package": package, "row": row}
+            stream.write(json.dumps(line) + "\n")
+            stream.flush()
+    path.unlink()
+    return pd.DataFrame([rows[json.dumps(task)] for task in tasks])
+
+
+def _with_task(
+    function: Callable[..., dict[str, Any]], task: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    row = function(*task)
+    return task, {k: float(v) if isinstance(v, np.floating) else v for k, v in row.items()}
 
 
 def main(run: Callable[..., pd.DataFrame]) -> None:

@@ -5,6 +5,9 @@ MUSK1, Elephant and digits. The spread of its bag probabilities over these refit
 the standard deviation that one fit to all of them states, on bags that no fit saw. ``ratio`` is the
 mean stated standard deviation over the mean spread; it should lie within 0.7 and 1.4.
 ``correlation`` is that of the two over the bags.
+
+How far deviations follow a steep map (`latent_map.stretch`), and how far members of an ensemble err
+together, was chosen on seeds 100 and 101; the table is of seed 0.
 """
 
 from __future__ import annotations
@@ -15,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from scipy.stats import spearmanr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from bagwise import GVGPMIL, VGPMIL, AutoVGPMIL
 from experiments import permuted_labels
-from experiments._held_out import main
+from experiments._held_out import gather, main
 
 TITLE = "Stated standard deviations against refits on bootstrapped bags"
 PAPER = "none: the uncertainty of this library"
@@ -30,7 +32,6 @@ NEEDS = ("bundled",)
 SETS = ("musk1", "elephant", "digits")
 MODELS: dict[str, Any] = {
     "VGPMIL": VGPMIL,
-    "VGPMIL, marginal": lambda **o: VGPMIL(posterior="marginal", **o),
     "GVGPMIL": GVGPMIL,
     "AutoVGPMIL": AutoVGPMIL,
 }
@@ -52,21 +53,21 @@ def one_fit(model_name: str, data: str, seed: int, bootstrap: int) -> dict[str, 
         model.fit(bags[train], y[train])
     p, std = model.predict_proba(bags[test], return_std=True)
     key = {"model": model_name, "data": data, "seed": seed, "bootstrap": bootstrap}
-    return key | {"p": p[:, 1], "std": std}
+    return key | {"p": p[:, 1].tolist(), "std": std.tolist()}
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
-    """Ten bootstraps, three splits; quick: three bootstraps of MUSK1, one split, one model."""
+    """Ten bootstraps of one split; quick: three of MUSK1, one model."""
     models = ("GVGPMIL",) if quick else tuple(MODELS)
-    sets, seeds = (("musk1",), range(1)) if quick else (SETS, range(3))
+    sets, seeds = (("musk1",), range(1)) if quick else (SETS, range(1))
     n = 3 if quick else N_BOOTSTRAPS
-    tasks = [(m, d, s, b) for s in seeds for d in sets for m in models for b in range(n + 1)]
-    fits = pd.DataFrame(Parallel(n_jobs=n_jobs)(delayed(one_fit)(*task) for task in tasks))
+    tasks = [(m, d, s, b) for m in models for s in seeds for d in sets for b in range(n + 1)]
+    fits = gather(one_fit, tasks, out, n_jobs)
     rows = []
     for (model, data), own in fits.groupby(["model", "data"], sort=False):
         ratios, correlations = [], []
         for _, split in own.groupby("seed"):
-            stated = split[split["bootstrap"] == 0]["std"].iloc[0]
+            stated = np.array(split[split["bootstrap"] == 0]["std"].iloc[0])
             refits = np.stack(list(split[split["bootstrap"] > 0]["p"]))
             spread = refits.std(axis=0, ddof=1)
             ratios.append(stated.mean() / spread.mean())

@@ -7,8 +7,14 @@ care: they are a little flattered, as published figures are.
 
 "Within two standard errors" compares with the standard error of a share of so many bags, the
 larger of the published and the measured one, since published figures come from other folds of the
-same bags. ``python -m experiments.comparators --quick`` is one repetition on MUSK1; a stopped run
-goes on where it stopped.
+same bags. Two figures are not met on MUSK1, those of APR and of PPMM; both belong to settings that
+were searched for on the bags they were scored on. A row *settings by test folds* therefore
+searches a grid in the same way: of all settings the one that is best on the test folds. It is not
+a result, and says what such a search is worth. A row *calibrated* is the honest alternative: the
+threshold is set on training bags that were left out, as ``probability=True`` does.
+
+``python -m experiments.comparators --quick`` is one repetition on MUSK1; a stopped run goes on
+where it stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import ParameterGrid
 
 from bagwise import comparators
 from bagwise.evaluate import BagFolds, PublishedFolds, compare
@@ -50,11 +57,66 @@ PUBLISHED: dict[str, tuple[float, float, str]] = {
     "InstanceKISVM": (84.0, 84.4, "Li et al. 2009"),
 }
 
+# The parameters that APR's authors set on MUSK1, and those of the PPMM paper's exhaustive search.
+SEARCHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "APR": {
+        "margin": (0.5, 1.0, 2.0),
+        "miss": (0.001, 0.01, 0.05),
+        "width": (0.1, 0.2, 0.3, 0.5, 0.8),
+    },
+    "PPMM": {
+        "n_components": (20, 50, 100, 150),
+        "powers": (1.0, 2.0, 4.0, np.inf),
+        "softness": (0.5, 1.0, 2.0, 4.0),
+        "C": (1.0, 3.0, 10.0),
+    },
+}
+BY_TEST_FOLDS = "settings by test folds"
+
 
 def models(data: str) -> dict[str, Any]:
     """Comparators at their defaults, with their own decision rule; on MUSK2 those with a figure."""
     names = [name for name in comparators.__all__ if data == "musk1" or name in PUBLISHED]
-    return {name: getattr(comparators, name)(probability=False) for name in names}
+    own = {name: getattr(comparators, name)(probability=False) for name in names}
+    # Where the figure is missed: the same scores, cut where bags left out of the training say.
+    calibrated = {f"{name}, calibrated": getattr(comparators, name)() for name in SEARCHED}
+    return own if data != "musk1" else own | calibrated
+
+
+def searched(name: str, quick: bool) -> dict[str, Any]:
+    """One model for each setting of the grid; quick: the first and the last."""
+    grid = list(ParameterGrid(SEARCHED[name]))
+    variants = {}
+    for setting in (grid[0], grid[-1]) if quick else grid:
+        values = {k: (v,) if k == "powers" else v for k, v in setting.items()}
+        fixed = {"random_state": 0} if name == "PPMM" else {}
+        model = getattr(comparators, name)(probability=False, **values, **fixed)
+        variants[f"{name} {setting}"] = model
+    return variants
+
+
+def search_row(name: str, quick: bool, out: Path, n_jobs: int) -> dict[str, Any]:
+    """MUSK1 with the setting that is best on the test folds, of all that were tried."""
+    variants = searched(name, quick)
+    comparison = compare(
+        variants,
+        ["musk1"],
+        PublishedFolds(1),
+        n_jobs,
+        results=out / f"fits_{name}_searched.jsonl",
+        metrics=("accuracy",),
+        progress=False,
+    )
+    best = comparison.summary(["accuracy"]).sort_values("mean", kind="stable").iloc[-1].to_dict()
+    n_bags = len(load_dataset("musk1").y)
+    published = PUBLISHED[name][0] / 100
+    note = f"oracle, best of {len(variants)} settings on the test bags; not a result"
+    return {
+        **best,
+        "model": f"{name}, {BY_TEST_FOLDS}",
+        "published": published,
+        "note": f"{verdict(published, best['mean'], n_bags)}; {note}",
+    }
 
 
 def standard_error(accuracy: float, n_bags: int) -> float:
@@ -88,12 +150,18 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             progress=False,
         )
         n_bags = len(load_dataset(data).y)
-        for line in comparison.summary(["accuracy"]).to_dict("records"):
-            *figures, source = PUBLISHED.get(line["model"], (np.nan, np.nan, ""))
+        for line in comparison.summary(["accuracy", "auc"]).to_dict("records"):
+            if line["metric"] == "auc":
+                rows.append({**line, "published": np.nan, "note": ""})
+                continue
+            *figures, source = PUBLISHED.get(
+                line["model"].removesuffix(", calibrated"), (np.nan, np.nan, "")
+            )
             published = float(figures[k]) / 100
             notes = [verdict(published, line["mean"], n_bags), source]
             note = "; ".join(part for part in notes if part)
             rows.append({**line, "published": published, "note": note})
+    rows += [search_row(name, quick, out, n_jobs) for name in SEARCHED]
     return pd.DataFrame(rows)[list(RESULT_COLUMNS)]
 
 

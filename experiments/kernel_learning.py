@@ -2,8 +2,9 @@
 
 Two hundred draws of bags that differ in number, features, separation, likelihood and density. The
 kernel is learned from its default start. Per draw: by how much the bound of the learned kernel's
-fit exceeds that of the start's fit, and the AUC on 200 unseen bags of both. The bound may not
-fall by more than 1e-8 and the AUC not by more than 0.01 on average.
+fit exceeds that of the start's fit (less log Z of the density, which depends on the kernel, for
+G-VGPMIL), and the AUC on 200 unseen bags of both. The bound may not fall by more than 1e-8 and the
+AUC not by more than 0.01 on average.
 """
 
 from __future__ import annotations
@@ -14,16 +15,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from sklearn.metrics import roc_auc_score
 
 from bagwise import GVGPMIL, VGPMIL
 from bagwise.datasets import make_gaussian_bags
-from experiments._held_out import main
+from bagwise.models.variational import Sech
+from bagwise.models.variational.hyper import log_normaliser
+from experiments._held_out import gather, main
 
 TITLE = "Kernel learning never loses: 200 random problems"
 PAPER = "none: kernel learning of this library"
 NEEDS = ("synthetic",)
+
+
+def bound(model: Any, X: Any) -> float:
+    """The bound that kernel learning may not lower."""
+    value, density = float(model.bound_history_[-1]), model._density()
+    if isinstance(density, Sech):
+        return value
+    scaled = (X - model.feature_center_) / model.feature_width_
+    return value - log_normaliser(model.kernel_, scaled, density, random_state=0).value
 
 
 def one_problem(seed: int) -> dict[str, Any]:
@@ -36,6 +47,7 @@ def one_problem(seed: int) -> dict[str, Any]:
     )
     order = rng.permutation(n_bags + 200)
     train, test = order[:n_bags], order[n_bags:]
+    X = data.bags[train].instances
     make = GVGPMIL if seed % 5 == 4 else VGPMIL
     options = {"likelihood": likelihood, "kernel": "rbf", "calibrate": False, "n_inducing": 30}
     options |= {"random_state": 0, "max_iter": 300}
@@ -51,7 +63,7 @@ def one_problem(seed: int) -> dict[str, Any]:
     return {
         "problem": seed,
         "model": make.__name__,
-        "rise of the bound": float(learned.bound_history_[-1] - given.bound_history_[-1]),
+        "rise of the bound": bound(learned, X) - bound(given, X),
         "AUC, start": aucs[0],
         "AUC, learned": aucs[1],
     }
@@ -59,9 +71,7 @@ def one_problem(seed: int) -> dict[str, Any]:
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """Two hundred problems; quick: two."""
-    fits = pd.DataFrame(
-        Parallel(n_jobs=n_jobs)(delayed(one_problem)(s) for s in range(2 if quick else 200))
-    )
+    fits = gather(one_problem, [(s,) for s in range(2 if quick else 200)], out, n_jobs)
     fits.to_csv(out / "problems.csv", index=False)
     rows = []
     for model, own in fits.groupby("model"):

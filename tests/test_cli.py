@@ -19,6 +19,7 @@ import bagwise
 from bagwise import persist
 from bagwise.cli import commands, main
 from bagwise.cli.parser import build_parser
+from bagwise.datasets import make_gaussian_bags
 from bagwise.files import read_bags
 from bagwise.models.registry import make_model
 from tests.filing import make_clam, make_folder, make_trident, write_labels
@@ -533,6 +534,39 @@ def test_audit_finds_a_label_among_the_features(tmp_path, capsys):
     assert finding["where"] == "feature 1 ('outcome'), one value per bag"
     assert run(*words) == 0
     assert "determines the bag label" in " ".join(capsys.readouterr().out.split())
+    # The same while fitting: a warning now, and a section of every report made with the model.
+    fit = ["fit", "--model", "single-instance", "--audit", *words[1:]]
+    assert run(*fit, "--out", tmp_path / "m.bagwise", "--json") == 0
+    said = capsys.readouterr()
+    assert "audit: bag-label: a feature alone determines the bag label" in said.err
+    assert json.loads(said.out)["audit"] == made
+    words = ["predict", tmp_path / "m.bagwise", "--bags", tmp_path / "rows.csv"]
+    words += ["--feature-columns", "mass,outcome", "--out", tmp_path / "results"]
+    assert run(*words) == 0
+    page = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
+    assert "Are the training data sound?" in page
+    assert "found 1 thing to look at" in page
+    assert "feature 1 (&#x27;outcome&#x27;), one value per bag" in page
+
+
+def test_audit_of_training_bags_that_finds_nothing(tmp_path):
+    bags, y = make_gaussian_bags(40, 5, separation=2, random_state=0, return_X_y=True)
+    folder, labels = tmp_path / "features", tmp_path / "labels.csv"
+    folder.mkdir()
+    for i, x in enumerate(bags):
+        np.save(folder / f"s{i}.npy", x)
+    labels.write_text("slide_id,label\n" + "".join(f"s{i},{c}\n" for i, c in enumerate(y)))
+    words = ["fit", "--model", "single-instance", "--bags", folder, "--labels", labels]
+    assert run(*words, "--audit", "--out", tmp_path / "m.bagwise") == 0
+    predict = ["predict", tmp_path / "m.bagwise", "--bags", folder, "--out", tmp_path / "r"]
+    assert run(*predict) == 0
+    page = (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    assert "An audit of the training bags found nothing." in page
+    assert run(*words, "--out", tmp_path / "plain.bagwise") == 0
+    predict = ["predict", tmp_path / "plain.bagwise", "--bags", folder, "--out", tmp_path / "p"]
+    assert run(*predict) == 0
+    page = (tmp_path / "p" / "report.html").read_text(encoding="utf-8")
+    assert "Are the training data sound?" not in page
 
 
 def test_version_and_help(capsys):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
+import pandas as pd
 import pytest
+from benchmarks import bench_auto, bench_micrf, bench_mio, bench_svm, gpu
+from benchmarks.stored import MEASURED, store
 from experiments import figures, stored, tables
 
 SPAN = re.compile(r"<!-- figure: ([^>]*?) -->(.*?)<!-- /figure -->", re.DOTALL)
@@ -12,7 +16,7 @@ GENERATED = re.compile(r"<!-- (figure|table): .*?<!-- /\1 -->", re.DOTALL)
 # A score with three decimals, as results are written; settings have fewer.
 SCORE = re.compile(r"(?<![\w.])0?\.\d{3}(?![\w.])")
 # Pages whose figures are not yet written from stored results.
-BY_HAND = {"detection.md", "tracking.md", "uncertainty.md", "comparators.md"}
+BY_HAND = {"detection.md", "tracking.md", "uncertainty.md"}
 
 
 def shown(page):
@@ -111,3 +115,31 @@ def test_the_results_page_follows_the_stored_results(tmp_path, monkeypatch):
     assert "commit " in text
     assert "How these numbers were chosen" in text
     assert all((tmp_path / name).exists() for name in re.findall(r"\]\((results/\S+)\)", text))
+
+
+def test_a_benchmark_replaces_its_own_lines(tmp_path):
+    path = tmp_path / "measured.csv"
+    path.write_text('what,value,command,where\n"a, b",1 to 2,old,there\nc,3,old,there\n')
+    store({"a, b": 1.23456, "new": 7.0}, "python -m benchmarks x", "2 cores", path)
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    assert table["what"].tolist() == ["a, b", "c", "new"]
+    assert table["value"].tolist() == ["1.23", "3", "7"]
+    assert table["command"].tolist() == ["python -m benchmarks x", "old", "python -m benchmarks x"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_quoted_figure_has_a_benchmark_that_writes_it():
+    quoted = {name for names in gpu.QUOTED.values() for name in names}
+    quoted |= {*bench_svm.QUOTED.values(), *bench_auto.QUOTED.values()}
+    quoted |= set(bench_mio._passes(quick=True)["quoted"])
+    quoted |= set(re.findall(r'"(MI-CRF, .*?)"', inspect.getsource(bench_micrf)))
+    quoted |= {"fit from disk, peak memory in GB", "features on disk, GB"}
+    quoted |= {"Dask, one worker, seconds", "Dask, two workers, seconds"}
+    quoted |= {f"CT, forty studies, ct {command}, peak MB" for command in ("fit", "predict")}
+    assert set(pd.read_csv(MEASURED)["what"]) <= quoted
+    assert gpu.quoted(gpu.Line("VGPMIL().fit, 400 files, GPU", 2.0, "reading the files", 0.5)) == {
+        "GPU fit from a folder, seconds": 2.0,
+        "reading the folder, seconds": 0.5,
+    }
+    line = gpu.Line("one iteration, 250000 x 128, 2 threads", 2.0, "1 thread", 3.0)
+    assert gpu.quoted(line) == {"16 cores, 2 threads, times one thread": 1.5}

@@ -289,6 +289,10 @@ ODD_DESCRIPTIONS = {
     "classes with markup": lambda about: about["training"].update(classes={"a": "<img src=x>"}),
     "extra of nothing": lambda about: about.update(extra=None),
     "remarks of one text": lambda about: about["extra"].update(remarks="beware"),
+    "an audit of text": lambda about: about["extra"].update(audit="fine"),
+    "a finding without strength": lambda about: about["extra"].update(
+        audit={"checks": ["size"], "findings": [{"check": "size", "what": "a", "where": "b"}]}
+    ),
     "class names of one": lambda about: about["extra"].update(class_names=["a"]),
     "an evaluation of other lengths": lambda about: about["extra"]["evaluation"].update(y=[0]),
     "an evaluation of text": lambda about: about["extra"].update(evaluation="good"),

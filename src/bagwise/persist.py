@@ -345,11 +345,24 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
         "remarks": _is_list(extra.get("remarks", []), str),
         "class_names": extra.get("class_names") is None
         or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
+        "audit": extra.get("audit") is None or _is_audit(extra["audit"]),
         "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
         "class_evaluation": extra.get("class_evaluation") is None
         or _is_class_evaluation(extra["class_evaluation"]),
     }
     return next((f"{name!r}" for name, good in checks.items() if not good), None)
+
+
+def _is_audit(value: object) -> bool:
+    """Whether checks and findings are what `Audit.as_json` writes."""
+    if not isinstance(value, dict) or set(value) != {"checks", "findings"}:
+        return False
+    names = {"check", "what", "where", "strength"}
+    return (
+        _is_list(value["checks"], str)
+        and _is_list(value["findings"], dict)
+        and all(set(f) == names and _is_list(list(f.values()), str) for f in value["findings"])
+    )
 
 
 _Plain = (str, int, float)  # what a class may be called

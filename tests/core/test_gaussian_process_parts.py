@@ -79,7 +79,7 @@ def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
     W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
     omega, rho = rng.uniform(size=n), rng.normal(size=n)
     T = torch.from_numpy
-    with device_settings("tf32" if tf32 else None):
+    with device_settings("tf32" if tf32 else None, 10**7):
         nothing = linalg.no_statistics(T(A))
         gram, linear = linalg.add_statistics(*nothing, T(A), T(omega), T(rho))
     expected, expected_linear = linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)

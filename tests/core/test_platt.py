@@ -9,6 +9,7 @@ from bagwise.core import platt as platt_module
 from bagwise.core import segments
 from bagwise.core.platt import (
     Platt,
+    compress_beyond,
     cool,
     fit_instance_platt,
     fit_noisy_or_platt,
@@ -389,3 +390,15 @@ def test_steps_are_halved_row_by_row_until_the_loss_does_not_rise(rng):
         np.testing.assert_allclose(new[row], expected, atol=1e-9)
     np.testing.assert_allclose(new[0], theta[0] - step[0], atol=1e-12)
     np.testing.assert_allclose(value, losses(new), rtol=1e-9)
+
+
+def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
+    inside = rng.uniform(-2.0, 3.0, size=50)
+    np.testing.assert_array_equal(compress_beyond(inside, -2.0, 3.0), inside)
+    far = np.array([-1e6, -50.0, -2.1, -2.0, 3.0, 3.1, 40.0, 1e6])
+    pulled = compress_beyond(far, -2.0, 3.0)
+    assert (np.diff(pulled) > 0).all()
+    assert abs(pulled[[0, -1]]).max() < 70  # five widths of the range times a logarithm
+    # Just outside the line goes on as it was.
+    np.testing.assert_allclose(compress_beyond([3.001, -2.001], -2.0, 3.0), [3.001, -2.001])
+    np.testing.assert_array_equal(compress_beyond(far, 1.0, 1.0), far)

@@ -6,6 +6,7 @@ from sklearn.metrics import roc_auc_score
 from bagwise import AutoVGPMIL, Bags, Execution
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt
+from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -65,7 +66,11 @@ def test_uncertainty(fitted):
         assert (std > 0).all()
         assert (std < 0.5).all()
     mean, var = model.predict_latent(bags)
-    np.testing.assert_allclose(mean, model.decision_function_instances(bags))
+    # Instances are the latent function through their own map, times their bag.
+    in_positive = expit(model.instance_map_.own.slope * mean + model.instance_map_.own.intercept)
+    of_bag = np.repeat(model.predict_proba(bags)[:, 1], bags.sizes)
+    p = model.predict_proba_instances(bags)[:, 1]
+    np.testing.assert_allclose(p, in_positive * of_bag, rtol=1e-9)
     # Far from the data nothing is known.
     far = Bags(np.full((1, 3), 50.0), [0, 1])
     assert model.predict_latent(far)[1][0] > np.median(var)
@@ -163,8 +168,8 @@ def test_rules_agree_with_their_definition(posterior):
         np.testing.assert_allclose(readout.instance, np.log(p / (1 - p)), rtol=1e-6, atol=1e-9)
 
 
-def test_pooling_is_the_mixture_of_the_members(posterior):
-    """Moments of the ensemble's log-odds against draws from the mixture they describe."""
+def test_pooling_is_the_mean_of_the_members_and_their_disagreement(posterior):
+    """Moments of the ensemble's log-odds against draws of members that err a third together."""
     A, r, q = posterior
     offsets = np.array([0, 1, 5, 11])
     block = block_of(A, r, offsets)
@@ -175,14 +180,17 @@ def test_pooling_is_the_mixture_of_the_members(posterior):
     n_draws = 200_000
     which = rng.random(n_draws) < 0.3
     for i in range(A.shape[1]):
-        first, second = (
-            v.platt.slope * (ro.instance[i] + np.sqrt(ro.latent_var[i]) * rng.normal(size=n_draws))
-            + v.platt.intercept
-            for ro, v in zip(readouts, voices, strict=True)
-        )
-        mixture = np.where(which, first, second)
-        assert pooled.instance[i] == pytest.approx(mixture.mean(), abs=0.03)
-        assert pooled.instance_std[i] == pytest.approx(mixture.std(), abs=0.03)
+        centres = [v.platt.log_odds(ro.instance[i]) for ro, v in zip(readouts, voices, strict=True)]
+        mean = 0.3 * centres[0] + 0.7 * centres[1]
+        draws, shared = np.where(which, *centres), rng.normal(size=n_draws)
+        for v, ro in zip(voices, readouts, strict=True):
+            # Values half as large deviate half as much, values twice as large by a third root.
+            factor = 0.5 if v.platt.slope == 0.5 else 2.0 ** (1 / 3)
+            std = np.sqrt(ro.latent_var[i])
+            error = (1 / 3) ** 0.5 * shared + (2 / 3) ** 0.5 * rng.normal(size=n_draws)
+            draws = draws + v.weight * factor * std * error
+        assert pooled.instance[i] == pytest.approx(mean)
+        assert pooled.instance_std[i] == pytest.approx(draws.std(), abs=0.03)
     alone = pooled_latent(readouts[:1], (Voice(1.0, Platt(1.0, 0.0)),))
     np.testing.assert_allclose(alone.instance_std, np.sqrt(readouts[0].latent_var))
     p = expit(readouts[0].bag)
@@ -206,8 +214,14 @@ def test_held_out_scores_are_held_out():
     flipped = y.copy()
     flipped[test[0]] = 1 - flipped[test[0]]
     after = scores(flipped)
-    np.testing.assert_array_equal(before[:, :, test], after[:, :, test])
-    assert not np.allclose(before, after)
+    rows = np.isin(bags.bag_index, test)
+    np.testing.assert_array_equal(before.bags[:, :, test], after.bags[:, :, test])
+    np.testing.assert_array_equal(before.instances[:, rows], after.instances[:, rows])
+    assert not np.allclose(before.bags, after.bags)
+    assert not np.allclose(before.instances, after.instances)
+    # Under "max" the score of a bag is that of its largest instance.
+    largest = [one.max(axis=1) for one in np.split(before.instances, bags.offsets[1:-1], axis=1)]
+    np.testing.assert_allclose(before.bags[:, 0], np.transpose(largest))
 
 
 def test_weights_prefer_the_better_design():
@@ -220,9 +234,52 @@ def test_weights_prefer_the_better_design():
     assert members[0].rule == 1
     even = search.weigh(scores, y, [0, 0], 1e6)
     np.testing.assert_allclose([m.weight for m in even], 0.5, atol=1e-3)
-    np.testing.assert_allclose(
-        search.combine(members, scores), members[0].platt.log_odds(good), rtol=1e-12
+    pair = search.HeldOutScores(scores, np.stack([good, poor]))
+    of_bags, of_instances = search.combine(members, pair)
+    np.testing.assert_allclose(of_bags, members[0].platt.log_odds(good), rtol=1e-12)
+    np.testing.assert_allclose(of_instances, members[0].platt.log_odds(good), rtol=1e-12)
+
+
+def test_an_ensemble_is_weighed_without_the_bags_it_scores():
+    """Bags and instances of a fold, each from the weights of the other folds, by hand."""
+    rng = np.random.default_rng(0)
+    y, sizes = np.arange(24) % 2, rng.integers(1, 4, size=24)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    instances = rng.normal(size=(3, offsets[-1]))
+    of_bags = np.stack([[s.max() for s in np.split(z, offsets[1:-1])] for z in instances])
+    scores = search.HeldOutScores((of_bags + y)[:, None], instances)
+    folds = search.make_folds(y, 4, 0)
+    ours = search.held_out_ensemble(scores, y, offsets, [0.0] * 3, 4.0, folds)
+    for train, test in folds:
+        members = search.weigh(scores.bags[:, :, train], y[train], [0.0] * 3, 4.0)
+        for b in test:
+            own = slice(offsets[b], offsets[b + 1])
+            pairs = [(m.weight, m.platt, m.design) for m in members]
+            bag = sum(w * p.log_odds(scores.bags[d, 0, b]) for w, p, d in pairs)
+            inside = sum(w * p.log_odds(instances[d, own]) for w, p, d in pairs)
+            assert ours[0][b] == pytest.approx(bag)
+            np.testing.assert_allclose(ours[1][own], inside)
+
+
+def test_instances_have_the_level_of_the_truth():
+    """Ten of twenty are positive; on the scale of the bags most of them would be called none."""
+    data = make_gaussian_bags(
+        60, 3, bag_size=(20, 20), n_positive=(10, 10), separation=3.0, random_state=5
     )
+    model = make(n_inducing=40, cv=4, n_finalists=4).fit(data.bags, data.y)
+    unseen = make_gaussian_bags(
+        60, 3, bag_size=(20, 20), n_positive=(10, 10), separation=3.0, random_state=6
+    )
+    p = model.predict_proba_instances(unseen.bags)[:, 1]
+    assert p.mean() == pytest.approx(0.25, abs=0.04)
+    assert model.instance_map_.positive_rate == pytest.approx(0.5, abs=0.1)
+    mean, _ = model.predict_latent(unseen.bags)
+    assert expit(mean).mean() < 0.2
+    share, std = model.predict_positive_fraction(unseen.bags, return_std=True)
+    np.testing.assert_allclose(share, [own.mean() for own in unseen.bags.split(p)])
+    # Bags that may be of either class have the widest spread of their share.
+    sure = np.abs(model.predict_proba(unseen.bags)[:, 1] - 0.5) > 0.45
+    assert std[~sure].mean() > 1.2 * std[sure].mean()
 
 
 def test_departures_from_the_plain_choice_must_pay_their_price():
@@ -233,8 +290,38 @@ def test_departures_from_the_plain_choice_must_pay_their_price():
     members = search.weigh(same, y, [search.PRICE, 0], temperature=1.0)
     assert [(m.design, m.rule) for m in members] == [(1, 0), (0, 0)]
     assert members[1].weight / members[0].weight == pytest.approx(np.exp(-search.PRICE))
-    prices = {design.likelihood: design.price for design in search.grid()}
+    prices = {design.likelihood: design.price(50) for design in search.grid()}
     assert [name for name, price in prices.items() if price] == ["or", "inherited"]
+
+
+def test_odd_designs_cost_more_the_fewer_bags_a_class_has():
+    def price(kernel, likelihood, n):
+        return search.Design("global", kernel, likelihood).price(n)
+
+    assert price("medium, rough", "witness, g=0", 2) == 0
+    for odd in (("wide, v=4", "witness, g=0"), ("narrow, v=4", "witness, g=1")):
+        assert [price(*odd, n) for n in (5, 10, 20, 100)] == [6.0, 4.0, 0.0, 0.0]
+    assert price("medium, rough", "witness, h=0.5", 10) == 4.0
+    assert price("wide, v=4", "or", 10) == 4.0 + search.PRICE
+    assert price("set, wide", "whole bags, v=16", 10) == search.PRICE
+
+
+def test_few_positive_bags_leave_odd_designs_out(monkeypatch):
+    """The price decides who reaches the final, and who has weight."""
+    bags, y, _ = make_problem(n_bags=40)
+    chosen = np.sort(np.r_[np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:4]])
+
+    def odd_weight():
+        table = make(n_finalists=8, cv=2).fit(bags[chosen], y[chosen]).search_results_
+        odd = np.isin(table["kernel"], ["wide, v=4", "narrow, v=4"])
+        odd |= table["likelihood"] == "witness, h=0.5"
+        full = table["stage"] == "full"
+        return table["weight"][odd].sum(), (odd & full).sum()
+
+    priced = odd_weight()
+    monkeypatch.setattr(search, "FEW_PRICE", 0.0)
+    free = odd_weight()
+    assert priced[0] <= free[0] and priced[1] < free[1]
 
 
 def test_auc_of_many():

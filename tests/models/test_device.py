@@ -8,7 +8,7 @@ import pytest
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
 from bagwise.core.kernels import RBF
 from bagwise.datasets import load_musk1
-from bagwise.models.execution import device_settings
+from bagwise.models.execution import TF32_FROM, device_settings
 from bagwise.models.variational import NoisyMax, SoftWitness, projection
 from tests.checks.options import gathered
 
@@ -93,10 +93,11 @@ def test_no_silent_fallback(musk):
         VGPMIL(likelihood=NoisyMax(schedule="sequential")).fit(tensors, y)
 
 
-def test_tf32_is_put_back():
+@pytest.mark.parametrize("n", [TF32_FROM - 1, TF32_FROM])
+def test_tf32_is_for_many_instances_and_is_put_back(n):
     before = torch.backends.cuda.matmul.allow_tf32
-    with device_settings("tf32"):
-        assert torch.backends.cuda.matmul.allow_tf32
+    with device_settings("tf32", n):
+        assert torch.backends.cuda.matmul.allow_tf32 == (n >= TF32_FROM)
     assert torch.backends.cuda.matmul.allow_tf32 == before
 
 

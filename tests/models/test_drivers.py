@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -350,3 +352,20 @@ def test_automatic_threads_give_the_serial_answer(musk, serial, monkeypatch):
     monkeypatch.setattr(drivers, "_WORTH_THREADS", 1)
     monkeypatch.setattr(drivers, "usable_threads", lambda: 3)
     assert_same_fit(fit(musk), serial, musk[0])
+
+
+def _process_pool(_):
+    from bagwise.models.drivers import Threads
+
+    return list(Threads(2).map(lambda x: x + 1, [1, 2, 3]))
+
+
+def test_threads_stay_between_calls_and_forked_processes_have_their_own():
+    """A fork copies the pool but not its threads: waiting for those would never end."""
+    names = set()
+    for _ in range(3):
+        list(Threads(2).map(lambda _: names.add(threading.current_thread().name), range(4)))
+    assert len(names) <= 2
+    if "fork" in multiprocessing.get_all_start_methods():
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.map_async(_process_pool, [0]).get(30) == [[2, 3, 4]]

@@ -203,6 +203,28 @@ def test_a_start_that_cannot_be_improved_is_kept(problem):
     np.testing.assert_allclose(steps, steps[0] / 2.0 ** np.arange(5))
 
 
+def test_kernels_that_are_not_admissible_are_never_fitted(problem):
+    X, Z, _, _ = problem
+    asked, count = [], iter(range(100))
+
+    def advance(kernel, before):
+        asked.append(kernel)
+        return KernelFit(np.full(40, 1e-9), np.full(40, 0.5), float(next(count)))
+
+    outcome = learn(
+        RBF(1.0, 1.0),
+        X,
+        Z,
+        advance,
+        n_rounds=5,
+        tol=0.0,
+        admissible=lambda kernel: kernel.variance < 10.0,
+    )
+    # Labels with hardly any weight would have the variance grow without end.
+    assert 1.0 < outcome.kernel.variance < 10.0
+    assert all(kernel.variance < 10.0 for kernel in asked)
+
+
 def test_a_parameter_at_its_bound_is_named(problem):
     X, Z, _, _ = problem
     count = iter(range(100))

@@ -18,6 +18,7 @@ from bagwise.models.variational.latent_map import (
     HeldOut,
     InstanceMap,
     LatentMap,
+    _Contrast,
     bag_folds,
     beta_interval,
     fit_instance_map,
@@ -25,6 +26,7 @@ from bagwise.models.variational.latent_map import (
     held_out_draw,
     held_out_values,
     instance_interval,
+    level_with_bags,
     positive_fraction,
     rule_log_odds,
     select_bags,
@@ -50,11 +52,12 @@ def test_moments_are_those_of_the_mapped_function():
     np.testing.assert_allclose(((draws > low) & (draws < high)).mean(0), 0.9, atol=5e-3)
 
 
-def test_the_identity_changes_nothing_and_a_steep_map_widens_nothing():
+def test_the_identity_changes_nothing_and_a_steep_map_widens_by_a_third_root():
     mean, var = np.array([-2.0, 0.5]), np.array([0.1, 4.0])
     for found, expected in zip(LatentMap().moments(mean, var), (mean, var), strict=True):
         np.testing.assert_allclose(found, expected)
-    np.testing.assert_array_equal(LatentMap(3.0, 0.0).moments(mean, var)[1], var)
+    np.testing.assert_allclose(LatentMap(27.0, 0.0).moments(mean, var)[1], 9 * var)
+    np.testing.assert_allclose(LatentMap(0.5, 0.0).moments(mean, var)[1], var / 4)
 
 
 def test_beta_interval_has_the_moments_and_the_level():
@@ -351,12 +354,32 @@ def test_contrast_finds_the_level_of_the_instances(rate, together):
     f = np.where(truth, 1.5, -1.5) + rng.normal(size=4000)
     held_out = HeldOut(f, np.zeros(4000), np.arange(0, 4001, 20))
     # Log-odds of the truth have slope 3; the map is told a little less.
-    found = fit_instance_map(held_out, y, LatentMap(2.8, 0.0))
+    found = fit_instance_map(held_out, y, 2.8)
     assert found.positive_rate == pytest.approx(truth[2000:].mean(), abs=0.04)
     bag = np.repeat(np.where(y == 1, 40.0, -40.0), 20)
     p = expit(found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).log_odds)
     assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
     assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
+
+
+def test_times_their_bags_instances_keep_their_level():
+    rng = np.random.default_rng(0)
+    held_out, y = contrast_problem(rng, 9.0)
+    contrast = fit_instance_map(held_out, y, 9.0)
+    bag = np.where(y == 1, 1.5, -1.5) + rng.normal(size=200)  # far from sure
+    levelled = level_with_bags(contrast, held_out, y, bag)
+    wanted = contrast.positive_rate / 2  # half of the instances are in positive bags
+    of_bag, nothing = np.repeat(bag, 20), np.zeros(4000)
+    before, after = (
+        expit(m.probabilities(held_out.mean, nothing, of_bag, nothing).log_odds).mean()
+        for m in (contrast, levelled)
+    )
+    assert after == pytest.approx(wanted, abs=1e-6)
+    assert before < 0.95 * wanted
+    assert levelled.own.slope == contrast.own.slope
+    # Bags that are all but negative have nothing to share out.
+    hopeless = level_with_bags(contrast, held_out, y, np.full(200, -20.0))
+    assert hopeless == contrast
 
 
 def test_known_instances_join_the_contrast():
@@ -365,21 +388,17 @@ def test_known_instances_join_the_contrast():
     truth = np.repeat(y, 10) * (np.arange(200) % 5 == 0)
     f = 2.0 * truth - 1 + rng.normal(size=200)
     held_out = HeldOut(f, np.zeros(200), np.arange(0, 201, 10))
-    free = fit_instance_map(held_out, y, LatentMap(2.0, 0.0))
-    told = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.where(truth == 1, 1, 0))
+    free = fit_instance_map(held_out, y, 2.0)
+    told = fit_instance_map(held_out, y, 2.0, np.where(truth == 1, 1, 0))
     sure, hidden = (m.own.intercept for m in (told, free))
     assert sure != hidden
-    negatives = fit_instance_map(held_out, y, LatentMap(2.0, 0.0), np.zeros(200))
+    negatives = fit_instance_map(held_out, y, 2.0, np.zeros(200))
     assert negatives.own.intercept < min(sure, hidden) - 2
 
 
-def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
+def test_an_instance_never_exceeds_its_bag_and_both_are_wrong_together():
     rng = np.random.default_rng(0)
-    found = fit_instance_map(
-        HeldOut(rng.normal(size=40), np.ones(40), np.arange(0, 41, 4)),
-        np.arange(10) % 2,
-        LatentMap(0.7, 0.1),
-    )
+    found = InstanceMap(LatentMap(0.7, 0.1), 0.3)
     mean, var = rng.normal(size=5), rng.uniform(1, 2, size=5)
     bag, bag_std = np.full(5, 0.6), np.full(5, 0.2)
     p = found.probabilities(mean, var, np.log(bag / (1 - bag)), bag_std)
@@ -387,16 +406,51 @@ def test_an_instance_never_exceeds_its_bag_and_has_the_moments_of_a_product():
     assert np.all(own_mean < bag)
     centre, spread, _ = found.own.read(mean, var)
     own = expit(centre + np.sqrt(spread) * rng.normal(size=(100_000, 5)))
-    draws = own * (bag + bag_std * rng.normal(size=(100_000, 5)))
-    np.testing.assert_allclose(own_mean, draws.mean(0), atol=3e-3)
+    np.testing.assert_allclose(own_mean, own.mean(0) * bag, atol=3e-3)
+    # One standard deviation e moves both factors, each by its share of the mean.
+    e = rng.normal(size=(100_000, 5))
+    draws = own_mean * (1 + (own.std(0) / own.mean(0) + bag_std / bag) * e)
+    np.testing.assert_allclose(draws.mean(0), own_mean, atol=3e-3)
     np.testing.assert_allclose(p.std, draws.std(0), atol=3e-3)
+    # No probability deviates more than that of a coin with its mean.
+    wide = found.probabilities(mean, 400.0 + var, np.zeros(5), np.full(5, 0.5))
+    limit = np.sqrt(expit(wide.log_odds) * expit(-wide.log_odds))
+    np.testing.assert_allclose(wide.std, limit)
+
+
+def contrast_problem(rng, slope):
+    """Bags of 20, three in ten positive in positive bags; log-odds of the truth have the slope."""
+    y = np.repeat([0, 1], 100)
+    truth = np.repeat(y, 20) * (rng.random(4000) < 0.3)
+    f = slope**0.5 * (truth - 0.5) + rng.normal(size=4000)
+    f = f / slope**0.5  # f given the truth is normal with distance 1 and variance 1 / slope
+    return HeldOut(f, np.zeros(4000), np.arange(0, 4001, 20)), y
+
+
+def test_the_slope_of_instances_is_between_the_bags_and_the_contrast():
+    held_out, y = contrast_problem(np.random.default_rng(0), 9.0)
+    sure = fit_instance_map(held_out, y, 3.0).own.slope
+    unsure = fit_instance_map(held_out, y, 3.0, gain=0.5).own.slope
+    # The contrast sees a slope of 9; bags that are sure of theirs give way a little only.
+    assert 3.0 < sure < unsure < 12.0
+    assert unsure > 7.0
+    assert fit_instance_map(held_out, y, 9.0).own.slope == pytest.approx(9.0, rel=0.15)
+
+
+def test_a_slope_that_neither_bags_nor_instances_gained_by_is_noise():
+    rng = np.random.default_rng(1)
+    held_out = HeldOut(rng.normal(size=400), np.zeros(400), np.arange(0, 401, 10))
+    y = np.arange(40) % 2
+    assert fit_instance_map(held_out, y, 1.0, gain=0.0).own.slope < 0.3
+    # What the bags have gained counts, too.
+    assert fit_instance_map(held_out, y, 1.0, gain=50.0).own.slope > 0.6
 
 
 def test_values_that_say_nothing_leave_one_positive_to_a_bag():
     """Any share of positives fits them; without the prior it ends at all or none."""
     rng = np.random.default_rng(0)
     held_out = HeldOut(rng.normal(size=400), np.ones(400), np.arange(0, 401, 10))
-    flat = fit_instance_map(held_out, np.arange(40) % 2, LatentMap(1e-3, 0.0))
+    flat = fit_instance_map(held_out, np.arange(40) % 2, 1e-3)
     assert flat.positive_rate == pytest.approx(0.1, abs=0.03)
 
 
@@ -429,3 +483,14 @@ def test_reading_keeps_the_order_and_meets_the_log_odds():
         near = np.abs(slope * before + intercept) < 10
         reached = sigmoid_moments(mapped.mean, mapped.var).log_odds
         np.testing.assert_allclose(reached[near], (slope * before + intercept)[near], atol=1e-6)
+
+
+def test_the_contrast_knows_its_gradient(rng):
+    mean, known = rng.normal(size=60), np.where(rng.random(60) < 0.3, rng.integers(0, 2, 60), -1)
+    held_out = HeldOut(mean, rng.random(60), np.arange(0, 61, 5))
+    contrast = _Contrast(held_out, np.arange(12) % 2 * 1.0, 1.3, known)
+    for point in np.array([[1.2, 0.3, 0.4], [0.5, -2.0, 2.0], [0.0, 1.0, -1.0]]):
+        gradient = contrast.loss(*point)[1]
+        for i, step in enumerate(1e-5 * np.eye(3)):
+            rise = contrast.loss(*(point + step))[0] - contrast.loss(*(point - step))[0]
+            assert gradient[i] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-6)

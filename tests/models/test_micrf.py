@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 from bagwise import Bags
+from bagwise.core.working_set import solve_on_working_set
 from bagwise.models.micrf import distances, learning, unaries
 from bagwise.models.micrf import energy as crf
 from tests.checks import CHECKS, make_problem, sklearn_checks
@@ -76,6 +77,68 @@ def test_dissimilarity_table_grows_and_forgets(rng):
                 np.testing.assert_allclose(table[:, a, b], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_request_larger_than_the_table_leaves_it_usable(rng):
+    """Ten instances outgrow a limit of four; the two asked for next take two of their rows."""
+    X = rng.normal(size=(12, 3))
+    near = distances.Dissimilarities(X, np.ones(3), max_rows=4)
+    for ids in (np.arange(10), np.array([10, 11]), np.array([0, 10])):
+        table, rows = near.table(ids)
+        assert table.shape[1] == 10
+        for i, a in zip(ids, rows, strict=True):
+            expected = reference.dissimilarities(X[i], X[ids[0]])
+            np.testing.assert_allclose(table[:, a, rows[0]], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_dissimilarity_table_keeps_the_instances_used_last(rng, monkeypatch):
+    filled = []
+    fill = distances._fill
+
+    def spy(X, is_new, scale, table):
+        filled.append(int(is_new.sum()))
+        fill(X, is_new, scale, table)
+
+    monkeypatch.setattr(distances, "_fill", spy)
+    near = distances.Dissimilarities(rng.normal(size=(12, 3)), np.ones(3), max_rows=4)
+    for ids in ([0, 1, 2, 3], [2, 3, 4], [1, 4], [0, 2, 3, 4], [2, 3, 4]):
+        near.table(np.array(ids))
+    # 4 takes the row of 0; 0 then takes that of 1, which was used before 2 and 3 but not now.
+    assert filled == [4, 1, 1]
+
+
+def sparse_rows(rng, n=40, d=30, share=0.06):
+    X = np.where(rng.random((n, d)) < share, rng.normal(size=(n, d)), 0.0)
+    X[3] = 0.0
+    X[7] = X[5]
+    return X
+
+
+def test_sparse_rows_have_the_same_dissimilarities(rng):
+    X = sparse_rows(rng)
+    assert distances.compressed(X) is not None
+    assert distances.compressed(X + 1.0) is None
+    table, rows = distances.Dissimilarities(X, np.array([1.0, 2.0, 3.0]), 64).table(np.arange(40))
+    dense = distances.cross(X, X, np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(table[:, rows][:, :, rows], dense, rtol=1e-6, atol=1e-7)
+    assert (table[:, rows[5], rows[7]] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "intersection"])
+def test_sparse_rows_train_the_same_machine(kernel, rng, monkeypatch):
+    X = sparse_rows(rng, n=200)
+    t = (X[:, :10].sum(axis=1) + 0.1 * rng.normal(size=200) > 0).astype(int)
+    sparse = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
+    monkeypatch.setattr(distances, "_SPARSE_SHARE", 0.0)
+    dense = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
+    # Sums are rounded differently, and libsvm stops within 1e-3.
+    np.testing.assert_allclose(sparse, dense, atol=2e-3)
+
+
+def test_intersection_gram_of_sparse_rows_matches_the_naive_kernel(rng):
+    X = sparse_rows(rng)
+    K = np.array([[reference.intersection(x, z) for z in X] for x in X])
+    np.testing.assert_allclose(distances.intersection_gram(X), K, atol=1e-12)
+
+
 def test_intersection_gram_and_scores_match_the_naive_kernel(rng):
     X = rng.normal(size=(30, 4))
     X[3] = 0.0
@@ -95,6 +158,20 @@ def test_working_set_reaches_the_same_machine(kernel, rng, monkeypatch):
     monkeypatch.setattr(unaries, "_DIRECT_ROWS", 60)
     part = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
     np.testing.assert_allclose(part, whole, atol=0.02)
+
+
+@pytest.mark.parametrize(("n_right", "n_second"), [(8, 100), (30, 70)])
+def test_a_working_set_that_most_rows_violate_takes_all_of_them(n_right, n_second):
+    sizes = []
+    margins = np.where(np.arange(100) < 100 - n_right, 0.0, 2.0)
+    _, inside = solve_on_working_set(
+        np.ones(100, dtype=int),
+        np.arange(100) < 10,
+        lambda rows: sizes.append(len(rows)),
+        lambda _, rows: margins[rows],
+    )
+    assert sizes == [10, n_second]
+    assert len(inside) == n_second
 
 
 def test_features_give_the_energy(problem, fitted, rng):
@@ -181,6 +258,28 @@ def test_selected_instances_are_the_positive_ones(fitted):
     chosen = model.selected_instances_[y == 1]
     assert labels[chosen].mean() >= 0.9
     assert (model.selected_instances_[y == 0] == -1).all()
+
+
+def test_joint_scores_are_differences_of_the_energy_of_all_bags(fitted):
+    model, bags, _, _ = fitted
+    bags = bags[:8]
+    inst, non = model.energies(bags)
+    X = bags.map(model.scaling_.apply).instances
+    weights = model.alpha_[-3:] * model.factors_
+    L = model.select(bags, joint=True)
+    scores = model.decision_function(bags, joint=True)
+    assert np.array_equal(scores > 0, L >= 0)
+    assert np.array_equal(model.predict(bags, joint=True), model.classes_[(L >= 0).astype(int)])
+    assert not np.allclose(scores, non - np.minimum.reduceat(inst, bags.offsets[:-1]))
+
+    def energy(bag, row):
+        changed = L.copy()
+        changed[bag] = row
+        return reference.energy(inst, non, X, weights, changed)
+
+    for b, (start, stop) in enumerate(itertools.pairwise(bags.offsets)):
+        best = min(energy(b, row) for row in range(start, stop))
+        assert scores[b] == pytest.approx(energy(b, -1) - best)
 
 
 def test_joint_prediction(fitted):

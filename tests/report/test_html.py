@@ -16,7 +16,7 @@ import pytest
 from sklearn.base import clone
 
 from bagwise import Bags
-from bagwise.evaluate import BagFolds, cross_validate
+from bagwise.evaluate import Audit, BagFolds, Finding, cross_validate
 from bagwise.files import FileProblem
 from bagwise.models.registry import make_model
 from bagwise.report import html
@@ -89,6 +89,7 @@ def test_names_cannot_become_markup(report):
             truth=None,
             title=EVIL,
             skipped=[FileProblem(EVIL, EVIL)],
+            audit=Audit([Finding(EVIL, EVIL, EVIL, EVIL)], [EVIL]),
         )
     )
     assert EVIL not in page

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import read_labelled
+from bagwise.models.classes import has_several_classes
+
+if TYPE_CHECKING:
+    from bagwise.evaluate import Audit
+    from bagwise.files import Training
 
 
 def audit(arguments: Namespace) -> int:
@@ -37,7 +43,20 @@ def audit(arguments: Namespace) -> int:
         printer.show(table)
     else:
         printer.say(str(made))
-    printer.result(
-        {"checks": made.checks, "findings": [finding._asdict() for finding in made.findings]}
-    )
+    printer.result(made.as_json())
     return 0
+
+
+def audit_training(data: Training, printer: Printer) -> Audit:
+    """Look for leaks in the training bags; findings become warnings."""
+    from bagwise.evaluate import audit as run_audit
+
+    if has_several_classes(data.y):
+        raise ValueError(f"{data.labels}: --audit needs two classes; these labels have more.")
+    with printer.working("auditing the training bags"):
+        made = run_audit(
+            data.bags, data.y, groups=data.patients, feature_names=data.bags.feature_names
+        )
+    for finding in made:
+        printer.warn(f"audit: {finding}")
+    return made

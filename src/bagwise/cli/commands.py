@@ -14,6 +14,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from bagwise.cli.audit import audit_training
 from bagwise.cli.by_patient import labels_of_patients, patients_as_bags
 from bagwise.cli.classes import (
     class_options,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column
     from bagwise.evaluate.thresholds import Rates
     from bagwise.models.base import Model
+    from bagwise.models.dpmil import ClusterExamples
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.predictions import Predictions
 
@@ -69,6 +71,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     known: Column | list[object] | None = _known_labels(arguments, data)
     options = class_options(arguments, data, printer)
     model = ready_model(model, arguments.model, data.y, options, printer)
+    audited = audit_training(data, printer) if arguments.audit else None
     data, names = positive_last(data, arguments.positive, printer)
     if names is not None and known is not None:  # coded as the bags' labels are
         known = [names.index(label) if label in names else label for label in known]
@@ -98,6 +101,8 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     if evaluation is not None:
         kind = "class_evaluation" if has_several_classes(data.y) else "evaluation"
         extra[kind] = evaluation.as_json()
+    if audited is not None:
+        extra["audit"] = audited.as_json()
     if isinstance(model, Coupled):
         extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
@@ -122,6 +127,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
             ),
             "metrics": None if evaluation is None else evaluation.metrics(),
             "warnings": remarks,
+            "audit": None if audited is None else audited.as_json(),
             "skipped": [str(problem) for problem in data.skipped],
         }
     )
@@ -186,6 +192,7 @@ def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
 def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
+    from bagwise.evaluate import Audit
     from bagwise.evaluate.metrics import has_several
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
     from bagwise.report.exports import WRITTEN, with_fractions, write_extras
@@ -255,6 +262,7 @@ def predict(arguments: Namespace) -> int:
                 None if p is None else p[truth.known],
                 truth.patients if patients is None else np.asarray(patients)[truth.known],
             )
+        audited = about["extra"].get("audit")
         report = Report(
             predictions,
             bags,
@@ -265,6 +273,8 @@ def predict(arguments: Namespace) -> int:
             skipped,
             cross_validated=before,
             n_seen=seen,
+            audit=None if audited is None else Audit.from_json(audited),
+            clusters=_cluster_examples(model, bags),
         )
         n_top = arguments.top if predictions.instances is not None else 0
         with new_folder(out) as draft:
@@ -307,6 +317,12 @@ def predict(arguments: Namespace) -> int:
         }
     )
     return 0
+
+
+def _cluster_examples(model: Model, bags: Bags) -> list[ClusterExamples]:
+    """What a model that has clusters says of these bags; of several classes nothing."""
+    nearest = getattr(model, "nearest_instances", None)
+    return [] if nearest is None or len(model.classes_) != 2 else nearest(bags)
 
 
 def _goal(arguments: Namespace) -> Any:

@@ -229,6 +229,12 @@ def _fit(commands: Commands) -> None:
     model.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     model.add_argument("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
     model.add_argument(
+        "--audit",
+        action="store_true",
+        help="look for leaks in the training bags first; reports made with the model show what "
+        "was found (two classes)",
+    )
+    model.add_argument(
         "--dask",
         metavar="ADDRESS",
         help="train on a Dask cluster: its scheduler's address, or 'local' for this machine",

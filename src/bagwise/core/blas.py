@@ -115,14 +115,24 @@ def _stride(matrix: Matrix) -> c_int:
 
 @lru_cache(maxsize=8)
 def _routine(name: str, kind: str) -> Callable[..., None]:
-    """A routine in double ("d") or single ("f") precision, from SciPy's exports to Cython."""
+    return ctypes.CFUNCTYPE(None, *[c_void_p] * _N_ARGUMENTS[name])(address(name, kind))
+
+
+@lru_cache(maxsize=8)
+def address(name: str, kind: str) -> int:
+    """Where a routine in double ("d") or single ("f") precision lies, as SciPy shows it to Cython.
+
+    Examples
+    --------
+    >>> from bagwise.core.blas import address
+    >>> address("syrk", "d") > 0
+    True
+    """
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__[("d" if kind == "d" else "s") + name]
     signature = ctypes.pythonapi.PyCapsule_GetName
     signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return ctypes.CFUNCTYPE(None, *[c_void_p] * _N_ARGUMENTS[name])(
-        address(capsule, signature(capsule))
-    )
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return int(pointer(capsule, signature(capsule)))

@@ -72,8 +72,16 @@ def kl_to_standard(m: Array, W: Array) -> float:
 
 
 @lru_cache(maxsize=8)
-def _hermite(n: int) -> tuple[Floats, Floats]:
-    """Nodes and weights for expectations under N(0, 1)."""
+def hermite(n: int) -> tuple[Floats, Floats]:
+    """Nodes and weights for expectations under N(0, 1).
+
+    Examples
+    --------
+    >>> from bagwise.core.gaussians import hermite
+    >>> nodes, weights = hermite(5)
+    >>> round(float(weights @ nodes**2), 10)
+    1.0
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(n)
     return nodes, weights / np.sqrt(2 * np.pi)
 
@@ -92,7 +100,7 @@ def sigmoid_moments(mean: Array, var: Array, n_nodes: int = N_NODES) -> SigmoidM
     if is_tensor(mean) and is_tensor(var):
         return _device_moments(mean.double(), var.double(), n_nodes)
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
-    nodes, weights = _hermite(n_nodes)
+    nodes, weights = hermite(n_nodes)
     out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
     for start in range(0, mean.shape[0], _BLOCK):
         rows = slice(start, start + _BLOCK)
@@ -111,7 +119,7 @@ def _device_moments(mean: torch.Tensor, var: torch.Tensor, n_nodes: int) -> Sigm
     """The same sum, node after node, where the tensors live."""
     import torch
 
-    nodes, weights = _hermite(n_nodes)
+    nodes, weights = hermite(n_nodes)
     sums: list[torch.Tensor] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
     std = var.sqrt()
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):

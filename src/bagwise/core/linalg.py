@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import lapack, solve_triangular
 
 from bagwise.core import blas
-from bagwise.core.arrays import Floats, is_tensor
+from bagwise.core.arrays import Floats, is_tensor, to_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,8 @@ _LARGEST_JITTER = 1e-2
 # Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
 _SPLITS = 128
+# Columns from which one compiled pass is worth loading the compiler for.
+_COMPILED_FROM = 2048
 _SCRATCH = threading.local()
 
 
@@ -100,6 +102,10 @@ def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
     if is_tensor(A):
         return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
+    if A.shape[1] >= _COMPILED_FROM:
+        from bagwise.core import passes
+
+        return passes.moments(m, W, A)
     return (A.T @ m).astype(np.float64, copy=False), projected_squares(W, A)
 
 
@@ -140,8 +146,20 @@ def add_statistics(
     if is_tensor(A):
         gram, product = _device_statistics(A, omega, rho)
         return precision + gram, linear + product
+    return _host_statistics(
+        cast("Floats", precision), cast("Floats", linear), A, to_numpy(omega), to_numpy(rho)
+    )
+
+
+def _host_statistics(
+    precision: Floats, linear: Floats, A: Reals, omega: Floats, rho: Floats
+) -> tuple[Floats, Floats]:
+    if A.shape[1] >= _COMPILED_FROM:
+        from bagwise.core import passes
+
+        return passes.add_statistics(precision, linear, A, omega, rho)
     linear += A @ rho.astype(A.dtype, copy=False)
-    return add_weighted_gram(cast(Floats, precision), A, cast(Floats, omega)), linear
+    return add_weighted_gram(precision, A, omega), linear
 
 
 def _device_statistics(

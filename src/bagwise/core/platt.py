@@ -328,6 +328,26 @@ def fit_instance_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, rule: str
     return keep_ranking(Platt(slope, best_level(slope) - slope * centre), scores)
 
 
+def compress_beyond(scores: ArrayLike, low: float, high: float) -> Floats:
+    """Scores with those outside a range pulled in to a logarithm; their order stays.
+
+    A line that was fitted to scores between ``low`` and ``high`` says nothing far outside: a bag
+    a thousand times as far out is not a thousand times as sure.
+
+    Examples
+    --------
+    >>> from bagwise.core.platt import compress_beyond
+    >>> compress_beyond([-99.0, 0.2, 1.0, 2.0], 0.0, 1.0).round(2).tolist()
+    [-4.61, 0.2, 1.0, 1.69]
+    """
+    scores, width = np.asarray(scores, dtype=np.float64), high - low
+    if width == 0:
+        return scores
+    beyond = np.maximum(scores - high, 0.0), np.maximum(low - scores, 0.0)
+    above, below = (width * np.log1p(x / width) for x in beyond)
+    return np.clip(scores, low, high) + above - below
+
+
 def keep_ranking(platt: Platt, scores: Floats) -> Platt:
     """The map, with a hint of slope about the mean score where it has none.
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
 Machine = TypeVar("Machine")
+# Where this share of the rows outside violates its margin, the rest is added with them: another
+# round would cost more than those few rows.
+_MOST = 0.9
 
 
 def solve_on_working_set(
@@ -55,8 +58,9 @@ def solve_on_working_set(
         inside, outside = np.flatnonzero(active), np.flatnonzero(~active)
         machine = fit(inside)
         if len(outside):
-            margin = (2.0 * t[outside] - 1) * score(machine, outside)
-            outside = outside[margin < 1 - tol]
+            violates = (2.0 * t[outside] - 1) * score(machine, outside) < 1 - tol
+            if violates.mean() < _MOST:
+                outside = outside[violates]
         if len(outside) == 0:
             return machine, inside
         active[outside] = True

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
-from bagwise.datasets.bunch import as_result
+from bagwise.datasets.bunch import as_result, first_line
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Floats, Ints, RandomState
@@ -130,5 +130,4 @@ def _draw_components(rng: np.random.RandomState, positive: bool, max_size: int) 
 def _bunch(X: Floats, sizes: Ints, y: Ints, truth: Ints, maker: Callable[..., object]) -> Bunch:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     bags = Bags(X, offsets, columns={"instance_labels": truth})
-    description = (maker.__doc__ or "").strip().splitlines()[0]
-    return Bunch(bags=bags, y=y, instance_labels=truth, DESCR=description)
+    return Bunch(bags=bags, y=y, instance_labels=truth, DESCR=first_line(maker))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
-from bagwise.datasets.bunch import as_result
+from bagwise.datasets.bunch import as_result, first_line
 
 
 def make_neighbour_bags(
@@ -79,7 +79,7 @@ def make_neighbour_bags(
         columns={"instance_labels": flat},
         coords=places[:, 0] if len(shape) == 1 else places,
     )
-    bunch = Bunch(bags=bags, y=y, instance_labels=flat, DESCR=_first_line(make_neighbour_bags))
+    bunch = Bunch(bags=bags, y=y, instance_labels=flat, DESCR=first_line(make_neighbour_bags))
     return as_result(bunch, return_X_y)
 
 
@@ -162,10 +162,6 @@ def make_patient_bags(
         y=y,
         slide_labels=np.asarray(slide_labels),
         instance_labels=flat,
-        DESCR=_first_line(make_patient_bags),
+        DESCR=first_line(make_patient_bags),
     )
     return as_result(bunch, return_X_y)
-
-
-def _first_line(maker: Any) -> str:
-    return (maker.__doc__ or "").strip().splitlines()[0]

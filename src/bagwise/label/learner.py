@@ -109,7 +109,7 @@ class _Member:
     omega: Any = None  # [N] sites that made q
     rho: Any = None
     start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
-    instances: InstanceMap | None = None  # where instances have a map of their own
+    instances: InstanceMap | None = None  # of the whole model, where instances have their own
 
     def condition(self, known: NDArray[np.int8]) -> None:
         """q(v) of the model given the known instances alone: bags without labels say nothing."""
@@ -495,6 +495,11 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     weights: Sequence[float]
     maps: Sequence[Platt | None]
     if isinstance(last, AutoVGPMIL):
+        if last.whole_members_:
+            raise ValueError(
+                "labelling needs members that score instances; this AutoVGPMIL has some that look "
+                "at whole bags. Fit it with assumption='standard'."
+            )
         models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
         own = None if last.calibration_ is None else Platt(*last.calibration_)
@@ -515,8 +520,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
         q = InducingPosterior(one.posterior_mean_, one.posterior_factor_)
         pi = expit(A.T @ q.m) * of_bag
         parts = (one._bag_likelihood(), one._density(), q, pi, one.bag_rule, float(weight), platt)
-        instances = one.instance_map_ if one is last else None
-        members.append(_Member(A, r, *parts, start=q, instances=instances))
+        members.append(_Member(A, r, *parts, start=q, instances=last.instance_map_))
     return members
 
 
@@ -572,6 +576,6 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
         if outer is None:
             spans.append(read[0][:4])
         else:
-            spans.append(pooled_scores(read, offsets, voices))
+            spans.append(pooled_scores(read, offsets, voices, members[0].instances))
     bag, bag_std, instance, instance_std = (np.concatenate(c) for c in zip(*spans, strict=True))
     return Scores(expit(bag), bag_std, expit(instance), instance_std)

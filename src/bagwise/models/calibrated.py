@@ -20,7 +20,7 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
 from bagwise.core.isotonic import Isotonic, fit_isotonic
-from bagwise.core.platt import Platt, fit_instance_platt, fit_shrunk_platt
+from bagwise.core.platt import Platt, compress_beyond, fit_instance_platt, fit_shrunk_platt
 from bagwise.models.base import (
     BagClassifier,
     Constraints,
@@ -63,6 +63,8 @@ class CalibratedClassifier(BagClassifier):
     probability: bool
     calibration: str
     cv: CV
+    # Least and largest held-out score; None in models saved before they had it.
+    score_range_: tuple[float, float] | None = None
 
     def _raw_scores(self, bags: Bags) -> Any:
         """Uncalibrated score of each bag; > 0 means positive."""
@@ -74,6 +76,7 @@ class CalibratedClassifier(BagClassifier):
             self._set_calibration(self._held_out_scores(data), data.y)
 
     def _set_calibration(self, scores: Floats, y: Codes | Bools | Floats) -> None:
+        self.score_range_ = float(np.min(scores)), float(np.max(scores))
         if self.calibration == "isotonic":
             self.calibration_: Isotonic | Platt = fit_isotonic(scores, y)
         else:
@@ -112,7 +115,11 @@ class CalibratedClassifier(BagClassifier):
         return check_cv(self.cv, y, classifier=True).split(y, y)
 
     def _calibrated(self, scores: Floats) -> Floats:
-        return self.calibration_.log_odds(scores) if self.probability else scores
+        if not self.probability:
+            return scores
+        if self.score_range_ is not None:
+            scores = compress_beyond(scores, *self.score_range_)
+        return self.calibration_.log_odds(scores)
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``probability=True``."""

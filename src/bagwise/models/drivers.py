@@ -135,7 +135,8 @@ class Threads:
 
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
-        with one_blas_thread(), ThreadPoolExecutor(self.n_jobs) as pool:
+        pool = _pool(self.n_jobs, os.getpid())
+        with one_blas_thread():
             tasks = (pool.submit(function, *block) for block in zip(*blocks, strict=True))
             yield from in_order(tasks, 2 * self.n_jobs)
 
@@ -147,6 +148,15 @@ class Threads:
     ) -> list[Any]:
         """Parts in parallel, results in order."""
         return _received(self.map(function, parts), receive)
+
+
+@lru_cache(maxsize=4)
+def _pool(n_jobs: int, process: int) -> ThreadPoolExecutor:
+    """Threads that stay, with the workspace of each, from one iteration to the next.
+
+    A forked process inherits the pool but not its threads, so that each has one of its own.
+    """
+    return ThreadPoolExecutor(n_jobs, thread_name_prefix="bagwise")
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ _HOME = {
     "predict_level_tables": "predictions",
     "predict_tables": "predictions",
     "plot_energies": "energies",
+    "plot_cluster_examples": "mixtures",
     "plot_mixture_weights": "mixtures",
     "plot_ranks": "ranks",
     "positive_fraction": "exports",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -22,15 +23,17 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.evaluate import Proportion, Rates, reliability_curve
+from bagwise.evaluate import Audit, Proportion, Rates, reliability_curve
 from bagwise.files import FileProblem, new_file
 from bagwise.files.problems import list_problems
 from bagwise.report.charts import Axis, Series, histogram, line_chart
 from bagwise.report.evaluation import Evaluation
+from bagwise.report.mixtures import shown_clusters
 from bagwise.report.predictions import Predictions
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.models.dpmil import ClusterExamples
 
 
 # Instances put into the page, and of one bag once that is too few for all; instances.parquet
@@ -40,6 +43,8 @@ _MAX_OF_BAG = 30_000
 # Patients listed in the page; patients.csv has all of them.
 _MAX_PATIENTS = 500
 _MAX_PIXELS = 6_000_000
+# Clusters shown of each class.
+_CLUSTERS = 4
 # A curve keeps this many points; the eye sees no more.
 _MAX_POINTS = 300
 _UNIT = Axis("", 0.0, 1.0)
@@ -50,7 +55,8 @@ class Report(NamedTuple):
 
     ``evaluation`` is about the bags of this page, ``cross_validated`` about the bags the model
     was trained on, each predicted by a model that had not seen it; ``n_seen`` counts the bags of
-    this page that the model was trained on.
+    this page that the model was trained on. ``audit`` is what `evaluate.audit` found in the
+    training bags, ``clusters`` what `DPMIL.nearest_instances` says of these bags.
 
     Examples
     --------
@@ -73,6 +79,8 @@ class Report(NamedTuple):
     title: str = "Predictions"
     cross_validated: Evaluation | None = None
     n_seen: int = 0
+    audit: Audit | None = None
+    clusters: Sequence[ClusterExamples] = ()
 
 
 def write_report(report: Report, path: str | Path) -> Path:
@@ -116,6 +124,8 @@ def render_report(report: Report) -> str:
         "warnings": _warnings(report),
         "evaluation": _evaluation(report),
         "patients": _patients(report),
+        "clusters": _clusters(report),
+        "audit": _audit(report.audit),
         "about": _about(report),
     }
     for name, text in parts.items():
@@ -523,6 +533,84 @@ def _thin(x: NDArray[np.number], y: Floats) -> tuple[NDArray[np.number], Floats]
         return x, y
     keep = np.unique(np.linspace(0, len(x) - 1, _MAX_POINTS).astype(int))
     return np.asarray(x)[keep], np.asarray(y)[keep]
+
+
+def _clusters(report: Report) -> str:
+    """The instances nearest to each cluster: their pictures, or where to find them."""
+    shown = shown_clusters(list(report.clusters), _CLUSTERS)
+    if not shown:
+        return ""
+    images = _pictures(report.bags)
+    owner, offsets = report.bags.bag_index, report.bags.offsets
+    ids = [str(i) for i in report.predictions.bags["id"]]
+    cards = []
+    for one in shown:
+        items = []
+        for row in one.rows:
+            place = f"{ids[owner[row]]}, instance {row - offsets[owner[row]]}"
+            picture = "" if images is None else _inline_picture(images[row], place)
+            items.append(f"<li>{picture}<small>{escape(place)}</small></li>")
+        title = f"class {one.label}, a cluster with {100 * one.weight:.0f} % of it"
+        cards.append(_card(title, f"<ul class='gallery examples'>{''.join(items)}</ul>"))
+    return (
+        "<section aria-labelledby='clusters'><h2 id='clusters'>What the classes are made of</h2>"
+        "<p>The model describes each class by clusters. Of the heaviest ones, these are the "
+        f"instances nearest to it, each of another bag.</p><div class='cards'>{''.join(cards)}"
+        "</div></section>"
+    )
+
+
+def _pictures(bags: Bags) -> NDArray[np.number] | None:
+    """The column of pictures, where it holds some that a browser can show."""
+    images = bags.columns.get("images")
+    if images is None:
+        return None
+    images = np.asarray(images)
+    has_channels = images.ndim == 4 and images.shape[3] in (1, 3, 4)
+    return images if images.ndim == 3 or has_channels else None
+
+
+def _inline_picture(image: NDArray[np.number], words: str) -> str:
+    """A picture inside the page."""
+    from matplotlib.image import imsave
+
+    pixels = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    if pixels.dtype != np.uint8:
+        low, high = float(pixels.min()), float(pixels.max())
+        pixels = ((pixels - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+    stream = io.BytesIO()
+    imsave(stream, pixels, format="png", cmap="gray", vmin=0, vmax=255)
+    data = base64.b64encode(stream.getvalue()).decode("ascii")
+    return f"<img src='data:image/png;base64,{data}' alt='{escape(words, quote=True)}'>"
+
+
+def _audit(audit: Audit | None) -> str:
+    """What was found in the training bags, or nothing where nobody looked."""
+    if audit is None:
+        return ""
+    head = "<section aria-labelledby='audit'><h2 id='audit'>Are the training data sound?</h2>"
+    checks = escape(", ".join(audit.checks))
+    if not audit.findings:
+        return (
+            f"{head}<p>An audit of the training bags found nothing. It made {len(audit.checks)} "
+            f"checks: {checks}.</p></section>"
+        )
+    rows = "".join(
+        f"<tr><th scope='row'>{escape(f.check)}</th><td>{escape(f.what)}</td>"
+        f"<td>{escape(f.where)}</td><td>{escape(f.strength)}</td></tr>"
+        for f in audit.findings
+    )
+    columns = "".join(
+        f"<th scope='col'>{name}</th>" for name in ("check", "what", "where", "how strong")
+    )
+    n = len(audit.findings)
+    return (
+        f"{head}<p>An audit of the training bags found {n} {'thing' if n == 1 else 'things'} to "
+        "look at before the figures of this page are believed. The checks made were "
+        f"{checks}.</p><div class='scroll' tabindex='0' role='region' "
+        f"aria-label='Findings of the audit'><table class='facts wide'><thead><tr>{columns}</tr>"
+        f"</thead><tbody>{rows}</tbody></table></div></section>"
+    )
 
 
 def _about(report: Report) -> str:

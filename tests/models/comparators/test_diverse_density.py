@@ -107,3 +107,16 @@ def test_ddsvm_features_are_smallest_distances():
         for x in bags
     ]
     np.testing.assert_allclose(Z, naive, atol=1e-4)
+
+
+def test_a_bag_far_from_all_others_is_not_called_certain():
+    """Scores fall with the square of a distance; labels without meaning say nothing of them."""
+    rng = np.random.default_rng(0)
+    bags = Bags(rng.normal(size=(120, 2)), np.arange(0, 121, 3))
+    model = DiverseDensity().fit(bags, rng.permutation(40) % 2)
+    far = Bags(np.array([[0.0, 0.0], [500.0, 500.0]]), np.arange(3))
+    near, away = model.predict_proba(far)[:, 1]
+    assert away < near  # the order stays
+    assert away > 0.2
+    model.score_range_ = None  # as models saved before they had one
+    assert model.predict_proba(far)[1, 1] < 0.01

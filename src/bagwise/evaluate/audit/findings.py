@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
@@ -46,6 +46,18 @@ class Audit:
     def __init__(self, findings: Sequence[Finding], checks: Sequence[str]) -> None:
         self.findings = list(findings)
         self.checks = list(checks)
+
+    def as_json(self) -> dict[str, list[object]]:
+        """Checks and findings as plain lists and dictionaries, for a model file."""
+        return {
+            "checks": list(self.checks),
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Sequence[Any]]) -> Audit:
+        """The audit that `as_json` wrote."""
+        return cls([Finding(**finding) for finding in content["findings"]], content["checks"])
 
     def __len__(self) -> int:
         return len(self.findings)

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Bools, Floats, Ints
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
 
@@ -36,19 +36,39 @@ class Stump(NamedTuple):
         return np.where(X[:, self.feature] > self.threshold, self.side, -self.side)
 
 
-def best_stump(X: Floats, order: Ints, w: Floats) -> Stump:
+class SortedColumns(NamedTuple):
+    """The features of all instances in rising order, made once for all rounds."""
+
+    order: Ints  # [D, N] row of each value
+    values: Floats  # [D, N]
+    is_tied: Bools  # [D, N] the next value is the same: no threshold fits between them
+
+
+def sort_columns(X: Floats) -> SortedColumns:
+    """Sort every feature."""
+    columns = np.ascontiguousarray(X.T)
+    order = np.argsort(columns, axis=1, kind="stable")
+    values = np.take_along_axis(columns, order, axis=1)
+    is_tied = np.zeros(values.shape, dtype=np.bool_)
+    is_tied[:, :-1] = values[:, :-1] == values[:, 1:]
+    return SortedColumns(order, values, is_tied)
+
+
+def best_stump(columns: SortedColumns, w: Floats) -> Stump:
     """The stump h of largest ``sum w_i h(x_i)``, by one cumulative sum over sorted columns.
 
-    ``order`` is ``argsort(X, axis=0)``, made once for all rounds.
+    Of equals it is the one of lowest position in its column, and then of the first column.
     """
-    ordered = np.take_along_axis(X, order, axis=0)
-    below = np.cumsum(w[order], axis=0)  # weight at or below the k-th value, [N, D]
-    gain = w.sum() - 2 * below
-    gain[:-1][ordered[:-1] == ordered[1:]] = 0  # no threshold fits between equal values
-    k, d = np.unravel_index(int(np.argmax(np.abs(gain))), gain.shape)
-    last = int(k) + 1 == len(X)
-    threshold = ordered[k, d] if last else (ordered[k, d] + ordered[k + 1, d]) / 2
-    return Stump(int(d), float(threshold), 1.0 if gain[k, d] >= 0 else -1.0)
+    below = np.cumsum(w[columns.order], axis=1)  # weight at or below the k-th value, [D, N]
+    below *= -2
+    below += w.sum()
+    below[columns.is_tied] = 0
+    gain = np.abs(below)
+    candidates = np.argwhere(gain == gain.max())
+    d, k = candidates[np.lexsort(candidates.T)[0]]
+    here = columns.values[d]
+    threshold = here[k] if k + 1 == len(here) else (here[k] + here[k + 1]) / 2
+    return Stump(int(d), float(threshold), 1.0 if below[d, k] >= 0 else -1.0)
 
 
 def bag_loss(scores: Floats, offsets: Ints, y: Ints) -> float:
@@ -128,7 +148,7 @@ class MILBoost(InstanceComparator):
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         X, offsets = bags.instances, bags.offsets
-        order = np.argsort(X, axis=0, kind="stable")
+        columns = sort_columns(X)
         # Noisy-or of a bag of average size is a half: 1 - (1 - p)^n = 1/2.
         none = 0.5 ** (1 / bags.sizes.mean())
         self.intercept_ = float(np.log((1 - none) / none))
@@ -136,7 +156,7 @@ class MILBoost(InstanceComparator):
         self.losses_ = [bag_loss(scores, offsets, y)]
         stumps: list[tuple[int, float, float]] = []
         for _ in range(self.n_estimators):
-            stump = best_stump(X, order, instance_weights(scores, offsets, y))
+            stump = best_stump(columns, instance_weights(scores, offsets, y))
             votes = stump(X)
             step = self._line_search(scores, votes, offsets, y)
             if step <= 0:

@@ -25,17 +25,15 @@ class Trees(NamedTuple):
     feature: Ints  # [nodes]
     threshold: Floats  # [nodes]
     value: Floats  # [nodes]
-    depth: int
 
     def leaves(self, X: Reals) -> Floats:
         """Value of the leaf that each row reaches in each tree, [N, T]."""
-        x = np.asarray(X, dtype=np.float32)  # as scikit-learn compares
-        node = np.broadcast_to(self.roots, (len(x), len(self.roots)))
-        rows = np.arange(len(x))[:, None]
-        for _ in range(self.depth):
-            goes_left = x[rows, self.feature[node]] <= self.threshold[node]
-            node = np.where(goes_left, self.left[node], self.right[node])
-        return self.value[node]
+        from bagwise.models.comparators.walks import walk
+
+        x = np.ascontiguousarray(X, dtype=np.float32)  # as scikit-learn compares
+        values = np.empty((len(x), len(self.roots)))
+        walk(x, self.roots, self.left, self.right, self.feature, self.threshold, self.value, values)
+        return values
 
 
 def keep(estimators: Sequence[BaseEstimator]) -> Trees:
@@ -58,7 +56,6 @@ def keep(estimators: Sequence[BaseEstimator]) -> Trees:
         np.concatenate([np.maximum(tree.feature, 0) for tree in trees]).astype(np.int64),
         np.concatenate([tree.threshold for tree in trees]),
         np.concatenate(value),
-        int(max(tree.max_depth for tree in trees)),
     )
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from bagwise.core.arrays import Floats, Ints, Reals, Rows
 
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _TINY = 1e-300
 # Instances whose pairs estimate the means.
 _MEAN_ROWS = 512
+# Up to this share of nonzero features, walking along those of two rows beats a dense loop.
+_SPARSE_SHARE = 0.1
 
 
 @njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"}, inline="always")
@@ -45,14 +49,53 @@ def _cross(X, Y, scale, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _symmetric(X, scale, out):  # type: ignore[no-untyped-def]
-    for i in range(len(X)):
-        for j in range(i):
+def _fill(X, is_new, scale, table):  # type: ignore[no-untyped-def]
+    """Rows and columns of the new instances, each pair computed once."""
+    for i in np.flatnonzero(is_new):
+        for j in range(len(X)):
+            if is_new[j] and j > i:
+                continue
             l1, l2, chi = _three(X[i], X[j])
-            out[0, i, j] = out[0, j, i] = l1 * scale[0]
-            out[1, i, j] = out[1, j, i] = l2 * scale[1]
-            out[2, i, j] = out[2, j, i] = chi * scale[2]
-        out[:, i, i] = 0.0
+            table[0, i, j] = table[0, j, i] = l1 * scale[0]
+            table[1, i, j] = table[1, j, i] = l2 * scale[1]
+            table[2, i, j] = table[2, j, i] = chi * scale[2]
+
+
+@njit(cache=True, inline="always")
+def _three_sparse(indptr, indices, values, i, j):  # type: ignore[no-untyped-def]
+    """As `_three`, along the nonzero features of two rows."""
+    l1 = 0.0
+    squared = 0.0
+    chi = 0.0
+    a, b = indptr[i], indptr[j]
+    while a < indptr[i + 1] or b < indptr[j + 1]:
+        x, y = 0.0, 0.0
+        in_x = a < indptr[i + 1] and (b >= indptr[j + 1] or indices[a] <= indices[b])
+        in_y = b < indptr[j + 1] and (a >= indptr[i + 1] or indices[b] <= indices[a])
+        if in_x:
+            x = values[a]
+            a += 1
+        if in_y:
+            y = values[b]
+            b += 1
+        gap = abs(x - y)
+        l1 += gap
+        squared += gap * gap
+        chi += gap * gap / (abs(x) + abs(y) + _TINY)
+    return l1, np.sqrt(squared), chi
+
+
+@njit(cache=True)
+def _fill_sparse(indptr, indices, values, is_new, scale, table):  # type: ignore[no-untyped-def]
+    """As `_fill`, of the rows of a sparse matrix."""
+    for i in np.flatnonzero(is_new):
+        for j in range(len(is_new)):
+            if is_new[j] and j > i:
+                continue
+            l1, l2, chi = _three_sparse(indptr, indices, values, i, j)
+            table[0, i, j] = table[0, j, i] = l1 * scale[0]
+            table[1, i, j] = table[1, j, i] = l2 * scale[1]
+            table[2, i, j] = table[2, j, i] = chi * scale[2]
 
 
 @njit(cache=True)
@@ -109,24 +152,39 @@ def to_clamped(X: Floats, Z: Rows, weights: Floats) -> Floats:
     return out
 
 
+def compressed(X: Floats) -> csr_array | None:
+    """The rows as a sparse matrix where few features differ from 0, else None."""
+    if np.count_nonzero(X) > _SPARSE_SHARE * X.size:
+        return None
+    from scipy.sparse import csr_array
+
+    return csr_array(X)
+
+
 class Dissimilarities:
     """Dissimilarities between the instances that inference asks for, computed once each.
 
     Memory is O(``max_rows``^2): when more instances than that have been asked for, those not
-    needed now are forgotten.
+    needed now give up their rows, the one that was not needed for the longest time first.
     """
 
     def __init__(self, X: Floats, factors: Floats, max_rows: int) -> None:
         self._X, self._factors, self._max_rows = X, factors, max_rows
+        self._sparse = compressed(X)
         self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
         self._ids = np.empty(0, dtype=np.int64)
+        self._last_use = np.empty(0, dtype=np.int64)  # number of the request, of each row
+        self._n_requests = 0
         self._table = np.empty((3, 0, 0), dtype=np.float32)
 
     def table(self, ids: Ints) -> tuple[Reals, Ints]:
         """A table [3, n, n] that covers ``ids``, and the row of each of them in it."""
-        new = ids[self._place[ids] < 0]
+        self._n_requests += 1
+        rows = self._place[ids]
+        self._last_use[rows[rows >= 0]] = self._n_requests
+        new = ids[rows < 0]
         if len(new):
-            self._grow(ids, new)
+            self._add(new)
         return self._table, self._place[ids]
 
     def lookup(self, ids: Ints) -> tuple[Reals, Ints]:
@@ -134,25 +192,32 @@ class Dissimilarities:
         table, _ = self.table(ids)
         return table, self._place
 
-    def _grow(self, ids: Ints, new: Ints) -> None:
-        if len(self._ids) + len(new) > self._max_rows:
-            self._place[:] = -1
-            self._ids, new = np.empty(0, dtype=np.int64), ids
-        old, n = len(self._ids), len(self._ids) + len(new)
-        table = np.empty((3, n, n), dtype=np.float32)
-        table[:, :old, :old] = self._table[:, :old, :old]
-        fresh = np.ascontiguousarray(self._X[new])
-        if old:
-            block = np.empty((3, len(new), old), dtype=np.float32)
-            _cross(fresh, np.ascontiguousarray(self._X[self._ids]), self._factors, block)
-            table[:, old:, :old] = block
-            table[:, :old, old:] = block.transpose(0, 2, 1)
-        corner = np.empty((3, len(new), len(new)), dtype=np.float32)
-        _symmetric(fresh, self._factors, corner)
-        table[:, old:, old:] = corner
-        self._ids = np.concatenate([self._ids, new])
-        self._place[new] = np.arange(old, n)
-        self._table = table
+    def _add(self, new: Ints) -> None:
+        n_old = len(self._ids)
+        # The table may have outgrown its limit before, by one large request: never more than asked.
+        n_reused = min(len(new), max(0, n_old + len(new) - self._max_rows))
+        idle = np.flatnonzero(self._last_use < self._n_requests)
+        idle = idle[np.argsort(self._last_use[idle], kind="stable")][:n_reused]
+        n = n_old + len(new) - len(idle)
+        rows = np.concatenate([idle, np.arange(n_old, n)])
+        self._place[self._ids[idle]] = -1
+        if n > n_old:
+            table = np.empty((3, n, n), dtype=np.float32)
+            table[:, :n_old, :n_old] = self._table
+            self._table = table
+            self._ids = np.concatenate([self._ids, np.empty(n - n_old, dtype=np.int64)])
+            self._last_use = np.concatenate([self._last_use, np.empty(n - n_old, dtype=np.int64)])
+        self._ids[rows] = new
+        self._place[new] = rows
+        self._last_use[rows] = self._n_requests
+        is_new = np.zeros(n, dtype=np.bool_)
+        is_new[rows] = True
+        if self._sparse is None:
+            X = np.ascontiguousarray(self._X[self._ids])
+            _fill(X, is_new, self._factors, self._table)
+        else:
+            S = self._sparse[self._ids]
+            _fill_sparse(S.indptr, S.indices, S.data, is_new, self._factors, self._table)
 
 
 @njit(cache=True, inline="always")
@@ -230,8 +295,24 @@ def _intersection(X, size, out):  # type: ignore[no-untyped-def]
             out[i, j] = out[j, i] = 0.5 * (size[i] + size[j] - l1)
 
 
+@njit(cache=True)
+def _add_intersections(indptr, rows, values, out):  # type: ignore[no-untyped-def]
+    """Add up the smaller of two values of one sign, column by column of a sparse matrix."""
+    for d in range(len(indptr) - 1):
+        for a in range(indptr[d], indptr[d + 1]):
+            for b in range(indptr[d], indptr[d + 1]):
+                if values[a] * values[b] > 0:
+                    out[rows[a], rows[b]] += min(abs(values[a]), abs(values[b]))
+
+
 def intersection_gram(X: Floats) -> Floats:
     """Histogram intersection of signed features, (|x| + |y| - L1(x, y)) / 2, shape (n, n)."""
-    out = np.empty((len(X), len(X)))
-    _intersection(X, np.abs(X).sum(axis=1), out)
+    S = compressed(X)
+    if S is None:
+        out = np.empty((len(X), len(X)))
+        _intersection(X, np.abs(X).sum(axis=1), out)
+    else:
+        out = np.zeros((len(X), len(X)))
+        columns = S.tocsc()
+        _add_intersections(columns.indptr, columns.indices, columns.data, out)
     return out

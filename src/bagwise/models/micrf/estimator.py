@@ -309,9 +309,14 @@ class MICRF(BestInstanceClassifier):
         owner = bags.bag_index
         return np.where(owner[:, None] == owner, 0.0, np.tensordot(gamma, D, axes=1))
 
-    def energies(self, bags: BagsLike) -> Energies:
-        """Energies (10) of the states of bags, given the clamped training bags."""
-        return self._energies(self._scaled(self._validate_predict(bags)))
+    def energies(self, bags: BagsLike, joint: bool = False) -> Energies:
+        """Energies (10) of the states of bags, given the clamped training bags.
+
+        With ``joint=True`` all bags are first decided together (sec. 4.2), and a state's energy
+        includes its dissimilarity to the instances that the other bags select.
+        """
+        scaled = self._scaled(self._validate_predict(bags))
+        return self._joint_energies(scaled) if joint else self._energies(scaled)
 
     def select(self, bags: BagsLike, joint: bool = False) -> Ints:
         """Row of the instance each bag selects, -1 for none.
@@ -319,30 +324,29 @@ class MICRF(BestInstanceClassifier):
         Alone (10), every bag is decided exactly given the training bags. With ``joint=True``
         the bags also see each other (sec. 4.2), by TRW-S.
         """
-        bags = self._scaled(self._validate_predict(bags))
-        inst, non = self._energies(bags)
-        if not joint:
-            best = segments.argmax(-inst, bags.offsets)
-            return np.where(inst[best] < non, best, crf.NONE)
-        from bagwise.models.micrf.distances import Dissimilarities
+        bags = self._validate_predict(bags)
+        inst, non = self.energies(bags, joint)
+        best = segments.argmax(-inst, bags.offsets)
+        return np.where(inst[best] < non, best, crf.NONE)
 
-        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
-        near = Dissimilarities(bags.instances, self.factors_, self.max_states)
-        return crf.infer(
-            inst,
-            non,
-            bags.offsets,
-            gamma,
-            near,
-            method=self.inference,
-            max_states=self.max_states,
-        ).L
+    def decision_function(self, bags: BagsLike, joint: bool = False) -> Floats:
+        """Score of each bag, > 0 for positive.
+
+        With ``joint=True`` it is the energy of a bag's non-instance less that of its best
+        instance, while the other bags keep what they select together (sec. 4.2). Probabilities
+        are calibrated for bags decided alone, so this score has none.
+        """
+        if not joint:
+            return super().decision_function(bags)
+        bags = self._validate_predict(bags)
+        inst, non = self.energies(bags, joint=True)
+        return non - segments.min(inst, bags.offsets)
 
     def predict(self, bags: BagsLike, joint: bool = False) -> Column:
         """Label of each bag; ``joint=True`` classifies all of them together (sec. 4.2)."""
         if not joint:
             return super().predict(bags)
-        return self.classes_[(self.select(bags, joint=True) != crf.NONE).astype(int)]
+        return self.classes_[(self.decision_function(bags, joint=True) > 0).astype(int)]
 
     @property
     def _n_classifiers(self) -> int:
@@ -362,6 +366,35 @@ class MICRF(BestInstanceClassifier):
         inst, non = self._unaries(scaled)
         weights = crf.unpack(self.alpha_, self._n_classifiers).gamma * self.factors_
         return Energies(inst + to_clamped(scaled.instances, self.clamped_, weights), non)
+
+    def _joint_energies(self, scaled: Bags) -> Energies:
+        from bagwise.models.micrf.distances import Dissimilarities, descend, to_clamped
+
+        X, offsets = scaled.instances, scaled.offsets
+        inst, non = self._energies(scaled)
+        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
+        near = Dissimilarities(X, self.factors_, self.max_states)
+        L = crf.infer(
+            inst,
+            non,
+            offsets,
+            gamma,
+            near,
+            method=self.inference,
+            max_states=self.max_states,
+        ).L
+        # Single changes that lower the energy further make every bag agree with its score.
+        allowed, _ = crf.prune(inst, non, offsets, self.max_states)
+        table, place = near.lookup(np.flatnonzero(allowed))
+        descend(table, gamma, place, inst, non, allowed, offsets, np.arange(len(non)), L)
+        weights = gamma * self.factors_
+        chosen = L[L != crf.NONE]
+        inst = inst + to_clamped(X, X[chosen], weights)
+        for row in chosen:  # a bag does not see its own choice
+            b = scaled.bag_index[row]
+            own = slice(offsets[b], offsets[b + 1])
+            inst[own] -= to_clamped(X[own], X[[row]], weights)
+        return Energies(inst, non)
 
     def _raw_instance_scores(self, bags: Bags) -> Floats:
         """Energy of a bag's non-instance less that of the instance."""

@@ -103,13 +103,16 @@ def train(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine
 
 
 def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine:
-    if kernel == "intersection":
-        from bagwise.models.micrf.distances import intersection_gram
+    from bagwise.models.micrf.distances import compressed, intersection_gram
 
+    if kernel == "intersection":
         svc = SVC(C=C, kernel="precomputed").fit(intersection_gram(X), t)
     else:
-        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(X, t)
-    a, support = svc.dual_coef_.ravel(), svc.support_
+        sparse = compressed(X)
+        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(X if sparse is None else sparse, t)
+    coef = svc.dual_coef_
+    a = (coef if isinstance(coef, np.ndarray) else coef.toarray()).ravel()
+    support = svc.support_
     bias = float(svc.intercept_[0])
     if kernel == "linear":
         return Machine(kernel, (a @ X[support])[None], np.ones(1), bias, gamma)

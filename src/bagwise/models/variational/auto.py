@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
-from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
+from bagwise.core import segments
+from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
+from bagwise.core.kernels import Kernel
 from bagwise.core.platt import Platt, cool, fit_shrunk_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
@@ -50,8 +52,16 @@ from bagwise.models.variational.estimators import (
     start,
     with_uncertainty,
 )
+from bagwise.models.variational.latent_map import (
+    HeldOut,
+    InstanceMap,
+    MapFit,
+    fit_instance_map,
+    level_with_bags,
+)
 from bagwise.models.variational.monitors import stage_bar
-from bagwise.models.variational.score import BagRule, Reader, Readout, Scores
+from bagwise.models.variational.projection import Projector
+from bagwise.models.variational.score import BagRule, Reader, Readout, ReadsBlocks, Scores
 from bagwise.models.variational.search import Candidate, Design, Space, Voice
 from bagwise.models.variational.several import (
     base_rates,
@@ -62,10 +72,13 @@ from bagwise.models.variational.several import (
     warn_of_rare,
 )
 from bagwise.models.variational.updates import Fit, InducingPosterior
+from bagwise.models.variational.whole_bags import WholeMember, fit_points, pooled_bags
 
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
 _SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 5
 _SCREEN_RULES: tuple[BagRule, ...] = ("max",)
+# What `search_results_` and `best_params_` call the rule of members that look at whole bags.
+_WHOLE_RULE = "whole"
 Group = tuple[Scale, str]
 
 
@@ -92,6 +105,14 @@ class AutoVGPMIL(InstanceClassifier):
         How far the weights of close designs are evened out; near 0 only the best one counts.
     max_iter : int
         Most iterations of a fit.
+    assumption : {"standard", "any"}
+        What may make a bag positive. By default some instance of it: that is the
+        multiple-instance assumption. ``"any"`` also admits members that look at whole bags, a
+        Gaussian process on the set kernel, weighed by held-out bags like the others. It helps where
+        the label is made by the whole, or where few positive bags show no single instance. What
+        it gives up: any instance may then raise or lower the probability of its bag, also by
+        being absent (such an ensemble fails the tests of `evaluate.check_mil`), and
+        the instances are scored by the other members alone.
     max_search_instances : int
         Where there are more training instances, designs are compared on a stratified part of
         the bags with about so many; the refit sees them all.
@@ -113,6 +134,12 @@ class AutoVGPMIL(InstanceClassifier):
         The map that each member's log-odds go through before they are averaged.
     platt_ : Platt
         The final map of the average.
+    instance_map_ : InstanceMap
+        What the labels of held-out bags say about instances: the chance that an instance of a
+        positive bag is positive, by its log-odds, and the share of positives.
+    whole_members_, whole_weights_, whole_maps_ : lists
+        With ``assumption="any"``: the members that look at whole bags, how much each counts
+        beside ``weights_``, and its map.
     best_params_ : dict
         Scaling, kernel, likelihood and bag rule of the member that counts most.
     search_results_ : dict of arrays
@@ -140,16 +167,21 @@ class AutoVGPMIL(InstanceClassifier):
     ['bag_rule', 'kernel', 'likelihood', 'scale']
     """
 
-    members_: list[VGPMIL]
-    weights_: Floats
+    # Also of models that were saved before they had them.
+    instance_map_: InstanceMap | None = None
+    assumption: Literal["standard", "any"] = "standard"
+    whole_members_: Sequence[WholeMember] = ()
+    whole_weights_: Sequence[float] = ()
+    whole_maps_: Sequence[Platt] = ()
+
+    best_params_: dict[str, str | None]
     maps_: list[Platt]
     platt_: Platt
-    best_params_: dict[str, Any]
-    search_results_: dict[str, Array]
+    search_results_: dict[str, Column]
     held_out_decision_: Floats
     n_iter_: int
     _rules: list[BagRule]
-
+    _designs: list[Design]
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
@@ -161,6 +193,7 @@ class AutoVGPMIL(InstanceClassifier):
         "n_finalists": [Interval(Integral, 1, None, closed="left")],
         "temperature": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "assumption": [StrOptions({"standard", "any"})],
         "max_search_instances": [Interval(Integral, 1, None, closed="left")],
         "execution": "no_validation",  # `resolve` says what is wrong
         "random_state": ["random_state"],
@@ -175,6 +208,7 @@ class AutoVGPMIL(InstanceClassifier):
         n_finalists: int = 8,
         temperature: float = 4.0,
         max_iter: int = 20,
+        assumption: Literal["standard", "any"] = "standard",
         max_search_instances: int = 20_000,
         execution: Execution | str | None = None,
         random_state: RandomState = None,
@@ -185,6 +219,7 @@ class AutoVGPMIL(InstanceClassifier):
         self.n_finalists = n_finalists
         self.temperature = temperature
         self.max_iter = max_iter
+        self.assumption = assumption
         self.max_search_instances = max_search_instances
         self.execution = execution
         self.random_state = random_state
@@ -313,29 +348,47 @@ class AutoVGPMIL(InstanceClassifier):
                 folds: search.Folds,
                 max_iter: int,
                 Z: dict[Scale, Floats] | None = None,
-            ) -> Floats:
+            ) -> search.HeldOutScores:
                 labels = _labels(part, part_weight)
                 work = search.HeldOut(part.bags, labels, rules, folds, max_iter)
                 return self._held_out(work, chosen, spaces, Z, execution, driver, advance)
 
             advance(f"screening {len(designs)} designs", 0)
             folds = search.make_folds(part.y, _SCREEN_FOLDS, seeds[0])
-            screened = keeper.stage(
+            (screened,) = keeper.stage(
                 "screen",
-                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points),
+                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points)[:1],
             )
             finalists = self._finalists(designs, screened, part.y)
             advance(f"cross-validating {len(finalists)} designs", 0)
             full_folds = search.make_folds(part.y, self.cv, seeds[1])
-            scores = keeper.stage(
+            stored = keeper.stage(
                 "full", lambda: held_out(finalists, search.RULES, full_folds, self.max_iter)
             )
-            candidates = self._choose(part, scores, finalists, seeds[1])
-            self._report(designs, screened, finalists, scores, candidates, part.y)
-            self._set_members(candidates, finalists)
+            scores = search.HeldOutScores(*stored)
+            whole_designs = search.whole_grid() if self.assumption == "any" else []
+            if whole_designs:
+                labels = _labels(part, part_weight)
+                work = search.HeldOutWhole(part.bags, labels, full_folds, self.max_iter)
+                (whole,) = keeper.stage(
+                    "whole",
+                    lambda: [self._held_out_whole(work, whole_designs, spaces, execution, driver)],
+                )
+                scores = scores.beside(whole)
+            candidates = self._choose(part, scores, [*finalists, *whole_designs], seeds[1])
+            self._report(
+                designs, screened, [*finalists, *whole_designs], scores, candidates, part.y
+            )
+            self._set_members(candidates, [*finalists, *whole_designs], len(finalists))
             advance(f"refitting {len(candidates)} members", 0)
-            chosen = [finalists[c.design] for c in candidates]
-            self._refit(data, weight, spaces, chosen, keeper, advance)
+            inside = [finalists[c.design] for c in candidates if c.design < len(finalists)]
+            self._refit(data, weight, spaces, inside, keeper, advance)
+            outside = [c.design - len(finalists) for c in candidates if c.design >= len(finalists)]
+            labels = _labels(data, weight)
+            self.whole_members_ = [
+                self._whole_member(data.bags, labels, spaces, whole_designs[i], execution)
+                for i in outside
+            ]
         keeper.done()
         return self
 
@@ -352,18 +405,17 @@ class AutoVGPMIL(InstanceClassifier):
 
         ``shift`` is how much rarer the class is, in log-odds.
         """
-        self.best_params_ = lender.best_params_
+        # The best of those that score instances: whole bags of another class say nothing here.
+        self._designs, self._rules = lender._designs[:1], lender._rules[:1]
+        self.best_params_ = {**self._designs[0]._asdict(), "bag_rule": self._rules[0]}
         self.weights_, self.maps_ = np.ones(1), lender.maps_[:1]
         self.platt_ = lender.platt_._replace(intercept=lender.platt_.intercept + shift)
         self.search_results_ = {}
-        self._rules = lender._rules[:1]
         self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
-        scale, kernel, likelihood = (lender.best_params_[name] for name in Design._fields)
-        design = Design(scale, kernel, likelihood)
         name = self._problem_name(data, weight, spaces, [])
         keeper = StageCheckpoint(execution.checkpoint, name)
         with stage_bar(self.verbose, 1, "AutoVGPMIL") as advance:
-            self._refit(data, weight, spaces, [design], keeper, advance)
+            self._refit(data, weight, spaces, self._designs, keeper, advance)
         keeper.done()
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
@@ -382,7 +434,10 @@ class AutoVGPMIL(InstanceClassifier):
         seeds: list[int],
     ) -> str:
         """Names the search for its checkpoint: data, points, seeds and settings."""
-        settings = (self.cv, self.n_finalists, self.temperature, self.max_iter, seeds)
+        settings = (
+            *(self.cv, self.n_finalists, self.temperature, self.max_iter),
+            *(self.assumption, seeds),
+        )
         arrays: list[Array | Wholes] = [data.bags.offsets, data.y, data.instance_labels]
         arrays += [] if weight is None else [weight]
         arrays += [array for space in spaces.values() for array in (*space.scaling, space.Z)]
@@ -401,8 +456,8 @@ class AutoVGPMIL(InstanceClassifier):
                 n = max(2, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
-            known = np.concatenate([data.bags.split(data.instance_labels)[i] for i in bags])
-            part = TrainingData(data.bags[bags], data.y[bags], known)
+            rows, _ = segments.take(data.bags.offsets, bags)
+            part = TrainingData(data.bags[bags], data.y[bags], data.instance_labels[rows])
         if not on_disk(part.bags):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
@@ -417,8 +472,8 @@ class AutoVGPMIL(InstanceClassifier):
         execution: Execution,
         driver: Driver,
         advance: Callable[[str, int], None],
-    ) -> Floats:
-        """Held-out scores [designs, rules, B]; designs of one kernel share its projection."""
+    ) -> search.HeldOutScores:
+        """Held-out scores of the designs; designs of one kernel share its projection."""
         groups: dict[Group, list[int]] = {}
         for i, design in enumerate(designs):
             groups.setdefault((design.scale, design.kernel), []).append(i)
@@ -429,57 +484,124 @@ class AutoVGPMIL(InstanceClassifier):
             Z = None if points is None else points[scale]
             projector = spaces[scale].projector(kernel, dtype, Z).to(device)
             tasks.append(search.Task(projector, tuple(designs[i].likelihood for i in members)))
-        scores = np.empty((len(designs), len(work.rules), len(work.bags)))
-        for rows, block in zip(groups.values(), driver.map(work, tasks), strict=True):
-            scores[rows] = block
+        scores = search.HeldOutScores(
+            np.empty((len(designs), len(work.rules), len(work.bags))),
+            np.empty((len(designs), work.bags.n_instances)),
+        )
+        for rows, own in zip(groups.values(), driver.map(work, tasks), strict=True):
+            scores.bags[rows], scores.instances[rows] = own
             advance("comparing designs", 1)
         return scores
+
+    def _held_out_whole(
+        self,
+        work: search.HeldOutWhole,
+        designs: Sequence[Design],
+        spaces: dict[Scale, Space],
+        execution: Execution,
+        driver: Driver,
+    ) -> Floats:
+        """Held-out scores [designs, B] of designs that look at whole bags."""
+        device = execution.torch_device(work.bags.instances)
+        dtype = execution.dtype or self._dtype
+        keys = list(dict.fromkeys((design.scale, design.kernel) for design in designs))
+        tasks = [
+            search.Task(
+                spaces[scale].projector(kernel, dtype).to(device),
+                tuple(d.likelihood for d in designs if (d.scale, d.kernel) == (scale, kernel)),
+            )
+            for scale, kernel in keys
+        ]
+        return np.concatenate(list(driver.map(work, tasks)))
+
+    def _whole_member(
+        self,
+        bags: Bags,
+        labels: BagLabels,
+        spaces: dict[Scale, Space],
+        design: Design,
+        execution: Execution,
+    ) -> WholeMember:
+        """A member that looks at whole bags, fitted to all of them."""
+        space, variance = spaces[design.scale], search.WHOLE_BAGS[design.likelihood]
+        projector = space.projector(design.kernel, execution.dtype or self._dtype)
+        device = execution.torch_device(bags.instances)
+        chunk = execution.chunk(device is not None, driver_for(execution, bags, self.n_inducing))
+        points = pooled_bags(bags, labels, projector.to(device), variance, chunk)
+        q = fit_points(points, self.max_iter, search.TOL)
+        return WholeMember(
+            design.scale, space.kernels[design.kernel], variance, *space.scaling, space.Z, *q
+        )
 
     def _finalists(self, designs: Sequence[Design], scores: Floats, y: Ints) -> list[Design]:
         """The designs worth a full cross-validation."""
         _, losses = search.calibrated_losses(scores.reshape(-1, len(y)), y)
         best = losses.reshape(len(designs), -1).min(axis=1)
-        priced = best + np.array([d.price for d in designs]) / len(y)
+        rarest = int(np.bincount(y).min())
+        priced = best + np.array([d.price(rarest) for d in designs]) / len(y)
         order = np.argsort(priced, kind="stable")[: self.n_finalists]
         return [designs[i] for i in np.sort(order)]
 
     def _choose(
-        self, part: TrainingData, scores: Floats, finalists: Sequence[Design], seed: int
+        self,
+        part: TrainingData,
+        scores: search.HeldOutScores,
+        finalists: Sequence[Design],
+        seed: int,
     ) -> list[Candidate]:
-        """The weights of the finalists, and the final calibration."""
-        prices = [design.price for design in finalists]
+        """The weights of the finalists, and the final calibration of bags and instances."""
+        rarest = int(np.bincount(part.y).min())
+        prices = [design.price(rarest) for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
         settings = prices, self.temperature
         rule_price = search.PRICE + search.size_gain(part.bags.sizes, part.y)
-        left_out = search.held_out_ensemble(scores, part.y, *settings, again, rule_price)
+        offsets = part.bags.offsets
+        left_out, instances = search.held_out_ensemble(
+            scores, part.y, offsets, *settings, again, rule_price
+        )
         platt = fit_shrunk_platt(left_out, part.y)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
-        return search.weigh(scores, part.y, *settings, rule_price)
+        # Whole bags say nothing of an instance: its log-odds are those of the others alone.
+        z = self.platt_.log_odds(instances)
+        of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
+        unshrunk = MapFit(of_bags, part.y, "max")
+        of_instances = HeldOut(z, np.zeros_like(z), offsets)
+        contrast = fit_instance_map(
+            of_instances, part.y, unshrunk.slope, part.instance_labels, gain=unshrunk.gain
+        )
+        self.instance_map_ = level_with_bags(
+            contrast, of_instances, part.y, self.held_out_decision_
+        )
+        return search.weigh(scores.bags, part.y, *settings, rule_price, len(scores.instances))
 
     def _report(
         self,
         designs: Sequence[Design],
         screened: Floats,
         finalists: Sequence[Design],
-        scores: Floats,
+        scores: search.HeldOutScores,
         candidates: Sequence[Candidate],
         y: Ints,
     ) -> None:
-        """Set ``search_results_``."""
+        """Set ``search_results_``; the last finalists may look at whole bags."""
         weights = {(c.design, c.rule): c.weight for c in candidates}
         rows: list[tuple[object, ...]] = []
-        for stage, some, held_out, rules in (
-            ("screen", designs, screened, _SCREEN_RULES),
-            ("full", finalists, scores, search.RULES),
+        n = len(scores.instances)
+        for first, stage, some, held_out, rules in (
+            (0, "screen", designs, screened, _SCREEN_RULES),
+            (0, "full", finalists[:n], scores.bags[:n], search.RULES),
+            (n, "full", finalists[n:], scores.bags[n:, :1], (_WHOLE_RULE,)),
         ):
+            if not some:
+                continue
             aucs = search.auc(held_out, y)
             _, losses = search.calibrated_losses(held_out.reshape(-1, len(y)), y)
             losses = losses.reshape(len(some), -1)
             for i, design in enumerate(some):
                 for j, rule in enumerate(rules):
-                    weight = weights.get((i, j), 0.0) if stage == "full" else 0.0
+                    weight = weights.get((first + i, j), 0.0) if stage == "full" else 0.0
                     rows.append((*design, rule, stage, losses[i, j], aucs[i, j], weight))
         names = ("scale", "kernel", "likelihood", "rule", "stage", "log_loss", "auc", "weight")
         self.search_results_ = {
@@ -487,14 +609,21 @@ class AutoVGPMIL(InstanceClassifier):
             for name, column in zip(names, zip(*rows, strict=True), strict=True)
         }
 
-    def _set_members(self, candidates: Sequence[Candidate], finalists: Sequence[Design]) -> None:
-        """Set the weights, the maps and ``best_params_``."""
-        best = finalists[candidates[0].design]
-        rules = [search.RULES[c.rule] for c in candidates]
-        self.best_params_ = {**best._asdict(), "bag_rule": rules[0]}
-        self.weights_ = np.array([c.weight for c in candidates])
-        self.maps_ = [c.platt for c in candidates]
-        self._rules = rules
+    def _set_members(
+        self, candidates: Sequence[Candidate], designs: Sequence[Design], n_scoring: int
+    ) -> None:
+        """Set the weights, the maps and ``best_params_``; the first designs score instances."""
+        inside = [c for c in candidates if c.design < n_scoring]
+        whole = [c for c in candidates if c.design >= n_scoring]
+        self._designs = [designs[c.design] for c in inside]
+        self._rules = [search.RULES[c.rule] for c in inside]
+        self.weights_ = np.array([c.weight for c in inside])
+        self.maps_ = [c.platt for c in inside]
+        self.whole_weights_ = [c.weight for c in whole]
+        self.whole_maps_ = [c.platt for c in whole]
+        best = candidates[0]
+        rule = search.RULES[best.rule] if best.design < n_scoring else _WHOLE_RULE
+        self.best_params_ = {**designs[best.design]._asdict(), "bag_rule": rule}
 
     def _refit(
         self,
@@ -582,7 +711,8 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> AutoVGPMIL:
         """Refit the members, with instance labels that came later; nothing is searched again.
 
-        Designs, weights, inducing points and calibration stay as `fit` left them.
+        Designs, weights, inducing points, calibration and the members that look at whole bags
+        stay as `fit` left them.
         """
         check_is_fitted(self)
         if self._rule is not None:
@@ -616,23 +746,39 @@ class AutoVGPMIL(InstanceClassifier):
         check_is_fitted(self)
         checked = self._validate_predict(bags)
         ensembles = getattr(self, "per_class_", [self])
-        keys: list[Group] = []
-        projectors, readers = [], []
-        for member in (member for one in ensembles for member in one.members_):
-            key = (member.scale, repr(member.kernel_))
-            if key not in keys:
-                keys.append(key)
-                projectors.append(member._fitted_projector("float64"))
-            reader = Reader(keys.index(key), member._posterior(), member.bag_rule)
-            readers.append(reader._replace(fractions=fractions))
+        projectors: dict[Group, Projector] = {}
+        readers: list[ReadsBlocks] = []
+
+        def number(scale: Scale, kernel: Kernel, make: Callable[[str], Projector]) -> int:
+            """Which projector it is; members of one scale and kernel share it."""
+            key = scale, repr(kernel)
+            if key not in projectors:
+                projectors[key] = make("float64")
+            return list(projectors).index(key)
+
+        for one in ensembles:
+            for member in one.members_:
+                at = number(member.scale, member.kernel_, member._fitted_projector)
+                reader = Reader(at, member._posterior(), member.bag_rule)
+                readers.append(reader._replace(fractions=fractions))
+            for whole in one.whole_members_:
+                readers.append(whole.reader(number(whole.scale, whole.kernel, whole.projector)))
         voices = tuple(one._voices() for one in ensembles)
-        work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
+        work: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]
+        if self._rule is None:
+            work = partial(finish, voices=voices[0], instance_map=self.instance_map_)
+        else:
+            work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
         execution = resolve(self.execution)
-        return read_bags(checked, tuple(projectors), tuple(readers), work, execution)
+        return read_bags(checked, tuple(projectors.values()), tuple(readers), work, execution)
 
     def _voices(self) -> tuple[Voice, ...]:
-        pairs = zip(self.weights_, self.maps_, strict=True)
-        return tuple(Voice(float(w), self.platt_.after(platt)) for w, platt in pairs)
+        total = float(np.sum(self.weights_))
+        inside = self.weights_ / total if total > 0 else np.ones(1)  # whole bags have all of it
+        members = zip(self.weights_, self.maps_, inside, strict=True)
+        voices = [Voice(float(w), self.platt_.after(p), float(own)) for w, p, own in members]
+        whole = zip(self.whole_weights_, self.whole_maps_, strict=True)
+        return (*voices, *(Voice(float(w), self.platt_.after(p), 0.0) for w, p in whole))
 
     @property
     def _rule(self) -> ClassRule | None:
@@ -651,11 +797,11 @@ class AutoVGPMIL(InstanceClassifier):
         return self.score_bags(bags).bag
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Log-odds of each instance on the bags' scale, aligned with ``bags.instances``."""
+        """Calibrated log-odds of each instance, aligned with ``bags.instances``."""
         return self.score_bags(bags).instance
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
-        """Mean and variance of the calibrated latent function at every instance."""
+        """Mean and variance of the latent function at every instance, on the scale of the bags."""
         mean, var = self._read(bags, search.pooled_instances)
         return mean, var
 
@@ -690,8 +836,10 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> Floats | tuple[Floats, ...]:
         """Probability of both classes for each instance; as `predict_proba`.
 
-        One monotone map serves bags and instances: an instance counts as a bag of one, and no
-        instance is more probable than its bag.
+        It is the chance that the bag is positive and that the instance is one of its positives,
+        which the contrast between positive and negative held-out bags tells (``instance_map_``);
+        no instance is more probable than its bag. With several classes an instance counts as a
+        bag of one.
         """
         scores = self.score_bags(bags)
         return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
@@ -714,7 +862,7 @@ def _on_device(execution: Execution, bags: Bags) -> Iterator[None]:
     if execution.torch_device(bags.instances) is None:
         yield
         return
-    with device_settings(execution.precision):
+    with device_settings(execution.precision, bags.n_instances):
         yield
 
 
@@ -727,13 +875,11 @@ def _by_class(
     offsets: Ints,
     finish: Callable[..., tuple[Floats, ...]],
     voices: tuple[tuple[Voice, ...], ...],
-    rule: ClassRule | None,
+    rule: ClassRule,
 ) -> tuple[Floats, ...]:
     """What the ensembles of all classes say, each about the readouts of its own members."""
     ends = np.cumsum([0] + [len(own) for own in voices])
     own = [readouts[a:b] for a, b in itertools.pairwise(ends)]
-    if rule is None:
-        return finish(own[0], offsets, voices=voices[0])
     columns = [finish(r, offsets, voices=v) for r, v in zip(own, voices, strict=True)]
     if finish is search.pooled_instances:
         return tuple(class_columns(column, rule) for column in zip(*columns, strict=True))

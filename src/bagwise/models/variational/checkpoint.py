@@ -69,13 +69,13 @@ class StageCheckpoint:
         if self.path is not None and self.path.exists():
             self.stored = _load(self.path, problem)
 
-    def stage(self, name: str, compute: Callable[[], Floats]) -> Floats:
-        """The array of a stage: stored, or computed now and stored."""
+    def stage(self, name: str, compute: Callable[[], Sequence[Floats]]) -> list[Floats]:
+        """The arrays of a stage: stored, or computed now and stored."""
         stored = self.load(name)
         if stored is None:
-            stored = {"array": compute()}
+            stored = {f"array_{i}": array for i, array in enumerate(compute())}
             self.save(name, stored)
-        return np.asarray(stored["array"], dtype=np.float64)
+        return [np.asarray(stored[f"array_{i}"], dtype=np.float64) for i in range(len(stored))]
 
     def load(self, name: str) -> dict[str, Array] | None:
         """What a stage stored, or None."""

@@ -61,6 +61,7 @@ from bagwise.models.variational.latent_map import (
     fit_instance_map,
     held_out_draw,
     instance_interval,
+    level_with_bags,
     rule_log_odds,
     shared_slope,
 )
@@ -87,6 +88,7 @@ from bagwise.models.variational.score import (
     Reader,
     Readout,
     ReadRows,
+    ReadsBlocks,
     Scores,
     Wants,
     make_row_parts,
@@ -297,10 +299,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         problem = problem._replace(labels=labels._replace(weight=weight))
         calibration = self._fit_problem(problem, Question(validation, patience), counts)
         if calibration is not None:
-            latent_map = self._take_map(calibration, calibration.map_fit.shrunk())
-            self.instance_map_ = fit_instance_map(
-                calibration.held_out, data.y[calibration.bags], latent_map, calibration.known
-            )
+            self._take_map(calibration, calibration.map_fit.shrunk())
+            self._fit_instance_map(calibration)
         return self
 
     def _fit_several(
@@ -660,13 +660,23 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)
 
-    def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> LatentMap:
+    def _take_map(self, calibration: Calibration, latent_map: LatentMap) -> None:
         """Calibrate by a map; features learned from the labels make it gentler."""
         y, held_out, chosen = calibration.map_fit.labels, calibration.held_out, calibration.bags
         self.calibration_ = cooled(latent_map, held_out, y, self.bag_rule, calibration.unlearned)
         self.held_out_decision_ = np.full(calibration.n_bags, np.nan)
         self.held_out_decision_[chosen] = rule_log_odds(held_out, self.bag_rule, self.calibration_)
-        return self.calibration_
+
+    def _fit_instance_map(self, calibration: Calibration) -> None:
+        """A map of the instances' own; with several classes the bag says which they may be."""
+        assert self.calibration_ is not None
+        map_fit = calibration.map_fit
+        # As sure as the bags were of their slope before shrinking; what cooled it cools both.
+        slope = map_fit.slope * self.calibration_.slope / map_fit.shrunk().slope
+        held_out, y = calibration.held_out, map_fit.labels
+        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=map_fit.gain)
+        of_bags = self.held_out_decision_[calibration.bags]
+        self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -770,6 +780,14 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 stacklevel=3,
             )
             normaliser = False
+
+        def is_stable(kernel: Kernel) -> bool:
+            """Whether the density has a stable latent function under a kernel."""
+            if not isinstance(density, Gamma):
+                return True
+            variance = float(np.max(to_numpy(kernel.diag(Z))))
+            return instability(density.alpha, density.beta, variance) is None
+
         learnt = learn(
             projector.kernel,
             X,
@@ -780,6 +798,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             density=density,
             normaliser=normaliser,
             chunk_size=chunk,
+            # A start without one was warned of, and is the user's own.
+            admissible=is_stable if is_stable(projector.kernel) else None,
         )
         pi = np.concatenate([b.pi for beliefs, _ in learnt.fit.carry for b in beliefs])
         return problem._replace(projector=under(learnt.kernel), start=pi)
@@ -804,7 +824,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return self._train(problem, watch, chunk)
         import torch
 
-        with device_settings(problem.execution.precision):
+        with _settings_of(problem):
             try:
                 return self._train(problem, watch, chunk)
             except torch.cuda.OutOfMemoryError:
@@ -1569,7 +1589,7 @@ def measured_scaling(bags: Bags, scale: Scale, driver: Driver) -> FeatureScaling
 def read_bags(
     bags: Bags,
     projectors: tuple[Projector, ...],
-    readers: tuple[Reader, ...],
+    readers: tuple[ReadsBlocks, ...],
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]],
     execution: Execution,
 ) -> tuple[Floats, ...]:
@@ -1711,4 +1731,4 @@ def _settings_of(problem: FitProblem) -> AbstractContextManager[None]:
     """The settings of the device that a problem is solved on; nothing on the host."""
     if not problem.projector.on_device:
         return nullcontext()
-    return device_settings(problem.execution.precision)
+    return device_settings(problem.execution.precision, problem.bags.n_instances)

@@ -334,6 +334,7 @@ def learn(
     normaliser: bool = False,
     random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
+    admissible: Callable[[Kernel], bool] | None = None,
 ) -> Alternation:
     """Fits and kernel updates in turn, such that the full bound never falls.
 
@@ -354,6 +355,8 @@ def learn(
     density, normaliser, random_state
         As for `learn_kernel`. With ``normaliser`` the bound that must not fall has log Z taken
         off too.
+    admissible : function of a kernel, optional
+        Kernels that it says no to are refused as if the bound had fallen.
     """
     X = np.asarray(X, dtype=np.float64)
 
@@ -383,10 +386,11 @@ def learn(
         step = learnt.theta - kernel.theta
         for _ in range(_HALVINGS + 1):
             trial = kernel.with_theta(kernel.theta + step)
-            new = advance(trial, fit)
-            reached = value(trial, new)
-            if np.isfinite(reached) and reached >= history[-1]:
-                break
+            if admissible is None or admissible(trial):
+                new = advance(trial, fit)
+                reached = value(trial, new)
+                if np.isfinite(reached) and reached >= history[-1]:
+                    break
             step = step / 2
         else:
             break

@@ -14,13 +14,13 @@ has its quantiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize, minimize_scalar
-from scipy.special import betaincinv, expit, ndtri
+from scipy.optimize import OptimizeResult, brentq, minimize, minimize_scalar
+from scipy.special import betaincinv, expit, log_expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
@@ -57,6 +57,10 @@ _LEAST_SPREAD = 1e-3
 # Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
 _WIDEST = 20.0
 _STEEPEST = 4.0
+# How far the slope of instances may lie from that of bags: standard deviation of its logarithm.
+_SLOPE_STD = 0.25
+# Where the level of the instances and the log-odds of the share of negatives are sought.
+_LEVELS_AND_LOGITS = ((-20.0, 20.0), (-8.0, 8.0))
 # From MacKay's approximation three steps of Newton's method reach 1e-6 and better.
 _NEWTON_STEPS = 3
 # Log-odds beyond which differences of expectations lose their digits.
@@ -104,9 +108,8 @@ class LatentMap(NamedTuple):
     """From f ~ N(mean, var) to f', whose log-odds are ``slope * log-odds + intercept``.
 
     The log-odds of E sigmoid(f) are ``mean / sqrt(1 + pi var / 8)``, nearly (MacKay, 1992). They
-    are what is calibrated, so that the order of the probabilities stays. Where the slope is
-    below 1, the deviations of f from its mean shrink with it; a slope above 1 says that the
-    means are too timid and leaves them as they are. The default is the identity.
+    are what is calibrated, so that the order of the probabilities stays. How far the deviations
+    of f from its mean follow is told by `stretch`. The default is the identity.
     """
 
     slope: float = 1.0
@@ -114,8 +117,8 @@ class LatentMap(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """By how much the standard deviation of f shrinks."""
-        return min(self.slope, 1.0)
+        """By what the standard deviation of f is multiplied."""
+        return stretch(self.slope)
 
     def moments(self, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of f' from those of f."""
@@ -144,6 +147,23 @@ class LatentMap(NamedTuple):
     def probabilities(self, mean: Floats, var: Floats) -> SigmoidMoments:
         """Moments of sigmoid(f') for every instance."""
         return sigmoid_moments(*self.moments(mean, var))
+
+
+def stretch(slope: float) -> float:
+    """By what to multiply the deviations of a function whose log-odds have a map of this slope.
+
+    A slope below 1 says that the function is too sure, and shrinks its deviations as it does its
+    values. One above 1 says that its values are too timid. Their deviations then grow by its
+    third root: refits to bootstrapped bags spread more than deviations left as they are, and less
+    than deviations that grow in step (``experiments/bootstrap_std.py``).
+
+    Examples
+    --------
+    >>> from bagwise.models.variational.latent_map import stretch
+    >>> stretch(0.5), stretch(8.0)
+    (0.5, 2.0)
+    """
+    return min(slope, float(np.cbrt(slope)))
 
 
 def _widening(var: ArrayT) -> ArrayT:
@@ -574,7 +594,7 @@ class InstanceMap(NamedTuple):
     """
 
     own: LatentMap
-    positive_rate: float  # of the instances in positive bags, as the contrast has it
+    positive_rate: float  # mean probability of the held-out instances in positive bags
 
     def probabilities(
         self, mean: Array, var: Array, bag: Array, bag_std: Array
@@ -582,17 +602,18 @@ class InstanceMap(NamedTuple):
         """Moments of p(y = 1), given log-odds and standard deviation of each instance's bag, [n].
 
         An instance is positive if its bag is and if it is one of its positives: the product of
-        two probabilities, taken to vary independently. It never exceeds that of the bag.
+        two probabilities, which never exceeds that of the bag. Both read one latent function, so
+        they are wrong together: their relative deviations add up, as far as a probability can
+        deviate at all.
         """
         p = self.own.read(mean, var).probabilities
         xp = namespace(p.log_positive)
         log_bag, log_no_bag = -softplus(-bag), -softplus(bag)
         log_positive = log_bag + p.log_positive
         log_negative = xp.logaddexp(log_no_bag, log_bag + p.log_negative)
-        own, in_positive = xp.exp(p.log_positive), xp.exp(log_bag)
-        square = (in_positive**2 + bag_std**2) * (own**2 + p.std**2)
-        std = at_least(square - (own * in_positive) ** 2, 0.0) ** 0.5
-        return ProbabilityMoments(log_positive - log_negative, cast("Doubles", std))
+        together = xp.exp(log_bag) * p.std + xp.exp(p.log_positive) * bag_std
+        most = xp.exp((log_positive + log_negative) / 2)
+        return ProbabilityMoments(log_positive - log_negative, at_most(together, most))
 
     def fraction(self, share: Fraction, bag: Floats) -> Fraction:
         """Share of positives in bags with log-odds ``bag``, from that in positive bags, [b].
@@ -611,67 +632,182 @@ class InstanceMap(NamedTuple):
 
 
 def fit_instance_map(
-    held_out: HeldOut, y: ArrayLike, bag_map: LatentMap, known: ArrayLike | None = None
+    held_out: HeldOut,
+    y: ArrayLike,
+    slope: float,
+    known: ArrayLike | None = None,
+    *,
+    gain: float = np.inf,
 ) -> InstanceMap:
-    """Level of the instances' probabilities, from the labels of the bags they lie in.
+    """Level and slope of the instances' probabilities, from the labels of the bags they lie in.
 
     With p(z) the chance that an instance with log-odds z is positive and q the chance that a
     negative one lies in a positive bag, an instance of a negative bag has likelihood
-    ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(slope z +
-    d) and q are identified as soon as some values of z belong to negatives alone; how many
-    positives a bag holds, and whether they come together, does not matter. The slope is the bag
-    map's: bags know it better than the few positives among many instances do. Where the values
-    of z say nothing, any share of positives fits equally well; a prior worth one bag that holds
-    one positive then decides. Known instance labels (0 or 1; -1 where unknown) enter as they are.
-    Values must be held out.
+    ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(a z + d)
+    and q are identified as soon as some values of z belong to negatives alone; how many positives
+    a bag holds, and whether they come together, does not matter. Where the values of z say
+    nothing, any share of positives fits equally well; a prior worth one bag that holds one
+    positive then decides. Known instance labels (0 or 1; -1 where unknown) enter as they are.
+
+    ``slope`` is the most likely one of the bags and ``gain`` the log-likelihood that it brought
+    them. The logarithm of a has a normal prior there, as wide as that slope is uncertain and a
+    little wider. At the end a is shrunk by what chance may have brought of both gains, the bags'
+    and the instances' (`core.platt.shrinkage`). Values must be held out.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.models.variational.latent_map import HeldOut, LatentMap, fit_instance_map
-    >>> rng = np.random.default_rng(1)
+    >>> from bagwise.models.variational.latent_map import HeldOut, fit_instance_map
+    >>> rng = np.random.default_rng(0)
     >>> y = np.repeat([0, 1], 50)
     >>> truth = np.repeat(y, 20) * (rng.random(2000) < 0.3)  # 30 % in positive bags
     >>> f = 3 * truth - 1.5 + rng.normal(size=2000)
     >>> held_out = HeldOut(f, np.zeros(2000), np.arange(0, 2001, 20))
-    >>> round(fit_instance_map(held_out, y, LatentMap(3.0, 0.0)).positive_rate, 1)
+    >>> round(fit_instance_map(held_out, y, slope=3.0).positive_rate, 1)
     0.3
     """
     held_out, positive, known, _ = _thinned(
         held_out, np.asarray(y, dtype=np.float64), known, 0, None
     )
-    z = bag_map.slope * held_out.mean / _widening(held_out.var)  # [n]
-    label = segments.spread(positive == 1, held_out.offsets)
-    share = float(label.mean())
-    labels = np.full(len(z), -1) if known is None else np.asarray(known)
-    size = label.sum() / np.sum(positive == 1)  # of a positive bag
+    contrast = _Contrast(held_out, positive, slope, known)
+    best = contrast.best_slope(_slope_std(gain))
+    own_gain = contrast.fitted(0.0).loss - contrast.fitted(best).loss
+    total = max(own_gain, 0.0) + max(gain, 0.0)
+    return contrast.instance_map(max(best * shrinkage(total), _LEAST_SPREAD))
 
-    def negative_share(q: float) -> float:
+
+def level_with_bags(
+    instance_map: InstanceMap, held_out: HeldOut, y: ArrayLike, bag: Floats
+) -> InstanceMap:
+    """The map shifted so that, times the probability of their bag, instances keep their level.
+
+    ``bag`` [b] are the held-out log-odds of the bags. Those of positive bags are less than sure,
+    so that the product has fewer positives than the labels say: ``positive_rate`` of the
+    instances in positive bags, none of the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, InstanceMap, LatentMap
+    >>> from bagwise.models.variational.latent_map import level_with_bags
+    >>> held_out = HeldOut(np.zeros(4), np.zeros(4), np.array([0, 2, 4]))
+    >>> half = InstanceMap(LatentMap(1.0, 0.0), 0.5)
+    >>> unsure = np.array([-20.0, np.log(4)])  # the positive bag has a probability of 0.8
+    >>> round(level_with_bags(half, held_out, [0, 1], unsure).own.intercept, 3)  # 5 of 8
+    0.511
+    """
+    own, offsets = instance_map.own, held_out.offsets
+    log_odds = own.slope * held_out.mean / _widening(held_out.var) + own.intercept
+    of_bag = expit(segments.spread(np.asarray(bag), offsets))
+    in_positive = segments.spread(np.asarray(y) == 1, offsets)
+    wanted = instance_map.positive_rate * float(in_positive.mean())
+
+    def gap(shift: float) -> float:
+        return float(np.mean(of_bag * expit(log_odds + shift))) - wanted
+
+    # Bags that say nothing may have less to share out than is wanted.
+    ends = (-_WIDEST, _WIDEST)
+    shift = brentq(gap, *ends) if gap(ends[0]) < 0 < gap(ends[1]) else 0.0
+    return instance_map._replace(own=LatentMap(own.slope, float(own.intercept + shift)))
+
+
+def _slope_std(gain: float) -> float:
+    """Standard deviation of a log-slope that brought so much: a gain is (slope / error)^2 / 2."""
+    return float(np.sqrt(_SLOPE_STD**2 + 1 / (2 * max(gain, 1e-3))))
+
+
+class _Level(NamedTuple):
+    """The most likely level at a slope."""
+
+    loss: float
+    level: float  # of the log-odds of positives against negatives of any bag
+    logit: float  # of q, the chance that a negative instance lies in a positive bag, over its most
+
+
+class _Contrast:
+    """Likelihood of the bags that instances lie in, by their scores; see `fit_instance_map`."""
+
+    def __init__(
+        self, held_out: HeldOut, positive: Floats, unit: float, known: ArrayLike | None
+    ) -> None:
+        scores = unit * held_out.mean / _widening(held_out.var)  # [n]
+        self._unit, self._centre = unit, float(np.quantile(scores, 0.9))
+        in_positive = segments.spread(positive == 1, held_out.offsets)
+        self._share = float(in_positive.mean())
+        self._size = in_positive.sum() / np.sum(positive == 1)  # of a positive bag
+        labels = np.full(len(scores), -1) if known is None else np.asarray(known)
+        free = labels < 0
+        kinds = (free & in_positive, free & ~in_positive, labels == 1, labels == 0)
+        self._by_kind = tuple(scores[kind] - self._centre for kind in kinds)
+        self._of_positive_bags = scores[in_positive] - self._centre
+
+    def negative_share(self, q: float) -> float:
         """Of the instances in positive bags, as q has it."""
-        return float(q / (1 - q) * (1 - share) / share)
+        return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def loss(x: Floats) -> float:
-        level, q = x[0], share * expit(x[1])
-        few = -float((size - 1) * np.log(negative_share(q)) + np.log1p(-negative_share(q)))
-        log_p, log_n = -np.logaddexp(0.0, -z - level), -np.logaddexp(0.0, z + level)
-        in_positive = np.where(labels < 0, np.logaddexp(log_p, log_n + np.log(q)), 0.0)
-        in_negative = np.where(labels < 0, log_n + np.log1p(-q), 0.0)
-        given = np.where(labels == 1, log_p, np.where(labels == 0, log_n, 0.0))
-        return few - float(np.sum(np.where(label, in_positive, in_negative) + given))
+    def loss(self, slope: float, level: float, logit: float) -> tuple[float, Floats]:
+        """Negative log-likelihood with the prior on few positives, and its gradient, [3]."""
+        of_positive, of_negative, known_positive, known_negative = self._by_kind
+        inside = float(expit(logit))
+        q = self._share * inside
+        negatives = self.negative_share(q)
+        few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
+        by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
+        p = expit(slope * of_positive + level)
+        mixed = q + (1 - q) * p
+        total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
+        by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
+        by_score = [(1 - q) * p * (1 - p) / mixed]
+        for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
+            z = sign * (slope * scores + level)
+            total += log_expit(z).sum()
+            by_score.append(sign * expit(-z))
+        by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
+        by_level = sum(float(d.sum()) for d in by_score)
+        return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
 
-    # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
-    centre = -float(np.quantile(z, 0.9))
-    starts = [np.array([centre, a]) for a in (0.0, 3.0)]
-    search = {
-        "method": "Nelder-Mead",
-        "bounds": [(centre - _WIDEST, centre + _WIDEST), (-8.0, 8.0)],
-        "options": {"xatol": 1e-3, "fatol": 1e-3},
-    }
-    ends = [minimize(loss, start, **search) for start in starts]
-    level, logit = min(ends, key=lambda end: float(end.fun)).x
-    q = share * expit(logit)
-    own = LatentMap(bag_map.slope, float(level - np.log(q)))
-    return InstanceMap(own, 1 - negative_share(q))
+    def best_slope(self, std: float) -> float:
+        """The most probable slope, in units of the bags' slope, under a prior of this width."""
+
+        def loss(x: Floats) -> tuple[float, Floats]:
+            slope = float(np.exp(x[0]))
+            value, gradient = self.loss(slope, x[1], x[2])
+            prior = np.array([x[0] / std**2, 0.0, 0.0])
+            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1] + prior
+
+        start = np.array([0.0, *self.fitted(1.0)[1:]])
+        bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
+        return float(np.exp(_least(loss, start, bounds).x[0]))
+
+    def fitted(self, slope: float) -> _Level:
+        """The most likely level at a slope."""
+
+        def loss(x: Floats) -> tuple[float, Floats]:
+            value, gradient = self.loss(slope, x[0], x[1])
+            return value, gradient[1:]
+
+        # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
+        starts = (np.array([0.0, logit]) for logit in (0.0, 3.0))
+        ends = [_least(loss, start, _LEVELS_AND_LOGITS) for start in starts]
+        end = min(ends, key=lambda end: float(end.fun))
+        return _Level(float(end.fun), *end.x)
+
+    def instance_map(self, slope: float) -> InstanceMap:
+        """The chance that an instance of a positive bag is positive, at a slope."""
+        _, level, logit = self.fitted(slope)
+        q = self._share * float(expit(logit))
+        own = LatentMap(slope * self._unit, float(level - slope * self._centre - np.log(q)))
+        # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
+        p = expit(slope * self._of_positive_bags + level - np.log(q))
+        return InstanceMap(own, float(p.mean()))
+
+
+def _least(
+    loss: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    bounds: Sequence[tuple[float, float]],
+) -> OptimizeResult:
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(

@@ -30,6 +30,7 @@ from bagwise.core.arrays import (
     as_float,
     at_least,
     at_most,
+    compiled_from,
     expit,
     namespace,
     softplus,
@@ -187,7 +188,6 @@ class NoisyMax(_WeightedTargets):
         self, score: Array, labels: BagLabels, pi: Array, tail: Array
     ) -> tuple[Array, Array]:
         """One update of q(y) whose log-odds are ``score`` plus the pull of the bag's label."""
-        pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         if self.schedule == "sequential":
             if is_torch_array(score):
                 raise ValueError(
@@ -196,9 +196,17 @@ class NoisyMax(_WeightedTargets):
                 )
             from bagwise.models.variational.sweeps import sweep
 
+            pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
             return sweep(
                 score, pull, labels.offsets, labels.known, tail, self.expectation == "exact"
             )
+        if compiled_from(score):
+            from bagwise.models.variational.sweeps import noisy_max
+
+            exact, damped = self.expectation == "exact", self.schedule == "damped"
+            own = labels.y, labels.offsets, labels.known
+            return noisy_max(score, math.log(self.H), *own, pi, tail, exact, damped)
+        pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         z = score + pull * none_of_others(tail, labels.offsets, self.expectation)
         new, new_tail = clamp(expit(z), expit(-z), labels.known)
         if self.schedule == "damped":
@@ -213,6 +221,12 @@ class NoisyMax(_WeightedTargets):
         E G_b is exact under q(y) also where the updates plug the largest pi in, as the papers do:
         with that in its place the sum would exceed log p(T).
         """
+        if compiled_from(f.mean):
+            from bagwise.models.variational.sweeps import noisy_max_bound
+
+            weight = np.ones(len(labels.y)) if labels.weight is None else labels.weight
+            own = math.log(self.H), labels.y, labels.offsets, weight
+            return float(noisy_max_bound(f.mean, log_psi, *own, targets.pi, targets.tail))
         agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
         return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)

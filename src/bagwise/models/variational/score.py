@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import eigh
 from scipy.special import expit, logsumexp, ndtri
 
 from bagwise.core import linalg, segments
@@ -22,6 +21,7 @@ from bagwise.core.arrays import (
     Doubles,
     Floats,
     Ints,
+    Reals,
     Rows,
     at_least,
     beside,
@@ -30,8 +30,10 @@ from bagwise.core.arrays import (
     namespace,
     to_numpy,
 )
+from bagwise.core.arrays import expit as logistic
+from bagwise.core.blocks import whole_segments
 from bagwise.core.finite import all_finite
-from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
+from bagwise.core.gaussians import SigmoidMoments, hermite, sigmoid_moments
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Span
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -58,6 +60,7 @@ _NOISE_NODES = 9
 # Left-out scores serve calibration; 1e-3 is plenty.
 _LEFT_OUT_NODES = 32
 _ROWS = 1024
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 class BagScores(NamedTuple):
@@ -90,38 +93,96 @@ def _std_from_logs(log_mean: Doubles, log_square: Doubles) -> Doubles:
 
 def joint_bag_scores(
     A: Sequence[Array],
-    r: Array,
+    r: Floats,
     offsets: Ints,
     q: InducingPosterior,
     n_samples: int = N_SAMPLES,
     latent_map: LatentMap | None = None,
+    device: object = None,
 ) -> BagScores:
-    """Bags whose instances are correlated through u: ``E_v [1 - prod_n E sigmoid(-f_n | v)]``."""
+    """Bags whose instances are correlated through u: ``E_v [1 - prod_n E sigmoid(-f_n | v)]``.
+
+    The samples are worked through on a torch ``device`` where one is named.
+    """
     mean = np.concatenate([chunk.T @ q.m.astype(chunk.dtype, copy=False) for chunk in A])
     V = np.concatenate([linalg.lower_times(q.W.astype(a.dtype, copy=False), a) for a in A], axis=1)
     if latent_map is not None:
         mean = latent_map.read(mean, linalg.column_squares(V) + r).mean
         V, r = latent_map.spread * V, latent_map.spread**2 * r
     bags = []
-    for a, b in itertools.pairwise(offsets):
-        rows = slice(int(a), int(b))
-        bags.append(_joint(mean[rows], _principal(V[:, rows]), r[rows], n_samples))
-    return BagScores(*np.array(bags).T)
+    # A device wants more at a time than a processor's cache.
+    for first, last in whole_segments(offsets, _ROWS if device is None else 16 * _ROWS):
+        rows = slice(int(offsets[first]), int(offsets[last]))
+        own = offsets[first : last + 1] - rows.start
+        bags.append(_joint(mean[rows], V[:, rows], r[rows], own, n_samples, device))
+    return BagScores(*np.concatenate(bags, axis=1))
 
 
-def _principal(V: Array) -> Array:
-    """``F`` [n, d] with ``F F^T = V^T V``, columns by falling variance, signs fixed."""
+def _joint(
+    mean: Floats, V: Reals, r: Floats, offsets: Ints, n_samples: int, device: object = None
+) -> Floats:
+    """Log-odds and std of ``1 - prod sigmoid(-f)`` for neighbouring bags, [2, b].
+
+    f = mean + V^T z + noise of variance r; all bags see the same z, each on its own axes.
+    """
+    n = segments.lengths(offsets)
+    log_none, log_square = np.zeros((2, len(n), n_samples))
+    for size in np.unique(n):
+        bags = np.flatnonzero(n == size)
+        rows = offsets[bags, None] + np.arange(size)  # [bags, size]
+        F = _principal(V.T[rows])
+        z = _normal_points(n_samples, F.shape[2])
+        # A large bag alone is worked through in steps.
+        for start in range(0, int(size), _ROWS):
+            some = slice(start, start + _ROWS)
+            f = mean[rows[:, some], None] + F[:, some] @ z  # [bags, size, samples]
+            none = _negative_moments(*(_placed(x, device) for x in (f, r[rows[:, some], None])))
+            log_none[bags] += to_numpy(none[0].sum(1))
+            log_square[bags] += to_numpy(none[1].sum(1))
+    log_mean = logsumexp(log_none, axis=1) - np.log(n_samples)
+    log_mean_square = logsumexp(log_square, axis=1) - np.log(n_samples)
+    # log(1 - prod) averaged in the log domain too, so that a tiny bag probability keeps its digits.
+    with np.errstate(divide="ignore"):
+        log_some = logsumexp(np.log(-np.expm1(log_none)), axis=1) - np.log(n_samples)
+    return np.stack([log_some - log_mean, _std_from_logs(log_mean, log_mean_square)])
+
+
+def _principal(V: Reals) -> Floats:
+    """``F`` with ``F F^T = V V^T`` for bags of one size, columns by falling variance, signs fixed.
+
+    ``V`` [bags, n, M]; F [bags, n, d] with d the smaller of n and M.
+    """
     V = np.asarray(V, dtype=np.float64)
-    if V.shape[1] <= V.shape[0]:
-        values, U = eigh(V.T @ V, check_finite=False)
-        F = U * np.sqrt(np.maximum(values, 0.0))
+    turned = V.transpose(0, 2, 1)
+    if V.shape[1] <= V.shape[2]:
+        values, U = np.linalg.eigh(V @ turned)
+        F = U * np.sqrt(np.maximum(values, 0.0))[:, None, :]
     else:
-        _, U = eigh(V @ V.T, check_finite=False)
-        F = V.T @ U
-    F = F[:, ::-1]
+        F = V @ np.linalg.eigh(turned @ V)[1]
+    F = F[:, :, ::-1]
     # The sign of an eigenvector is arbitrary; fix it, so that the order of instances is too.
-    top = F[np.abs(F).argmax(axis=0), np.arange(F.shape[1])]
+    top = np.take_along_axis(F, np.abs(F).argmax(axis=1)[:, None, :], axis=1)
     return F * np.where(top < 0, -1.0, 1.0)
+
+
+def _placed(x: Floats, device: object) -> Doubles:
+    if device is None:
+        return x
+    import torch
+
+    return torch.as_tensor(x).to(device)
+
+
+def _negative_moments(f: Doubles, r: Doubles) -> tuple[Doubles, Doubles]:
+    """Logarithms of ``E sigmoid(-g)`` and of ``E sigmoid(-g)^2``, g ~ N(f, r)."""
+    nodes, weights = hermite(_NOISE_NODES)
+    std, mean, square = r**0.5, 0.0 * f, 0.0 * f
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        negative = logistic(-f - std * node)
+        mean += weight * negative
+        square += weight * negative * negative
+    log = namespace(f).log
+    return log(at_least(mean, _TINY)), log(at_least(square, _TINY))
 
 
 @lru_cache(maxsize=32)
@@ -132,25 +193,6 @@ def _normal_points(n: int, d: int) -> Array:
     points = qmc.Sobol(d, scramble=False).random(n)  # [n, d]
     shift = np.random.default_rng(0).random(d)
     return ndtri(np.clip((points + shift) % 1.0, 1e-12, 1 - 1e-12)).T
-
-
-def _joint(mean: Array, F: Array, r: Array, n_samples: int) -> tuple[float, float]:
-    """Log-odds and std of ``1 - prod sigmoid(-f)``, f = mean + F z + noise of variance r."""
-    z = _normal_points(n_samples, F.shape[1])
-    log_none, log_square = np.zeros(n_samples), np.zeros(n_samples)
-    for start in range(0, len(mean), _ROWS):
-        rows = slice(start, start + _ROWS)
-        f = mean[rows, None] + F[rows] @ z  # [n, samples]
-        noise = np.broadcast_to(r[rows, None], f.shape)
-        p = sigmoid_moments(f.ravel(), noise.ravel(), n_nodes=_NOISE_NODES)
-        log_none += p.log_negative.reshape(f.shape).sum(0)
-        log_square += p.log_negative_squared.reshape(f.shape).sum(0)
-    log_mean = logsumexp(log_none) - np.log(n_samples)
-    log_mean_square = logsumexp(log_square) - np.log(n_samples)
-    # log(1 - prod) averaged in the log domain too, so that a tiny bag probability keeps its digits.
-    with np.errstate(divide="ignore"):
-        log_some = logsumexp(np.log(-np.expm1(log_none))) - np.log(n_samples)
-    return log_some - log_mean, float(_std_from_logs(log_mean, log_mean_square))
 
 
 class Readout(NamedTuple):
@@ -269,7 +311,8 @@ def _read_bags(
         return BagScores(*(to_numpy(x) for x in bag_scores(p, offsets, rule)))
     A = [_host(a) for a in block.A]
     host = np.asarray(to_numpy(offsets), dtype=np.int64)
-    bags = joint_bag_scores(A, to_numpy(block.r), host, q, latent_map=latent_map)
+    device = block.r.device if is_tensor(block.r) else None
+    bags = joint_bag_scores(A, to_numpy(block.r), host, q, latent_map=latent_map, device=device)
     # A bag is at least as positive as each of its instances, also with few samples.
     largest = to_numpy(segments.max(p.log_odds, offsets))
     return bags._replace(log_odds=np.maximum(bags.log_odds, largest))
@@ -294,6 +337,21 @@ class Reader(NamedTuple):
     fractions: bool = False  # whether to read the share of positives in each bag, too
     wants: Wants = "all"  # what will be looked at
     instance_map: InstanceMap | None = None
+
+    def read(self, block: Block) -> Readout:
+        """The bags and instances of a block."""
+        return read_block(block, *self[1:])
+
+
+class ReadsBlocks(Protocol):
+    """What reads the projections of one projector."""
+
+    @property
+    def projector(self) -> int:
+        """Position in the list of projectors."""
+
+    def read(self, block: Block) -> Readout:
+        """What it says about the bags of a block."""
 
 
 class RowPart(NamedTuple):
@@ -326,7 +384,7 @@ class ReadRows:
     """
 
     projectors: tuple[Projector, ...]
-    readers: tuple[Reader, ...]
+    readers: tuple[ReadsBlocks, ...]
     finish: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]  # and the bags' offsets
     check: bool  # whether the rows have not been looked at for NaN and infinity
 
@@ -348,7 +406,7 @@ class ReadRows:
             block = project_span(rows, labels, span, projector, span.first_bag, span.start)
             for i, reader in enumerate(self.readers):
                 if reader.projector == number:
-                    readouts[i] = read_block(block, *reader[1:])
+                    readouts[i] = reader.read(block)
         return self.finish([readouts[i] for i in range(len(self.readers))], offsets)
 
 
@@ -437,7 +495,7 @@ def _left_out_large(
 
 
 def _square_root(C: Array) -> Array:
-    values, U = eigh((C + C.T) / 2, check_finite=False)
+    values, U = np.linalg.eigh((C + C.T) / 2)
     return (U * np.sqrt(np.maximum(values, 0.0))).T
 
 
@@ -456,8 +514,9 @@ def loo_scores(block: Block, q: InducingPosterior, sites: Sites, rule: BagRule) 
     p = sigmoid_moments(left.mean, left.var, n_nodes=_LEFT_OUT_NODES)
     if rule != "joint":
         return LeftOutScores(bag_scores(p, offsets, rule).log_odds, p.log_odds)
+    mean, r = to_numpy(left.mean), to_numpy(block.r)
     joint = [
-        _joint(left.mean[a:b], _principal(left.factors[i]), block.r[a:b], N_SAMPLES)[0]
+        _joint(mean[a:b], left.factors[i], r[a:b], np.array([0, b - a]), N_SAMPLES)[0, 0]
         for i, (a, b) in enumerate(itertools.pairwise(offsets))
     ]
     # As in `read_rules`: a bag is at least as positive as each of its instances.

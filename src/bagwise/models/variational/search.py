@@ -28,7 +28,12 @@ from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.latent_map import with_log_odds
+from bagwise.models.variational.latent_map import (
+    Fraction,
+    InstanceMap,
+    stretch,
+    with_log_odds,
+)
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
     ExactOr,
@@ -38,6 +43,7 @@ from bagwise.models.variational.likelihoods import (
 from bagwise.models.variational.projection import Projector, make_projector
 from bagwise.models.variational.score import BagRule, Readout, Scores, read_rules
 from bagwise.models.variational.updates import fit_blocks, make_blocks
+from bagwise.models.variational.whole_bags import fit_points, pooled, read_points, take_points
 
 # Squared length scales are shares of the median squared distance; all but the first and the last
 # have a bias. Matern-3/2 is never far behind RBF, and ahead where neighbours say much.
@@ -61,6 +67,13 @@ LIKELIHOODS: dict[str, BagLikelihood] = {
     "or": ExactOr(),
     "inherited": Inherited(),
 }
+# Whole bags: kernels of variance 1 between instances, and variances of the process on their sets.
+SET_KERNELS: dict[str, Kernel] = {
+    "set, narrow": RBF(OfMedian(8**-0.5), 1.0),
+    "set, medium": RBF(OfMedian(2**-0.5), 1.0),
+    "set, wide": RBF(OfMedian(2**0.5), 1.0),
+}
+WHOLE_BAGS: dict[str, float] = {"whole bags, v=16": 16.0, "whole bags, v=256": 256.0}
 SCALES: tuple[Scale, ...] = ("global", "feature")
 RULES: tuple[BagRule, ...] = ("max", "noisy-or", "joint")
 
@@ -69,8 +82,15 @@ TOL = 0.01
 # Held-out log-likelihood that a departure from the plain choice, witnesses read by max, must
 # gain: among a hundred designs on a hundred bags some win by chance.
 PRICE = 2.0
+# What an odd design must gain besides where a class has next to no bags, and from how many of them
+# on it need not: chosen on sets with 4 and 8 positive bags (seeds 100 and 101).
+FEW_PRICE, FEW = 8.0, 20
+_TIMID_KERNELS, _REDUNDANT = ("narrow, v=4", "wide, v=4"), "witness, h=0.5"
 # A bag's log-odds are uncertain by no more than this; beyond it the probability is 0 or 1 anyway.
 _LARGEST_STD = 10.0
+# Correlation of the errors of two members: between none and all, as refits to bootstrapped bags
+# have it (`experiments/bootstrap_std.py`).
+_ALIKE = 1 / 3
 # Rows that k-means sees, and rows whose distances make the median.
 _KMEANS_ROWS, _MEDIAN_ROWS = 20_000, 1000
 
@@ -82,10 +102,15 @@ class Design(NamedTuple):
     kernel: str
     likelihood: str
 
-    @property
-    def price(self) -> float:
-        """Log-likelihood that its likelihood must gain to be worth choosing."""
-        return 0.0 if self.likelihood.startswith("witness") else PRICE
+    def price(self, n_rarest: int) -> float:
+        """Log-likelihood it must gain to be worth choosing, given the bags of the rarer class.
+
+        Few bags cannot show that a design is odd for a good reason: kernels of little variance
+        hardly leave the base rate, and redundancy was made for bags that repeat themselves.
+        """
+        price = 0.0 if self.likelihood.startswith("witness") else PRICE
+        odd = self.kernel in _TIMID_KERNELS or self.likelihood == _REDUNDANT
+        return price + odd * FEW_PRICE * max(0.0, 1 - n_rarest / FEW)
 
 
 class Space(NamedTuple):
@@ -121,6 +146,18 @@ def grid() -> list[Design]:
     return [Design(s, k, name) for s in SCALES for k in KERNELS for name in LIKELIHOODS]
 
 
+def whole_grid() -> list[Design]:
+    """Every design of a member that looks at whole bags.
+
+    Examples
+    --------
+    >>> from bagwise.models.variational.search import whole_grid
+    >>> len(whole_grid()), whole_grid()[0]
+    (12, Design(scale='global', kernel='set, narrow', likelihood='whole bags, v=16'))
+    """
+    return [Design(s, k, name) for s in SCALES for k in SET_KERNELS for name in WHOLE_BAGS]
+
+
 def make_spaces(
     bags: Bags, n_inducing: int, rng: np.random.RandomState, driver: Driver
 ) -> dict[Scale, Space]:
@@ -141,7 +178,8 @@ def make_spaces(
     for scale in SCALES:
         scaling = scaling_of(moments, scale)
         Z = inducing.choose(some, one_class, n_inducing, "kmeans", rng, scaling)
-        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in KERNELS.items()}
+        grid = {**KERNELS, **SET_KERNELS}
+        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in grid.items()}
         spaces[scale] = Space(scaling, kernels, Z)
     return spaces
 
@@ -165,6 +203,26 @@ def make_folds(y: Ints, n_splits: int, seed: int) -> Folds:
     return list(folds.split(np.zeros(len(y)), y))
 
 
+class HeldOutScores(NamedTuple):
+    """Log-odds from models that did not see the bag, of bags by every rule and of instances."""
+
+    bags: Floats  # [designs, rules, B]
+    instances: Floats  # [designs, N]
+
+    def take(self, bags: Ints, offsets: Ints) -> HeldOutScores:
+        """Only some of the bags, in the order given."""
+        rows, _ = segments.take(offsets, bags)
+        return HeldOutScores(self.bags[:, :, bags], self.instances[:, rows])
+
+    def beside(self, whole: Floats) -> HeldOutScores:
+        """With the scores [designs, B] of designs that look at whole bags, after the others.
+
+        They have no instances, and every rule reads them alike.
+        """
+        alike = np.repeat(whole[:, None], self.bags.shape[1], axis=1)
+        return self._replace(bags=np.concatenate([self.bags, alike]))
+
+
 class Task(NamedTuple):
     """Designs that share a projection: a projector, and the names of their likelihoods."""
 
@@ -182,10 +240,13 @@ class HeldOut:
     folds: Folds
     max_iter: int
 
-    def __call__(self, task: Task) -> Floats:
-        """Score of every bag from models that did not see it, [likelihoods, rules, B]."""
+    def __call__(self, task: Task) -> HeldOutScores:
+        """Scores of every bag and instance from models that did not see the bag."""
         whole = project_whole(task.projector, self.bags, self.labels)
-        scores = np.empty((len(task.likelihoods), len(self.rules), len(self.bags)))
+        scores = HeldOutScores(
+            np.empty((len(task.likelihoods), len(self.rules), len(self.bags))),
+            np.empty((len(task.likelihoods), self.bags.n_instances)),
+        )
         for train, test in self.folds:
             seen, unseen = (take_bags(whole, self.labels, chosen) for chosen in (train, test))
             chunk = DEVICE_CHUNK_SIZE if task.projector.on_device else CHUNK_SIZE
@@ -193,10 +254,33 @@ class HeldOut:
             pi = self.labels._replace(
                 offsets=segments.take(self.labels.offsets, train)[1], y=self.labels.y[train]
             ).of_bag
+            rows, _ = segments.take(self.labels.offsets, test)
             for i, name in enumerate(task.likelihoods):
                 fit = fit_blocks(blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL)
                 readouts = read_rules(unseen, fit.posterior, self.rules)
-                scores[i][:, test] = [readout.bag for readout in readouts]
+                scores.bags[i][:, test] = [readout.bag for readout in readouts]
+                scores.instances[i, rows] = readouts[0].instance
+        return scores
+
+
+@dataclass(frozen=True)
+class HeldOutWhole:
+    """Held-out scores of designs that look at whole bags; picklable, for any driver."""
+
+    bags: Bags
+    labels: BagLabels
+    folds: Folds
+    max_iter: int
+
+    def __call__(self, task: Task) -> Floats:
+        """Scores of every bag from models that did not see it, [likelihoods, B]."""
+        whole = project_whole(task.projector, self.bags, self.labels)
+        scores = np.empty((len(task.likelihoods), len(self.bags)))
+        for i, name in enumerate(task.likelihoods):
+            points = pooled(whole, WHOLE_BAGS[name])
+            for train, test in self.folds:
+                q = fit_points(take_points(points, train), self.max_iter, TOL)
+                scores[i, test] = read_points(take_points(points, test), q).bag
         return scores
 
 
@@ -268,12 +352,14 @@ def weigh(
     prices: Sequence[float],
     temperature: float,
     rule_price: float = PRICE,
+    n_scoring: int | None = None,
 ) -> list[Candidate]:
     """An ensemble from held-out scores [designs, rules, B] of designs with their prices.
 
     Each design takes its best rule; any but the first costs ``rule_price``. Designs count in
     proportion to ``exp(-B (loss - least loss) / temperature)``: their likelihood on held-out
-    bags, tempered, because B bags cannot tell close designs apart.
+    bags, tempered, because B bags cannot tell close designs apart. The best of the first
+    ``n_scoring`` designs, those that score instances, stays even if it has no weight.
     """
     n_rules = scores.shape[1]
     maps, losses = calibrated_losses(scores.reshape(-1, scores.shape[2]), y)
@@ -286,36 +372,54 @@ def weigh(
     return [
         Candidate(int(i), int(best_rule[i]), float(weights[i]), maps[i * n_rules + best_rule[i]])
         for i in np.argsort(loss, kind="stable")
-        if weights[i] > 0
+        if weights[i] > 0 or i == np.argmin(loss[:n_scoring])
     ]
 
 
-def combine(candidates: Sequence[Candidate], scores: Floats) -> Floats:
-    """The ensemble's log-odds of bags from scores [designs, rules, B]."""
-    log_odds = np.zeros(scores.shape[2])
-    for c in candidates:
-        log_odds += c.weight * c.platt.log_odds(scores[c.design, c.rule])
-    return log_odds
+def combine(candidates: Sequence[Candidate], scores: HeldOutScores) -> tuple[Floats, Floats]:
+    """The ensemble's log-odds of bags and of instances from those of the designs."""
+    of_bags, of_instances = np.zeros(scores.bags.shape[2]), np.zeros(scores.instances.shape[1])
+    inside = inside_weights(candidates, len(scores.instances))
+    for c, weight in zip(candidates, inside, strict=True):
+        of_bags += c.weight * c.platt.log_odds(scores.bags[c.design, c.rule])
+        if weight > 0:
+            of_instances += weight * c.platt.log_odds(scores.instances[c.design])
+    return of_bags, of_instances
+
+
+def inside_weights(candidates: Sequence[Candidate], n_designs: int) -> Floats:
+    """Weights among the candidates that score instances: those of the first ``n_designs``.
+
+    Where whole bags have all the weight, the ones that score instances share it evenly.
+    """
+    scoring = np.array([c.design < n_designs for c in candidates])
+    weights = scoring * np.array([c.weight for c in candidates])
+    weights = weights if weights.sum() > 0 else scoring.astype(np.float64)
+    return weights / weights.sum()
 
 
 def held_out_ensemble(
-    scores: Floats,
+    scores: HeldOutScores,
     y: Ints,
+    offsets: Ints,
     prices: Sequence[float],
     temperature: float,
     folds: Folds,
     rule_price: float = PRICE,
-) -> Floats:
-    """Log-odds of every bag from an ensemble that was weighed without it, [B].
+) -> tuple[Floats, Floats]:
+    """Log-odds of every bag and instance from an ensemble that was weighed without the bag.
 
     Choosing the best of many looks better than it is; these log-odds have paid for the choice,
     so the final calibration is fitted to them.
     """
-    log_odds = np.empty(len(y))
+    of_bags, of_instances = np.empty(len(y)), np.empty(scores.instances.shape[1])
+    n_scoring = len(scores.instances)
     for train, test in folds:
-        candidates = weigh(scores[:, :, train], y[train], prices, temperature, rule_price)
-        log_odds[test] = combine(candidates, scores[:, :, test])
-    return log_odds
+        own = scores.bags[:, :, train], y[train]
+        candidates = weigh(*own, prices, temperature, rule_price, n_scoring)
+        rows, _ = segments.take(offsets, test)
+        of_bags[test], of_instances[rows] = combine(candidates, scores.take(test, offsets))
+    return of_bags, of_instances
 
 
 def auc(scores: Floats, y: Ints) -> Floats:
@@ -330,22 +434,38 @@ class Voice(NamedTuple):
 
     weight: float
     platt: Platt
+    # Weight among the members that score instances; the same one where all of them do.
+    inside: float | None = None
+
+    @property
+    def of_instances(self) -> float:
+        """Weight of its instances."""
+        return self.weight if self.inside is None else self.inside
 
 
 def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
     """Mean and standard deviation of the ensemble's log-odds, of bags and instances.
 
-    Moments of a mixture: the members' own variance plus their disagreement.
+    The mean of members whose errors are correlated by `_ALIKE`, and their disagreement. A member's
+    map stretches its deviations as that of a single model does.
     """
     columns = []
     for which in ("bag", "instance"):
         first, second = np.zeros(()), np.zeros(())
-        for readout, (weight, platt) in zip(readouts, voices, strict=True):
+        together, apart = np.zeros(()), np.zeros(())
+        for readout, voice in zip(readouts, voices, strict=True):
+            weight, platt = voice.of_instances if which == "instance" else voice.weight, voice.platt
+            if weight == 0:
+                continue
             log_odds, std = _latent_moments(readout, which)
-            z, spread = platt.log_odds(log_odds), platt.slope * std
+            z = platt.log_odds(log_odds)
             first = first + weight * z
-            second = second + weight * (z * z + spread * spread)
-        columns += [first, np.sqrt(np.maximum(second - first * first, 0.0))]
+            second = second + weight * z * z
+            own = weight * stretch(platt.slope) * std
+            together, apart = together + own, apart + own * own
+        disagreement = np.maximum(second - first * first, 0.0)
+        variance = _ALIKE * together**2 + (1 - _ALIKE) * apart + disagreement
+        columns += [first, np.sqrt(variance)]
     return Scores(*columns)
 
 
@@ -359,15 +479,25 @@ def _latent_moments(readout: Readout, which: str) -> tuple[Array, Array]:
     return log_odds, np.minimum(readout.bag_std * slope, _LARGEST_STD)
 
 
-def pooled_scores(readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]) -> Scores:
-    """The ensemble's scores of the bags of a span, from the readouts of its members."""
+def pooled_scores(
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
+) -> Scores:
+    """The ensemble's scores of the bags of a span, from the readouts of its members.
+
+    Instances are read on the scale of the bags unless they have a map of their own.
+    """
     latent = pooled_latent(readouts, voices)
-    return Scores(
-        latent.bag,
-        _probability_std(latent.bag, latent.bag_std),
-        latent.instance,
-        _probability_std(latent.instance, latent.instance_std),
-    )
+    bag_std = _probability_std(latent.bag, latent.bag_std)
+    if instance_map is None:
+        instance_std = _probability_std(latent.instance, latent.instance_std)
+        return Scores(latent.bag, bag_std, latent.instance, instance_std)
+    f = with_log_odds(latent.instance, latent.instance_std**2)
+    of_bag = (segments.spread(x, offsets) for x in (latent.bag, bag_std))
+    p = instance_map.probabilities(f.mean, f.var, *of_bag)
+    return Scores(latent.bag, bag_std, to_numpy(p.log_odds), to_numpy(p.std))
 
 
 def _probability_std(log_odds: Floats, std: Floats) -> Floats:
@@ -380,7 +510,10 @@ def _probability_std(log_odds: Floats, std: Floats) -> Floats:
 
 
 def pooled_instances(
-    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
 ) -> tuple[Floats, Floats]:
     """Mean and variance of the ensemble's latent function at every instance."""
     latent = pooled_latent(readouts, voices)
@@ -388,19 +521,30 @@ def pooled_instances(
 
 
 def pooled_fractions(
-    readouts: Sequence[Readout], offsets: Ints, voices: Sequence[Voice]
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
 ) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the share of positives in every bag.
 
     The mean is that of the ensemble's instance probabilities. A member's share varies on its own
     scale; its map stretches that as it stretches the log-odds.
     """
-    mean = segments.mean(expit(pooled_latent(readouts, voices).instance), offsets)
-    first, second = np.zeros_like(mean), np.zeros_like(mean)
-    for readout, (weight, platt) in zip(readouts, voices, strict=True):
+    scores = pooled_scores(readouts, offsets, voices, instance_map)
+    first, second = np.zeros_like(scores.bag), np.zeros_like(scores.bag)
+    in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own)
+    for readout, voice in zip(readouts, voices, strict=True):
+        weight = voice.of_instances
+        if weight == 0:
+            continue
         assert readout.fraction is not None  # the readers asked for it
-        own = segments.mean(expit(platt.log_odds(readout.instance)), offsets)
-        std = np.minimum(min(platt.slope, 1.0) * readout.fraction.std, 0.5)
+        whole = in_positive.after(voice.platt)
+        own = segments.mean(expit(whole.log_odds(readout.instance)), offsets)
+        std = np.minimum(stretch(whole.slope) * readout.fraction.std, 0.5)
         first += weight * own
         second += weight * (own * own + std * std)
-    return mean, np.sqrt(np.maximum(second - first * first, 0.0))
+    share = Fraction(first, np.sqrt(np.maximum(second - first * first, 0.0)))
+    if instance_map is not None:
+        share = instance_map.fraction(share, scores.bag)
+    return segments.mean(expit(scores.instance), offsets), share.std

@@ -1,4 +1,9 @@
-"""One instance after the other: the sequential update of q(y), compiled at first use."""
+"""Loops over the instances of long blocks, compiled at first use, without the interpreter's lock.
+
+`sweep` is the only way to update one instance after the other. The rest says in one loop what
+`likelihoods` and `densities` say in many NumPy calls; between these, threads would wait for the
+lock longer than they work.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,8 @@ from numba import njit
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Floats, Ints
+
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 @njit(cache=True, nogil=True)
@@ -40,3 +47,91 @@ def sweep(
                 pi_new[i], tail_new[i] = float(known[i]), 1.0 - known[i]
             before = before * tail_new[i] if exact else min(before, tail_new[i])
     return pi_new, tail_new
+
+
+@njit(cache=True, nogil=True)
+def noisy_max(
+    score: Floats,
+    log_odds: float,
+    y: Codes,
+    offsets: Ints,
+    known: Codes,
+    pi: Floats,
+    tail: Floats,
+    exact: bool,
+    damped: bool,
+) -> tuple[Floats, Floats]:
+    """All instances at once, from the beliefs ``pi`` and ``tail``; see `NoisyMax.update`."""
+    n = score.shape[0]
+    pi_new, tail_new = np.empty(n), np.empty(n)
+    for b in range(offsets.shape[0] - 1):
+        start, stop = offsets[b], offsets[b + 1]
+        pull = log_odds if y[b] == 1 else -log_odds
+        log_none, lowest, second = 0.0, np.inf, np.inf
+        for i in range(start, stop):
+            if exact:
+                log_none += np.log(max(tail[i], _TINY))
+            elif tail[i] < lowest:
+                lowest, second = tail[i], lowest
+            elif tail[i] < second:
+                second = tail[i]
+        for i in range(start, stop):
+            if exact:
+                none = np.exp(log_none - np.log(max(tail[i], _TINY)))
+            elif stop == start + 1:
+                none = 1.0
+            else:
+                none = second if tail[i] == lowest else lowest
+            z = score[i] + pull * none
+            new, new_tail = 1.0 / (1.0 + np.exp(-z)), 1.0 / (1.0 + np.exp(z))
+            if known[i] >= 0:
+                new, new_tail = float(known[i]), 1.0 - known[i]
+            pi_new[i] = (pi[i] + new) / 2 if damped else new
+            tail_new[i] = (tail[i] + new_tail) / 2 if damped else new_tail
+    return pi_new, tail_new
+
+
+@njit(cache=True, nogil=True)
+def noisy_max_bound(
+    mean: Floats,
+    log_psi: Floats,
+    log_odds: float,
+    y: Codes,
+    offsets: Ints,
+    weight: Floats,
+    pi: Floats,
+    tail: Floats,
+) -> float:
+    """The bound of `NoisyMax`, bags counted by their weight."""
+    total = 0.0
+    for b in range(offsets.shape[0] - 1):
+        of_instances, log_none = 0.0, 0.0
+        for i in range(offsets[b], offsets[b + 1]):
+            log_pi, log_tail = np.log(max(pi[i], _TINY)), np.log(max(tail[i], _TINY))
+            of_instances += (pi[i] - 0.5) * mean[i] + log_psi[i]
+            of_instances -= pi[i] * log_pi + tail[i] * log_tail
+            log_none += log_tail
+        none = np.exp(log_none)
+        agree = 1.0 - none if y[b] == 1 else none
+        agreement = log_odds * agree - np.log1p(np.exp(log_odds))
+        total += weight[b] * (agreement + of_instances)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def sech_theta(c: Floats) -> Floats:
+    """See `Sech.theta`."""
+    theta = np.empty(c.shape[0])
+    for i in range(c.shape[0]):
+        small = c[i] < 1e-4
+        theta[i] = 0.25 - c[i] * c[i] / 48 if small else np.tanh(c[i] / 2) / (2 * c[i])
+    return theta
+
+
+@njit(cache=True, nogil=True)
+def sech_log_psi(c: Floats) -> Floats:
+    """See `Sech.log_psi`."""
+    log_psi = np.empty(c.shape[0])
+    for i in range(c.shape[0]):
+        log_psi[i] = -c[i] / 2 - np.log1p(np.exp(-c[i]))
+    return log_psi

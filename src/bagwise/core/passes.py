@@ -1,0 +1,172 @@
+"""The two passes over a long chunk of instances, compiled: no step of them needs the interpreter.
+
+Threads that call NumPy piece by piece meet at the interpreter's lock between the pieces. Here one
+call works through a whole chunk, a few columns at a time, which stay in the processor's cache
+between copying, BLAS and reduction. BLAS is called at its address, so that compiled code can be
+kept on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from bagwise.core.blas import address
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats, Reals
+
+# Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
+_CACHED = 1 << 19
+
+
+def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
+    """``A^T m`` and the squared norms of the columns of ``W A``; ``W`` lower triangular.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.passes import moments
+    >>> A = np.asfortranarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> [x.tolist() for x in moments(np.array([1.0, 1.0]), np.eye(2, order="F"), A)]
+    [[4.0, 6.0], [10.0, 20.0]]
+    """
+    n = A.shape[1]
+    mean, squares = np.empty(n), np.empty(n)
+    trmm = address("trmm", A.dtype.char)
+    _moments(trmm, *_constants(A), m, np.asfortranarray(W), A, _workspace(A), mean, squares)
+    return mean, squares
+
+
+def add_statistics(
+    precision: Floats, linear: Floats, A: Reals, omega: Floats, rho: Floats
+) -> tuple[Floats, Floats]:
+    """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``, in place; ``omega`` >= 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.passes import add_statistics
+    >>> A = np.asfortranarray([[1.0, 2.0], [3.0, 4.0]])
+    >>> start = np.zeros((2, 2), order="F"), np.zeros(2)
+    >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
+    [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
+    """
+    gram = precision if A.dtype == np.float64 else np.zeros_like(precision, dtype=A.dtype)
+    syrk = address("syrk", A.dtype.char)
+    _add_statistics(syrk, *_constants(A), gram, linear, A, _workspace(A), omega, rho)
+    if gram is not precision:
+        precision += gram
+    return precision, linear
+
+
+def _constants(A: Reals) -> tuple[NDArray[np.uint8], NDArray[np.int32], Reals]:
+    """What BLAS reads through addresses, kept alive by the caller: letters, two sizes, and 1."""
+    letters = np.frombuffer(b"LN", dtype=np.uint8)
+    return letters, np.array([A.shape[0], 0], dtype=np.int32), np.ones(1, dtype=A.dtype)
+
+
+def _workspace(A: Reals) -> Reals:
+    M = A.shape[0]
+    step = max(16, _CACHED // (max(M, 1) * A.itemsize))
+    return np.empty((M, min(step, A.shape[1])), dtype=A.dtype, order="F")
+
+
+@intrinsic
+def _call(typing_context: object, routine: types.Type, arguments: types.UniTuple) -> object:
+    """Call the routine at an address with addresses, which all arguments of BLAS are."""
+
+    def build(
+        context: object, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]
+    ) -> ir.Value:
+        pointer = ir.IntType(8).as_pointer()
+        own = [
+            builder.inttoptr(builder.extract_value(values[1], i), pointer)
+            for i in range(arguments.count)
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [pointer] * arguments.count)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), own)
+        return cgutils.get_null_value(ir.IntType(8).as_pointer())
+
+    return types.voidptr(routine, arguments), build
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _moments(
+    trmm: int,
+    letters: NDArray[np.uint8],
+    sizes: NDArray[np.int32],
+    one: Reals,
+    m: Reals,
+    W: Reals,
+    A: Reals,
+    work: Reals,
+    mean: Floats,
+    squares: Floats,
+) -> None:
+    M, n = A.shape
+    left, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
+    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
+    step = work.shape[1]
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        sizes[1] = stop - start
+        for j in range(start, stop):
+            total = 0.0
+            for i in range(M):
+                work[i, j - start] = A[i, j]
+                total += A[i, j] * m[i]
+            mean[j] = total
+        _call(
+            trmm,
+            (
+                *(left, left, plain, plain, rows, columns, one.ctypes.data),
+                *(W.ctypes.data, rows, work.ctypes.data, rows),
+            ),
+        )
+        for j in range(start, stop):
+            total = 0.0
+            for i in range(M):
+                total += work[i, j - start] * work[i, j - start]
+            squares[j] = total
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _add_statistics(
+    syrk: int,
+    letters: NDArray[np.uint8],
+    sizes: NDArray[np.int32],
+    one: Reals,
+    gram: Reals,
+    linear: Floats,
+    A: Reals,
+    work: Reals,
+    omega: Floats,
+    rho: Floats,
+) -> None:
+    M, n = A.shape
+    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
+    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
+    step = work.shape[1]
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        sizes[1] = stop - start
+        for j in range(start, stop):
+            weight, pull = np.sqrt(omega[j]), rho[j]
+            for i in range(M):
+                work[i, j - start] = A[i, j] * weight
+                linear[i] += A[i, j] * pull
+        _call(
+            syrk,
+            (
+                *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
+                *(one.ctypes.data, gram.ctypes.data, rows),
+            ),
+        )

@@ -1,0 +1,125 @@
+"""Experiments of the papers' sweeps and grids: their choices, and that quick modes run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from experiments import comparators, margin_sweep, micrf, vgpmil_grid, vgpmil_kpca
+
+from bagwise.datasets import data_home, load_digit_bags
+from bagwise.report.tables import RESULT_COLUMNS
+
+
+def test_best_threshold_equals_trying_all():
+    pytest.importorskip("torch")
+    from experiments.attention_oracle import best_threshold_accuracy
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        y, p = rng.integers(0, 2, 9), np.round(rng.random(9), 1)
+        cuts = np.linspace(-0.05, 1.05, 23)
+        expected = max(np.mean((p > cut) == (y == 1)) for cut in cuts)
+        assert best_threshold_accuracy(y, p) == pytest.approx(expected)
+
+
+def test_oracles_of_attention_networks_are_not_below_the_honest_figures(tmp_path):
+    pytest.importorskip("torch")
+    from experiments import attention_oracle as oracle
+
+    table = oracle.run(quick=True, out=tmp_path).set_index("model")["mean"]
+    value = {way: table[f"attention network, {way}"] for way in oracle.NOTES}
+    assert value[oracle.LAST] <= value[oracle.BEST_EPOCH] <= value[oracle.BEST_BOTH]
+
+
+def test_a_watched_network_is_seen_after_every_epoch():
+    pytest.importorskip("torch")
+    from experiments.attention_oracle import Watched
+
+    from bagwise.deep import AttentionMIL
+
+    bags, y = load_digit_bags(random_state=0, return_X_y=True)
+    options = {"validation_fraction": 0.0, "patience": 9, "random_state": 0}
+    after = Watched(max_epochs=3, **options).watch(bags[40:50], bags[:40], y[:40])
+    for epoch in (1, 2, 3):
+        stopped = AttentionMIL(max_epochs=epoch, **options).fit(bags[:40], y[:40])
+        if np.argmin(stopped.validation_loss_history_) == epoch - 1:  # it keeps the best epoch
+            expected = stopped.predict_proba(bags[40:50])[:, 1]
+            np.testing.assert_allclose(after[epoch - 1], expected, atol=1e-6)
+    assert after.shape == (3, 10)
+    assert np.abs(after[0] - after[2]).max() > 1e-3
+
+
+def test_a_setting_is_chosen_on_validation_bags_or_on_test_bags():
+    fits = pd.DataFrame(
+        [
+            # a is best on the test bags of both splits, b on the validation bags of the first.
+            {"seed": 0, "fold": 0, "setting": "a", "validation accuracy": 0.5, "test accuracy": 1},
+            {"seed": 0, "fold": 0, "setting": "b", "validation accuracy": 0.9, "test accuracy": 0},
+            {"seed": 0, "fold": 1, "setting": "a", "validation accuracy": 0.9, "test accuracy": 1},
+            {"seed": 0, "fold": 1, "setting": "b", "validation accuracy": 0.9, "test accuracy": 0},
+        ]
+    ).assign(**{"validation AUC": [0.5, 0.5, 0.6, 0.5], "test AUC": 0.5})
+    accuracy = "bag accuracy"
+    assert vgpmil_grid.chosen(fits, vgpmil_grid.VALIDATION)[accuracy].tolist() == [0.5]
+    assert vgpmil_grid.chosen(fits, vgpmil_grid.ORACLE)[accuracy].tolist() == [1.0]
+
+
+def test_the_grid_of_the_paper_runs(tmp_path):
+    assert len(vgpmil_grid.grid(quick=False)["G-VGPMIL"]) == 18
+    table = vgpmil_grid.run(quick=True, out=tmp_path)
+    assert list(table.columns) == list(RESULT_COLUMNS)
+    value = table[table["metric"] == "bag accuracy"].set_index("model")["mean"]
+    for model in ("VGPMIL", "G-VGPMIL"):
+        honest, oracle = (f"{model}, {way}" for way in vgpmil_grid.NOTES)
+        assert value[honest] <= value[oracle]
+
+
+def test_the_margin_sweep_runs(tmp_path):
+    table = margin_sweep.run(quick=True, out=tmp_path)
+    assert len(table) == 8
+    assert table["mean"].between(0, 1).all()
+    assert {p.name for p in tmp_path.iterdir()} == {"margin_sweep.png", "instances_tsne.png"}
+
+
+def test_newsgroups_after_kernel_pca(tmp_path):
+    if not (data_home() / "newsgroups").is_dir():
+        pytest.skip("the newsgroups are not in the data home")
+    table = vgpmil_kpca.run(quick=True, out=tmp_path).set_index("model")["mean"]
+    assert table[vgpmil_kpca.IN_FOLD] > 0.5
+    assert table[vgpmil_kpca.OF_ALL] > 0.5
+
+
+def test_the_field_of_bags_goes_on_where_it_was(tmp_path, monkeypatch):
+    calls = []
+
+    def accuracy(model, data, seed, n_folds):
+        calls.append((model, seed))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return 50.0 + len(calls)
+
+    monkeypatch.setattr(micrf, "accuracy", accuracy)
+    with pytest.raises(KeyboardInterrupt):
+        micrf.run(quick=True, out=tmp_path)
+    table = micrf.run(quick=True, out=tmp_path)
+    assert calls == [(micrf.QUICK[0], 0), (micrf.QUICK[1], 0), (micrf.QUICK[1], 0)]
+    assert table["mean"].tolist() == [51.0, 53.0]
+
+
+def test_a_search_on_the_test_folds_is_marked_as_an_oracle(tmp_path):
+    row = comparators.search_row("APR", quick=True, out=tmp_path, n_jobs=1)
+    assert row["model"] == "APR, settings by test folds"
+    assert "not a result" in row["note"]
+    tried = list(comparators.searched("PPMM", quick=False).values())
+    assert len(tried) == 192
+    assert tried[0].powers == (1.0,)
+
+
+def test_the_papers_k_beside_the_default(tmp_path):
+    pytest.importorskip("cv2")
+    from experiments import tracking_k
+
+    table = tracking_k.run(quick=True, out=tmp_path)
+    assert table["model"].tolist() == list(tracking_k.MODELS)
+    assert table["mean"].between(0, 50).all()
