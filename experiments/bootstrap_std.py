@@ -1,9 +1,10 @@
 """Standard deviations against refits: ``python -m experiments.bootstrap_std [--jobs N]``.
 
 Each model is fitted to ten bootstraps (AutoVGPMIL to five) of the training bags, drawn with
-replacement by class, of MUSK1, Elephant and digits. The spread of its bag probabilities over these refits is compared with
-the standard deviation that one fit to all of them states, on bags that no fit saw. ``ratio`` is the
-mean stated standard deviation over the mean spread; it should lie within 0.7 and 1.4.
+replacement by class, of MUSK1, Elephant and digits. The spread of its bag probabilities over these
+refits is compared with the standard deviation that one fit to all of them states, on bags that no
+fit saw. ``ratio`` is the mean stated standard deviation over the mean spread; it should lie within
+0.7 and 1.4.
 ``correlation`` is that of the two over the bags.
 
 How far deviations follow a steep map (`latent_map.stretch`), and how far members of an ensemble err
