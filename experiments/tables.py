@@ -213,6 +213,29 @@ def comparators() -> str:
     return _markdown(["accuracy, %", *head], rows)
 
 
+def rivals_published() -> str:
+    """Accuracy of the rivals as the papers print it."""
+    from experiments.leaderboard import PUBLISHED, QUOTED
+
+    names = {
+        "em-dd": "EM-DD",
+        "mica": "MICA",
+        "ppmm": "PPMM kernel",
+        "mi-graph-edges": "MIGraph",
+        "mi-graph": "miGraph",
+        "apr": "APR",
+        "diverse-density": "DD",
+        "dd-svm": "DD-SVM",
+    }
+    rows = []
+    for key, name in names.items():
+        figures, source = PUBLISHED[key]
+        cells = ["" if figure is None else f"{figure:.1f}" for figure in figures]
+        rows.append([name, *cells, "MI-CRF paper" if source == QUOTED else "MIO paper"])
+    head = ["accuracy, %, as printed", "MUSK1", "MUSK2", "Elephant", "Fox", "Tiger", "source"]
+    return _markdown(head, rows)
+
+
 def comparators_missed() -> str:
     """APR and PPMM on MUSK1, whose published figures are not met, in three ways."""
     ways = {
@@ -268,6 +291,17 @@ def audit() -> str:
     return _markdown(["planted in drawn bags", "found"], rows)
 
 
+def audit_examples() -> str:
+    """What the auditor says about real sets."""
+    stored = results("audit")
+    rows = []
+    for line in stored[stored["metric"] == "findings"].itertuples():
+        for finding in str(line.note).split(" | "):
+            check, _, words = finding.partition(": ")
+            rows.append([str(line.data), f"`{check}`" if words else "nothing found", words])
+    return _markdown(["data", "check", "what, where, how strong"], rows)
+
+
 def vgpmil_grid() -> str:
     """The grid of alpha, beta and M: chosen on validation bags, and on the test bags."""
     from experiments.vgpmil_grid import NOTES
@@ -308,6 +342,12 @@ def vgpmil() -> str:
         what = ("vgpmil_newsgroups", "20 newsgroups", model, "instance AP, mean of folds")
         rows.append(["20 newsgroups", model, "instance AP", value(*what, "published")])
         rows[-1].append(value(*what, "±"))
+    names = {"all posts": "kernel PCA of all posts", "in fold": "kernel PCA inside the fold"}
+    for short, name in names.items():
+        what = ("vgpmil_kpca", "20 newsgroups", f"VGPMIL & kPCA, {short}")
+        key = (*what, "instance AP, mean of folds")
+        rows.append(["20 newsgroups", f"VGPMIL, {name}", "instance AP", value(*key, "published")])
+        rows[-1].append(value(*key, "±"))
     what = ("vgpmil_newsgroups", "20 newsgroups", "ranking by |x|", "instance AP, mean of folds")
     rows.append(["20 newsgroups", "ranking by length, no training", "instance AP", "-"])
     rows[-1].append(value(*what, "±"))
@@ -527,3 +567,91 @@ def posterior_costs() -> str:
             values = [value("posterior_choice", d, design, metric, "2") for d in COMPARED]
             rows.append([design if metric == "log loss" else "", metric, *values])
     return _markdown(["design", "", *COMPARED], rows)
+
+
+def photographs() -> str:
+    """CorLoc and AP in photographs, of the detector and of boxes that need no training."""
+    ways = {
+        "whole image": "whole image",
+        "centre box, 80 %": "centre 80 %",
+        "centre box, 60 %": "centre 60 %",
+        "objectness alone (best closed contour)": "objectness alone",
+        "saliency alone (largest component)": "saliency alone",
+        "`WeakDetector()` without the networks": "WeakDetector without networks",
+        "`WeakDetector()`": "WeakDetector",
+    }
+    sets = {
+        "raccoon": "animals: raccoon",
+        "kangaroo": "animals: kangaroo",
+        "scenes": "scenes: mean",
+    }
+    rows = [
+        [name]
+        + [
+            value("detection_photographs", data, way, metric, "2")
+            for data in sets.values()
+            for metric in ("CorLoc", "AP")
+        ]
+        for name, way in ways.items()
+    ]
+    head = [""] + [f"{name} {metric}" for name in sets for metric in ("CorLoc", "AP")]
+    return _markdown(head, rows)
+
+
+def bccd() -> str:
+    """Platelets in blood smears, with and without contrast."""
+    from experiments.detection_bccd import SETTINGS
+
+    rows = []
+    for name, setting in SETTINGS.items():
+        words = ", ".join(f"{k}={v}" for k, v in setting.items() if v is not None)
+        cells = (
+            value("detection_bccd", "Platelets", f"VGPMIL, {name}", metric, "±", "2")
+            for metric in ("CorLoc", "AP")
+        )
+        rows.append([name, f"`{words}`", *cells])
+    return _markdown(["MobileNetV2 regions, blobs", "settings", "CorLoc", "AP"], rows)
+
+
+def digits() -> str:
+    """Digits on clutter, with and without contrast and true boxes."""
+    rows = []
+    for name in ("without contrast", "with contrast"):
+        for share in ("0%", "10%"):
+            names = results("detection_digits")["data"].unique()  # they say which digits were used
+            data = next(str(name) for name in names if name.endswith(f"boxes for {share}"))
+            cells = (
+                value("detection_digits", data, f"VGPMIL, {name}", metric, "±", "2")
+                for metric in ("CorLoc", "AP")
+            )
+            rows.append([name, share.replace("%", " %"), *cells])
+    return _markdown(["HOG and colour, blobs", "boxes for", "CorLoc", "AP"], rows)
+
+
+def detection_mixed() -> str:
+    """AP on platelets by the share of positive images with boxes, with every seed."""
+    rows = []
+    for share in ("0%", "10%", "25%", "50%", "100%"):
+        cells = []
+        for name in ("without contrast", "with contrast"):
+            key = ("detection_mixed", f"boxes for {share}", f"VGPMIL, {name}", "AP")
+            cells += [value(*key), str(row(*key)["note"])]
+        rows.append([share.replace("%", " %"), *cells])
+    return _markdown(
+        ["boxes for", "without contrast", "each seed", "with contrast", "each seed"], rows
+    )
+
+
+def tracking() -> str:
+    """Centre error of the trackers on every sequence, the worst seed of ours, and time."""
+    from experiments._clips import KINDS
+    from experiments.tracking import FILMED, TRACKERS
+
+    rows = []
+    for name in (*FILMED, *KINDS):
+        cells = [value("tracking", name, t, "centre error, px", "2") for t in TRACKERS]
+        worst = value("tracking", name, "MIO", "worst seed / median", "2")
+        overlaps = [value("tracking", name, t, "overlap", "2") for t in TRACKERS]
+        rows.append([name, *cells, worst, *overlaps])
+    head = ["", *(f"{t}, px" for t in TRACKERS), "MIO, worst seed / median"]
+    return _markdown([*head, *(f"{t}, overlap" for t in TRACKERS)], rows)
