@@ -85,8 +85,12 @@ def inference(model: MICRF, bags: Any, pruned: bool) -> tuple[Callable[[], Any],
     return solve, solve()
 
 
-def row(what: str, value: float, must: str, ok: bool) -> dict[str, Any]:
-    return {"what": what, "value": value, "must": must, "ok": bool(ok)}
+def row(
+    what: str, value: float, must: str, ok: bool, quoted: str = "", factor: float = 1.0
+) -> dict[str, Any]:
+    """A row; ``quoted`` is what guides call it, ``factor`` turns it into their unit."""
+    names = {quoted: factor * value} if quoted else {}
+    return {"what": what, "value": value, "must": must, "ok": bool(ok), "quoted": names}
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -96,15 +100,35 @@ def run(quick: bool) -> list[dict[str, Any]]:
     seconds = cpu(solve, 3 if quick else 20)
     gap = (found.energy - found.lower_bound) / (1 + abs(found.energy))
     rows = [
-        row("TRW-S on the full Musk1 graph, s", seconds, "<= 0.03 (paper)", seconds <= 0.03),
+        row(
+            "TRW-S on the full Musk1 graph, s",
+            seconds,
+            "<= 0.03 (paper)",
+            seconds <= 0.03,
+            "MI-CRF, TRW-S on the full Musk1 graph, ms",
+            1000.0,
+        ),
         row("... its gap to the lower bound", gap, "<= 0.05 (paper)", gap <= 0.05),
     ]
     n_folds = 3 if quick else 10
     with SVMClock() as svm:
         seconds = cpu(lambda: cross_validate(bags, y, n_folds), 1)
     rows += [
-        row(f"Musk1 {n_folds}-fold with distances, s", seconds, "< 5", seconds < 5),
-        row("... share of SVM time", svm.seconds / seconds, "reported", True),
+        row(
+            f"Musk1 {n_folds}-fold with distances, s",
+            seconds,
+            "< 5",
+            seconds < 5,
+            "MI-CRF, ten folds of Musk1, seconds",
+        ),
+        row(
+            "... share of SVM time",
+            svm.seconds / seconds,
+            "reported",
+            True,
+            "MI-CRF, ten folds of Musk1, SVM time in %",
+            100.0,
+        ),
     ]
     if quick:
         return rows
@@ -119,10 +143,30 @@ def run(quick: bool) -> list[dict[str, Any]]:
     peak = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return [
         *rows,
-        row("Musk2 inference after pruning, s", pruned, "< 0.2", pruned < 0.2),
-        row("Musk2 fit, s", seconds, "reported", True),
-        row("... share of SVM time", svm.seconds / seconds, "reported", True),
-        row("Musk2 peak memory, GB", peak, "< 1.5", peak < 1.5),
+        row(
+            "Musk2 inference after pruning, s",
+            pruned,
+            "< 0.2",
+            pruned < 0.2,
+            "MI-CRF, inference on Musk2 after pruning, ms",
+            1000.0,
+        ),
+        row("Musk2 fit, s", seconds, "reported", True, "MI-CRF, one fit on Musk2, seconds"),
+        row(
+            "... share of SVM time",
+            svm.seconds / seconds,
+            "reported",
+            True,
+            "MI-CRF, one fit on Musk2, SVM time in %",
+            100.0,
+        ),
+        row(
+            "Musk2 peak memory, GB",
+            peak,
+            "< 1.5",
+            peak < 1.5,
+            "MI-CRF, peak memory of a fit on Musk2, GB",
+        ),
     ]
 
 

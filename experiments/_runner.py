@@ -169,7 +169,7 @@ def reproduce(
             console.print(to_rich(published_table(frame)))
             parts.append(frame.assign(experiment=experiment.name))
     if not parts:
-        raise FileNotFoundError("no experiment could run: the data is missing (see above).")
+        raise FileNotFoundError("no experiment could run: data or packages are missing, see above.")
     results = pd.concat(parts, ignore_index=True)
     _write_all(results, out)
     console.print(f"Tables and figures are in {out}.", markup=False)
@@ -188,6 +188,9 @@ def _measure(
         frame = _load(experiment).run(quick=quick, out=place, n_jobs=n_jobs)
     except FileNotFoundError as error:
         console.print(f"not run, its data is missing: {error}", style="yellow", markup=False)
+        return None
+    except ModuleNotFoundError as error:
+        console.print(f"not run, a package is missing: {error}", style="yellow", markup=False)
         return None
     write_table(frame, place, "table")
     about = _describe(experiment, quick, time.perf_counter() - start)
@@ -249,9 +252,17 @@ def _write_all(results: pd.DataFrame, out: Path) -> None:
     parts = []
     for name, frame in results.groupby("experiment", sort=False):
         about = read_about(out / str(name)) or {"title": name}
-        parts.append(f"## {about['title']}\n\n{to_markdown(published_table(frame))}\n")
+        table = to_markdown(published_table(frame))
+        parts.append(f"## {about['title']}\n\n{table}\n\n{_origin(about)}\n")
     with new_file(out / "results.md") as draft:
         draft.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _origin(about: dict[str, Any]) -> str:
+    """When and from which code a run is; `_commit` puts a plus where files had been changed."""
+    commit = about.get("commit")
+    code = f"commit {commit}" if commit else "code that git does not know"
+    return f"Measured {about.get('date', 'at an unknown date')} from {code}."
 
 
 def environment() -> dict[str, Any]:

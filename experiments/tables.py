@@ -213,6 +213,29 @@ def comparators() -> str:
     return _markdown(["accuracy, %", *head], rows)
 
 
+def rivals_published() -> str:
+    """Accuracy of the rivals as the papers print it."""
+    from experiments.leaderboard import PUBLISHED, QUOTED
+
+    names = {
+        "em-dd": "EM-DD",
+        "mica": "MICA",
+        "ppmm": "PPMM kernel",
+        "mi-graph-edges": "MIGraph",
+        "mi-graph": "miGraph",
+        "apr": "APR",
+        "diverse-density": "DD",
+        "dd-svm": "DD-SVM",
+    }
+    rows = []
+    for key, name in names.items():
+        figures, source = PUBLISHED[key]
+        cells = ["" if figure is None else f"{figure:.1f}" for figure in figures]
+        rows.append([name, *cells, "MI-CRF paper" if source == QUOTED else "MIO paper"])
+    head = ["accuracy, %, as printed", "MUSK1", "MUSK2", "Elephant", "Fox", "Tiger", "source"]
+    return _markdown(head, rows)
+
+
 def comparators_missed() -> str:
     """APR and PPMM on MUSK1, whose published figures are not met, in three ways."""
     ways = {
@@ -268,6 +291,17 @@ def audit() -> str:
     return _markdown(["planted in drawn bags", "found"], rows)
 
 
+def audit_examples() -> str:
+    """What the auditor says about real sets."""
+    stored = results("audit")
+    rows = []
+    for line in stored[stored["metric"] == "findings"].itertuples():
+        for finding in str(line.note).split(" | "):
+            check, _, words = finding.partition(": ")
+            rows.append([str(line.data), f"`{check}`" if words else "nothing found", words])
+    return _markdown(["data", "check", "what, where, how strong"], rows)
+
+
 def vgpmil_grid() -> str:
     """The grid of alpha, beta and M: chosen on validation bags, and on the test bags."""
     from experiments.vgpmil_grid import NOTES
@@ -308,6 +342,12 @@ def vgpmil() -> str:
         what = ("vgpmil_newsgroups", "20 newsgroups", model, "instance AP, mean of folds")
         rows.append(["20 newsgroups", model, "instance AP", value(*what, "published")])
         rows[-1].append(value(*what, "±"))
+    names = {"all posts": "kernel PCA of all posts", "in fold": "kernel PCA inside the fold"}
+    for short, name in names.items():
+        what = ("vgpmil_kpca", "20 newsgroups", f"VGPMIL & kPCA, {short}")
+        key = (*what, "instance AP, mean of folds")
+        rows.append(["20 newsgroups", f"VGPMIL, {name}", "instance AP", value(*key, "published")])
+        rows[-1].append(value(*key, "±"))
     what = ("vgpmil_newsgroups", "20 newsgroups", "ranking by |x|", "instance AP, mean of folds")
     rows.append(["20 newsgroups", "ranking by length, no training", "instance AP", "-"])
     rows[-1].append(value(*what, "±"))
@@ -464,6 +504,69 @@ def assumptions() -> str:
         rows.append([f"`{model}`", claims, *cells, "fails" if fails else "passes"])
     head = ["model", "claims", *(f"{test}: clean / trap" for test in tests), "obeys all three"]
     return _markdown(head, rows)
+
+
+def instance_levels() -> str:
+    """Instances of the GP models against known labels: AUC, log-loss, level, and order by doubt."""
+    from experiments.instance_probabilities import MODELS
+    from experiments.instance_probabilities import SETS as INSIDE
+
+    rows = []
+    for data in INSIDE:
+        for model in MODELS:
+            of = results("instance_probabilities")
+            own = of[(of["data"] == data) & (of["model"] == model)].set_index("metric")
+            constant = float(own.loc["log loss", "note"].rsplit(maxsplit=1)[-1])
+            by_p = own.loc["AURC by std", "note"].rsplit(maxsplit=1)[-1]
+            cells = [
+                data if model == next(iter(MODELS)) else "",
+                f"`{model}`",
+                f"{own.loc['AUC', 'mean']:.3f}",
+                f"{own.loc['log loss', 'mean'] / constant:.2f}",
+                f"{own.loc['level', 'mean']:+.3f}",
+                f"{own.loc['AURC by std', 'mean']:.4f}",
+                f"{float(by_p):.4f}",
+            ]
+            rows.append(cells)
+    head = ["bags", "model", "AUC", "log-loss, share", "level", "AURC by std", "by p"]
+    return _markdown(head, rows)
+
+
+def latent_coverage() -> str:
+    """Both posteriors against an exact sampler."""
+    metrics = {
+        "true values in 90 % intervals": "coverage",
+        "standard deviation, ratio": "sd ratio",
+        "standard deviation, correlation": "sd correlation",
+        "instance probability, distance": "instances",
+    }
+    rows = []
+    for name, metric in metrics.items():
+        for model, words in (("updates", "factorised"), ("marginal", "marginal")):
+            values = [value("posterior_coverage", f"v = {v}", model, metric) for v in (1, 4, 16)]
+            rows.append([name if model == "updates" else "", words, *values])
+    return _markdown(["", "posterior", "variance 1", "4", "16"], rows)
+
+
+def bootstrap_ratios() -> str:
+    """Stated standard deviations over the spread of refits."""
+    sets = {"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"}
+    models = ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
+    rows = [[f"`{m}`", *(value("bootstrap_std", d, m, "ratio", "2") for d in sets)] for m in models]
+    return _markdown(["", *sets.values()], rows)
+
+
+def posterior_costs() -> str:
+    """The marginal posterior beside the factorised: quality and processor time."""
+    from experiments.posterior_choice import DESIGNS
+    from experiments.posterior_choice import SETS as COMPARED
+
+    rows = []
+    for design in DESIGNS:
+        for metric in ("log loss", "time ratio"):
+            values = [value("posterior_choice", d, design, metric, "2") for d in COMPARED]
+            rows.append([design if metric == "log loss" else "", metric, *values])
+    return _markdown(["design", "", *COMPARED], rows)
 
 
 def photographs() -> str:

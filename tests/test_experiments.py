@@ -195,6 +195,9 @@ def test_writes_and_prints_tables(tmp_path, console):
         in (out / "results.md").read_text()
     )
     about = json.loads((out / "alpha" / "run.json").read_text())
+    origin = f"Measured {about['date']} from "
+    origin += f"commit {about['commit']}" if about["commit"] else "code that git does not know"
+    assert (out / "results.md").read_text().count(origin) >= 1
     assert {"date", "machine", "versions", "seconds", "quick", "source"} <= set(about)
 
 
@@ -260,6 +263,16 @@ def test_missing_data_is_named_and_the_rest_goes_on(tmp_path, console):
     assert "mnist.npz is not in the data home" in console.file.getvalue()
     with pytest.raises(FileNotFoundError, match="no experiment could run"):
         reproduce("alpha", out=tmp_path / "out", folder=folder, console=console)
+
+
+def test_a_missing_package_is_named_and_the_rest_goes_on(tmp_path, console):
+    folder = make_folder(tmp_path, alpha="import a_package_nobody_has", beta="")
+    results = reproduce("all", out=tmp_path / "out", folder=folder, console=console)
+    assert results["experiment"].tolist() == ["beta"]
+    assert "a package is missing: No module named 'a_package_nobody_has'" in " ".join(
+        console.file.getvalue().split()
+    )
+    assert not (tmp_path / "out" / "alpha" / "run.json").exists()
 
 
 def test_a_table_without_a_column_is_refused(tmp_path, console):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from experiments import comparators, margin_sweep, micrf, vgpmil_grid, vgpmil_kpca
 
-from bagwise.datasets import data_home
+from bagwise.datasets import data_home, load_digit_bags
 from bagwise.report.tables import RESULT_COLUMNS
 
 
@@ -30,6 +30,24 @@ def test_oracles_of_attention_networks_are_not_below_the_honest_figures(tmp_path
     table = oracle.run(quick=True, out=tmp_path).set_index("model")["mean"]
     value = {way: table[f"attention network, {way}"] for way in oracle.NOTES}
     assert value[oracle.LAST] <= value[oracle.BEST_EPOCH] <= value[oracle.BEST_BOTH]
+
+
+def test_a_watched_network_is_seen_after_every_epoch():
+    pytest.importorskip("torch")
+    from experiments.attention_oracle import Watched
+
+    from bagwise.deep import AttentionMIL
+
+    bags, y = load_digit_bags(random_state=0, return_X_y=True)
+    options = {"validation_fraction": 0.0, "patience": 9, "random_state": 0}
+    after = Watched(max_epochs=3, **options).watch(bags[40:50], bags[:40], y[:40])
+    for epoch in (1, 2, 3):
+        stopped = AttentionMIL(max_epochs=epoch, **options).fit(bags[:40], y[:40])
+        if np.argmin(stopped.validation_loss_history_) == epoch - 1:  # it keeps the best epoch
+            expected = stopped.predict_proba(bags[40:50])[:, 1]
+            np.testing.assert_allclose(after[epoch - 1], expected, atol=1e-6)
+    assert after.shape == (3, 10)
+    assert np.abs(after[0] - after[2]).max() > 1e-3
 
 
 def test_a_setting_is_chosen_on_validation_bags_or_on_test_bags():

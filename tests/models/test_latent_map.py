@@ -26,6 +26,7 @@ from bagwise.models.variational.latent_map import (
     held_out_draw,
     held_out_values,
     instance_interval,
+    level_with_bags,
     positive_fraction,
     rule_log_odds,
     select_bags,
@@ -359,6 +360,26 @@ def test_contrast_finds_the_level_of_the_instances(rate, together):
     p = expit(found.probabilities(f, np.zeros(4000), bag, 0.0 * bag).log_odds)
     assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
     assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
+
+
+def test_times_their_bags_instances_keep_their_level():
+    rng = np.random.default_rng(0)
+    held_out, y = contrast_problem(rng, 9.0)
+    contrast = fit_instance_map(held_out, y, 9.0)
+    bag = np.where(y == 1, 1.5, -1.5) + rng.normal(size=200)  # far from sure
+    levelled = level_with_bags(contrast, held_out, y, bag)
+    wanted = contrast.positive_rate / 2  # half of the instances are in positive bags
+    of_bag, nothing = np.repeat(bag, 20), np.zeros(4000)
+    before, after = (
+        expit(m.probabilities(held_out.mean, nothing, of_bag, nothing).log_odds).mean()
+        for m in (contrast, levelled)
+    )
+    assert after == pytest.approx(wanted, abs=1e-6)
+    assert before < 0.95 * wanted
+    assert levelled.own.slope == contrast.own.slope
+    # Bags that are all but negative have nothing to share out.
+    hopeless = level_with_bags(contrast, held_out, y, np.full(200, -20.0))
+    assert hopeless == contrast
 
 
 def test_known_instances_join_the_contrast():

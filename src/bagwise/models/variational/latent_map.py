@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import OptimizeResult, minimize, minimize_scalar
+from scipy.optimize import OptimizeResult, brentq, minimize, minimize_scalar
 from scipy.special import betaincinv, expit, log_expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
@@ -594,7 +594,7 @@ class InstanceMap(NamedTuple):
     """
 
     own: LatentMap
-    positive_rate: float  # of the instances in positive bags, as the contrast has it
+    positive_rate: float  # mean probability of the held-out instances in positive bags
 
     def probabilities(
         self, mean: Array, var: Array, bag: Array, bag_std: Array
@@ -676,6 +676,41 @@ def fit_instance_map(
     return contrast.instance_map(max(best * shrinkage(total), _LEAST_SPREAD))
 
 
+def level_with_bags(
+    instance_map: InstanceMap, held_out: HeldOut, y: ArrayLike, bag: Floats
+) -> InstanceMap:
+    """The map shifted so that, times the probability of their bag, instances keep their level.
+
+    ``bag`` [b] are the held-out log-odds of the bags. Those of positive bags are less than sure,
+    so that the product has fewer positives than the labels say: ``positive_rate`` of the
+    instances in positive bags, none of the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, InstanceMap, LatentMap
+    >>> from bagwise.models.variational.latent_map import level_with_bags
+    >>> held_out = HeldOut(np.zeros(4), np.zeros(4), np.array([0, 2, 4]))
+    >>> half = InstanceMap(LatentMap(1.0, 0.0), 0.5)
+    >>> unsure = np.array([-20.0, np.log(4)])  # the positive bag has a probability of 0.8
+    >>> round(level_with_bags(half, held_out, [0, 1], unsure).own.intercept, 3)  # 5 of 8
+    0.511
+    """
+    own, offsets = instance_map.own, held_out.offsets
+    log_odds = own.slope * held_out.mean / _widening(held_out.var) + own.intercept
+    of_bag = expit(segments.spread(np.asarray(bag), offsets))
+    in_positive = segments.spread(np.asarray(y) == 1, offsets)
+    wanted = instance_map.positive_rate * float(in_positive.mean())
+
+    def gap(shift: float) -> float:
+        return float(np.mean(of_bag * expit(log_odds + shift))) - wanted
+
+    # Bags that say nothing may have less to share out than is wanted.
+    ends = (-_WIDEST, _WIDEST)
+    shift = brentq(gap, *ends) if gap(ends[0]) < 0 < gap(ends[1]) else 0.0
+    return instance_map._replace(own=LatentMap(own.slope, float(own.intercept + shift)))
+
+
 def _slope_std(gain: float) -> float:
     """Standard deviation of a log-slope that brought so much: a gain is (slope / error)^2 / 2."""
     return float(np.sqrt(_SLOPE_STD**2 + 1 / (2 * max(gain, 1e-3))))
@@ -704,6 +739,7 @@ class _Contrast:
         free = labels < 0
         kinds = (free & in_positive, free & ~in_positive, labels == 1, labels == 0)
         self._by_kind = tuple(scores[kind] - self._centre for kind in kinds)
+        self._of_positive_bags = scores[in_positive] - self._centre
 
     def negative_share(self, q: float) -> float:
         """Of the instances in positive bags, as q has it."""
@@ -761,7 +797,9 @@ class _Contrast:
         _, level, logit = self.fitted(slope)
         q = self._share * float(expit(logit))
         own = LatentMap(slope * self._unit, float(level - slope * self._centre - np.log(q)))
-        return InstanceMap(own, 1 - self.negative_share(q))
+        # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
+        p = expit(slope * self._of_positive_bags + level - np.log(q))
+        return InstanceMap(own, float(p.mean()))
 
 
 def _least(
