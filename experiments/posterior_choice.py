@@ -1,9 +1,9 @@
 """Is the marginal posterior worth its time? ``python -m experiments.posterior_choice [--jobs N]``.
 
 `VGPMIL` with the factorised and with the marginal posterior, under the papers' noisy-max and under
-the exact or, five folds by bag, on MUSK1, MUSK2, Elephant, Fox, Tiger, digits and two newsgroups.
+the exact or, two folds by bag, on MUSK1, Elephant, digits and a newsgroup.
 Held-out log-loss and AUC of the bags, AUC of the instances where their labels are known, and the
-time of a fit over that of the default's (both on one core, the same folds).
+processor time of a fit over that of the default's (both on one core, the same folds).
 
 To become the default, the marginal posterior would have to be better at no more than half again the
 time.
@@ -29,7 +29,7 @@ from experiments._held_out import main
 TITLE = "Factorised and marginal posterior: held-out quality and time"
 PAPER = "none: the posterior of this library"
 NEEDS = ("bundled", "newsgroups")
-SETS = ("musk1", "musk2", "elephant", "fox", "tiger", "digits", "sci_med", "rec_sport_hockey")
+SETS = ("musk1", "elephant", "digits", "sci_med")
 DESIGNS = {
     "noisy-max, factorised": {},
     "noisy-max, marginal": {"posterior": "marginal"},
@@ -53,11 +53,11 @@ def one_fold(data: str, seed: int, fold: int, n_folds: int) -> list[dict[str, An
     train, test = list(splits)[fold]
     rows = []
     for name, design in DESIGNS.items():
-        begin = time.perf_counter()
+        begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = VGPMIL(random_state=seed, **design).fit(bags[train], y[train])
-        seconds = time.perf_counter() - begin
+        seconds = time.process_time() - begin
         p = model.predict_proba(bags[test])[:, 1]
         row = {"model": name, "data": data, "seed": seed, "fold": fold, "seconds": seconds}
         row |= {"log loss": log_loss(y[test], p), "AUC": roc_auc_score(y[test], p)}
@@ -72,8 +72,8 @@ def one_fold(data: str, seed: int, fold: int, n_folds: int) -> list[dict[str, An
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
-    """Five folds, one seed; quick: one fold of two of MUSK1."""
-    sets, seeds, n_folds = (("musk1",), (0,), 2) if quick else (SETS, (0,), 5)
+    """Two folds, one seed; quick: one fold of two of MUSK1."""
+    sets, seeds, n_folds = (("musk1",), (0,), 2) if quick else (SETS, (0,), 2)
     folds = range(1) if quick else range(n_folds)
     tasks = [(d, s, f, n_folds) for s in seeds for d in sets for f in folds]
     parts = Parallel(n_jobs=n_jobs)(delayed(one_fold)(*task) for task in tasks)

@@ -505,3 +505,154 @@ def assumptions() -> str:
         rows.append([f"`{model}`", claims, *cells, "fails" if fails else "passes"])
     head = ["model", "claims", *(f"{test}: clean / trap" for test in tests), "obeys all three"]
     return _markdown(head, rows)
+
+
+def instance_levels() -> str:
+    """Instances of the GP models against known labels: AUC, log-loss, level, and order by doubt."""
+    from experiments.instance_probabilities import MODELS
+    from experiments.instance_probabilities import SETS as INSIDE
+
+    rows = []
+    for data in INSIDE:
+        for model in MODELS:
+            of = results("instance_probabilities")
+            own = of[(of["data"] == data) & (of["model"] == model)].set_index("metric")
+            constant = float(own.loc["log loss", "note"].rsplit(maxsplit=1)[-1])
+            by_p = own.loc["AURC by std", "note"].rsplit(maxsplit=1)[-1]
+            cells = [
+                data if model == next(iter(MODELS)) else "",
+                f"`{model}`",
+                f"{own.loc['AUC', 'mean']:.3f}",
+                f"{own.loc['log loss', 'mean'] / constant:.2f}",
+                f"{own.loc['level', 'mean']:+.3f}",
+                f"{own.loc['AURC by std', 'mean']:.4f}",
+                f"{float(by_p):.4f}",
+            ]
+            rows.append(cells)
+    head = ["bags", "model", "AUC", "log-loss, share", "level", "AURC by std", "by p"]
+    return _markdown(head, rows)
+
+
+def latent_coverage() -> str:
+    """Both posteriors against an exact sampler."""
+    metrics = {
+        "true values in 90 % intervals": "coverage",
+        "standard deviation, ratio": "sd ratio",
+        "standard deviation, correlation": "sd correlation",
+        "instance probability, distance": "instances",
+    }
+    rows = []
+    for name, metric in metrics.items():
+        for model, words in (("updates", "factorised"), ("marginal", "marginal")):
+            values = [value("posterior_coverage", f"v = {v}", model, metric) for v in (1, 4, 16)]
+            rows.append([name if model == "updates" else "", words, *values])
+    return _markdown(["", "posterior", "variance 1", "4", "16"], rows)
+
+
+def bootstrap_ratios() -> str:
+    """Stated standard deviations over the spread of refits."""
+    sets = {"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"}
+    models = ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
+    rows = [[f"`{m}`", *(value("bootstrap_std", d, m, "ratio", "2") for d in sets)] for m in models]
+    return _markdown(["", *sets.values()], rows)
+
+
+def posterior_costs() -> str:
+    """The marginal posterior beside the factorised: quality and processor time."""
+    from experiments.posterior_choice import DESIGNS
+    from experiments.posterior_choice import SETS as COMPARED
+
+    rows = []
+    for design in DESIGNS:
+        for metric in ("log loss", "time ratio"):
+            values = [value("posterior_choice", d, design, metric, "2") for d in COMPARED]
+            rows.append([design if metric == "log loss" else "", metric, *values])
+    return _markdown(["design", "", *COMPARED], rows)
+
+
+def photographs() -> str:
+    """CorLoc and AP in photographs, of the detector and of boxes that need no training."""
+    ways = {
+        "whole image": "whole image",
+        "centre box, 80 %": "centre 80 %",
+        "centre box, 60 %": "centre 60 %",
+        "objectness alone (best closed contour)": "objectness alone",
+        "saliency alone (largest component)": "saliency alone",
+        "`WeakDetector()` without the networks": "WeakDetector without networks",
+        "`WeakDetector()`": "WeakDetector",
+    }
+    sets = {
+        "raccoon": "animals: raccoon",
+        "kangaroo": "animals: kangaroo",
+        "scenes": "scenes: mean",
+    }
+    rows = [
+        [name]
+        + [
+            value("detection_photographs", data, way, metric, "2")
+            for data in sets.values()
+            for metric in ("CorLoc", "AP")
+        ]
+        for name, way in ways.items()
+    ]
+    head = [""] + [f"{name} {metric}" for name in sets for metric in ("CorLoc", "AP")]
+    return _markdown(head, rows)
+
+
+def bccd() -> str:
+    """Platelets in blood smears, with and without contrast."""
+    from experiments.detection_bccd import SETTINGS
+
+    rows = []
+    for name, setting in SETTINGS.items():
+        words = ", ".join(f"{k}={v}" for k, v in setting.items() if v is not None)
+        cells = (
+            value("detection_bccd", "Platelets", f"VGPMIL, {name}", metric, "±", "2")
+            for metric in ("CorLoc", "AP")
+        )
+        rows.append([name, f"`{words}`", *cells])
+    return _markdown(["MobileNetV2 regions, blobs", "settings", "CorLoc", "AP"], rows)
+
+
+def digits() -> str:
+    """Digits on clutter, with and without contrast and true boxes."""
+    rows = []
+    for name in ("without contrast", "with contrast"):
+        for share in ("0%", "10%"):
+            names = results("detection_digits")["data"].unique()  # they say which digits were used
+            data = next(str(name) for name in names if name.endswith(f"boxes for {share}"))
+            cells = (
+                value("detection_digits", data, f"VGPMIL, {name}", metric, "±", "2")
+                for metric in ("CorLoc", "AP")
+            )
+            rows.append([name, share.replace("%", " %"), *cells])
+    return _markdown(["HOG and colour, blobs", "boxes for", "CorLoc", "AP"], rows)
+
+
+def detection_mixed() -> str:
+    """AP on platelets by the share of positive images with boxes, with every seed."""
+    rows = []
+    for share in ("0%", "10%", "25%", "50%", "100%"):
+        cells = []
+        for name in ("without contrast", "with contrast"):
+            key = ("detection_mixed", f"boxes for {share}", f"VGPMIL, {name}", "AP")
+            cells += [value(*key), str(row(*key)["note"])]
+        rows.append([share.replace("%", " %"), *cells])
+    return _markdown(
+        ["boxes for", "without contrast", "each seed", "with contrast", "each seed"], rows
+    )
+
+
+def tracking() -> str:
+    """Centre error of the trackers on every sequence, the worst seed of ours, and time."""
+    from experiments._clips import KINDS
+    from experiments.tracking import FILMED, TRACKERS
+
+    rows = []
+    for name in (*FILMED, *KINDS):
+        cells = [value("tracking", name, t, "centre error, px", "2") for t in TRACKERS]
+        worst = value("tracking", name, "MIO", "worst seed / median", "2")
+        overlaps = [value("tracking", name, t, "overlap", "2") for t in TRACKERS]
+        rows.append([name, *cells, worst, *overlaps])
+    head = ["", *(f"{t}, px" for t in TRACKERS), "MIO, worst seed / median"]
+    return _markdown([*head, *(f"{t}, overlap" for t in TRACKERS)], rows)

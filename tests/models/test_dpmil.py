@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
@@ -11,6 +12,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from bagwise import Bags, Execution, InstanceTransformer, load, make_pipeline, save
 from bagwise.core import constrained, dirichlet
 from bagwise.core.dirichlet import Prior
+from bagwise.datasets import make_gaussian_bags
 from bagwise.models import dpmil as module
 from bagwise.models import dpmil_start
 from bagwise.models.base import TrainingData
@@ -560,3 +562,51 @@ def test_verbose_shows_the_bound(capsys):
     bags, y, _ = make_problem(n_bags=8)
     DPMIL(n_components=2, verbose=True, random_state=0).fit(bags, y)
     assert "bound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_rows_on_a_device_give_the_same_numbers(rng, diagonal):
+    torch = pytest.importorskip("torch")
+    prior = Prior(np.zeros(3), np.ones(3) if diagonal else np.eye(3), 1.0, 5.0, 1.0)
+    Z, resp = rng.normal(size=(40, 3)), rng.random((40, 4))
+    resp[:, 3] = 0.0  # a component that stays the prior
+    T = torch.from_numpy
+    sums = dirichlet.accumulate(Z, resp, diagonal)
+    for a, b in zip(dirichlet.accumulate(T(Z), T(resp), diagonal), sums, strict=True):
+        np.testing.assert_allclose(np.tril(a) if b.ndim == 3 else a, b, atol=1e-12)
+    mixture = dirichlet.update(sums, prior)
+    for function in (dirichlet.log_joint, dirichlet.log_predictive):
+        np.testing.assert_allclose(
+            function(T(Z), mixture, prior), function(Z, mixture, prior), atol=1e-10
+        )
+    share, total = dirichlet.responsibilities(T(Z), mixture, prior)
+    plain = dirichlet.responsibilities(Z, mixture, prior)
+    np.testing.assert_allclose(share.numpy(), plain[0], atol=1e-12)
+    np.testing.assert_allclose(total, plain[1], atol=1e-10)
+
+
+@pytest.mark.parametrize("settings", [{}, {"covariance_type": "diag", "n_init": 2}])
+def test_a_fit_on_a_device_is_the_fit_on_the_host(monkeypatch, settings):
+    """torch on the CPU stands in for a GPU: the same code, the same numbers."""
+    torch = pytest.importorskip("torch")
+    bags, y = make_gaussian_bags(30, 3, random_state=0, return_X_y=True)
+    model = DPMIL(n_components=3, random_state=0, **settings)
+    host = model.fit(bags, y)
+    expected = host.predict_proba_instances(bags)
+    monkeypatch.setattr(Execution, "torch_device", lambda *_: "cpu")
+    for most in (10**12, 0):  # held on the device, and moved there block by block
+        monkeypatch.setattr(module, "free_memory", lambda _, most=most: most)
+        device = clone(model).fit(bags, y)
+        known = np.full(bags.n_instances, -1)
+        rows = next(module._blocks(TrainingData(bags, y, known), device._prior, device="cpu")).Z
+        assert isinstance(rows, torch.Tensor)
+        np.testing.assert_allclose(device.predict_proba_instances(bags), expected, atol=1e-8)
+        assert device.bound_ == pytest.approx(host.bound_, rel=1e-10)
+
+
+def test_a_device_and_a_cluster_do_not_mix(monkeypatch):
+    bags, y = make_gaussian_bags(10, 2, random_state=0, return_X_y=True)
+    monkeypatch.setattr(Execution, "torch_device", lambda *_: "cpu")
+    monkeypatch.setattr(Execution, "make_driver", lambda *_: object())
+    with pytest.raises(ValueError, match="one device here"):
+        DPMIL().fit(bags, y)

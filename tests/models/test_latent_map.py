@@ -18,6 +18,7 @@ from bagwise.models.variational.latent_map import (
     HeldOut,
     InstanceMap,
     LatentMap,
+    _Contrast,
     bag_folds,
     beta_interval,
     fit_instance_map,
@@ -25,6 +26,7 @@ from bagwise.models.variational.latent_map import (
     held_out_draw,
     held_out_values,
     instance_interval,
+    level_with_bags,
     positive_fraction,
     rule_log_odds,
     select_bags,
@@ -360,6 +362,26 @@ def test_contrast_finds_the_level_of_the_instances(rate, together):
     assert log_loss(truth, p) < 0.5 * log_loss(truth, np.full(4000, truth.mean()))
 
 
+def test_times_their_bags_instances_keep_their_level():
+    rng = np.random.default_rng(0)
+    held_out, y = contrast_problem(rng, 9.0)
+    contrast = fit_instance_map(held_out, y, 9.0)
+    bag = np.where(y == 1, 1.5, -1.5) + rng.normal(size=200)  # far from sure
+    levelled = level_with_bags(contrast, held_out, y, bag)
+    wanted = contrast.positive_rate / 2  # half of the instances are in positive bags
+    of_bag, nothing = np.repeat(bag, 20), np.zeros(4000)
+    before, after = (
+        expit(m.probabilities(held_out.mean, nothing, of_bag, nothing).log_odds).mean()
+        for m in (contrast, levelled)
+    )
+    assert after == pytest.approx(wanted, abs=1e-6)
+    assert before < 0.95 * wanted
+    assert levelled.own.slope == contrast.own.slope
+    # Bags that are all but negative have nothing to share out.
+    hopeless = level_with_bags(contrast, held_out, y, np.full(200, -20.0))
+    assert hopeless == contrast
+
+
 def test_known_instances_join_the_contrast():
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], 10)
@@ -461,3 +483,14 @@ def test_reading_keeps_the_order_and_meets_the_log_odds():
         near = np.abs(slope * before + intercept) < 10
         reached = sigmoid_moments(mapped.mean, mapped.var).log_odds
         np.testing.assert_allclose(reached[near], (slope * before + intercept)[near], atol=1e-6)
+
+
+def test_the_contrast_knows_its_gradient(rng):
+    mean, known = rng.normal(size=60), np.where(rng.random(60) < 0.3, rng.integers(0, 2, 60), -1)
+    held_out = HeldOut(mean, rng.random(60), np.arange(0, 61, 5))
+    contrast = _Contrast(held_out, np.arange(12) % 2 * 1.0, 1.3, known)
+    for point in np.array([[1.2, 0.3, 0.4], [0.5, -2.0, 2.0], [0.0, 1.0, -1.0]]):
+        gradient = contrast.loss(*point)[1]
+        for i, step in enumerate(1e-5 * np.eye(3)):
+            rise = contrast.loss(*(point + step))[0] - contrast.loss(*(point - step))[0]
+            assert gradient[i] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -513,6 +514,67 @@ def test_auto_with_a_background(problem):
     assert len(model.per_class_) == 2
 
 
+# Rare classes.
+
+
+def make_labels(n_bags=60, seed=3):
+    """Five labels, of 40 bags down to one and none; some bags have none at all."""
+    rng = np.random.default_rng(seed)
+    centres = 5 * rng.normal(size=(5, 6))
+    Y = np.zeros((n_bags, 5), dtype=int)
+    for c, n in enumerate((40, 12, 3, 1, 0)):
+        Y[rng.choice(n_bags - 6, n, replace=False), c] = 1
+    arrays = []
+    for row in Y:
+        x = rng.normal(size=(6, 6))
+        for i, c in enumerate(np.flatnonzero(row)):
+            x[i] += centres[c]
+        arrays.append(x)
+    return Bags.from_list(arrays), Y
+
+
+RARE = ["class 4 has no bag", r"only one bag tells the classes \[3\]"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VGPMIL(n_inducing=25, random_state=0),
+        AutoVGPMIL(n_inducing=25, n_finalists=1, cv=2, max_iter=5, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_rare_and_absent_labels_are_no_obstacle(model):
+    bags, Y = make_labels()
+    with pytest.warns(UserWarning) as caught:
+        model.fit(bags, Y)
+    messages = [str(w.message) for w in caught]
+    assert all(any(re.search(text, m) for m in messages) for text in RARE)
+    p = model.predict_proba(bags)
+    assert np.isfinite(p).all() and p.shape == Y.shape
+    for c in (0, 1, 2, 3):
+        assert roc_auc_score(Y[:, c], p[:, c]) > 0.95
+    # The class of no bag is as rare as that, and a class of one bag is the rarest but for it.
+    assert p[:, 4].mean() < 0.05 and p[:, 3].mean() < p[:, 1].mean()
+    assert model.predict_proba_instances(bags).shape == (bags.n_instances, 5)
+    assert model.predict(bags)[:, 4].sum() == 0
+    with pytest.raises(ValueError, match="class 0 has no bag"):
+        model.fit(bags, np.zeros_like(Y))
+
+
+def test_a_class_of_one_bag_is_calibrated_like_the_others():
+    bags, Y = make_labels()
+    with pytest.warns(UserWarning):
+        model = VGPMIL(n_inducing=25, random_state=0).fit(bags, Y)
+    maps = [member.calibration_ for member in model.per_class_]
+    n = Y.sum(axis=0) + 0.5
+    rates = np.log(n / (61 - n))
+    assert maps[3].slope == pytest.approx(np.mean([m.slope for m in maps[:3]]))
+    level = np.mean([m.intercept - rate for m, rate in zip(maps[:3], rates, strict=False)])
+    assert maps[3].intercept == pytest.approx(level + rates[3])
+    assert maps[4].intercept == pytest.approx(level + rates[4])
+
+
 # Weights.
 
 LIKELIHOODS = [NoisyMax(), ExactOr(), SoftWitness(0.5, 0.5), Inherited(), LargeMargin()]
@@ -598,7 +660,7 @@ def test_rare_positives_are_still_ranked():
     """Eight bags of 260: where every bag counts once the ranking is turned upside down."""
     from experiments.imbalance import Rare, rare_digits
 
-    bags, y = rare_digits(Rare(8, (2, 3, 4), 520), 101, 520)
+    bags, y = rare_digits(Rare(8, (2, 3, 4), 520), 104, 520)
     train, test = np.arange(0, 520, 2), np.arange(1, 520, 2)
     auc = [
         roc_auc_score(y[test], model.decision_function(bags[test]))
@@ -661,7 +723,7 @@ def test_auto_takes_weights(problem):
         (lambda y: y[:-1], {}, "got 35 labels for 36 bags"),
         (lambda y: y, {"background": 7}, "background=7 is not one of the classes"),
         (lambda y: np.eye(3)[y] + 1, {}, "indicator matrix of 0 and 1"),
-        (lambda y: np.column_stack([y == 0, y > 5]), {}, "class 1 has no bag"),
+        (lambda y: np.column_stack([y > 4, y > 5]), {}, "class 0 has no bag"),
         (lambda y: np.eye(3)[y], {"background": 0}, "no meaning with an indicator matrix"),
         (lambda y: y, {"class_weight": "even"}, "must be 'balanced' or a dict"),
         (lambda y: y, {"class_weight": {9: 2.0}}, "class_weight names 9"),

@@ -10,15 +10,11 @@ import pytest
 from bagwise import Bags, load, save
 from bagwise.evaluate import box_iou, corloc
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector, photographs, saliency
+from bagwise.vision.described import Photographs, frames
 from bagwise.vision.networks import have_backbone, load_network
-from bagwise.vision.photographs import Agreement, Photographs
-from bagwise.vision.wholeness import (
-    LEVELS,
-    Components,
-    find_components,
-    soft_overlap,
-    weigh_boxes,
-)
+from bagwise.vision.photographs import Agreement
+from bagwise.vision.saliency import LEVELS, Components, find_components
+from bagwise.vision.wholeness import soft_overlap, weigh_boxes
 
 cv2 = pytest.importorskip("cv2")
 
@@ -194,7 +190,7 @@ def test_described_photographs(photos):
     some = described[[3, 5]]
     assert some.ids.tolist() == ["3", "5"]
     np.testing.assert_array_equal(some.boxes[1], described.boxes[5])
-    np.testing.assert_array_equal(described.boxes[0][:3], photographs.frames(80, 100))
+    np.testing.assert_array_equal(described.boxes[0][:3], frames(80, 100))
     assert np.all(described.cells.columns["salient"] >= 0)
     with pytest.raises(ValueError, match="same settings"):
         WeakDetector(Proposals("blobs")).fit(described, photos[1][:, None])
@@ -243,7 +239,7 @@ def test_the_class_map_is_of_the_class_not_of_what_is_salient():
         bags,
         np.full((2 * n, 2), rows),
         np.full((2 * n, 2), 100),
-        [photographs.frames(100, 100)] * (2 * n),
+        [frames(100, 100)] * (2 * n),
         [empty] * (2 * n),
     )
     y = np.repeat([1, 0], n)
@@ -393,7 +389,7 @@ def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
     task.photos, task.y = described, labels
     task.truth = [b if y else b[:0] for b, y in zip(boxes, labels, strict=True)]
     folds = [(np.arange(16), np.arange(16, 24))]
-    whole = np.array([photographs.frames(80, 100)[0]] * 24)
+    whole = np.array([frames(80, 100)[0]] * 24)
     values = experiment.run_task(task, lambda seed: folds, True, whole, 1)
     assert list(values) == [
         *("WeakDetector", "whole image", "centre 80 %", "centre 60 %"),

@@ -29,6 +29,7 @@ from bagwise.vision.haar import (
     random_haar,
     rescaled,
 )
+from bagwise.vision.tracker_state import Doubt, Settled
 from bagwise.vision.tracking import as_grey, check_box, confidence_of
 from bagwise.vision.video import VideoWriter, count_frames, frame_rate, read_frames
 from bagwise.vision.voters import disc
@@ -372,10 +373,12 @@ def test_the_usual_size_follows_sizes_that_are_seen():
     usual = 1.0
     for _ in range(10):
         usual = tracking._followed(usual, 0.5)
-    assert usual == pytest.approx(0.5 ** (1 - 0.9**10))
+    assert usual == pytest.approx(0.5 ** (1 - 0.99**10))
 
 
-def test_only_frames_that_show_the_size_change_the_usual_one():
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_only_frames_that_show_the_size_change_the_usual_one(monkeypatch, correlation):
+    """A picture that is not anchored does not show the size, however well it fits."""
     rng = np.random.default_rng(3)
     scene = cv2.GaussianBlur(rng.integers(0, 255, (160, 200), dtype=np.uint8), (0, 0), 3)
     scene = cv2.normalize(scene, None, 0, 255, cv2.NORM_MINMAX)
@@ -384,15 +387,17 @@ def test_only_frames_that_show_the_size_change_the_usual_one():
         scene, np.array([[1.04, 0, -0.04 * 98], [0, 1.04, -0.04 * 73]]), scene.shape[::-1]
     )
     after, _ = step(state, larger)
-    assert after.usual_scale == pytest.approx(after.pose.scale**0.1)
-    assert after.usual_scale > 1.003
+    assert after.usual_scale == pytest.approx(after.pose.scale**0.01)
+    assert after.usual_scale > 1.0003
     other = rng.integers(0, 255, scene.shape, dtype=np.uint8)
+    settled = Settled(after.pose._replace(scale=1.2), correlation, False)
+    monkeypatch.setattr(tracking, "_aligned", lambda *_: settled)
     lost, _ = step(after._replace(usual_scale=0.9), other)
     assert lost.usual_scale == 0.9
     assert lost.pose.scale == pytest.approx(after.pose.scale * np.exp(-0.01))
 
 
-def test_confidence_rises_with_every_signal():
+def test_confidence_rises_with_every_signal_and_falls_with_doubt():
     base = np.array([0.2, 0.1, 0.67, 0.3])
     for i in range(4):
         higher = base.copy()
@@ -400,6 +405,19 @@ def test_confidence_rises_with_every_signal():
         assert confidence_of(higher) > confidence_of(base)
     assert confidence_of(np.array([1.5, 1.5, 1.0, 0.99])) > 0.98
     assert confidence_of(np.array([-0.5, -1.0, 0.33, 0.0])) < 0.1
+    odds = [p / (1 - p) for p in (confidence_of(base), confidence_of(base, 8))]
+    assert odds[1] == pytest.approx(odds[0] / 3)
+
+
+def test_the_confidence_counts_the_frames_of_a_doubt(clip):
+    frames, boxes = clip
+    state = start(frames[0], boxes[0], seed=0)
+    doubt = Doubt(state.voters, state.pictures, state.pose, 7)
+    unknown = np.random.default_rng(0).integers(0, 255, frames[0].shape[:2], dtype=np.uint8)
+    after, seen = step(state._replace(doubt=doubt), unknown)
+    assert after.doubt is not None
+    assert after.doubt.age == 8
+    assert seen.confidence == pytest.approx(confidence_of(seen.signals, 9))
 
 
 def test_says_when_the_target_is_gone_and_finds_it_again(clip):
@@ -672,10 +690,27 @@ def test_the_experiment_measures_and_continues(tmp_path, monkeypatch):
     plain = table[(table["data"] == "plain") & (table["metric"] == "centre error, px")]
     assert plain["model"].tolist() == ["MIO", "CSRT (OpenCV)"]
     assert plain["mean"].max() < 2
+    speed = table[(table["metric"] == "ms per frame") & (table["model"] == "MIO")]
+    of_all = speed["data"] == "all sequences"
+    assert speed["mean"][of_all].item() == pytest.approx(speed["mean"][~of_all].mean())
     # What was measured is kept: no tracker runs again.
     monkeypatch.setattr(tracking_experiment, "_tracker", None)
     again = tracking_experiment.run(True, tmp_path, trackers=("MIO", "CSRT (OpenCV)"))
     assert again.equals(table)
+
+
+def test_a_tracker_that_draws_nothing_meets_a_film_once():
+    every = list(tracking_experiment.TRACKERS)
+    assert tracking_experiment._drawing(every, "david", first=True) == every
+    assert tracking_experiment._drawing(every, "david", first=False) == every[:2]
+    assert tracking_experiment._drawing(every, "plain", first=False) == every
+
+
+def test_runs_are_repeated_when_the_tracker_has_changed(monkeypatch):
+    before = tracking_experiment._stem("MIO")
+    monkeypatch.setattr(tracking_experiment, "_version", lambda: "changed")
+    assert before != tracking_experiment._stem("MIO")
+    assert tracking_experiment._stem("MIL (OpenCV)") == "MIL"
 
 
 def test_made_clips_say_when_the_target_cannot_be_seen():

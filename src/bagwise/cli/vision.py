@@ -73,7 +73,7 @@ def _proposals(arguments: Namespace) -> Any:
 
 
 def _features(arguments: Namespace) -> Any:
-    from bagwise.vision.detection import best_backbone
+    from bagwise.vision.described import best_backbone
     from bagwise.vision.features import RegionFeatures
 
     if arguments.features is None and arguments.cache is None:

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bagwise.core import dirichlet, rules, segments
+from bagwise.core.arrays import beside
 from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Codes, Floats, Ints
+    from bagwise.core.arrays import Bools, Codes, Doubles, Floats, Ints
 
 
 class Block(NamedTuple):
     """Whole bags, as much of the data as inference sees at a time."""
 
-    Z: Floats  # [n, D] instances in the prior's coordinates
+    Z: Doubles  # [n, D] instances in the prior's coordinates, here or on a device
     offsets: Ints  # [b + 1]
     y: Ints  # [b] class of each bag
     known: Codes  # [n] class of each instance, -1 where unknown
@@ -64,7 +65,7 @@ def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Ints:
     statistics = dirichlet.empty_statistics(1, D, prior.diagonal)
     for Z, offsets, y, _ in blocks():
         rows, _ = segments.take(offsets, np.flatnonzero(y == 0))
-        part = dirichlet.accumulate(Z[rows], np.ones((len(rows), 1)), prior.diagonal)
+        part = dirichlet.accumulate(_take(Z, rows), np.ones((len(rows), 1)), prior.diagonal)
         statistics = dirichlet.add(statistics, part)
     background = dirichlet.update(statistics, prior)
     labels = []
@@ -111,26 +112,32 @@ def sweep(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) ->
         chosen = choose_labels(gain, its_offsets, np.minimum(known[rows], 1))
         labels[rows[chosen]] = c
         best[rows[chosen]] = total_c[chosen[can]]
-        resp_c[~chosen[can]] = 0.0
+        _clear(resp_c, ~chosen[can])
         parts.append(dirichlet.accumulate(Zc, resp_c, prior.diagonal))
-    resp[labels[open_rows] > 0] = 0.0
+    _clear(resp, labels[open_rows] > 0)
     parts.insert(0, dirichlet.accumulate(Z0, resp, prior.diagonal))
     return Sweep(labels, float(np.sum(best)), tuple(parts))
 
 
-def _take(Z: Floats, rows: Ints) -> Floats:
-    return Z if len(rows) == len(Z) else Z[rows]
+def _take(Z: Doubles, rows: Ints) -> Doubles:
+    if len(rows) == len(Z):
+        return Z
+    return Z[beside(rows, Z)]
+
+
+def _clear(resp: Doubles, rows: Bools) -> None:
+    """Take the mass of some rows away, in place."""
+    resp[beside(rows, resp)] = 0.0
 
 
 def statistics_of_clusters(
-    Z: Floats, labels: Ints, clusters: Ints, n_classes: int, n_components: int, diagonal: bool
+    Z: Doubles, labels: Ints, clusters: Ints, n_classes: int, n_components: int, diagonal: bool
 ) -> tuple[Statistics, ...]:
     """Statistics of rows that belong wholly to one cluster of their class."""
     resp = np.zeros((len(Z), n_components))
     resp[np.arange(len(Z)), clusters] = 1.0
-    return tuple(
-        dirichlet.accumulate(Z[labels == c], resp[labels == c], diagonal) for c in range(n_classes)
-    )
+    own = (np.flatnonzero(labels == c) for c in range(n_classes))
+    return tuple(dirichlet.accumulate(_take(Z, rows), resp[rows], diagonal) for rows in own)
 
 
 def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[ClusterPosterior, ...]:
@@ -138,7 +145,7 @@ def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[ClusterPoste
     return tuple(dirichlet.update(s, prior) for s in statistics)
 
 
-def log_predictive(Z: Floats, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
+def log_predictive(Z: Doubles, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
     """Log predictive density of new rows under each class, [n, C]."""
     return np.stack([dirichlet.log_predictive(Z, q, prior) for q in mixtures], axis=1)
 

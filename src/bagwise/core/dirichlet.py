@@ -11,6 +11,9 @@ its own, no cancellation depends on the data's units, and the updates lose half 
 
 Full covariances keep ``W_k^-1`` as [D, D]. Diagonal ones are D independent Gauss-Gamma models,
 ``Lambda_d ~ Gamma(nu0 / 2, rate = 1 / (2 W0_d))``: [D] arrays through the same functions.
+
+Rows may be a float64 tensor on a device. What is per row and component stays there then; sums
+over rows and what is per row come to the host, where the parameters are.
 """
 
 from __future__ import annotations
@@ -23,8 +26,12 @@ from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
+from bagwise.core.arrays import is_tensor, namespace, to_numpy
+
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Floats, Reals
+    import torch
+
+    from bagwise.core.arrays import Bools, Doubles, Floats, Reals
 
 
 # A component with less mass than this is empty: it is the prior to within rounding.
@@ -133,8 +140,10 @@ def add(a: Statistics, b: Statistics) -> Statistics:
     return Statistics(a.N + b.N, a.first + b.first, a.second + b.second)
 
 
-def accumulate(Z: Floats, responsibilities: Floats, diagonal: bool) -> Statistics:
+def accumulate(Z: Doubles, responsibilities: Doubles, diagonal: bool) -> Statistics:
     """Statistics of rows Z [n, D] under responsibilities [n, K]."""
+    if is_tensor(Z):
+        return _device_accumulate(Z, _beside(responsibilities, Z), diagonal)
     K, D = responsibilities.shape[1], Z.shape[1]
     N = responsibilities.sum(axis=0)
     first = responsibilities.T @ Z
@@ -150,6 +159,18 @@ def accumulate(Z: Floats, responsibilities: Floats, diagonal: bool) -> Statistic
         # Upper of the transpose: our lower.
         dsyrk(1.0, scaled.T, lower=0, c=second[k].T, overwrite_c=1)
     return Statistics(N, first, second)
+
+
+def _device_accumulate(Z: torch.Tensor, r: torch.Tensor, diagonal: bool) -> Statistics:
+    N, first = r.sum(0), r.T @ Z
+    if diagonal:
+        second = r.T @ Z.square()
+    else:
+        # Component after component: all at once would hold K copies of the rows.
+        second = Z.new_zeros((r.shape[1], Z.shape[1], Z.shape[1]))
+        for k in range(r.shape[1]):
+            second[k] = ((Z * r[:, k, None]).T @ Z).tril()
+    return Statistics(*(to_numpy(x) for x in (N, first, second)))
 
 
 def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
@@ -184,8 +205,10 @@ def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
     )
 
 
-def mahalanobis(Z: Reals, posterior: ClusterPosterior) -> Reals:
+def mahalanobis(Z: Doubles | Reals, posterior: ClusterPosterior) -> Doubles | Reals:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
+    if is_tensor(Z):
+        return _device_mahalanobis(Z, posterior)
     out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
     filled = np.flatnonzero(posterior.filled)
@@ -203,6 +226,15 @@ def mahalanobis(Z: Reals, posterior: ClusterPosterior) -> Reals:
     return out
 
 
+def _device_mahalanobis(Z: torch.Tensor, posterior: ClusterPosterior) -> torch.Tensor:
+    m, factor = (_beside(x, Z) for x in (posterior.m, posterior.factor))
+    out = Z.new_empty((len(Z), len(m)))
+    for k in range(len(m)):
+        d = Z - m[k]
+        out[:, k] = (d * factor[k] if factor.ndim == 2 else d @ factor[k].T).square().sum(1)
+    return out
+
+
 def _squared_length(difference: Reals, T: Reals) -> Reals:
     """|T d|^2 of every row d, which it overwrites; as precise as the rows are. [n]."""
     # Half the work of a full product.
@@ -211,24 +243,30 @@ def _squared_length(difference: Reals, T: Reals) -> Reals:
     return np.einsum("dn,dn->n", y, y)
 
 
-def log_joint(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
+def log_joint(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """E[log pi_k + log N(x_n | mu_k, Lambda_k)], the paper's log rho, [n, K].
 
     Its logsumexp over k is what an instance adds to the bound when it joins this mixture.
     """
-    quadratic = np.asarray(mahalanobis(Z, posterior), dtype=np.float64)
+    quadratic = to_numpy(mahalanobis(Z, posterior))
     quadratic *= -0.5 * posterior.nu
     quadratic += _log_joint_at_mean(posterior, prior)
     return quadratic
 
 
-def responsibilities(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> tuple[Floats, Floats]:
+def responsibilities(
+    Z: Doubles, posterior: ClusterPosterior, prior: Prior
+) -> tuple[Doubles, Floats]:
     """Responsibilities [n, K], and what each row adds to the bound [n].
 
     Equal to ``normalise(log_joint(...))``. Where most responsibilities vanish, single precision
     with a bound on its error tells which, and only the others are computed: those left out,
     below 1e-18, are 0.
     """
+    if is_tensor(Z):
+        at_mean, nu = (_beside(x, Z) for x in (_log_joint_at_mean(posterior, prior), posterior.nu))
+        log_rho = _device_mahalanobis(Z, posterior).mul(-0.5 * nu).add(at_mean)
+        return log_rho.softmax(1), to_numpy(log_rho.logsumexp(1))
     K, D = posterior.m.shape
     if prior.diagonal or D < _SCREEN_FEATURES or K < _SCREEN_COMPONENTS or len(Z) < 4 * _PROBE:
         return normalise(log_joint(Z, posterior, prior))
@@ -319,7 +357,7 @@ def kl(posterior: ClusterPosterior, prior: Prior) -> float:
     return float(np.sum(sticks) + np.sum(means) + np.sum(_kl_precisions(posterior, prior)))
 
 
-def log_predictive(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floats:
+def log_predictive(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Floats:
     """Log density of new rows: a mixture of Student-t (Appendix 1), [n]."""
     D = Z.shape[1]
     nu, scale = posterior.nu, posterior.beta / (1 + posterior.beta)  # [K], [K]
@@ -328,12 +366,12 @@ def log_predictive(Z: Floats, posterior: ClusterPosterior, prior: Prior) -> Floa
         log_t = D * (log_t + 0.5 * np.log(scale / np.pi)) + 0.5 * posterior.log_det_W
         tail = np.empty((len(Z), len(nu)))
         for k in range(len(nu)):
-            u = scale[k] * np.square((Z - posterior.m[k]) * posterior.factor[k])
-            tail[:, k] = np.sum(np.log1p(u), axis=1)
+            m, factor = (_beside(x, Z) for x in (posterior.m[k], posterior.factor[k]))
+            tail[:, k] = to_numpy(namespace(Z).log1p(scale[k] * ((Z - m) * factor) ** 2).sum(1))
     else:
         log_t = gammaln((nu + 1) / 2) - gammaln((nu + 1 - D) / 2)
         log_t = log_t + 0.5 * (D * np.log(scale / np.pi) + posterior.log_det_W)
-        tail = np.log1p(scale * mahalanobis(Z, posterior))
+        tail = np.log1p(scale * to_numpy(mahalanobis(Z, posterior)))
     log_t = np.log(expected_weights(posterior)) + log_t - 0.5 * (nu + 1) * tail
     return logsumexp(log_t, axis=1) - prior.log_det_root
 
@@ -383,6 +421,15 @@ def _expected_log_det(posterior: ClusterPosterior, D: int) -> Floats:
     else:
         spread = np.sum(digamma(0.5 * (nu[:, None] - np.arange(D))), axis=1)
     return spread + D * np.log(2) + posterior.log_det_W
+
+
+def _beside(x: Doubles, Z: Doubles) -> Doubles:
+    """``x`` where the rows are."""
+    if not is_tensor(Z):
+        return x
+    import torch
+
+    return torch.as_tensor(x, dtype=Z.dtype, device=Z.device)
 
 
 def _length(rows: Floats) -> Floats:

@@ -131,7 +131,8 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
         """As `_validate_fit`, for more than two classes or an indicator matrix."""
         self._validate_params()
         bags = self._check_bags(bags)
-        labels = read_class_labels(y, bags, background, type(self).__name__)
+        name = type(self).__name__
+        labels = read_class_labels(y, bags, background, name, constant=True)
         known = read_instance_classes(instance_labels, bags, labels)
         for codes in labels.present.T if labels.codes is None else [labels.codes]:
             warn_of_leaks(bags, codes)

@@ -9,6 +9,7 @@ instance, is when nothing else is found in it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -116,7 +117,11 @@ def _whole(y: Array) -> bool:
 
 
 def read_class_labels(
-    y: ArrayLike, bags: Bags, background: object = None, estimator: str = "the model"
+    y: ArrayLike,
+    bags: Bags,
+    background: object = None,
+    estimator: str = "the model",
+    constant: bool = False,
 ) -> ClassLabels:
     """Labels of any number of classes, or an indicator matrix, checked.
 
@@ -130,6 +135,9 @@ def read_class_labels(
         The class of bags in which nothing is found.
     estimator : str
         Who asks, for the messages.
+    constant : bool
+        Whether a class of an indicator matrix may have no bag, or every bag: then a warning
+        names it, where it is an error otherwise.
 
     Examples
     --------
@@ -146,7 +154,7 @@ def read_class_labels(
                 f"background={background!r} has no meaning with an indicator matrix, where a row "
                 "of zeros says that nothing was found; drop it."
             )
-        return _read_indicators(y, bags)
+        return _read_indicators(y, bags, constant)
     labels = np.asarray(y)
     _check_length(len(labels), bags)
     check_classification_targets(labels)
@@ -158,7 +166,7 @@ def read_class_labels(
     return ClassLabels(classes, (codes[:, None] == findings).astype(np.int64), position, codes)
 
 
-def _read_indicators(y: ArrayLike, bags: Bags) -> ClassLabels:
+def _read_indicators(y: ArrayLike, bags: Bags, constant: bool) -> ClassLabels:
     names = getattr(y, "columns", None)
     matrix = y.toarray() if is_sparse(y) else np.asarray(y)
     _check_length(len(matrix), bags)
@@ -169,12 +177,17 @@ def _read_indicators(y: ArrayLike, bags: Bags) -> ClassLabels:
         )
     present = matrix.astype(np.int64)
     classes = np.arange(present.shape[1]) if names is None else np.asarray(names)
-    constant = np.flatnonzero((present == present[0]).all(axis=0))
-    if len(constant):
-        name, share = classes[constant[0]].item(), "every" if present[0, constant[0]] else "no"
-        raise ValueError(
-            f"class {name!r} has {share} bag: a class needs bags with it and bags without it. Drop "
-            "its column, or split the bags so that every part has some of both."
+    settled = np.flatnonzero((present == present[0]).all(axis=0))
+    for c in settled:
+        name, share = classes[c].item(), "every" if present[0, c] else "no"
+        if not constant or len(settled) == len(classes):
+            raise ValueError(
+                f"class {name!r} has {share} bag: a class needs bags with it and bags without it. "
+                "Drop its column, or split the bags so that every part has some of both."
+            )
+        warnings.warn(
+            f"class {name!r} has {share} bag: all that can be said of it is how rare it is.",
+            stacklevel=4,
         )
     return ClassLabels(classes, present, None, None)
 

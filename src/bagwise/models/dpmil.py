@@ -25,6 +25,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
+from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 from bagwise.core.platt import Platt, fit_instance_platt
@@ -32,17 +33,19 @@ from bagwise.files import read_plainly
 from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
-from bagwise.models.execution import Execution, resolve
+from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.one_vs_rest import OneVsRest
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Floats, Ints, RandomState
+    from bagwise.core.arrays import Bools, Column, Doubles, Floats, Ints, RandomState, Rows
 
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
+# The same on a device, which wants more at a time.
+_DEVICE_ROWS = 262_144
 
 
 class ClusterExamples(NamedTuple):
@@ -111,9 +114,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         instance for its bag's class and ``n_components`` k-means clusters per class. Further
         starts take fewer clusters, the last a single one, and every second start takes only one
         instance per positive bag for positive: the one least like the negative bags.
-    execution : Execution or {"serial", "threads", "dask"}, optional
-        Where the work over instances runs; see `Execution`, of which ``n_jobs`` and ``driver``
-        count here. The result is the same.
+    execution : Execution or {"serial", "threads", "dask", "cuda"}, optional
+        Where the work over instances runs; see `Execution`, of which ``n_jobs``, ``driver`` and
+        ``device`` count here. The result is the same.
     random_state : int, RandomState or None
         Seed of k-means.
     verbose : bool
@@ -262,8 +265,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
         n_folds = self.cv if self.calibrate else 1
-        execution = resolve(self.execution).restricted(("n_jobs", "driver"), "DPMIL")
-        work = _Work(execution.make_driver(), data, prior, n_folds)
+        execution = self._execution()
+        work = _Work(execution.make_driver(), data, prior, n_folds, execution.torch_device(None))
         labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
         if self.n_init > 1:
             labels.append(constrained.witness_labels(work.blocks(), prior))
@@ -279,6 +282,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self._store(best[0], prior)
         self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
         return self
+
+    def _execution(self) -> Execution:
+        return resolve(self.execution).restricted(("n_jobs", "driver", "device"), "DPMIL")
 
     def _fit_indicators(
         self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
@@ -441,8 +447,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     def _log_density(self, bags: Bags) -> Floats:
         out = np.empty((bags.n_instances, len(self.classes_)))
+        device = self._execution().torch_device(None)
         for rows, X in _numbered_rows(bags):
-            Z = dirichlet.whiten(X, self._prior)
+            Z = _whitened(X, self._prior, device)
             out[rows] = constrained.log_predictive(Z, self._mixtures, self._prior)
         return out
 
@@ -590,14 +597,14 @@ def _check_known(data: TrainingData, classes: Column) -> None:
         )
 
 
-def _bag_runs(offsets: Ints) -> Iterator[tuple[int, int]]:
-    """Neighbouring bags of about `_ROWS` instances together, as (first, last + 1)."""
-    first = 0
-    while first < len(offsets) - 1:
-        last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1
-        last = max(last, first + 1)
-        yield first, last
-        first = last
+def _whitened(X: Rows, prior: Prior, device: str | None) -> Doubles:
+    """Rows in the prior's coordinates, on the device where the work is done."""
+    Z = dirichlet.whiten(np.asarray(X), prior)
+    if device is None:
+        return Z
+    import torch
+
+    return torch.as_tensor(Z).to(device)
 
 
 def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
@@ -611,10 +618,12 @@ def _rows(bags: Bags) -> Iterator[Floats]:
         yield X
 
 
-def _blocks(data: TrainingData, prior: Prior, wanted: Bools | None = None) -> Iterator[Block]:
+def _blocks(
+    data: TrainingData, prior: Prior, wanted: Bools | None = None, device: str | None = None
+) -> Iterator[Block]:
     """All bags, or those wanted ([B] bool), a block at a time."""
     offsets = data.bags.offsets
-    for first, last in _bag_runs(offsets):
+    for first, last in whole_segments(offsets, _ROWS if device is None else _DEVICE_ROWS):
         rows = slice(int(offsets[first]), int(offsets[last]))
         X, known = data.bags.instances[rows], data.instance_labels[rows]
         its_offsets, y = offsets[first : last + 1] - offsets[first], data.y[first:last]
@@ -624,7 +633,7 @@ def _blocks(data: TrainingData, prior: Prior, wanted: Bools | None = None) -> It
                 continue
             inside, its_offsets = segments.take(its_offsets, chosen)
             X, known, y = X[inside], known[inside], y[chosen]
-        yield Block(dirichlet.whiten(np.asarray(X), prior), its_offsets, y, known)
+        yield Block(_whitened(X, prior, device), its_offsets, y, known)
 
 
 def _folds(bags: Bags, y: Column, n_folds: int) -> Ints:
@@ -676,10 +685,22 @@ class _Start(NamedTuple):
 class _Work:
     """Runs functions of blocks where the driver says: over blocks here, or shares elsewhere."""
 
-    def __init__(self, driver: Driver, data: TrainingData, prior: Prior, n_folds: int) -> None:
-        self.driver, self.data, self.prior = driver, data, prior
+    def __init__(
+        self,
+        driver: Driver,
+        data: TrainingData,
+        prior: Prior,
+        n_folds: int,
+        device: str | None = None,
+    ) -> None:
+        self.driver, self.data, self.prior, self.device = driver, data, prior, device
         self.folds = _folds(data.bags, data.y, n_folds)
         self.here = isinstance(driver, (Serial, Threads))
+        if device is not None and not self.here:
+            raise ValueError(
+                f"DPMIL works on one device here, not on those of a cluster; device={device!r} "
+                "has no effect with a Dask client. Drop one of them."
+            )
         self.shares: list[_Share] = [] if self.here else self._make_shares(driver.n_parts)
 
     def _make_shares(self, n_shares: int) -> list[_Share]:
@@ -701,9 +722,14 @@ class _Work:
     def blocks(self, without: int | None = None) -> Callable[[], Iterator[Block]]:
         """A fresh pass over the data at every call; what fits one block is prepared only once."""
         wanted = None if without is None else self.folds != without
-        if self.data.bags.n_instances > _ROWS:
-            return lambda: _blocks(self.data, self.prior, wanted)
-        held = tuple(_blocks(self.data, self.prior, wanted))
+        bags = self.data.bags
+        if self.device is None:
+            fits = bags.n_instances <= _ROWS
+        else:  # whitened rows stay on the device where they leave half of it to the work
+            fits = 8 * bags.n_instances * bags.n_features <= free_memory(self.device) // 2
+        if not fits:
+            return lambda: _blocks(self.data, self.prior, wanted, self.device)
+        held = tuple(_blocks(self.data, self.prior, wanted, self.device))
         return lambda: iter(held)
 
     def runner(self, without: int | None = None) -> Callable[..., Iterable[Any]]:
@@ -719,7 +745,8 @@ class _Work:
     ) -> Floats:
         """The merged results of a function of the blocks of one fold."""
         if self.here:
-            blocks: Any = _blocks(self.data, self.prior, self.folds == fold)  # lazily
+            wanted = self.folds == fold
+            blocks: Any = _blocks(self.data, self.prior, wanted, self.device)  # lazily
             return merge(list(self.driver.map(function, blocks)))
         return merge(self._run_elsewhere(_OverShare(function, merge, fold, held_out=True)))
 

@@ -29,13 +29,18 @@ from bagwise.core.rules import log_odds
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.pipeline import positive_proba
 from bagwise.vision import photographs, saliency
+from bagwise.vision.described import (
+    Photograph,
+    Photographs,
+    best_backbone,
+    describe_photograph,
+    join_photographs,
+    photograph_proposals,
+)
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import read_image
-from bagwise.vision.networks import have_backbone
-from bagwise.vision.photographs import Photographs
 from bagwise.vision.proposals import Proposals, ring_contrast
 from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
-from bagwise.vision.wholeness import find_components
 
 # Instances that the principal components are learned from, at most.
 _PCA_ROWS = 20_000
@@ -49,8 +54,6 @@ _BLUR = 0.1
 _MOST = 36.0
 # Proposals made for photographs; others are made for marks on a ground, or given.
 _PHOTOGRAPHIC = ("selective-search", "edge-boxes")
-# What describes photographs best, where it is installed.
-_BACKBONE = "efficientnet-lite2"
 
 
 class Detections(NamedTuple):
@@ -213,7 +216,8 @@ class WeakDetector(BaseEstimator):
         if len(keys) != len(images):
             raise ValueError(f"ids must name every image: got {len(keys)} for {len(images)}.")
         describe_one = self._photograph if self.photographic else self._regions
-        kept, parts = [], []
+        kept: list[str] = []
+        parts: list[Any] = []
         for key, source in self._watch(list(zip(keys, images, strict=True))):
             try:
                 image = read_image(source)
@@ -226,11 +230,10 @@ class WeakDetector(BaseEstimator):
             parts.append(describe_one(image, key))
         if not parts:
             raise ValueError(f"none of the {len(images)} images can be read.")
-        columns = list(zip(*parts, strict=True))
         if not self.photographic:
-            return _join_regions(kept, *columns)
+            return _join_regions(kept, *zip(*parts, strict=True))
         centred = saliency.choose(str(self.wholeness)) == "classical"
-        return _join_photographs(centred, kept, *columns)
+        return join_photographs(kept, parts, centred)
 
     def _regions(self, image: Any, key: Any) -> tuple[Any, ...]:
         proposals = Proposals() if self.proposals is None else self.proposals
@@ -238,32 +241,14 @@ class WeakDetector(BaseEstimator):
         boxes = proposals.propose(image, key)
         return boxes, features.extract(image, boxes), image.shape[:2]
 
-    def _photograph(self, image: Any, key: Any) -> tuple[Any, ...]:
-        proposals, features = self.proposals, self.features
-        if proposals is None:
-            proposals = Proposals(
-                n_boxes=250, max_side=224, quality="fast", min_side=0.04, max_area=1.0
-            )
+    def _photograph(self, image: Any, key: Any) -> Photograph:
+        proposals = photograph_proposals() if self.proposals is None else self.proposals
+        features = self.features
         if features is None:
             if not hasattr(self, "_features"):  # keeps the network between images
                 self._features = RegionFeatures(best_backbone())
             features = self._features
-        height, width = image.shape[:2]
-        salient = saliency.saliency_map(image, str(self.wholeness))
-        components = find_components(salient, height, width)
-        proposed = proposals.propose(image, key)
-        frames = photographs.frames(height, width)
-        boxes = np.concatenate([frames, components.boxes, proposed])
-        first = np.unique(boxes.round(), axis=0, return_index=True)[1]
-        cells, grid = features.extract_cells(image)
-        return (
-            cells,
-            photographs.cell_means(salient, grid),
-            grid,
-            (height, width),
-            boxes[np.sort(first)],
-            components,
-        )
+        return describe_photograph(image, key, proposals, features, str(self.wholeness))
 
     def __getstate__(self) -> Any:
         state = dict(super().__getstate__())
@@ -477,11 +462,6 @@ def _evidence(model: Any, bags: Bags, p: Any) -> Any:
     return expit(latent_map.read(*model.predict_latent(bags)).probabilities.log_odds)
 
 
-def best_backbone() -> str:
-    """What describes photographs best of what is installed."""
-    return _BACKBONE if have_backbone(_BACKBONE) else "hog"
-
-
 def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
     score, p, std = scored
     return score[start:stop], p[start:stop], std[start:stop]
@@ -495,22 +475,6 @@ def _join_regions(ids: list[str], boxes: Any, rows: Any, sizes: Any) -> Bags:
     }
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return Bags(np.concatenate(rows), offsets, ids, columns=columns)
-
-
-def _join_photographs(
-    centred: bool,
-    ids: list[str],
-    cells: Any,
-    salient: Any,
-    grids: Any,
-    sizes: Any,
-    boxes: Any,
-    components: Any,
-) -> Photographs:
-    offsets = np.concatenate([[0], np.cumsum([len(c) for c in cells])])
-    columns = {"salient": np.concatenate(salient)}
-    bags = Bags(np.concatenate(cells), offsets, ids, columns=columns)
-    return Photographs(bags, np.asarray(grids), np.asarray(sizes), boxes, components, centred)
 
 
 def true_boxes(bags: Bags, y: Any, name: str, boxes: Any) -> list[Any]:

@@ -29,9 +29,11 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.platt import Platt, fit_platt
 from bagwise.evaluate.boxes import box_iou
+from bagwise.vision.described import FRAMES, SMALL_FRAME, Photographs, frames, salient_box
 from bagwise.vision.proposals import box_sums
 from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
-from bagwise.vision.wholeness import Components, Evidence, box_clues, weigh_boxes
+from bagwise.vision.saliency import Components
+from bagwise.vision.wholeness import Evidence, box_clues, weigh_boxes
 
 # Cells of an image that the class map is learned from, at most.
 _CELLS = 160
@@ -47,8 +49,6 @@ _STEEPNESS = 4
 # A reported box is the mean of the proposals that overlap it by this much, weighted by this power
 # of their ranking scores: their edges differ by chance, and the best one's are no exception.
 _VOTING_OVERLAP, _VOTING_POWER = 0.5, 8
-# Longest side of the maps that boxes are judged on, in map cells.
-_MAP_SIDE = 160
 # Scores this near to 0 or 1 have these log-odds.
 _LEAST = 1e-3
 # Images whose cells are known by true boxes count so many times in learning the class map.
@@ -60,86 +60,8 @@ _BLUR = 0.1
 _EXAMPLES = 0.3
 
 
-class Photographs:
-    """Described photographs: bags of cells, and the boxes proposed in each image.
-
-    Immutable; ``photographs[rows]`` takes some of them, as with `Bags`.
-    """
-
-    def __init__(
-        self,
-        cells: Bags,
-        grids: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        boxes: Sequence[NDArray[np.float64]],
-        components: Sequence[Components],
-        centred: bool = False,
-    ) -> None:
-        self.cells = cells  # with a column "salient", row by row
-        self.grids = grids  # [B, 2] rows and columns of cells
-        self.sizes = sizes  # [B, 2] height and width of the image
-        self.boxes = tuple(boxes)
-        self.components = tuple(components)
-        self.centred = centred  # saliency is little more than a prior for the middle
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __getitem__(self, rows: Any) -> Photographs:
-        some = np.arange(len(self))[rows].reshape(-1)
-        return Photographs(
-            self.cells[some],
-            self.grids[some],
-            self.sizes[some],
-            [self.boxes[i] for i in some],
-            [self.components[i] for i in some],
-            self.centred,
-        )
-
-    @property
-    def ids(self) -> Any:
-        """Names of the images."""
-        return self.cells.ids
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """Where the boxes of each image begin among all boxes, [B + 1]."""
-        return np.concatenate([[0], np.cumsum([len(b) for b in self.boxes])])
-
-    def map_of(self, i: int, values: Any) -> tuple[NDArray[np.float32], float]:
-        """Values of image ``i``'s cells as a map of pixels, and its cells per image pixel."""
-        import cv2
-
-        height, width = self.sizes[i]
-        factor = min(1.0, _MAP_SIDE / max(height, width))
-        shape = (max(round(width * factor), 1), max(round(height * factor), 1))
-        grid = np.asarray(values, dtype=np.float32).reshape(tuple(self.grids[i]))
-        return cv2.resize(grid, shape, interpolation=cv2.INTER_LINEAR), factor
-
-
-# Simple boxes that any detector should beat, by name: the share of each side that they take.
-_SMALL_FRAME = "centre 60 %"
-FRAMES = {"whole image": 1.0, "centre 80 %": 0.8, _SMALL_FRAME: 0.6}
-# The level of saliency whose largest component is the box of saliency alone.
-_SALIENT_LEVEL = 1
 # Held-out AUC of image labels below which boxes cannot be said to show the class.
 _LEAST_AUC = 0.6
-
-
-def frames(height: int, width: int) -> NDArray[np.float64]:
-    """The whole image and boxes in its middle, in the order of `FRAMES`."""
-    share = np.array(list(FRAMES.values()))[:, None]
-    size = np.array([[width, height]])
-    return np.hstack([(1 - share) / 2 * size, share * size])
-
-
-def cell_means(saliency: NDArray[np.float32], grid: tuple[int, int]) -> NDArray[np.float64]:
-    """Mean saliency of each cell of a grid, row by row."""
-    import cv2
-
-    rows, columns = grid
-    small = cv2.resize(saliency, (columns, rows), interpolation=cv2.INTER_AREA)
-    return np.asarray(small, dtype=np.float64).ravel()
 
 
 class Linear(NamedTuple):
@@ -465,14 +387,6 @@ def _explained(model: ClassModel, photos: Photographs) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def salient_box(photos: Photographs, i: int) -> NDArray[np.float64]:
-    """The box around the largest salient component of image ``i``, or the whole image, [4]."""
-    components = photos.components[i]
-    some = components.boxes[components.level == _SALIENT_LEVEL]
-    height, width = photos.sizes[i]
-    return some[0] if len(some) else np.array([0.0, 0.0, width, height])
-
-
 def doubts(agreement: Agreement | None) -> list[str]:
     """What to warn of after training, in whole sentences."""
     if agreement is None:
@@ -486,7 +400,7 @@ def doubts(agreement: Agreement | None) -> list[str]:
         )
     for name, value in agreement.simple.items():
         # A box of 60 % is too small for many objects, yet holds much evidence for its area.
-        if name != _SMALL_FRAME and agreement.detector < value - agreement.margin[name]:
+        if name != SMALL_FRAME and agreement.detector < value - agreement.margin[name]:
             out.append(
                 f"on held-out images its best boxes explain the label less well "
                 f"({agreement.detector:.2f}) than a fixed choice does ({name}: {value:.2f})."

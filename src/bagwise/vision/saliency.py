@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ _CENTRE = 0.25
 _BORDER = 0.06
 # Variance added to each colour channel of a border, so that a plain one does not rule.
 _COLOUR_NOISE = 25.0
+
+# Saliency thresholds whose connected components are taken for objects.
+LEVELS = (0.2, 0.4, 0.6, 0.8)
+# Components smaller than this share of the image are specks; the largest so many are kept.
+_SPECK, _MOST_COMPONENTS = 0.003, 10
 
 
 def have_u2netp() -> bool:
@@ -132,3 +137,38 @@ def border_contrast(image: Any) -> NDArray[np.float64]:
     distance = np.sort(distances, axis=0)[:3].mean(axis=0)
     low, high = float(distance.min()), float(np.percentile(distance, 99))
     return np.clip((distance - low) / max(high - low, 1e-12), 0, 1)
+
+
+class Components(NamedTuple):
+    """Boxes around the connected components of a saliency map at several thresholds."""
+
+    boxes: NDArray[np.float64]  # [k, 4] in pixels of the image
+    level: NDArray[np.int64]  # [k] number of the threshold
+
+
+def find_components(saliency: NDArray[np.float32], height: int, width: int) -> Components:
+    """Components of at least a speck's size, the largest first at each level.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision.saliency import find_components
+    >>> saliency = np.zeros((40, 60), dtype=np.float32)
+    >>> saliency[10:20, 5:25] = 0.7
+    >>> found = find_components(saliency, 80, 120)
+    >>> found.boxes.tolist(), found.level.tolist()
+    ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
+    """
+    import cv2
+
+    scale = np.tile([width / saliency.shape[1], height / saliency.shape[0]], 2)
+    boxes, levels = [np.empty((0, 4))], [np.empty(0, dtype=np.int64)]
+    for level, threshold in enumerate(LEVELS):
+        mask = (saliency > threshold).astype(np.uint8)
+        rows = cv2.connectedComponentsWithStats(mask)[2][1:]
+        area = rows[:, cv2.CC_STAT_AREA]
+        order = np.argsort(-area, kind="stable")[:_MOST_COMPONENTS]
+        order = order[area[order] >= _SPECK * saliency.size]
+        boxes.append(rows[order, :4] * scale)
+        levels.append(np.full(len(order), level))
+    return Components(np.concatenate(boxes), np.concatenate(levels))

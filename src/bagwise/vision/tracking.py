@@ -74,7 +74,7 @@ _SLIP = 0.15  # share of the side by which an alignment may move the voters' pla
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
 _RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
 _RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
-_USUAL = 0.1  # share by which the usual size follows the size in a frame that shows it
+_USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
 _MARGIN = 0.1  # of resemblance within which an older picture is preferred
 _DOUBT = 0.3  # confidence below which the target is in doubt
@@ -173,7 +173,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
         )
         early = bag_score(state, state.early, view, settled.pose)
         signals = _signals(score, early, 1.0, settled)
-    confidence = confidence_of(signals)
+    confidence = confidence_of(signals, 0 if state.doubt is None else state.doubt.age + 1)
     sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
     state = _learned(state, scene, view, rng, sure, settled, early)
     return state, Step(confidence > 0.5, _box(state, grey.shape), confidence, signals)
@@ -217,11 +217,15 @@ def _whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt 
     return Doubt(state.early, state.pictures[:1], state.pose, 0)
 
 
-def confidence_of(signals: Floats) -> float:
-    """The probability that the box overlaps the target, from what the parts of the tracker say."""
+def confidence_of(signals: Floats, doubted: int = 0) -> float:
+    """The probability that the box overlaps the target, from what the parts of the tracker say.
+
+    ``doubted`` is the number of frames that a doubt has lasted: the odds fall with its square
+    root, for a target that had only turned is known again soon.
+    """
     score, early, agreement, correlation = signals
     z = 0.7 * score + 1.0 * early + 1.5 * (agreement - 0.5) + 4 * (correlation - 0.3)
-    return float(1 / (1 + np.exp(-z)))
+    return float(1 / (1 + np.exp(-z) * np.sqrt(1 + doubted)))
 
 
 def glimpses(state: TrackerState, view: View) -> Integers:

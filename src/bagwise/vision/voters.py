@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -223,8 +224,10 @@ def _put(
 def _slots(memory: Memory, first: int, size: int, n: int, rng: np.random.Generator) -> Integers:
     """Free slots first, then random ones."""
     free = np.flatnonzero(~memory.used[first : first + size])[:n]
-    taken = np.setdiff1d(np.arange(size), free)
-    return first + np.append(free, rng.permutation(taken)[: n - len(free)])
+    others = np.ones(size, dtype=bool)
+    others[free] = False
+    taken = rng.permutation(np.flatnonzero(others))
+    return first + np.append(free, taken[: n - len(free)])
 
 
 def learn(
@@ -265,9 +268,12 @@ def _steps(pi: Floats, Z: Floats, signs: Floats, costs: Floats, alpha: float, be
         exact_step(pi, Z[i], signs[i], costs[i], alpha, beta)
 
 
+@lru_cache(maxsize=32)
 def disc(radius: int, stride: int) -> Integers:
-    """Integer steps on a grid within a radius, [n, 2]."""
+    """Integer steps on a grid within a radius, [n, 2]; the same array each time, so read-only."""
     n = radius // stride
     grid = np.arange(-n, n + 1) * stride
     steps = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    return steps[(steps**2).sum(axis=1) <= radius**2]
+    steps = steps[(steps**2).sum(axis=1) <= radius**2]
+    steps.flags.writeable = False
+    return steps

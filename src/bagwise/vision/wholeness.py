@@ -16,11 +16,8 @@ from bagwise.core.arrays import Floats
 from bagwise.evaluate.boxes import box_iou
 from bagwise.vision.images import grow_boxes
 from bagwise.vision.proposals import box_sums, ring_contrast
+from bagwise.vision.saliency import LEVELS, Components
 
-# Saliency thresholds whose connected components are taken for objects.
-LEVELS = (0.2, 0.4, 0.6, 0.8)
-# Components smaller than this share of the image are specks; the largest so many are kept.
-_SPECK, _MOST_COMPONENTS = 0.003, 10
 # Share of its box that an object fills, in the mean.
 _FILL = 0.5
 _FILLS = (0.3, 0.5, 0.7)
@@ -29,41 +26,6 @@ _NEAR = 2.0
 _RINGS = (1.25, 1.5, 2.0)
 # The class map is divided by this percentile, so that the best place of an image counts 1.
 _TOP = 99
-
-
-class Components(NamedTuple):
-    """Boxes around the connected components of a saliency map at several thresholds."""
-
-    boxes: Floats  # [k, 4] in pixels of the image
-    level: NDArray[np.int64]  # [k] number of the threshold
-
-
-def find_components(saliency: NDArray[np.float32], height: int, width: int) -> Components:
-    """Components of at least a speck's size, the largest first at each level.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.wholeness import find_components
-    >>> saliency = np.zeros((40, 60), dtype=np.float32)
-    >>> saliency[10:20, 5:25] = 0.7
-    >>> found = find_components(saliency, 80, 120)
-    >>> found.boxes.tolist(), found.level.tolist()
-    ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
-    """
-    import cv2
-
-    scale = np.tile([width / saliency.shape[1], height / saliency.shape[0]], 2)
-    boxes, levels = [np.empty((0, 4))], [np.empty(0, dtype=np.int64)]
-    for level, threshold in enumerate(LEVELS):
-        mask = (saliency > threshold).astype(np.uint8)
-        rows = cv2.connectedComponentsWithStats(mask)[2][1:]
-        area = rows[:, cv2.CC_STAT_AREA]
-        order = np.argsort(-area, kind="stable")[:_MOST_COMPONENTS]
-        order = order[area[order] >= _SPECK * saliency.size]
-        boxes.append(rows[order, :4] * scale)
-        levels.append(np.full(len(order), level))
-    return Components(np.concatenate(boxes), np.concatenate(levels))
 
 
 class Evidence(NamedTuple):

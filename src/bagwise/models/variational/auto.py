@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints, RandomState, Wholes
+from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
 from bagwise.core.platt import Platt, cool, fit_shrunk_platt
 from bagwise.files import read_plainly
@@ -57,16 +57,19 @@ from bagwise.models.variational.latent_map import (
     InstanceMap,
     MapFit,
     fit_instance_map,
+    level_with_bags,
 )
 from bagwise.models.variational.monitors import stage_bar
 from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.score import BagRule, Reader, Readout, ReadsBlocks, Scores
 from bagwise.models.variational.search import Candidate, Design, Space, Voice
 from bagwise.models.variational.several import (
+    base_rates,
     class_columns,
     class_fractions,
     combined,
     fitted_rule,
+    warn_of_rare,
 )
 from bagwise.models.variational.updates import Fit, InducingPosterior
 from bagwise.models.variational.whole_bags import WholeMember, fit_points, pooled_bags
@@ -142,7 +145,8 @@ class AutoVGPMIL(InstanceClassifier):
     search_results_ : dict of arrays
         One row per design and rule: ``scale``, ``kernel``, ``likelihood``, ``rule``, ``stage``
         ("screen" or "full"), held-out ``log_loss`` and ``auc``, and ``weight`` in the ensemble.
-        ``pandas.DataFrame(model.search_results_)`` makes a table of it.
+        ``pandas.DataFrame(model.search_results_)`` makes a table of it. Empty for a class of
+        several that was too rare to be searched.
     held_out_decision_ : array of shape (n_search_bags,)
         Calibrated log-odds of training bags from ensembles that did not see them.
     n_iter_ : int
@@ -170,6 +174,14 @@ class AutoVGPMIL(InstanceClassifier):
     whole_weights_: Sequence[float] = ()
     whole_maps_: Sequence[Platt] = ()
 
+    best_params_: dict[str, str | None]
+    maps_: list[Platt]
+    platt_: Platt
+    search_results_: dict[str, Column]
+    held_out_decision_: Floats
+    n_iter_: int
+    _rules: list[BagRule]
+    _designs: list[Design]
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
@@ -228,8 +240,9 @@ class AutoVGPMIL(InstanceClassifier):
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         y : array of shape (n_bags,) or (n_bags, n_classes)
-            A class per bag, at least two bags of each; of two, the larger one is positive. Or an
-            indicator matrix, scikit-learn's multilabel format.
+            A class per bag; of two, of which at least two bags are needed, the larger one is
+            positive. Or an indicator matrix, scikit-learn's multilabel format. With several
+            classes one that has a single bag borrows the design of another.
         instance_labels, background, class_weight
             As for `VGPMIL.fit`. Every class has a search of its own; scalings and inducing points
             are shared.
@@ -278,15 +291,24 @@ class AutoVGPMIL(InstanceClassifier):
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
         spaces = self._make_spaces(bags, rng, driver)
         seed = int(rng.randint(np.iinfo(np.int32).max))
-        self.per_class_ = []
-        for f in range(labels.present.shape[1]):
-            member = clone(self)
+        rare, rates = warn_of_rare(labels), base_rates(labels)
+        members: dict[int, AutoVGPMIL] = {}
+        # Classes of which no bag can be held out come last: they borrow what others have chosen.
+        for f in sorted(range(labels.present.shape[1]), key=lambda f: f in rare):
+            member = members[f] = clone(self)
             member.classes_, member.n_features_in_ = np.arange(2), bags.n_features
             own = TrainingData(bags, labels.present[:, f], known[:, f])
             weight = labels.weights(class_weight, counts, f)
             draws = np.random.RandomState(seed)
-            member._fit(own, weight, spaces, draws, execution.numbered(f), driver)
-            self.per_class_.append(member)
+            numbered = execution.numbered(f)
+            lenders = [g for g in members if g not in rare]
+            if f in rare and lenders:
+                nearest = min(lenders, key=lambda g: abs(rates[g] - rates[f]))
+                shift = float(rates[f] - rates[nearest])
+                member._borrow(members[nearest], shift, own, weight, spaces, numbered)
+            else:
+                member._fit(own, weight, spaces, draws, numbered, driver)
+        self.per_class_ = [members[f] for f in range(len(members))]
         held_out = np.full((len(bags), len(self.per_class_)), np.nan)
         for f, member in enumerate(self.per_class_):
             held_out[member._searched, f] = member.held_out_decision_
@@ -369,6 +391,32 @@ class AutoVGPMIL(InstanceClassifier):
             ]
         keeper.done()
         return self
+
+    def _borrow(
+        self,
+        lender: AutoVGPMIL,
+        shift: float,
+        data: TrainingData,
+        weight: Floats | None,
+        spaces: dict[Scale, Space],
+        execution: Execution,
+    ) -> None:
+        """Fit a class too rare to be searched with the best design of another, and its map.
+
+        ``shift`` is how much rarer the class is, in log-odds.
+        """
+        # The best of those that score instances: whole bags of another class say nothing here.
+        self._designs, self._rules = lender._designs[:1], lender._rules[:1]
+        self.best_params_ = {**self._designs[0]._asdict(), "bag_rule": self._rules[0]}
+        self.weights_, self.maps_ = np.ones(1), lender.maps_[:1]
+        self.platt_ = lender.platt_._replace(intercept=lender.platt_.intercept + shift)
+        self.search_results_ = {}
+        self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
+        name = self._problem_name(data, weight, spaces, [])
+        keeper = StageCheckpoint(execution.checkpoint, name)
+        with stage_bar(self.verbose, 1, "AutoVGPMIL") as advance:
+            self._refit(data, weight, spaces, self._designs, keeper, advance)
+        keeper.done()
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -519,12 +567,12 @@ class AutoVGPMIL(InstanceClassifier):
         z = self.platt_.log_odds(instances)
         of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
         unshrunk = MapFit(of_bags, part.y, "max")
-        self.instance_map_ = fit_instance_map(
-            HeldOut(z, np.zeros_like(z), offsets),
-            part.y,
-            unshrunk.slope,
-            part.instance_labels,
-            gain=unshrunk.gain,
+        of_instances = HeldOut(z, np.zeros_like(z), offsets)
+        contrast = fit_instance_map(
+            of_instances, part.y, unshrunk.slope, part.instance_labels, gain=unshrunk.gain
+        )
+        self.instance_map_ = level_with_bags(
+            contrast, of_instances, part.y, self.held_out_decision_
         )
         return search.weigh(scores.bags, part.y, *settings, rule_price, len(scores.instances))
 
@@ -567,6 +615,7 @@ class AutoVGPMIL(InstanceClassifier):
         """Set the weights, the maps and ``best_params_``; the first designs score instances."""
         inside = [c for c in candidates if c.design < n_scoring]
         whole = [c for c in candidates if c.design >= n_scoring]
+        self._designs = [designs[c.design] for c in inside]
         self._rules = [search.RULES[c.rule] for c in inside]
         self.weights_ = np.array([c.weight for c in inside])
         self.maps_ = [c.platt for c in inside]

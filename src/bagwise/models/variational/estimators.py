@@ -61,6 +61,7 @@ from bagwise.models.variational.latent_map import (
     fit_instance_map,
     held_out_draw,
     instance_interval,
+    level_with_bags,
     rule_log_odds,
     shared_slope,
 )
@@ -89,6 +90,7 @@ from bagwise.models.variational.score import (
 )
 from bagwise.models.variational.several import (
     REFIT_TOL,
+    base_rates,
     class_columns,
     class_folds,
     class_fractions,
@@ -96,6 +98,7 @@ from bagwise.models.variational.several import (
     fitted_rule,
     fraction_stds,
     joint_bound,
+    warn_of_rare,
 )
 from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
@@ -159,6 +162,7 @@ class Question(NamedTuple):
     patience: int = 10
     folds: Ints | None = None  # of the bags; None lets the labels of the class decide
     refit_tol: float = 0.0  # least tol of the fits without a fold
+    one_of_several: bool = False
 
 
 class VariationalClassifier(StochasticFit, InstanceClassifier):
@@ -340,14 +344,15 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 unseen = self._check_bags(validation[0], n_features=bags.n_features)
                 truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
                 watched = unseen, truth.present[:, f]
-            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL)
+            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL, True)
             calibrations.append(member._fit_problem(problem, question, counts))
             members.append(member)
-        known_maps = [c.map_fit for c in calibrations if c is not None]
-        slope = shared_slope(known_maps)
+        slope = shared_slope([c.map_fit for c in calibrations if c is not None])
         for member, calibration in zip(members, calibrations, strict=True):
             if calibration is not None:
                 member._take_map(calibration, calibration.map_fit.shrunk(slope))
+        if self.calibrate:
+            lend_maps(members, labels)
         return self._join(members, labels)
 
     def _join(
@@ -456,6 +461,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if not self.calibrate:
             return None
         if np.bincount(y, minlength=2).min() < 2:
+            if question.one_of_several:  # which are told of, and calibrated, together
+                return None
             warnings.warn(
                 "calibration needs 2 bags of each class, one to hold out and one to learn from; "
                 "the probabilities are left uncalibrated. calibrate=False asks for that.",
@@ -517,9 +524,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         map_fit = calibration.map_fit
         # As sure as the bags were of their slope before shrinking; what cooled it cools both.
         slope = map_fit.slope * self.calibration_.slope / map_fit.shrunk().slope
-        self.instance_map_ = fit_instance_map(
-            calibration.held_out, map_fit.labels, slope, calibration.known, gain=map_fit.gain
-        )
+        held_out, y = calibration.held_out, map_fit.labels
+        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=map_fit.gain)
+        of_bags = self.held_out_decision_[calibration.bags]
+        self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -1380,6 +1388,19 @@ random_state, verbose, callback
 
     def _bag_likelihood(self) -> BagLikelihood:
         return LargeMargin(self.C, self.V)
+
+
+def lend_maps(members: Sequence[VariationalClassifier], labels: ClassLabels) -> None:
+    """Calibrate classes of which no bag could be held out like the others, by how rare they are."""
+    rare, rates = warn_of_rare(labels), base_rates(labels)
+    lent = [
+        (member.calibration_.slope, member.calibration_.intercept - rate)
+        for member, rate in zip(members, rates, strict=True)
+        if member.calibration_ is not None
+    ]
+    for f in rare if lent else ():
+        slope, level = np.mean(lent, axis=0).tolist()
+        members[f].calibration_ = LatentMap(slope, level + float(rates[f]))
 
 
 def start(init: Init | ArrayLike, labels: BagLabels, rng: np.random.RandomState | None) -> Floats:

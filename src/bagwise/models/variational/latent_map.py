@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import OptimizeResult, minimize, minimize_scalar
+from scipy.optimize import OptimizeResult, brentq, minimize, minimize_scalar
 from scipy.special import betaincinv, expit, log_expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
@@ -594,7 +594,7 @@ class InstanceMap(NamedTuple):
     """
 
     own: LatentMap
-    positive_rate: float  # of the instances in positive bags, as the contrast has it
+    positive_rate: float  # mean probability of the held-out instances in positive bags
 
     def probabilities(
         self, mean: Array, var: Array, bag: Array, bag_std: Array
@@ -676,6 +676,41 @@ def fit_instance_map(
     return contrast.instance_map(max(best * shrinkage(total), _LEAST_SPREAD))
 
 
+def level_with_bags(
+    instance_map: InstanceMap, held_out: HeldOut, y: ArrayLike, bag: Floats
+) -> InstanceMap:
+    """The map shifted so that, times the probability of their bag, instances keep their level.
+
+    ``bag`` [b] are the held-out log-odds of the bags. Those of positive bags are less than sure,
+    so that the product has fewer positives than the labels say: ``positive_rate`` of the
+    instances in positive bags, none of the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, InstanceMap, LatentMap
+    >>> from bagwise.models.variational.latent_map import level_with_bags
+    >>> held_out = HeldOut(np.zeros(4), np.zeros(4), np.array([0, 2, 4]))
+    >>> half = InstanceMap(LatentMap(1.0, 0.0), 0.5)
+    >>> unsure = np.array([-20.0, np.log(4)])  # the positive bag has a probability of 0.8
+    >>> round(level_with_bags(half, held_out, [0, 1], unsure).own.intercept, 3)  # 5 of 8
+    0.511
+    """
+    own, offsets = instance_map.own, held_out.offsets
+    log_odds = own.slope * held_out.mean / _widening(held_out.var) + own.intercept
+    of_bag = expit(segments.spread(np.asarray(bag), offsets))
+    in_positive = segments.spread(np.asarray(y) == 1, offsets)
+    wanted = instance_map.positive_rate * float(in_positive.mean())
+
+    def gap(shift: float) -> float:
+        return float(np.mean(of_bag * expit(log_odds + shift))) - wanted
+
+    # Bags that say nothing may have less to share out than is wanted.
+    ends = (-_WIDEST, _WIDEST)
+    shift = brentq(gap, *ends) if gap(ends[0]) < 0 < gap(ends[1]) else 0.0
+    return instance_map._replace(own=LatentMap(own.slope, float(own.intercept + shift)))
+
+
 def _slope_std(gain: float) -> float:
     """Standard deviation of a log-slope that brought so much: a gain is (slope / error)^2 / 2."""
     return float(np.sqrt(_SLOPE_STD**2 + 1 / (2 * max(gain, 1e-3))))
@@ -704,38 +739,52 @@ class _Contrast:
         free = labels < 0
         kinds = (free & in_positive, free & ~in_positive, labels == 1, labels == 0)
         self._by_kind = tuple(scores[kind] - self._centre for kind in kinds)
+        self._of_positive_bags = scores[in_positive] - self._centre
 
     def negative_share(self, q: float) -> float:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def _loss(self, slope: float, level: float, logit: float) -> float:
-        q = self._share * float(expit(logit))
+    def loss(self, slope: float, level: float, logit: float) -> tuple[float, Floats]:
+        """Negative log-likelihood with the prior on few positives, and its gradient, [3]."""
+        of_positive, of_negative, known_positive, known_negative = self._by_kind
+        inside = float(expit(logit))
+        q = self._share * inside
         negatives = self.negative_share(q)
         few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
-        of_positive, of_negative, known_positive, known_negative = (
-            slope * z + level for z in self._by_kind
-        )
-        in_positive = np.log(q + (1 - q) * expit(of_positive)).sum()
-        in_negative = len(of_negative) * np.log1p(-q) + log_expit(-of_negative).sum()
-        given = log_expit(known_positive).sum() + log_expit(-known_negative).sum()
-        return -float(few + in_positive + in_negative + given)
+        by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
+        p = expit(slope * of_positive + level)
+        mixed = q + (1 - q) * p
+        total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
+        by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
+        by_score = [(1 - q) * p * (1 - p) / mixed]
+        for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
+            z = sign * (slope * scores + level)
+            total += log_expit(z).sum()
+            by_score.append(sign * expit(-z))
+        by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
+        by_level = sum(float(d.sum()) for d in by_score)
+        return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
 
     def best_slope(self, std: float) -> float:
         """The most probable slope, in units of the bags' slope, under a prior of this width."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(float(np.exp(x[2])), x[0], x[1]) + 0.5 * float(x[2] / std) ** 2
+        def loss(x: Floats) -> tuple[float, Floats]:
+            slope = float(np.exp(x[0]))
+            value, gradient = self.loss(slope, x[1], x[2])
+            prior = np.array([x[0] / std**2, 0.0, 0.0])
+            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1] + prior
 
-        start = np.array([*self.fitted(1.0)[1:], 0.0])
-        bounds = [*_LEVELS_AND_LOGITS, (-_STEEPEST, _STEEPEST)]
-        return float(np.exp(_least(loss, start, bounds).x[2]))
+        start = np.array([0.0, *self.fitted(1.0)[1:]])
+        bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
+        return float(np.exp(_least(loss, start, bounds).x[0]))
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
 
-        def loss(x: Floats) -> float:
-            return self._loss(slope, x[0], x[1])
+        def loss(x: Floats) -> tuple[float, Floats]:
+            value, gradient = self.loss(slope, x[0], x[1])
+            return value, gradient[1:]
 
         # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
         starts = (np.array([0.0, logit]) for logit in (0.0, 3.0))
@@ -748,16 +797,17 @@ class _Contrast:
         _, level, logit = self.fitted(slope)
         q = self._share * float(expit(logit))
         own = LatentMap(slope * self._unit, float(level - slope * self._centre - np.log(q)))
-        return InstanceMap(own, 1 - self.negative_share(q))
+        # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
+        p = expit(slope * self._of_positive_bags + level - np.log(q))
+        return InstanceMap(own, float(p.mean()))
 
 
 def _least(
-    loss: Callable[[Floats], float], start: Floats, bounds: Sequence[tuple[float, float]]
+    loss: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    bounds: Sequence[tuple[float, float]],
 ) -> OptimizeResult:
-    # A step of its own for every coordinate: the default one is tiny where a start is 0.
-    simplex = start - np.vstack([np.zeros(len(start)), np.eye(len(start))])
-    options = {"xatol": 1e-3, "fatol": 1e-3, "initial_simplex": simplex}
-    return minimize(loss, start, method="Nelder-Mead", bounds=bounds, options=options)
+    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(

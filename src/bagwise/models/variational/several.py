@@ -9,6 +9,7 @@ classes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,6 +34,26 @@ def class_folds(labels: ClassLabels, finding: int) -> Ints | None:
         return bag_folds(labels.codes, _FOLDS)
     present = labels.present[:, finding]
     return bag_folds(present, _FOLDS) if np.bincount(present, minlength=2).min() >= 2 else None
+
+
+def base_rates(labels: ClassLabels) -> Floats:
+    """Log-odds of how many bags have each finding, [F]; finite where none has, or all."""
+    n = labels.present.sum(axis=0) + 0.5
+    return np.log(n / (len(labels.present) + 1 - n))
+
+
+def warn_of_rare(labels: ClassLabels) -> list[int]:
+    """Findings with too few bags to hold any out; a warning names those that can be learnt."""
+    n = labels.present.sum(axis=0)
+    fewer = np.minimum(n, len(labels.present) - n)
+    if (fewer == 1).any():
+        names = labels.classes[labels.findings][fewer == 1].tolist()
+        warnings.warn(
+            f"only one bag tells the classes {names} from the others, so that none can be held "
+            "out; they are calibrated like the other classes, by how rare they are.",
+            stacklevel=4,
+        )
+    return np.flatnonzero(fewer < 2).tolist()
 
 
 def fitted_rule(labels: ClassLabels, held_out: Sequence[Floats | None]) -> ClassRule:
