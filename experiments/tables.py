@@ -298,7 +298,8 @@ def audit_examples() -> str:
     for line in stored[stored["metric"] == "findings"].itertuples():
         for finding in str(line.note).split(" | "):
             check, _, words = finding.partition(": ")
-            rows.append([str(line.data), f"`{check}`" if words else "nothing found", words])
+            safe = words.replace("|", "\\|")  # a bar would end the cell
+            rows.append([str(line.data), f"`{check}`" if words else "nothing found", safe])
     return _markdown(["data", "check", "what, where, how strong"], rows)
 
 

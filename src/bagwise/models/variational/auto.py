@@ -182,6 +182,9 @@ class AutoVGPMIL(InstanceClassifier):
     n_iter_: int
     _rules: list[BagRule]
     _designs: list[Design]
+    members_: list[VGPMIL]
+    weights_: Floats
+
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
