@@ -16,7 +16,7 @@ GENERATED = re.compile(r"<!-- (figure|table): .*?<!-- /\1 -->", re.DOTALL)
 # A score with three decimals, as results are written; settings have fewer.
 SCORE = re.compile(r"(?<![\w.])0?\.\d{3}(?![\w.])")
 # Pages whose figures are not yet written from stored results.
-BY_HAND = {"detection.md", "tracking.md", "uncertainty.md"}
+BY_HAND = {"detection.md", "uncertainty.md"}
 
 
 def shown(page):

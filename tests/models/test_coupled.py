@@ -15,6 +15,7 @@ from bagwise import (
     Bags,
     Coupled,
     InstanceTransformer,
+    OneVsRest,
     SingleInstance,
     make_pipeline,
 )
@@ -180,6 +181,28 @@ def test_graph_is_chosen_by_the_coordinates(chains):
     assert model._graph(plane).kind == "neighbours"
     with pytest.raises(ValueError, match="graph='chain' needs an order"):
         clone(model).set_params(graph="chain")._graph(plane)
+
+
+def test_classes_are_coupled_one_by_one(chains):
+    """Coupled itself knows two classes; every class of several gets a strength of its own."""
+    train, test = chains
+    y = np.where(train.y == 0, 0, 1 + np.arange(len(train.y)) % 2)
+    for labels in (y, np.column_stack([train.y, 1 - train.y])):
+        with pytest.raises(ValueError, match=r"Coupled knows two classes.*OneVsRest") as caught:
+            Coupled(base()).fit(train.bags, labels)
+        assert "\n" not in str(caught.value)
+    plain = OneVsRest(base(calibrate=False)).fit(train.bags, y, background=0)
+    free = OneVsRest(Coupled(base(calibrate=False), strength=0)).fit(train.bags, y, background=0)
+    np.testing.assert_array_equal(
+        free.predict_proba_instances(test.bags), plain.predict_proba_instances(test.bags)
+    )
+    model = OneVsRest(Coupled(base(calibrate=False), strength=1.0))
+    model.fit(train.bags, y, background=0)
+    p = model.predict_proba_instances(test.bags)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
+    found = [1 - m.predict_proba_instances(test.bags)[:, 0] for m in (plain, model)]
+    truth = test.instance_labels == 1
+    assert average_precision_score(truth, found[1]) > average_precision_score(truth, found[0])
 
 
 def test_errors(chains):

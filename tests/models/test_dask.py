@@ -291,3 +291,21 @@ def test_the_automatic_model_on_a_cluster(client, musk):  # noqa: F811
     for method in ("predict_proba", "predict_proba_instances"):
         ours, theirs = getattr(there, method)(bags), getattr(here, method)(bags)
         np.testing.assert_allclose(ours, theirs, atol=1e-8)
+
+
+def test_coupled_instances_on_a_cluster_from_disk(client, tmp_path):
+    """The fits of the folds, the fit and the prediction run there; neighbours are bag by bag."""
+    from bagwise import VGPMIL, Coupled
+    from bagwise.datasets import make_neighbour_bags
+
+    data = make_neighbour_bags(n_bags=16, shape=(20,), separation=3.0, random_state=0)
+    lazy = Bags.load(data.bags.save(tmp_path / "rows.bags"), lazy=True)
+    settings = {"n_inducing": 15, "likelihood": "or", "random_state": 0}
+    here = Coupled(VGPMIL(**settings, execution="serial"), cv=2).fit(data.bags, data.y)
+    there = Coupled(VGPMIL(**settings, execution="dask"), cv=2).fit(lazy, data.y)
+    assert there.strength_ == here.strength_ > 0
+    np.testing.assert_allclose(
+        there.decision_function_instances(lazy),
+        here.decision_function_instances(data.bags),
+        atol=1e-8,
+    )

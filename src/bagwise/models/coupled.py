@@ -18,6 +18,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.rules import log_odds
 from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.classes import has_several_classes
 from bagwise.models.pipeline import positive_proba
 
 if TYPE_CHECKING:
@@ -141,15 +142,15 @@ class Coupled(InstanceClassifier):
                     f"Coupled needs a model with {method}; {type(self._estimator()).__name__} has "
                     "none as it is set."
                 )
+        if has_several_classes(y):
+            raise ValueError(
+                "Coupled knows two classes, and y has more, or is an indicator matrix; wrap it, so "
+                "that every class has a strength of its own: OneVsRest(Coupled(...))."
+            )
         if self.strength != 0:
             self._coords(bags)
         given = {} if instance_labels is None else {"instance_labels": instance_labels}
         model = clone(self._estimator()).fit(bags, y, **given)
-        if len(model.classes_) != 2:
-            raise ValueError(
-                f"Coupled needs two classes; got {len(model.classes_)}. For more, wrap it: one "
-                "Coupled model per class."
-            )
         self.estimator_ = model
         self.classes_ = model.classes_
         self.n_features_in_ = model.n_features_in_

@@ -14,6 +14,7 @@ from bagwise.models.variational.likelihoods import (
     NoisyMax,
     SoftWitness,
 )
+from bagwise.models.variational.softmax import Softmax
 
 __all__ = [
     "GVGPMIL",
@@ -30,6 +31,7 @@ __all__ = [
     "PsiVGPMIL",
     "Sech",
     "SoftWitness",
+    "Softmax",
 ]
 
 

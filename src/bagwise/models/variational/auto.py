@@ -182,6 +182,9 @@ class AutoVGPMIL(InstanceClassifier):
     n_iter_: int
     _rules: list[BagRule]
     _designs: list[Design]
+    members_: list[VGPMIL]
+    weights_: Floats
+
     # Projections in float32: the search compares designs, and the refit follows it.
     _dtype: ClassVar[str] = "float32"
     _keeps_rows = True
@@ -366,28 +369,26 @@ class AutoVGPMIL(InstanceClassifier):
                 "full", lambda: held_out(finalists, search.RULES, full_folds, self.max_iter)
             )
             scores = search.HeldOutScores(*stored)
-            whole_designs = search.whole_grid() if self.assumption == "any" else []
-            if whole_designs:
+            compared = finalists
+            if self.assumption == "any":
+                compared = [*finalists, *search.whole_grid()]
                 labels = _labels(part, part_weight)
                 work = search.HeldOutWhole(part.bags, labels, full_folds, self.max_iter)
                 (whole,) = keeper.stage(
-                    "whole",
-                    lambda: [self._held_out_whole(work, whole_designs, spaces, execution, driver)],
+                    "whole", lambda: [self._held_out_whole(work, spaces, execution, driver)]
                 )
                 scores = scores.beside(whole)
-            candidates = self._choose(part, scores, [*finalists, *whole_designs], seeds[1])
-            self._report(
-                designs, screened, [*finalists, *whole_designs], scores, candidates, part.y
-            )
-            self._set_members(candidates, [*finalists, *whole_designs], len(finalists))
+            candidates = self._choose(part, scores, compared, seeds[1])
+            self._report(designs, screened, compared, scores, candidates, part.y)
+            self._set_members(candidates, compared, len(finalists))
             advance(f"refitting {len(candidates)} members", 0)
-            inside = [finalists[c.design] for c in candidates if c.design < len(finalists)]
+            chosen = [compared[c.design] for c in candidates]
+            inside = [design for design in chosen if design in finalists]
             self._refit(data, weight, spaces, inside, keeper, advance)
-            outside = [c.design - len(finalists) for c in candidates if c.design >= len(finalists)]
-            labels = _labels(data, weight)
             self.whole_members_ = [
-                self._whole_member(data.bags, labels, spaces, whole_designs[i], execution)
-                for i in outside
+                self._whole_member(data.bags, _labels(data, weight), spaces, design, execution)
+                for design in chosen
+                if design not in finalists
             ]
         keeper.done()
         return self
@@ -496,21 +497,17 @@ class AutoVGPMIL(InstanceClassifier):
     def _held_out_whole(
         self,
         work: search.HeldOutWhole,
-        designs: Sequence[Design],
         spaces: dict[Scale, Space],
         execution: Execution,
         driver: Driver,
     ) -> Floats:
-        """Held-out scores [designs, B] of designs that look at whole bags."""
+        """Held-out scores [designs, B] of `search.whole_grid`, the designs for whole bags."""
         device = execution.torch_device(work.bags.instances)
         dtype = execution.dtype or self._dtype
-        keys = list(dict.fromkeys((design.scale, design.kernel) for design in designs))
         tasks = [
-            search.Task(
-                spaces[scale].projector(kernel, dtype).to(device),
-                tuple(d.likelihood for d in designs if (d.scale, d.kernel) == (scale, kernel)),
-            )
-            for scale, kernel in keys
+            search.Task(spaces[scale].projector(kernel, dtype).to(device), tuple(search.WHOLE_BAGS))
+            for scale in search.SCALES
+            for kernel in search.SET_KERNELS
         ]
         return np.concatenate(list(driver.map(work, tasks)))
 

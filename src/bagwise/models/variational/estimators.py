@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +65,12 @@ from bagwise.models.variational.latent_map import (
     rule_log_odds,
     shared_slope,
 )
-from bagwise.models.variational.likelihoods import BagLikelihood, Inherited, make_likelihood
+from bagwise.models.variational.likelihoods import (
+    BagLikelihood,
+    ExactOr,
+    Inherited,
+    make_likelihood,
+)
 from bagwise.models.variational.marginal import MarginalStep, has_marginal, refine
 from bagwise.models.variational.monitors import Monitor, Patience, all_of, iteration_bar
 from bagwise.models.variational.parts import Part, Relabel, Sites, make_parts, materialised
@@ -89,6 +94,7 @@ from bagwise.models.variational.score import (
     make_row_parts,
 )
 from bagwise.models.variational.several import (
+    N_FOLDS,
     REFIT_TOL,
     base_rates,
     class_columns,
@@ -100,6 +106,7 @@ from bagwise.models.variational.several import (
     joint_bound,
     warn_of_rare,
 )
+from bagwise.models.variational.softmax import Softmax, SoftmaxFit, class_codes, fit_softmax
 from bagwise.models.variational.stability import escape, instability
 from bagwise.models.variational.stochastic import StochasticFit
 from bagwise.models.variational.updates import (
@@ -265,6 +272,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         self._forget_classes()
         if has_several_classes(y):
             several = self._validate_several(bags, y, instance_labels, background)
+            if self._softmax is not None and not several.labels.multilabel:
+                self._check_softmax(validation)
+                return self._fit_softmax(several, self._softmax, class_weight, sample_weight)
             return self._fit_several(several, validation, patience, class_weight, sample_weight)
         data = self._validate_fit(bags, y, instance_labels)
         check_two_class_background(background, self.classes_)
@@ -347,13 +357,139 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             question = Question(watched, patience, class_folds(labels, f), REFIT_TOL, True)
             calibrations.append(member._fit_problem(problem, question, counts))
             members.append(member)
+        self._calibrate_together(members, calibrations, labels)
+        return self._join(members, labels)
+
+    def _calibrate_together(
+        self,
+        members: Sequence[VariationalClassifier],
+        calibrations: Sequence[Calibration | None],
+        labels: ClassLabels,
+    ) -> None:
+        """Calibrate every class, at the slope they share where its own bags say little."""
         slope = shared_slope([c.map_fit for c in calibrations if c is not None])
         for member, calibration in zip(members, calibrations, strict=True):
             if calibration is not None:
                 member._take_map(calibration, calibration.map_fit.shrunk(slope))
         if self.calibrate:
             lend_maps(members, labels)
-        return self._join(members, labels)
+
+    @property
+    def _softmax(self) -> Softmax | None:
+        """The softmax that joins the classes, where it is asked for."""
+        given = getattr(self, "likelihood", None)
+        if isinstance(given, Softmax):
+            return given
+        return Softmax() if _is(given, "softmax") else None
+
+    def _check_softmax(self, validation: Validation | None) -> None:
+        """Say in one line what the joint fit of all classes does not know."""
+        execution = resolve(self.execution)
+        unknown = {
+            f"{type(self).__name__}, whose density is not the hyperbolic secant": not isinstance(
+                self._density(), Sech
+            ),
+            "learn_kernel=True": self.learn_kernel,
+            "posterior='marginal'": self._refines,
+            "init": not _is(self.init, "half"),
+            "validation": validation is not None,
+            "callback": self.callback is not None,
+            "a checkpoint": execution.checkpoint is not None,
+            "a device": execution.torch_device(None) is not None,
+        }
+        for name, asked in unknown.items():
+            if asked:
+                raise ValueError(
+                    f"likelihood='softmax' fits all classes at once and cannot be used with {name}."
+                )
+
+    def _fit_softmax(
+        self,
+        data: SeveralClasses,
+        softmax: Softmax,
+        class_weight: ClassWeight | None,
+        sample_weight: ArrayLike | None,
+    ) -> VariationalClassifier:
+        """One posterior per finding, all fitted together; read and calibrated one by one."""
+        bags, labels, known = data
+        rng = check_random_state(self.random_state)
+        execution = resolve(self.execution)
+        driver = driver_for(execution, bags, self.n_inducing)
+        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+        weight = counts
+        if class_weight is not None and labels.codes is not None:
+            weight = bag_weights(class_weight, counts, labels.codes, labels.classes)
+        codes = class_codes(labels.present)
+        classes = np.where((known < 0).any(axis=1), -1, class_codes(known)).astype(np.int8)
+        by_class = TrainingData(bags, codes, classes)
+        projector = self._choose_projector(by_class, rng, execution, driver, several=True)
+        problem = FitProblem(
+            bags,
+            BagLabels(bags.offsets, codes, classes, weight),
+            projector,
+            np.zeros(bags.n_instances),
+            ExactOr(softmax.H),
+            Sech(),
+            execution,
+            driver,
+        )
+        parts = self.project(problem)
+        n_findings = labels.present.shape[1]
+
+        def fit(kept: list[Part], tol: float) -> SoftmaxFit:
+            return fit_softmax(
+                kept,
+                len(projector.Z),
+                n_findings,
+                softmax.H,
+                max_iter=self.max_iter,
+                tol=tol,
+                driver=driver,
+            )
+
+        joint = fit(parts, self.tol)
+        assert labels.codes is not None  # one class per bag
+        shared = None
+        if self.calibrate and np.bincount(labels.codes).min() >= 2:
+            shared = bag_folds(labels.codes, N_FOLDS)
+        folds: list[SoftmaxFit] = []
+        members = []
+        calibrations: list[Calibration | None] = []
+        for f, q in enumerate(joint.posteriors):
+            member = clone(self)
+            member.n_features_in_ = bags.n_features
+            own = Fit(q, joint.r[:, f + 1], joint.bound_history, joint.n_iter, joint.converged)
+            members.append(member.take(projector, own, np.arange(2)))
+            if shared is None:
+                calibrations.append(None)
+                continue
+            numbers = iter(range(int(shared.max()) + 1))
+
+            def refit(
+                kept: list[Part], numbers: Iterator[int] = numbers, f: int = f
+            ) -> InducingPosterior:
+                number = next(numbers)
+                if number == len(folds):  # fitted once for all classes
+                    folds.append(fit(kept, max(self.tol, REFIT_TOL)))
+                return folds[number].posteriors[f]
+
+            calibrations.append(
+                member._read_folds(
+                    problem._replace(
+                        labels=BagLabels(bags.offsets, labels.present[:, f], known[:, f])
+                    ),
+                    parts,
+                    shared,
+                    int(shared.max()) + 1,
+                    refit,
+                    counts,
+                )
+            )
+        self._calibrate_together(members, calibrations, labels)
+        self._join(members, labels)
+        self.bound_history_ = joint.bound_history
+        self._warn_unless_converged()
+        return self
 
     def _join(
         self, members: list[VariationalClassifier], labels: ClassLabels
@@ -488,6 +624,19 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
+        return self._read_folds(problem, parts, folds, n_refits, fit, counts)
+
+    def _read_folds(
+        self,
+        problem: FitProblem,
+        parts: list[Part],
+        folds: Ints,
+        n_refits: int,
+        fit: Callable[[list[Part]], InducingPosterior],
+        counts: Floats | None,
+    ) -> Calibration:
+        """What a map is fitted to: the values of each fold's bags by the fit without them."""
+        y, bags = problem.labels.y, problem.bags
         held_out = refit_folds(
             parts,
             problem.start,
@@ -826,6 +975,8 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         A rare class counts as it does by default in `fit`.
         """
         check_is_fitted(self)
+        if self._softmax is not None:
+            raise ValueError("likelihood='softmax' fits all classes at once; call fit again.")
         if hasattr(self, "per_class_"):
             return self._update_several(bags, y, instance_labels)
         _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
@@ -1033,9 +1184,10 @@ class VGPMIL(VariationalClassifier):
     kernel : kernel object or {"rbf + bias", "rbf", "matern32", "matern52", "multi-scale", "linear"}
         From `bagwise.kernels`; acts on scaled features. Its scales are its own parameters and
         may be left to the data: ``RBF("median", 16.0)``, ``RBF("sqrt_dim")``, ``MultiScale()``.
-    likelihood : {"noisy-max", "or", "witness", "inherited"} or object
+    likelihood : {"noisy-max", "or", "witness", "inherited", "softmax"} or object
         How a bag's label speaks about its instances: `NoisyMax` (the papers'), `ExactOr`,
-        `SoftWitness`, `Inherited`.
+        `SoftWitness`, `Inherited`; for three classes or more also `Softmax`, which fits them
+        together.
     n_inducing : int
         Number of inducing points M; cost grows with M squared. Capped at the distinct rows.
     inducing : {"kmeans", "class-kmeans", "subset"} or array of shape (M, n_features)

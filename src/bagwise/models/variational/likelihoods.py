@@ -438,6 +438,11 @@ def make_likelihood(likelihood: BagLikelihood | str) -> BagLikelihood:
         return LIKELIHOODS[likelihood]()
     if isinstance(likelihood, BagLikelihood) and not isinstance(likelihood, type):
         return likelihood
+    if likelihood == "softmax" or type(likelihood).__name__ == "Softmax":
+        raise ValueError(
+            "likelihood='softmax' is for three classes or more, of which a bag has one; use 'or', "
+            "which asks one question per class."
+        )
     raise ValueError(
         f"likelihood must be one of {list(LIKELIHOODS)} or an object with the methods start, "
         f"targets, weights and bound; got {likelihood!r}."

@@ -25,15 +25,15 @@ from bagwise.models.variational.score import Scores
 # held-out rankings have settled by then, and ten classes need thirty of these fits.
 REFIT_TOL = 0.015
 # Folds of that calibration; from so many bags of the rarest class on, all classes share them.
-_FOLDS = 3
+N_FOLDS = 3
 
 
 def class_folds(labels: ClassLabels, finding: int) -> Ints | None:
     """Folds with bags of every class, or of this one where some class is rare; None where it is."""
-    if labels.codes is not None and np.bincount(labels.codes).min() >= _FOLDS:
-        return bag_folds(labels.codes, _FOLDS)
+    if labels.codes is not None and np.bincount(labels.codes).min() >= N_FOLDS:
+        return bag_folds(labels.codes, N_FOLDS)
     present = labels.present[:, finding]
-    return bag_folds(present, _FOLDS) if np.bincount(present, minlength=2).min() >= 2 else None
+    return bag_folds(present, N_FOLDS) if np.bincount(present, minlength=2).min() >= 2 else None
 
 
 def base_rates(labels: ClassLabels) -> Floats:
