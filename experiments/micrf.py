@@ -58,7 +58,9 @@ def _scaled(model: Any) -> Any:
 
 # Only labels are compared here, so nothing is calibrated.
 MODELS: dict[str, Callable[[], Any]] = {
-    "(a) single instance SVM": lambda: _scaled(SingleInstance(SVC(C=1.0, kernel="linear"))),
+    "(a) single instance SVM": lambda: _scaled(
+        SingleInstance(SVC(C=1.0, kernel="linear"), scale=None, calibrate=False)
+    ),
     "(b) no pairwise term": lambda: MICRF(dissimilarities=(), probability=False),
     "(c) MICRF": lambda: MICRF(probability=False),
     "(d) test bags decided together": lambda: JointMICRF(probability=False),
