@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bagwise import evaluate
 from bagwise.evaluate import BagFolds, Fold, bag_metrics, instance_metrics
-from experiments._runner import package_digest
+from experiments._source import package_digest
 
 # What the tables call the metrics of `evaluate`.
 BAG_METRICS = {"bag accuracy": "accuracy", "bag F1": "f1", "bag AUC": "auc"}

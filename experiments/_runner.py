@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import datetime
-import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -26,11 +25,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console
 
-import bagwise
 from bagwise.datasets import data_home
 from bagwise.datasets.registry import ADDRESSES
 from bagwise.files.writing import new_file
 from bagwise.report.tables import published_table, to_markdown, to_rich, write_table
+from experiments._source import digest, package_digest
 
 HERE = Path(__file__).parent
 
@@ -211,7 +210,7 @@ def _describe(experiment: Experiment, quick: bool, seconds: float) -> dict[str, 
         "title": experiment.title,
         "about": experiment.about,
         "quick": quick,
-        "source": _digest([experiment.path]),
+        "source": digest([experiment.path]),
         "package": package_digest(),
         "seconds": round(seconds, 1),
         **environment(),
@@ -225,7 +224,7 @@ def _finished(
     about = read_about(out / experiment.name)
     if about is None:
         return None
-    if about["quick"] != quick or about["source"] != _digest([experiment.path]):
+    if about["quick"] != quick or about["source"] != digest([experiment.path]):
         return None
     console.print(f"already measured on {about['date']}, in {about['seconds']} s", style="dim")
     if about["package"] != package_digest():
@@ -323,15 +322,3 @@ def _constant(tree: ast.Module, name: str) -> Any:
         if named:
             return ast.literal_eval(getattr(node, "value", None))  # type: ignore[arg-type]
     return None
-
-
-def _digest(paths: Sequence[Path]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def package_digest() -> str:
-    """Names the source of the library."""
-    return _digest(list(Path(bagwise.__file__).parent.rglob("*.py")))

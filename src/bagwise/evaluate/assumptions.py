@@ -338,7 +338,9 @@ def _aucs(model: Model, problem: AssumptionProblem) -> tuple[float, float]:
         each = []
         for c in range(1, scores.shape[1]):
             rows = (y == c) | (y == 0) | against_all
-            each.append(roc_auc_score(y[rows] == c, scores[rows, c]))
+            # Against the background alone, the question is that class or the background.
+            own = scores[:, c] if against_all else scores[:, c] - scores[:, 0]
+            each.append(roc_auc_score(y[rows] == c, own[rows]))
         return float(np.mean(each))
 
     # The cue of a trap sets background bags apart from all others, whatever their class.

@@ -15,11 +15,16 @@ def test_quick_run_sets_published_beside_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "models", lambda data: chosen)
     table = experiment.run(quick=True, out=tmp_path)
     assert tuple(table.columns) == RESULT_COLUMNS
-    assert table["model"].tolist() == ["CitationKNN", "GICF"]
-    assert table["published"].iloc[0] == 0.924
-    assert np.isnan(table["published"].iloc[1])
-    assert "two standard errors" in table["note"].iloc[0]
-    assert table["note"].iloc[1] == "no published figure"
+    own = table[(table["metric"] == "accuracy") & table["model"].isin(chosen)]
+    assert own["model"].tolist() == ["CitationKNN", "GICF"]
+    assert own["published"].iloc[0] == 0.924
+    assert np.isnan(own["published"].iloc[1])
+    assert "two standard errors" in own["note"].iloc[0]
+    assert own["note"].iloc[1] == "no published figure"
+    # What a search on the test folds is worth stands beside, and says so.
+    oracle = table[table["model"].str.endswith(experiment.BY_TEST_FOLDS)]
+    assert oracle["model"].str.split(",").str[0].tolist() == list(experiment.SEARCHED)
+    assert oracle["note"].str.contains("not a result").all()
 
     # Without the last three fits the run goes on, and the others are read, not repeated.
     path = tmp_path / "fits_musk1.jsonl"
@@ -43,5 +48,6 @@ def test_verdicts():
 
 def test_every_published_figure_has_a_model():
     assert set(experiment.PUBLISHED) <= set(comparators.__all__)
-    assert set(experiment.models("musk1")) == set(comparators.__all__)
+    calibrated = {f"{name}, calibrated" for name in experiment.SEARCHED}
+    assert set(experiment.models("musk1")) == set(comparators.__all__) | calibrated
     assert set(experiment.models("musk2")) == set(experiment.PUBLISHED)
