@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 from pathlib import Path
@@ -23,6 +24,16 @@ def pytest_addoption(parser):
         action="store_true",
         help="run without os.preadv and os.sysconf, and start processes by spawn",
     )
+
+
+def pytest_collection_modifyitems(items):
+    """Examples of networks are run where torch is installed."""
+    if importlib.util.find_spec("torch") is not None:
+        return
+    skip = pytest.mark.skip(reason="needs the torch extra")
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.name.startswith("bagwise.deep."):
+            item.add_marker(skip)
 
 
 def pytest_configure(config):
