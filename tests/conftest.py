@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_configure(config):
     if config.getoption("--without-posix"):
+        import psutil  # noqa: F401  On this system it reads sysconf itself, when it is imported.
+
         for name in ("preadv", "pread", "sysconf", "sysconf_names"):
             if hasattr(os, name):
                 delattr(os, name)
