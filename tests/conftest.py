@@ -26,14 +26,17 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_collection_modifyitems(items):
-    """Examples of networks are run where torch is installed."""
+def pytest_collection_modifyitems(config, items):
+    """Examples of networks are run where torch is installed, and not collected elsewhere."""
     if importlib.util.find_spec("torch") is not None:
         return
-    skip = pytest.mark.skip(reason="needs the torch extra")
-    for item in items:
-        if isinstance(item, pytest.DoctestItem) and item.name.startswith("bagwise.deep."):
-            item.add_marker(skip)
+    networks = [
+        item
+        for item in items
+        if isinstance(item, pytest.DoctestItem) and item.name.startswith("bagwise.deep.")
+    ]
+    config.hook.pytest_deselected(items=networks)
+    items[:] = [item for item in items if item not in networks]
 
 
 def pytest_configure(config):
