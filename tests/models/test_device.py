@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
+from bagwise.core import linalg
 from bagwise.core.kernels import RBF
 from bagwise.datasets import load_musk1
 from bagwise.models.execution import TF32_FROM, device_settings
@@ -125,3 +126,7 @@ def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
         pytest.raises(torch.cuda.OutOfMemoryError),
     ):
         VGPMIL(**gathered(**OPTIONS, chunk_size=128)).fit(tensors, y)
+
+
+def test_tensors_on_the_host_take_the_plain_passes():
+    assert not linalg.has_fused(torch.zeros(2, 2))

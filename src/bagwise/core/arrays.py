@@ -154,8 +154,19 @@ def dot(a: Array, b: Array) -> float:
 def to_numpy(x: Array) -> Floats:
     """A NumPy array in float64 on the host."""
     if is_tensor(x):
-        x = x.detach().cpu().numpy()
+        x = _on_host(x)
     return np.asarray(x, dtype=np.float64)
+
+
+def _on_host(x: torch.Tensor) -> Floats:
+    """A tensor as a NumPy array; NumPy's memory comes in larger pages than torch's does."""
+    import torch
+
+    if not x.is_cuda:
+        return x.detach().numpy()
+    out = np.empty(tuple(x.shape), dtype=torch.empty(0, dtype=x.dtype).numpy().dtype)
+    torch.from_numpy(out).copy_(x.detach())
+    return out
 
 
 def as_array(X: Rows) -> Array:

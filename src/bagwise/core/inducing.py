@@ -57,9 +57,11 @@ def choose(
     (4, 1)
     """
     positive = np.asarray(positive, dtype=bool)
-    pools = [
-        _distinct(X, np.flatnonzero(positive == side), n, rng, scaling) for side in (True, False)
-    ]
+    # Where all instances are on one side, nobody need list them.
+    sides: tuple[Ints | int, Ints | int] = (0, len(positive))
+    if positive.any():
+        sides = np.flatnonzero(positive), np.flatnonzero(~positive)
+    pools = [_distinct(X, rows, n, rng, scaling) for rows in sides]
     want = [(n + 1) // 2, n // 2]
     # A class with few distinct rows leaves its share to the other.
     for i in (0, 1):
@@ -106,14 +108,16 @@ def choose_by_group(
 
 
 def _distinct(
-    X: Rows, rows: Ints, n: int, rng: np.random.RandomState, scaling: Scale | None
+    X: Rows, rows: Ints | int, n: int, rng: np.random.RandomState, scaling: Scale | None
 ) -> _Pool:
-    """Distinct rows of a subsample, in float64, and how often each occurs."""
-    limit = max(_MAX_ROWS, 10 * n)
-    if len(rows) > limit:
+    """Distinct rows of a subsample of some rows, or of the first so many, in float64, counted."""
+    limit, many = max(_MAX_ROWS, 10 * n), rows if isinstance(rows, int) else len(rows)
+    if many > limit:
         # Unlike rng.choice, this does not shuffle millions of rows to draw thousands.
-        drawn = sample_without_replacement(len(rows), limit, random_state=rng)
-        rows = rows[np.sort(drawn)]
+        drawn = np.sort(sample_without_replacement(many, limit, random_state=rng))
+        rows = drawn if isinstance(rows, int) else rows[drawn]
+    elif isinstance(rows, int):
+        rows = np.arange(rows)
     chosen = host_rows(X, rows)
     scaled = chosen if scaling is None else to_numpy(scaling(chosen))
     order = np.argsort(scaled[:, 0])

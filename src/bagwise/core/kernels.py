@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bagwise.core.arrays import Array, Floats, copy, dot, exp_over
+from bagwise.core import linalg
+from bagwise.core.arrays import Array, Floats, copy, dot, exp_over, is_tensor
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -40,6 +41,7 @@ from bagwise.core.squared import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from _typeshed import DataclassInstance
 
 
@@ -228,6 +230,8 @@ class Stationary(_Leaf):
 
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
+    # Whether k(s) is exp(-s / 2), for which a GPU has one pass.
+    _gaussian: ClassVar[bool] = False
 
     @staticmethod
     @abstractmethod
@@ -242,6 +246,8 @@ class Stationary(_Leaf):
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
         X, Z = scaled(X, Z, self._scale)
+        if self._gaussian and is_tensor(X) and linalg.has_fused(X):
+            return _fused_gaussian(X, cast("torch.Tensor", Z), self.variance, out)
 
         def finish(s: Array) -> None:
             s = self._profile(s)
@@ -317,6 +323,7 @@ class RBF(Stationary):
 
     length_scale: LengthScale = 1.0
     variance: float = 1.0
+    _gaussian: ClassVar[bool] = True
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -326,6 +333,19 @@ class RBF(Stationary):
     @staticmethod
     def _slope(s: Array) -> Array:
         return RBF._profile(s)
+
+
+def _fused_gaussian(
+    X: torch.Tensor, Z: torch.Tensor, variance: float, out: Array | None
+) -> torch.Tensor:
+    """``v exp(-|x - z|^2 / 2)`` in two passes, [N, M]."""
+    import torch
+
+    from bagwise.core import fused
+
+    s = torch.matmul(X, (-2.0 * Z).T, out=out)
+    fused.gaussian(s, sq_norms(X), sq_norms(Z), variance)
+    return s
 
 
 def ARD(length_scale: Sequence[float], variance: float = 1.0) -> RBF:

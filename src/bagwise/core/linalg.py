@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
@@ -31,6 +33,8 @@ SLAB = 262_144
 _SPLITS = 128
 # Columns from which one compiled pass is worth loading the compiler for.
 _COMPILED_FROM = 2048
+# Columns from which one fused pass on a GPU beats several plain ones.
+_FUSED_FROM = 16_384
 _SCRATCH = threading.local()
 
 
@@ -115,6 +119,10 @@ def _device_moments(
     """The mean decides the probabilities: unlike the product, it is never made in TF32."""
     import torch
 
+    if _fused(A):
+        from bagwise.core import fused
+
+        return fused.moments(m, W, A)
     M, n = A.shape
     padded = A.new_zeros((_padded(M), M))
     padded[:M] = W
@@ -170,6 +178,10 @@ def _device_statistics(
 
     M, n = A.shape
     omega, rho = omega.to(A.dtype), rho.to(A.dtype)
+    if _fused(A):
+        from bagwise.core import fused
+
+        return fused.statistics(A, omega, rho)
     sums = A.new_zeros((M, _padded(M)))
     linear = torch.zeros(M, dtype=torch.float64, device=A.device)
     slab = A.new_zeros((_padded(M), min(SLAB, n)))
@@ -180,6 +192,28 @@ def _device_statistics(
         _add_outer(sums, A[:, columns], weighted)
         linear += torch.mv(A[:, columns], rho[columns])
     return sums[:, :M].double(), linear
+
+
+def _fused(A: torch.Tensor) -> bool:
+    """Whether short products were asked for, of enough columns, where fused passes run."""
+    import torch
+
+    short = A.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return short and A.stride(1) == 1 and A.shape[1] >= _FUSED_FROM and has_fused(A)
+
+
+def has_fused(A: torch.Tensor) -> bool:
+    """Whether a tensor lies where `fused` passes run: on a GPU, with Triton."""
+    return A.is_cuda and _triton_works()
+
+
+@lru_cache(maxsize=1)
+def _triton_works() -> bool:
+    if find_spec("triton") is None:
+        return False
+    from bagwise.core import fused
+
+    return fused.works()
 
 
 def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # What scikit-learn's validation knows of parameters: constraints by name, or "no_validation".
 Constraints: TypeAlias = dict[str, list[object] | str]
 
+# Instances whose probabilities are worked out at a time.
+_PIECE = 16_384
+
 
 class Model(Protocol):
     """What evaluation, reports and the command ask of a model before they look for more.
@@ -264,6 +267,19 @@ def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -
             f"got {np.asarray(given).tolist()}."
         )
     return fitted
+
+
+def two_probabilities(log_odds: Floats) -> Floats:
+    """Probabilities of both classes from the log-odds of the positive one, shape (n, 2)."""
+    columns = np.empty((len(log_odds), 2))
+    # In pieces that stay in cache: millions of instances are bound by memory.
+    for start in range(0, len(log_odds), _PIECE):
+        rows = slice(start, start + _PIECE)
+        with np.errstate(over="ignore"):  # the probability is then 0, as it should be
+            odds_against = np.exp(-log_odds[rows])
+        np.divide(1.0, 1.0 + odds_against, out=columns[rows, 1])
+        np.subtract(1.0, columns[rows, 1], out=columns[rows, 0])
+    return columns
 
 
 def two_columns(positive: Floats) -> Floats:

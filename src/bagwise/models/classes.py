@@ -102,6 +102,8 @@ def has_several_classes(y: ArrayLike) -> bool:
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] > 1:
         return True
+    if y.ndim == 1 and y.dtype.kind in "iub" and len(y):
+        return not bool(((y == y.min()) | (y == y.max())).all())
     return (y.ndim == 1 and y.dtype.kind != "f" and len(set(y.tolist())) > 2) or _whole(y)
 
 

@@ -30,7 +30,7 @@ from bagwise.models.base import (
     InstanceClassifier,
     SeveralClasses,
     TrainingData,
-    two_columns,
+    two_probabilities,
 )
 from bagwise.models.classes import (
     ClassLabels,
@@ -1143,7 +1143,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if return_interval is None or self._rule is not None or mapped:
             return probabilities(scores.instance, scores.instance_std, return_std, return_interval)
         interval = np.stack(instance_interval(*self.predict_latent(bags), return_interval), axis=1)
-        proba = two_columns(expit(scores.instance))
+        proba = two_probabilities(scores.instance)
         return (proba, scores.instance_std, interval) if return_std else (proba, interval)
 
     def predict_positive_fraction(
@@ -1557,12 +1557,13 @@ def lend_maps(members: Sequence[VariationalClassifier], labels: ClassLabels) -> 
 
 def start(init: Init | ArrayLike, labels: BagLabels, rng: np.random.RandomState | None) -> Floats:
     """Instance probabilities before the first update, [N]."""
-    n, of_bag = len(labels.known), labels.of_bag
+    n = len(labels.known)
     if isinstance(init, str):
         if init == "random":
             assert rng is not None  # only who draws passes "random"
             return rng.uniform(size=n)
-        return of_bag if init == "label" else of_bag / 2
+        share = 1.0 if init == "label" else 0.5
+        return segments.spread(share * np.asarray(labels.y, dtype=np.float64), labels.offsets)
     pi = np.asarray(init, dtype=np.float64)
     if pi.shape != (n,) or not ((pi >= 0) & (pi <= 1)).all():
         raise ValueError(
@@ -1611,8 +1612,11 @@ def probabilities(
     log_odds: Floats, std: Floats, return_std: bool, return_interval: float | None = None
 ) -> Floats | tuple[Floats, ...]:
     """The classes' probabilities, with standard deviation and interval on request."""
-    p = expit(log_odds)
-    value = two_columns(p) if p.ndim == 1 else p
+    if log_odds.ndim == 1:
+        value = two_probabilities(log_odds)
+        p = value[:, 1]
+    else:
+        value = p = expit(log_odds)
     return with_uncertainty(value, p, std, return_std, return_interval)
 
 

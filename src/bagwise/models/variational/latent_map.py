@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import OptimizeResult, brentq, minimize, minimize_scalar
-from scipy.special import betaincinv, expit, log_expit, ndtri
+from scipy.special import betaincinv, expit, ndtri
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.core import segments
@@ -42,6 +42,7 @@ from bagwise.core.arrays import (
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
 from bagwise.core.platt import Platt, cool, shrinkage
 from bagwise.core.rules import bag_log_odds
+from bagwise.models.drivers import one_blas_thread
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.marginal import draw_functions
 from bagwise.models.variational.updates import InducingPosterior, moments
@@ -753,15 +754,18 @@ class _Contrast:
         negatives = self.negative_share(q)
         few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
         by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
-        p = expit(slope * of_positive + level)
+        z = slope * of_positive + level
+        e = np.exp(-np.abs(z))
+        p = np.where(z > 0, 1.0, e) / (1 + e)
         mixed = q + (1 - q) * p
         total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
         by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
         by_score = [(1 - q) * p * (1 - p) / mixed]
         for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
             z = sign * (slope * scores + level)
-            total += log_expit(z).sum()
-            by_score.append(sign * expit(-z))
+            e = np.exp(-np.abs(z))  # both log sigmoid(z) and sigmoid(-z) are made of it
+            total += np.minimum(z, 0).sum() - np.log1p(e).sum()
+            by_score.append(sign * np.where(z > 0, e, 1.0) / (1 + e))
         by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
         by_level = sum(float(d.sum()) for d in by_score)
         return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
@@ -807,7 +811,9 @@ def _least(
     start: Floats,
     bounds: Sequence[tuple[float, float]],
 ) -> OptimizeResult:
-    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    # Steps over three numbers: threads of BLAS would wait for each other longer than they work.
+    with one_blas_thread():
+        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(

@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from array_api_compat import is_torch_array
 
-from bagwise.core import segments
+from bagwise.core import linalg, segments
 from bagwise.core.arrays import (
     Array,
     Flags,
@@ -98,6 +99,21 @@ class _WeightedTargets:
     def weights(self, f: Moments, targets: Targets, theta: Array) -> tuple[Array, Array]:
         """``omega = w theta``, ``rho = w (t - 1/2)``, P(26, 27)."""
         return targets.w * theta, targets.w * (targets.t - 0.5)
+
+
+def _compiled(score: Array) -> ModuleType | None:
+    """The loops over bags compiled for where these instances are; None where calls must do."""
+    if is_torch_array(score):
+        if score.dtype != namespace(score).float32 or not linalg.has_fused(score):
+            return None
+        from bagwise.models.variational import fused_sweeps
+
+        return fused_sweeps
+    if not compiled_from(score):
+        return None
+    from bagwise.models.variational import sweeps
+
+    return sweeps
 
 
 def clamp(pi: Array, tail: Array, known: Wholes) -> tuple[Array, Array]:
@@ -200,12 +216,10 @@ class NoisyMax(_WeightedTargets):
             return sweep(
                 score, pull, labels.offsets, labels.known, tail, self.expectation == "exact"
             )
-        if compiled_from(score):
-            from bagwise.models.variational.sweeps import noisy_max
-
+        if (loops := _compiled(score)) is not None:
             exact, damped = self.expectation == "exact", self.schedule == "damped"
             own = labels.y, labels.offsets, labels.known
-            return noisy_max(score, math.log(self.H), *own, pi, tail, exact, damped)
+            return loops.noisy_max(score, math.log(self.H), *own, pi, tail, exact, damped)
         pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         z = score + pull * none_of_others(tail, labels.offsets, self.expectation)
         new, new_tail = clamp(expit(z), expit(-z), labels.known)
@@ -221,12 +235,12 @@ class NoisyMax(_WeightedTargets):
         E G_b is exact under q(y) also where the updates plug the largest pi in, as the papers do:
         with that in its place the sum would exceed log p(T).
         """
-        if compiled_from(f.mean):
-            from bagwise.models.variational.sweeps import noisy_max_bound
-
-            weight = np.ones(len(labels.y)) if labels.weight is None else labels.weight
+        if (loops := _compiled(f.mean)) is not None:
+            weight = labels.weight
+            if weight is None:
+                weight = namespace(f.mean).ones_like(labels.y, dtype=f.mean.dtype)
             own = math.log(self.H), labels.y, labels.offsets, weight
-            return float(noisy_max_bound(f.mean, log_psi, *own, targets.pi, targets.tail))
+            return loops.noisy_max_bound(f.mean, log_psi, *own, targets.pi, targets.tail)
         agree = expected_agreement(targets.tail, labels)
         per_instance = (targets.pi - 0.5) * f.mean + log_psi + entropy(targets.pi, targets.tail)
         return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)

@@ -136,13 +136,11 @@ def sample_rows(
     X: Rows, scaling: FeatureScaling, kernel: Kernel, rng: np.random.RandomState
 ) -> Floats:
     """Scaled rows for `Kernel.resolve`: as many as a median needs, or none."""
-    rows = np.arange(X.shape[0])
-    if not kernel.needs_distances:
-        rows = rows[:0]
-    elif len(rows) > _MEDIAN_ROWS:
-        rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
-    if len(rows) == 0:
+    n = X.shape[0]
+    if n == 0 or not kernel.needs_distances:
         return np.empty((0, X.shape[1]))
+    few = n <= _MEDIAN_ROWS
+    rows = np.arange(n) if few else np.sort(rng.choice(n, _MEDIAN_ROWS, replace=False))
     return scaling(host_rows(X, rows))
 
 

@@ -1,0 +1,244 @@
+"""Passes over the instances on a GPU, each as one Triton kernel that leaves nothing in between.
+
+The plain path of `linalg`, `gaussians` and `kernels` says the same in several calls, which read and
+write the instances once each; it is what these are tested against, and what runs without Triton.
+
+Tensor cores multiply half numbers. The variances bear that (`moments`). The precision of q(v) does
+not: where instances resemble each other its small eigenvalues are what is left of large sums, so
+`statistics` multiplies each number as a pair, a half and the half of what that leaves, and adds
+pieces of the sum in float32, since the cores cut off what they add instead of rounding it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from subprocess import SubprocessError
+
+import torch
+import triton
+import triton.language as tl
+
+# A tile of `moments`: rows of W, of A, and columns; of `statistics`: rows of A, and columns.
+_MOMENTS_TILE = (128, 32, 128)
+_STATISTICS_TILE = (128, 64)
+# Pieces of the columns in `statistics`: two for every multiprocessor of a large GPU.
+_PIECES = 264
+_TINY = 2.2250738585072014e-308
+_LANES = 256
+
+
+def works() -> bool:
+    """Whether kernels can be compiled and run here; says once where they cannot."""
+    try:
+        one = torch.ones(1, dtype=torch.float64, device="cuda")
+        sigmoid_sums(one, one, one, one)
+    except (RuntimeError, OSError, ImportError, SubprocessError) as error:
+        warnings.warn(
+            f"Triton cannot compile here ({type(error).__name__}: {error}); the plain passes are "
+            "used on the GPU, which take longer. It needs a C compiler.",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+@triton.jit
+def _moments(
+    A, W, m, mean, square, M, padded, n, stride, scale,
+    ROWS: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < n
+    total = tl.zeros([COLUMNS], dtype=tl.float32)
+    first = tl.zeros([DEEP, COLUMNS], dtype=tl.float32)
+    # W is lower triangular: rows of W need no later rows of A. The last ones see all of A.
+    for i in range(0, padded - ROWS, ROWS):
+        product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+        for k in range(0, i + ROWS, DEEP):
+            deep = k + tl.arange(0, DEEP)
+            at = tl.minimum(deep, M - 1)[:, None].to(tl.int64) * stride + columns[None, :]
+            a = tl.load(A + at, mask=inside[None, :], other=0.0)
+            w = tl.load(W + (i + tl.arange(0, ROWS))[:, None] * padded + deep[None, :])
+            product = tl.dot(w, a.to(tl.float16), product)
+        total += tl.sum(product * product, 0)
+    product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+    for k in range(0, padded, DEEP):
+        deep = k + tl.arange(0, DEEP)
+        at = tl.minimum(deep, M - 1)[:, None].to(tl.int64) * stride + columns[None, :]
+        a = tl.load(A + at, mask=inside[None, :], other=0.0)
+        w = tl.load(W + (padded - ROWS + tl.arange(0, ROWS))[:, None] * padded + deep[None, :])
+        product = tl.dot(w, a.to(tl.float16), product)
+        first += tl.load(m + deep)[:, None] * a
+    total += tl.sum(product * product, 0)
+    tl.store(mean + columns, tl.sum(first, 0), mask=inside)
+    tl.store(square + columns, total * scale, mask=inside)
+
+
+def moments(
+    m: torch.Tensor, W: torch.Tensor, A: torch.Tensor, tile: tuple[int, int, int] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``A^T m`` in float32 and the squared norms of the columns of ``W A`` from half products."""
+    rows, deep, columns = tile or _MOMENTS_TILE
+    M, n = A.shape
+    padded = triton.cdiv(M, rows) * rows
+    # Halves end at 6e-8, far above what W may hold after many instances: they hold it over its top.
+    top = W.abs().max()
+    half = W.new_zeros((padded, padded), dtype=torch.float16)
+    half[:M, :M] = W / top
+    long = m.new_zeros(padded)
+    long[:M] = m
+    mean, square = A.new_empty(n), A.new_empty(n)
+    _moments[(triton.cdiv(n, columns),)](
+        A, half, long, mean, square, M, padded, n, A.stride(0), float(top) ** 2,
+        ROWS=rows, DEEP=deep, COLUMNS=columns, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return mean, square
+
+
+@triton.jit
+def _add_products(
+    A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
+    ROWS: tl.constexpr, DEEP: tl.constexpr, DIAGONAL: tl.constexpr,
+):  # fmt: skip
+    below = i * ROWS + tl.arange(0, ROWS)
+    beside = j * ROWS + tl.arange(0, ROWS)
+    A_below = A + tl.minimum(below, M - 1)[:, None].to(tl.int64) * stride
+    A_beside = A + tl.minimum(beside, M - 1)[:, None].to(tl.int64) * stride
+    total = tl.zeros([ROWS, ROWS], dtype=tl.float32)
+    line = tl.zeros([ROWS, DEEP], dtype=tl.float32)
+    stop = tl.minimum((piece + 1) * span, n)
+    for start in range(piece * span, stop, DEEP):
+        columns = start + tl.arange(0, DEEP)
+        inside = columns < stop
+        root = tl.sqrt(tl.load(omega + columns, mask=inside, other=0.0))[None, :]
+        a = tl.load(A_below + columns[None, :], mask=inside[None, :], other=0.0)
+        if DIAGONAL:
+            line += a * tl.load(rho + columns, mask=inside, other=0.0)[None, :]
+        a = a * root
+        a_half = a.to(tl.float16)
+        a_rest = (a - a_half.to(tl.float32)).to(tl.float16)
+        if DIAGONAL:
+            b_half = a_half
+            b_rest = a_rest
+        else:
+            b = tl.load(A_beside + columns[None, :], mask=inside[None, :], other=0.0) * root
+            b_half = b.to(tl.float16)
+            b_rest = (b - b_half.to(tl.float32)).to(tl.float16)
+        # Small parts first: what is cut off in adding them is small, too.
+        part = tl.dot(a_rest, tl.trans(b_half))
+        part = tl.dot(a_half, tl.trans(b_rest), part)
+        part = tl.dot(a_half, tl.trans(b_half), part)
+        total += part
+    tl.store(gram + piece * padded * padded + below[:, None] * padded + beside[None, :], total)
+    if DIAGONAL:
+        tl.store(linear + piece * padded + below, tl.sum(line, 1))
+
+
+@triton.jit
+def _statistics(
+    A, omega, rho, gram, linear, M, padded, n, stride, span, pairs,
+    ROWS: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
+    # Neighbouring programs share a piece of the columns: what one reads, the others find in cache.
+    piece = (tl.program_id(0) // pairs).to(tl.int64)
+    pair = tl.program_id(0) % pairs
+    i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) / 2.0 + 1e-4).to(tl.int32)
+    j = pair - i * (i + 1) // 2
+    if i == j:
+        _add_products(
+            A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
+            ROWS, DEEP, True,
+        )  # fmt: skip
+    else:
+        _add_products(
+            A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
+            ROWS, DEEP, False,
+        )  # fmt: skip
+
+
+def statistics(
+    A: torch.Tensor,
+    omega: torch.Tensor,
+    rho: torch.Tensor,
+    tile: tuple[int, int] | None = None,
+    pieces: int = _PIECES,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``A diag(omega) A^T`` (lower triangle) and ``A rho``, summed up in float64."""
+    rows, deep = tile or _STATISTICS_TILE
+    M, n = A.shape
+    blocks = triton.cdiv(M, rows)
+    pairs, padded = blocks * (blocks + 1) // 2, blocks * rows
+    span = triton.cdiv(triton.cdiv(n, pieces), deep) * deep
+    pieces = triton.cdiv(n, span)
+    gram, linear = A.new_zeros((pieces, padded, padded)), A.new_empty((pieces, padded))
+    _statistics[(pairs * pieces,)](
+        A, omega, rho, gram, linear, M, padded, n, A.stride(0), span, pairs,
+        ROWS=rows, DEEP=deep, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return gram.sum(0, dtype=torch.float64)[:M, :M], linear.sum(0, dtype=torch.float64)[:M]
+
+
+@triton.jit
+def _gaussian(
+    S, x2, z2, variance, n, M, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    at = S + rows[:, None].to(tl.int64) * stride + columns[None, :]
+    inside = (rows < n)[:, None] & (columns < M)[None, :]
+    s = tl.load(at, mask=inside, other=0.0)
+    s += tl.load(x2 + rows, mask=rows < n, other=0.0)[:, None]
+    s += tl.load(z2 + columns, mask=columns < M, other=0.0)[None, :]
+    tl.store(at, tl.exp(tl.maximum(s, 0.0) * -0.5) * tl.load(variance), mask=inside)
+
+
+def gaussian(S: torch.Tensor, x2: torch.Tensor, z2: torch.Tensor, variance: float) -> None:
+    """``v exp(-d^2 / 2)`` written over ``S = -2 X Z^T`` [n, M], given the squared norms."""
+    n, M = S.shape
+    columns = min(triton.next_power_of_2(M), 256)
+    rows = 1024 // columns
+    # Triton passes numbers in float32; one in memory keeps its digits.
+    v = torch.full((1,), variance, dtype=S.dtype, device=S.device)
+    _gaussian[(triton.cdiv(n, rows), triton.cdiv(M, columns))](
+        S, x2, z2, v, n, M, S.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4
+    )
+
+
+@triton.jit
+def _sigmoid_sums(
+    mean, var, nodes, weights, sums, n, n_nodes, TINY: tl.constexpr, LANES: tl.constexpr
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    inside = at < n
+    centre = tl.load(mean + at, mask=inside, other=0.0)
+    std = tl.sqrt(tl.load(var + at, mask=inside, other=0.0))
+    positive = tl.zeros([LANES], dtype=tl.float64)
+    negative = tl.zeros([LANES], dtype=tl.float64)
+    squared = tl.zeros([LANES], dtype=tl.float64)
+    for k in range(n_nodes):
+        f = centre + std * tl.load(nodes + k)
+        weight = tl.load(weights + k)
+        e = tl.exp(-tl.abs(f))
+        small = e / (1.0 + e)
+        large = 1.0 / (1.0 + e)
+        below = tl.where(f > 0, small, large)
+        positive += weight * tl.where(f > 0, large, small)
+        negative += weight * below
+        squared += weight * below * below
+    tl.store(sums + at, tl.log(tl.maximum(positive, TINY)), mask=inside)
+    tl.store(sums + n + at, tl.log(tl.maximum(negative, TINY)), mask=inside)
+    tl.store(sums + 2 * n + at, tl.log(tl.maximum(squared, TINY)), mask=inside)
+
+
+def sigmoid_sums(
+    mean: torch.Tensor, var: torch.Tensor, nodes: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Logarithms of the weighted sums of sigmoid(f), sigmoid(-f) and sigmoid(-f)^2, [3, n]."""
+    n = len(mean)
+    sums = mean.new_empty((3, n))
+    if n:
+        _sigmoid_sums[(triton.cdiv(n, _LANES),)](
+            mean.contiguous(), var.contiguous(), nodes, weights, sums, n, len(nodes),
+            TINY=_TINY, LANES=_LANES,
+        )  # fmt: skip
+    return sums

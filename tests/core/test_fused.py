@@ -1,0 +1,147 @@
+"""Fused passes against the plain ones: on a GPU, or else by Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+pytest.importorskip("triton")
+
+from bagwise.core import fused, linalg  # noqa: E402
+from bagwise.core.gaussians import hermite, sigmoid_moments  # noqa: E402
+from bagwise.core.kernels import RBF  # noqa: E402
+from bagwise.models.variational.blocks import BagLabels  # noqa: E402
+from bagwise.models.variational.likelihoods import Moments, NoisyMax, Targets  # noqa: E402
+
+# The interpreter goes through a tile number by number: small ones are as good there.
+MOMENTS = {"tile": None if DEVICE == "cuda" else (32, 16, 128)}
+STATISTICS = {"tile": None if DEVICE == "cuda" else (32, 64), "pieces": 3}
+
+
+@pytest.fixture(params=[(20, 300), (70, 1001), (130, 500)])
+def problem(request):
+    M, n = request.param
+    generator = torch.Generator().manual_seed(M)
+    A = torch.randn(M, n, generator=generator) / math.sqrt(M)
+    W = torch.tril(torch.randn(M, M, generator=generator))
+    m = torch.randn(M, generator=generator)
+    omega = torch.rand(n, generator=generator) / 4
+    rho = torch.randn(n, generator=generator)
+    return tuple(x.to(DEVICE) for x in (A, W, m, omega, rho))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_moments(problem, size):
+    A, W, m, *_ = problem
+    mean, square = fused.moments(m, size * W, A, **MOMENTS)
+    exact = (size * W.double() @ A.double()).square().sum(0)
+    torch.testing.assert_close(mean.double(), m.double() @ A.double(), rtol=0, atol=1e-5)
+    # Half numbers keep three digits, however small W is.
+    torch.testing.assert_close(square.double(), exact, rtol=2e-3, atol=0)
+
+
+def test_statistics(problem):
+    A, _, _, omega, rho = problem
+    gram, linear = fused.statistics(A, omega, rho, **STATISTICS)
+    exact = (A.double() * omega) @ A.double().T
+    torch.testing.assert_close(
+        torch.tril(gram), torch.tril(exact), rtol=0, atol=1e-6 * float(exact.abs().max())
+    )
+    torch.testing.assert_close(linear, A.double() @ rho.double(), rtol=0, atol=1e-5)
+
+
+def test_sums_of_many_are_not_cut_off():
+    """Two rows that hardly differ: the difference of their sums survives."""
+    rng = np.random.default_rng(0)
+    row = rng.normal(size=40_000)
+    A = torch.as_tensor(np.stack([row, row + 1e-2 * rng.normal(size=40_000)]), dtype=torch.float32)
+    ones = torch.ones(40_000, device=DEVICE)
+    gram, _ = fused.statistics(A.to(DEVICE), ones, ones, **STATISTICS)
+    exact = A.double() @ A.double().T
+    direction = torch.tensor([1.0, -1.0], dtype=torch.float64)
+
+    def along(G):
+        G = torch.tril(G.cpu())
+        return float(direction @ (G + torch.tril(G, -1).T) @ direction)
+
+    assert along(gram) == pytest.approx(along(exact), rel=0.01)
+
+
+@pytest.mark.parametrize("M", [3, 300])
+def test_gaussian(M):
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(33, 4)), rng.normal(size=(M, 4))
+    x, z = (torch.as_tensor(a, device=DEVICE) for a in (X, Z))
+    S = x @ (-2 * z).T
+    fused.gaussian(S, (x * x).sum(1), (z * z).sum(1), 0.1)
+    np.testing.assert_allclose(S.cpu().numpy(), RBF(1.0, 0.1)(X, Z), rtol=1e-12)
+
+
+def test_sigmoid_sums():
+    rng = np.random.default_rng(0)
+    mean = np.concatenate([rng.normal(size=300) * 3, [-800.0, 800.0]])
+    var = np.concatenate([rng.uniform(0, 9, size=300), [0.0, 0.0]])
+    here = [torch.as_tensor(a, device=DEVICE) for a in (mean, var, *hermite(32))]
+    expected = sigmoid_moments(mean, var, n_nodes=32)
+    for found, wanted in zip(fused.sigmoid_sums(*here).cpu().numpy(), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
+    assert fused.sigmoid_sums(here[0][:0], here[1][:0], *here[2:]).shape == (3, 0)
+
+
+@pytest.fixture
+def beliefs():
+    """Bags of very different sizes, one of them empty, ties, and known instances."""
+    rng = np.random.default_rng(0)
+    offsets = np.concatenate([[0], np.cumsum([1, 3, 0, 17, 2, 600, 40])])
+    n = int(offsets[-1])
+    known = np.full(n, -1, dtype=np.int8)
+    known[[5, 30]] = 1, 0
+    tail = rng.uniform(size=n).astype(np.float32)
+    tail[1] = tail[2]
+    tail[40:43] = tail.min() / 2
+    f, log_psi = rng.normal(size=(2, n)).astype(np.float32)
+    here = [torch.as_tensor(a, device=DEVICE) for a in (offsets, [0, 1, 1, 1, 0, 1, 0], known)]
+    return BagLabels(*here), *(torch.as_tensor(a, device=DEVICE) for a in (2 * f, log_psi, tail))
+
+
+@pytest.mark.parametrize("schedule", ["damped", "paper"])
+@pytest.mark.parametrize("expectation", ["plug-in", "exact"])
+def test_update_of_the_noisy_maximum(beliefs, expectation, schedule, monkeypatch):
+    labels, f, _, tail = beliefs
+    likelihood = NoisyMax(100.0, expectation, schedule)
+    monkeypatch.setattr(linalg, "has_fused", lambda A: False)
+    expected = likelihood.update(f, labels, 1 - tail, tail)
+    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
+    for found, wanted in zip(likelihood.update(f, labels, 1 - tail, tail), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bound_of_the_noisy_maximum(beliefs, weighted, monkeypatch):
+    labels, f, log_psi, tail = beliefs
+    if weighted:
+        weight = torch.linspace(0.5, 2, 7, dtype=torch.float64, device=DEVICE)
+        labels = labels._replace(weight=weight)
+    likelihood, targets = NoisyMax(), Targets(None, None, 1 - tail, tail)
+    monkeypatch.setattr(linalg, "has_fused", lambda A: False)
+    expected = likelihood.bound(Moments(f, 0 * f), log_psi, labels, targets)
+    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
+    found = likelihood.bound(Moments(f, 0 * f), log_psi, labels, targets)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_says_where_nothing_can_be_compiled(monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(torch, "ones", torch.ones if DEVICE == "cuda" else fails)
+    monkeypatch.setattr(fused, "sigmoid_sums", fails)
+    with pytest.warns(UserWarning, match="no C compiler.*plain passes"):
+        assert not fused.works()
