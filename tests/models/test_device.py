@@ -130,3 +130,30 @@ def test_out_of_memory_halves_the_chunk_once(musk, monkeypatch):
 
 def test_tensors_on_the_host_take_the_plain_passes():
     assert not linalg.has_fused(torch.zeros(2, 2))
+
+
+def test_the_precision_is_never_made_in_tf32(monkeypatch):
+    """Nor is the setting left changed."""
+    seen = []
+    plain = linalg._add_outer
+
+    def spy(*arguments):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        plain(*arguments)
+
+    monkeypatch.setattr(linalg, "_add_outer", spy)
+    A, ones = torch.randn(3, 256), torch.ones(256)
+    with device_settings("tf32", TF32_FROM):
+        gram, _ = linalg._device_statistics(A, ones, ones)
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert seen == [False]
+    np.testing.assert_allclose(np.tril(gram), np.tril(A.double() @ A.double().T), rtol=1e-5)
+
+
+def test_long_sums_are_made_in_float64():
+    """Of 2^24 + 1 columns that count 1 each, the last would be lost in float32."""
+    n = 2**24 + 128
+    A, omega = torch.ones((1, n)), torch.ones(n)
+    omega[2**24 + 1 :] = 0
+    gram, _ = linalg._device_statistics(A, omega, omega)
+    assert float(gram) == 2**24 + 1

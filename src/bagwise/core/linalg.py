@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast, overload
@@ -173,7 +175,7 @@ def _host_statistics(
 def _device_statistics(
     A: torch.Tensor, omega: torch.Tensor, rho: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the mean, ``A rho`` is never made in TF32."""
+    """Neither is made in TF32: what it cuts off is more than the small eigenvalues are."""
     import torch
 
     M, n = A.shape
@@ -182,16 +184,30 @@ def _device_statistics(
         from bagwise.core import fused
 
         return fused.statistics(A, omega, rho)
-    sums = A.new_zeros((M, _padded(M)))
+    sums = A.new_zeros((M, _padded(M)), dtype=torch.float64)
     linear = torch.zeros(M, dtype=torch.float64, device=A.device)
     slab = A.new_zeros((_padded(M), min(SLAB, n)))
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
         weighted = slab[:, : columns.stop - start]
         torch.mul(A[:, columns], omega[columns], out=weighted[:M])
-        _add_outer(sums, A[:, columns], weighted)
+        with _full_float32():
+            _add_outer(sums, A[:, columns], weighted)
         linear += torch.mv(A[:, columns], rho[columns])
-    return sums[:, :M].double(), linear
+    return sums[:, :M], linear
+
+
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    """Products in float32 as it is, also where TF32 was asked for."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _fused(A: torch.Tensor) -> bool:
@@ -220,21 +236,21 @@ def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:
     """``sums += A B^T`` for long rows.
 
     The result is small and the sum long, which leaves most of a GPU idle: it is cut into
-    products that run side by side. In full float32 they are bound by arithmetic, so the upper
-    triangle, which nobody reads, is left out in two steps.
+    products that run side by side. They are bound by arithmetic, so the upper triangle, which
+    nobody reads, is left out in two steps.
     """
     import torch
 
     M, n = A.shape
     if n % _SPLITS:
-        sums.addmm_(A, B.T)
+        sums += A @ B.T
         return
-    half = M if torch.backends.cuda.matmul.allow_tf32 else M // 2
+    half = M // 2
     for first, last in ((0, half), (half, M)):
         if first < last:
             left = A[first:last].unflatten(1, (_SPLITS, -1)).transpose(0, 1)  # [splits, m, k]
             right = B[: len(B) if last == M else last].unflatten(1, (_SPLITS, -1)).permute(1, 2, 0)
-            sums[first:last, : right.shape[2]] += torch.bmm(left, right).sum(0)
+            sums[first:last, : right.shape[2]] += torch.bmm(left, right).sum(0, dtype=torch.float64)
 
 
 def _padded(M: int) -> int:

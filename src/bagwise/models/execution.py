@@ -44,7 +44,8 @@ class Execution:
         Storage of the projected instances; small matrices are always float64. Default: the
         model's own choice.
     precision : {"tf32"}, optional
-        Allow TF32 in float32 products on a GPU.
+        Allow short products on a GPU, of which the variances are made; the precision of the
+        posterior is made of pairs of short numbers, or in float32 where Triton is missing.
     n_jobs : int, optional
         Threads over blocks of bags; -1 means every core. Default: as many as BLAS may use where
         the work is large enough to gain from them.
@@ -301,9 +302,9 @@ def free_memory(device: str | None = None) -> int:
 def device_settings(precision: str | None, n_instances: int) -> Iterator[None]:
     """TF32 where asked for and worth it, and one BLAS thread: the host only does M x M algebra.
 
-    TF32 keeps three digits of each number. Sums over many instances bury what is lost, and only
-    there is it quicker: fewer instances are worked on in full float32. Threads that spin between
-    two small factorisations take the host from feeding the device.
+    Short numbers keep three digits. Fewer instances are worked on in full float32, which is as
+    quick there. Threads that spin between two small factorisations take the host from feeding
+    the device.
     """
     import torch
 
