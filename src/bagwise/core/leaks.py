@@ -91,7 +91,8 @@ def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
     [1]
     """
     offsets = np.asarray(offsets)
-    classes, codes = np.unique(np.asarray(y), return_inverse=True)
+    classes = np.unique(np.asarray(y))
+    codes = np.searchsorted(classes, np.asarray(y))
     sizes = np.diff(offsets)
     if len(classes) < 2 or len(X.shape) != 2 or np.any(sizes == 0):
         return np.empty(0, dtype=np.int64)

@@ -125,9 +125,11 @@ def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> 
 
 def _device_moments(X: torch.Tensor) -> FeatureMoments:
     """As `measure`, where the tensor lives; the result comes to the host."""
+    import torch
+
     step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the room
     rows = range(0, X.shape[0], step)
-    mean = sum(X[a : a + step].double().sum(0) for a in rows) / X.shape[0]
+    mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
     squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
     return FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
 

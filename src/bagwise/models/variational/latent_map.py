@@ -671,8 +671,8 @@ def fit_instance_map(
         held_out, np.asarray(y, dtype=np.float64), known, 0, None
     )
     contrast = _Contrast(held_out, positive, slope, known)
-    best = contrast.best_slope(_slope_std(gain))
-    own_gain = contrast.fitted(0.0).loss - contrast.fitted(best).loss
+    best, loss = contrast.best_slope(_slope_std(gain))
+    own_gain = contrast.fitted(0.0).loss - loss
     total = max(own_gain, 0.0) + max(gain, 0.0)
     return contrast.instance_map(max(best * shrinkage(total), _LEAST_SPREAD))
 
@@ -770,8 +770,8 @@ class _Contrast:
         by_level = sum(float(d.sum()) for d in by_score)
         return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
 
-    def best_slope(self, std: float) -> float:
-        """The most probable slope, in units of the bags' slope, under a prior of this width."""
+    def best_slope(self, std: float) -> tuple[float, float]:
+        """The most probable slope, in units of the bags', under a prior of this width; its loss."""
 
         def loss(x: Floats) -> tuple[float, Floats]:
             slope = float(np.exp(x[0]))
@@ -781,7 +781,8 @@ class _Contrast:
 
         start = np.array([0.0, *self.fitted(1.0)[1:]])
         bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
-        return float(np.exp(_least(loss, start, bounds).x[0]))
+        end = _least(loss, start, bounds)
+        return float(np.exp(end.x[0])), float(end.fun) - 0.5 * float(end.x[0] / std) ** 2
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
