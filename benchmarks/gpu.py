@@ -389,6 +389,14 @@ QUOTED: dict[str, dict[str, Callable[[Line], float]]] = {
 
 def quoted(line: Line) -> dict[str, float]:
     """The figures of a line that guides quote, by their names in ``measured.csv``."""
+    if line.what.startswith("growth"):
+        figures = {f"GPU {line.what}, seconds": line.seconds}
+        return figures | (
+            {f"GPU {line.what}, exponent": line.theirs} if np.isfinite(line.theirs) else {}
+        )
+    if line.beside.endswith("one epoch"):
+        ours = {"GPU VGPMIL fit of a million, seconds": line.seconds}
+        return ours | {f"GPU {line.beside} of a million, seconds": line.theirs}
     return {name: value(line) for name, value in QUOTED.get(line.what, {}).items()}
 
 

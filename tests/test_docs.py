@@ -35,7 +35,7 @@ def public_names():
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != "torch":  # the one extra without which a module cannot be imported
+            if error.name not in ("torch", "triton"):  # extras whose modules need them at once
                 raise
             continue
         for public in getattr(module, "__all__", ()):

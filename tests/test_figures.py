@@ -136,7 +136,16 @@ def test_every_quoted_figure_has_a_benchmark_that_writes_it():
     quoted |= {"fit from disk, peak memory in GB", "features on disk, GB"}
     quoted |= {"Dask, one worker, seconds", "Dask, two workers, seconds"}
     quoted |= {f"CT, forty studies, ct {command}, peak MB" for command in ("fit", "predict")}
-    assert set(pd.read_csv(MEASURED)["what"]) <= quoted
+    grown = gpu.Line("growth in features: 256", 2.0, "exponent", 0.5)
+    assert gpu.quoted(grown) == {
+        "GPU growth in features: 256, seconds": 2.0,
+        "GPU growth in features: 256, exponent": 0.5,
+    }
+    assert len(gpu.quoted(grown._replace(theirs=float("nan")))) == 1
+    for peer in ("GPyTorch SVGP, one epoch", "AttentionMIL, one epoch"):
+        quoted |= set(gpu.quoted(gpu.Line("VGPMIL().fit, 1000000 x 128", 2.0, peer, 0.5)))
+    named = {what for what in pd.read_csv(MEASURED)["what"] if not what.startswith("GPU growth in")}
+    assert named <= quoted
     assert gpu.quoted(gpu.Line("VGPMIL().fit, 400 files, GPU", 2.0, "reading the files", 0.5)) == {
         "GPU fit from a folder, seconds": 2.0,
         "reading the folder, seconds": 0.5,

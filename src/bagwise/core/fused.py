@@ -21,8 +21,8 @@ import triton.language as tl
 # A tile of `moments`: rows of W, of A, and columns; of `statistics`: rows of A, and columns.
 _MOMENTS_TILE = (128, 32, 128)
 _STATISTICS_TILE = (128, 64)
-# Pieces of the columns in `statistics`: two for every multiprocessor of a large GPU.
-_PIECES = 264
+# Pieces of the columns in `statistics`: one for every multiprocessor of a large GPU.
+_PIECES = 132
 _TINY = 2.2250738585072014e-308
 _LANES = 256
 
@@ -137,23 +137,20 @@ def _add_products(
 @triton.jit
 def _statistics(
     A, omega, rho, gram, linear, M, padded, n, stride, span, pairs,
-    ROWS: tl.constexpr, DEEP: tl.constexpr,
+    ROWS: tl.constexpr, DEEP: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
-    # Neighbouring programs share a piece of the columns: what one reads, the others find in cache.
     piece = (tl.program_id(0) // pairs).to(tl.int64)
     pair = tl.program_id(0) % pairs
-    i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) / 2.0 + 1e-4).to(tl.int32)
-    j = pair - i * (i + 1) // 2
-    if i == j:
-        _add_products(
-            A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
-            ROWS, DEEP, True,
-        )  # fmt: skip
-    else:
-        _add_products(
-            A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
-            ROWS, DEEP, False,
-        )  # fmt: skip
+    if DIAGONAL:
+        i = pair
+        j = pair
+    else:  # the pairs below the diagonal, row by row
+        i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) / 2.0 + 1e-4).to(tl.int32) + 1
+        j = pair - i * (i - 1) // 2
+    _add_products(
+        A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
+        ROWS, DEEP, DIAGONAL,
+    )  # fmt: skip
 
 
 def statistics(
@@ -167,14 +164,16 @@ def statistics(
     rows, deep = tile or _STATISTICS_TILE
     M, n = A.shape
     blocks = triton.cdiv(M, rows)
-    pairs, padded = blocks * (blocks + 1) // 2, blocks * rows
+    padded = blocks * rows
     span = triton.cdiv(triton.cdiv(n, pieces), deep) * deep
     pieces = triton.cdiv(n, span)
     gram, linear = A.new_zeros((pieces, padded, padded)), A.new_empty((pieces, padded))
-    _statistics[(pairs * pieces,)](
-        A, omega, rho, gram, linear, M, padded, n, A.stride(0), span, pairs,
-        ROWS=rows, DEEP=deep, num_warps=8, num_stages=3,
-    )  # fmt: skip
+    for diagonal, pairs in ((True, blocks), (False, blocks * (blocks - 1) // 2)):
+        if pairs:
+            _statistics[(pairs * pieces,)](
+                A, omega, rho, gram, linear, M, padded, n, A.stride(0), span, pairs,
+                ROWS=rows, DEEP=deep, DIAGONAL=diagonal, num_warps=8, num_stages=3,
+            )  # fmt: skip
     return gram.sum(0, dtype=torch.float64)[:M, :M], linear.sum(0, dtype=torch.float64)[:M]
 
 
