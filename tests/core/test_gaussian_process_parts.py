@@ -191,3 +191,24 @@ def test_distinct_rows_are_those_of_unique():
         rows, counts = np.unique(X, axis=0, return_counts=True)
         np.testing.assert_array_equal(pool.rows, rows)
         np.testing.assert_array_equal(pool.counts, counts)
+
+
+@pytest.mark.parametrize("n", [300, 30_000])
+def test_rows_of_one_side_need_no_list(rng, n):
+    """The first n rows are the same, and drawn by the same numbers, as a list of them all."""
+    from bagwise.core.inducing import _distinct
+
+    X = rng.normal(size=(n, 3))
+    pools = [_distinct(X, rows, 5, np.random.RandomState(0), None) for rows in (n, np.arange(n))]
+    np.testing.assert_array_equal(pools[0].rows, pools[1].rows)
+    assert len(pools[0].rows) == min(n, 10_000)
+
+
+def test_both_probabilities_from_log_odds(rng):
+    """In pieces, and without a warning where the odds overflow."""
+    from bagwise.models.base import two_probabilities
+
+    log_odds = np.concatenate([10 * rng.normal(size=40_000), [-1e4, -800.0, 800.0, 1e4]])
+    p = two_probabilities(log_odds)
+    np.testing.assert_allclose(p[:, 1], expit(log_odds), rtol=1e-14)
+    np.testing.assert_array_equal(p.sum(1), 1.0)
