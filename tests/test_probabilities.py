@@ -42,3 +42,19 @@ def test_mean_probability_is_the_base_rate_and_scores_are_not_lost(name):
     # The level of 80 bags, 20 of them positive, is itself known to 0.05.
     assert abs(p.mean() - 0.25) < 0.07
     assert len(np.unique(p)) > 10
+
+
+@pytest.mark.parametrize("name", ["single-instance", "statistics"])
+def test_a_wrapped_score_far_out_is_not_as_far_sure(name):
+    """Twice as far beyond the held-out scores is less than twice the log-odds; order stays."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    bags = Bags.from_list([rng.normal(size=(4, 3)) + 0.7 * label for label in y])
+    model = make_model(name).fit(bags, y)
+    low, high = model.score_range_
+    width, slope = high - low, model.calibration_.slope
+    inside = model._calibrated(np.array([low, high]))
+    assert np.diff(inside) == pytest.approx(slope * width)
+    beyond = model._calibrated(np.array([high, high + width, high + 2 * width]))
+    assert (np.diff(beyond) > 0).all()
+    assert beyond[2] - beyond[0] == pytest.approx(slope * width * np.log(3))

@@ -163,10 +163,40 @@ def fitted_without(
         yield fitted, train, test
 
 
+class CalibratesWrapped:
+    """A classifier around one of scikit-learn's, whose scores it maps to log-odds."""
+
+    # Of models that were saved before they were calibrated.
+    calibrate: bool = False
+    calibration_: Platt | None = None
+    # Least and largest held-out score; None in models saved before they had it.
+    score_range_: tuple[float, float] | None = None
+
+    def _calibrate_wrapped(self, data: TrainingData, rule: str, bag_weights: Any = None) -> None:
+        """Set the map and where it was learned, or neither where it is not asked for."""
+        self.calibration_ = self.score_range_ = None
+        if not self.calibrate:
+            return
+        unfitted = clone(self).set_params(calibrate=False)
+        found = calibrate_wrapped(unfitted, data, rule, bag_weights)
+        if found is not None:
+            self.calibration_, self.score_range_ = found
+
+    def _calibrated(self, scores: Floats) -> Floats:
+        """Log-odds of scores; one far outside those that were held out is not as far sure."""
+        if self.calibration_ is None:
+            return scores
+        if self.score_range_ is not None:
+            scores = compress_beyond(scores, *self.score_range_)
+        return self.calibration_.log_odds(scores)
+
+
 def calibrate_wrapped(
     model: Any, data: TrainingData, rule: str, bag_weights: Any = None
-) -> Platt | None:
+) -> tuple[Platt, tuple[float, float]] | None:
     """The map of the scores that a wrapped classifier gives bags of five folds left out in turn.
+
+    With it comes the range of these scores.
 
     ``model`` is unfitted and uncalibrated. Where it scores instances, the map is that of the
     instances, such that calibrated instances still make their bag by ``rule``; under "bag" it is
@@ -189,9 +219,10 @@ def calibrate_wrapped(
         else:
             rows, _ = segments.take(bags.offsets, test)
             scores[rows] = fitted.decision_function_instances(bags[test])
+    seen = float(scores.min()), float(scores.max())
     if of_bags:
-        return fit_shrunk_platt(scores, data.y)
-    return fit_instance_platt(scores, bags.offsets, data.y, rule)
+        return fit_shrunk_platt(scores, data.y), seen
+    return fit_instance_platt(scores, bags.offsets, data.y, rule), seen
 
 
 class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):

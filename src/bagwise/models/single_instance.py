@@ -12,9 +12,8 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.core.platt import Platt
 from bagwise.models.base import Constraints, InstanceClassifier, TrainingData, two_columns
-from bagwise.models.calibrated import calibrate_wrapped
+from bagwise.models.calibrated import CalibratesWrapped
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
@@ -39,7 +38,7 @@ def _weighed(data: TrainingData, weights: Any) -> tuple[TrainingData, Any]:
     return kept, weights[chosen]
 
 
-class SingleInstance(ScalesFeatures, InstanceClassifier):
+class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     """Any scikit-learn classifier trained on instances with inherited bag labels.
 
     The simplest baseline, and a strong one where most instances of a positive bag are positive.
@@ -84,9 +83,6 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
         "bag_rule": [StrOptions({"max", "noisy-or"})],
         "calibrate": ["boolean"],
     }
-    # Of models that were saved before they were calibrated.
-    calibrate: bool = False
-    calibration_: Platt | None = None
 
     def __init__(
         self,
@@ -138,12 +134,9 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             self.estimator_.fit(
                 bags.instances, labels, sample_weight=segments.spread(weights, bags.offsets)
             )
-        self.calibration_ = None
-        if self.calibrate:
-            if weights is not None:
-                data, weights = _weighed(data, weights)
-            unfitted = clone(self).set_params(calibrate=False)
-            self.calibration_ = calibrate_wrapped(unfitted, data, self.bag_rule, weights)
+        if weights is not None:
+            data, weights = _weighed(data, weights)
+        self._calibrate_wrapped(data, self.bag_rule, weights)
         return self
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
@@ -170,4 +163,4 @@ class SingleInstance(ScalesFeatures, InstanceClassifier):
             scores = rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
         else:
             scores = self.estimator_.decision_function(bags.instances)
-        return scores if self.calibration_ is None else self.calibration_.log_odds(scores)
+        return self._calibrated(scores)

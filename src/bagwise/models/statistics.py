@@ -15,14 +15,13 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
-from bagwise.core.platt import Platt
 from bagwise.core.rules import log_odds
 from bagwise.models.base import BagClassifier, Constraints, two_columns
-from bagwise.models.calibrated import calibrate_wrapped
+from bagwise.models.calibrated import CalibratesWrapped
 from bagwise.models.pipeline import BagStatistics
 
 
-class StatisticsClassifier(BagClassifier):
+class StatisticsClassifier(CalibratesWrapped, BagClassifier):
     """A scikit-learn classifier on the mean, minimum and maximum of each feature in a bag.
 
     The baseline that every multiple-instance model must beat: it sees the bag as one row and
@@ -61,9 +60,6 @@ class StatisticsClassifier(BagClassifier):
         "estimator": [HasMethods(["fit", "predict"]), None],
         "calibrate": ["boolean"],
     }
-    # Of models that were saved before they were calibrated.
-    calibrate: bool = False
-    calibration_: Platt | None = None
 
     def __init__(self, estimator: BaseEstimator | None = None, calibrate: bool = True) -> None:
         self.estimator = estimator
@@ -82,10 +78,7 @@ class StatisticsClassifier(BagClassifier):
         self.statistics_ = BagStatistics().fit(data.bags)
         self.estimator_ = make_pipeline(StandardScaler(), clone(self._estimator()))
         self.estimator_.fit(self.statistics_.transform(data.bags), data.y)
-        self.calibration_ = None
-        if self.calibrate:
-            unfitted = clone(self).set_params(calibrate=False)
-            self.calibration_ = calibrate_wrapped(unfitted, data, "bag")
+        self._calibrate_wrapped(data, "bag")
         return self
 
     def decision_function(self, bags: BagsLike) -> Floats:
@@ -95,7 +88,7 @@ class StatisticsClassifier(BagClassifier):
             scores = self.estimator_.decision_function(rows)
         else:
             scores = log_odds(self.estimator_.predict_proba(rows)[:, 1])
-        return scores if self.calibration_ is None else self.calibration_.log_odds(scores)
+        return self._calibrated(scores)
 
     @available_if(lambda model: model.calibrate or hasattr(model._estimator(), "predict_proba"))
     def predict_proba(self, bags: BagsLike) -> Floats:
