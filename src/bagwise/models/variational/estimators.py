@@ -100,6 +100,7 @@ from bagwise.models.variational.several import (
     class_columns,
     class_folds,
     class_fractions,
+    class_smoothing,
     combined,
     fitted_rule,
     fraction_stds,
@@ -170,6 +171,7 @@ class Question(NamedTuple):
     folds: Ints | None = None  # of the bags; None lets the labels of the class decide
     refit_tol: float = 0.0  # least tol of the fits without a fold
     one_of_several: bool = False
+    smoothing: float | None = None  # of the targets of its map: `core.platt.smoothed`'s count
 
 
 class VariationalClassifier(StochasticFit, InstanceClassifier):
@@ -352,7 +354,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 unseen = self._check_bags(validation[0], n_features=bags.n_features)
                 truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
                 watched = unseen, truth.present[:, f]
-            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL, True)
+            question = Question(
+                watched, patience, class_folds(labels, f), REFIT_TOL, True, class_smoothing(labels)
+            )
             calibrations.append(member._fit_problem(problem, question, counts))
             members.append(member)
         self._calibrate_together(members, calibrations, labels)
@@ -469,6 +473,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                     int(shared.max()) + 1,
                     refit,
                     counts,
+                    class_smoothing(labels),
                 )
             )
         self._calibrate_together(members, calibrations, labels)
@@ -610,7 +615,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
-        return self._read_folds(problem, parts, folds, n_refits, fit, counts)
+        return self._read_folds(problem, parts, folds, n_refits, fit, counts, question.smoothing)
 
     def _read_folds(
         self,
@@ -620,6 +625,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         n_refits: int,
         fit: Callable[[list[Part]], InducingPosterior],
         counts: Floats | None,
+        smoothing: float | None = None,
     ) -> Calibration:
         """What a map is fitted to: the values of each fold's bags by the fit without them."""
         y, bags = problem.labels.y, problem.bags
@@ -642,6 +648,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self.bag_rule,
             known,
             weight=None if counts is None else counts[chosen],
+            count=smoothing,
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)
