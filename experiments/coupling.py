@@ -4,7 +4,7 @@ Bags are simulated with known truth: positives lie together or are scattered ove
 a grid of 12 x 12 instances, and synthetic CT scans hold faint lesions that span two to four slices.
 `Coupled` chooses the strength of the coupling itself, inside the fit. Where positives lie together
 the ranking of instances must rise; where they are scattered it must stay. The generator's settings
-and the rule that chooses were fixed on other seeds (0 to 3) than those measured here.
+and the rule that chooses were fixed on other seeds (0 to 7) than those measured here.
 """
 
 from __future__ import annotations

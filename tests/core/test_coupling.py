@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy.special import expit, logit
+from scipy.stats import ttest_1samp, ttest_ind
 
 from bagwise.core.coupling import chain_graph, chain_marginals, couple, neighbour_graph
 from bagwise.core.neighbour_evidence import (
@@ -194,8 +195,52 @@ def test_errors_that_neighbours_share_reduce_the_strength():
     unknown = np.full(len(scores), -1)
     search = choose_strength(scores, graph, offsets, y, unknown)
     assert search.correlation == correlation
-    best = search.strengths[np.argmax(np.where(search.z >= 1.645, search.gains, -np.inf))]
-    assert search.strength == pytest.approx(best * (1 - correlation))
+    chosen = naive_choice(scores, graph, offsets, y, search.strengths)
+    assert search.strength == pytest.approx(chosen * (1 - correlation))
+
+
+def naive_choice(scores, graph, offsets, y, strengths, known=None):
+    """Raise the strength while each step surely gains, by Welch's statistic; 0 unless all do."""
+    gains = []
+    for strength in strengths:
+        coupled = couple(scores, graph, strength)
+        each = evidence_gain(scores, coupled, graph)
+        if known is not None:
+            each = np.log(np.where(known, expit(coupled), expit(-coupled)))
+            each -= np.log(np.where(known, expit(scores), expit(-scores)))
+        gains.append(np.array([each[a:b].sum() for a, b in itertools.pairwise(offsets)]))
+
+    def sure(gain):
+        if known is not None:
+            return ttest_1samp(gain[y == 1], 0.0).statistic >= 1.645
+        return ttest_ind(gain[y == 1], gain[y == 0], equal_var=False).statistic >= 1.645
+
+    chosen = 0.0
+    for strength, gain, before in zip(strengths, gains, [None, *gains[:-1]], strict=True):
+        if before is not None and not sure(gain - before):
+            break
+        chosen = strength if sure(gain) else chosen
+    return chosen
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_strength_is_raised_while_each_step_surely_gains(seed, noise):
+    scores, graph, offsets, y, truth = drawn(True, seed, noise)
+    unknown = np.full(len(scores), -1)
+    search = choose_strength(scores, graph, offsets, y, unknown)
+    chosen = naive_choice(scores, graph, offsets, y, search.strengths)
+    assert search.strength == pytest.approx(chosen * (1 - max(search.correlation, 0.0)))
+    search = choose_strength(scores, graph, offsets, y, truth)
+    assert search.strength == naive_choice(scores, graph, offsets, y, search.strengths, truth)
+
+
+def test_a_gain_that_rises_by_chance_does_not_raise_the_strength():
+    scores, graph, offsets, y, _ = drawn(True, 0, noise=0.5)
+    search = choose_strength(scores, graph, offsets, y, np.full(len(scores), -1))
+    chosen = np.searchsorted(search.strengths, search.strength / (1 - search.correlation) - 1e-9)
+    assert search.gains[chosen + 1] > search.gains[chosen]
+    assert search.z[chosen + 1] > 1.645
 
 
 def test_the_first_strength_beyond_which_the_gain_falls_is_taken():

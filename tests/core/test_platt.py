@@ -63,9 +63,11 @@ def test_cooling_is_the_likeliest_factor_on_a_grid(rng):
         return np.sum(t * np.log(p[chosen]) + (1 - t) * np.log(1 - p[chosen]))
 
     found, everyone = [], np.arange(len(y))
+    share = (y.sum() + 1) / (len(y) + 2)
+    added = 4 * share * (1 - share)
     for factor in np.linspace(0.4, 1, 61):
-        intercepts = platt.intercept + np.linspace(-1, 1, 101)
-        values = [likelihood(everyone, bags(factor * free, b), 1.0) for b in intercepts]
+        intercepts = platt.intercept + np.linspace(-1, 1, 401)
+        values = [likelihood(everyone, bags(factor * free, b), added) for b in intercepts]
         best = intercepts[np.argmax(values)]
         prior = -0.5 * ((np.log(factor) - 0.5 * np.log(0.65) / 0.85) / 0.1) ** 2  # half are learned
         value = likelihood(held_out, bags(factor * free, best), 0.01) + prior
@@ -109,12 +111,49 @@ def test_cooling_survives_certainty():
     assert np.isfinite(platt.slope)
 
 
-def smoothed(y, count=1.0):
+def smoothed(y, count=None):
     """Platt's targets, one bag at a time: as if ``count`` more of each class had been seen."""
     n_pos, n_neg = sum(y == 1), sum(y == 0)
+    if count is None:
+        share = (n_pos + 1) / (n_pos + n_neg + 2)
+        count = share * (1 - share) / 0.25
     return np.array(
         [(n_pos + count) / (n_pos + 2 * count) if v else count / (n_neg + 2 * count) for v in y]
     )
+
+
+def test_targets_are_platts_own_where_the_classes_have_as_many_bags():
+    y = np.repeat([0.0, 1.0], 7)
+    assert platt_module.smoothed(y).tolist() == [1 / 9] * 7 + [8 / 9] * 7
+
+
+def test_targets_of_a_rare_class_are_hardly_smoothed():
+    """Eight of 260: Platt's 0.9 would say that one of ten is a mistake."""
+    y = np.repeat([0.0, 1.0], [252, 8])
+    targets = platt_module.smoothed(y)
+    np.testing.assert_allclose(targets, smoothed(y), rtol=1e-12)
+    assert targets[-1] == pytest.approx(0.9839, abs=1e-4)
+    np.testing.assert_allclose(platt_module.smoothed(1 - y), 1 - targets, atol=1e-15)
+
+
+def test_targets_of_one_class_alone_are_not_certain():
+    assert 0 < platt_module.smoothed(np.zeros(9))[0] < 0.05
+    assert 0.95 < platt_module.smoothed(np.ones(9))[0] < 1
+
+
+def test_targets_count_a_bag_of_weight_two_twice():
+    y, weight = np.array([0.0, 0.0, 1.0, 0.0]), np.array([2.0, 1.0, 2.0, 3.0])
+    twice = platt_module.smoothed(np.repeat(y, weight.astype(int)))
+    np.testing.assert_allclose(
+        np.repeat(platt_module.smoothed(y, weight=weight), weight.astype(int)), twice, rtol=1e-14
+    )
+
+
+def test_a_rare_class_is_not_called_timidly(rng):
+    """Eight of 260 bags, scores N(0, 1) and N(3, 1): log-odds have a slope of 3 by Bayes' rule."""
+    y = np.repeat([0, 1], [252, 8])
+    slopes = [fit_shrunk_platt(rng.normal(3.0 * y), y).slope for _ in range(200)]
+    assert 0.8 < np.median(slopes) / 3.0 < 1.2  # with one whole bag added: 0.64
 
 
 def naive_noisy_or_loss(slope, intercept, scores, offsets, target):
@@ -195,7 +234,7 @@ def test_scores_that_rank_backwards_or_not_at_all_give_the_base_rate(scores):
     np.testing.assert_allclose(found.log_odds(scores), logit(rate), atol=1e-9)
 
 
-@pytest.mark.parametrize("count", [1.0, 0.01, 3.0])
+@pytest.mark.parametrize("count", [None, 1.0, 0.01, 3.0])
 def test_noisy_or_map_is_the_likeliest(rng, count):
     sizes = np.array([1, 4, 2, 7, 3] * 8)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -5,7 +5,7 @@ from sklearn.metrics import roc_auc_score
 
 from bagwise import AutoVGPMIL, Bags, Execution
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import Platt
+from bagwise.core.platt import Platt, fit_platts
 from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import search
@@ -292,6 +292,20 @@ def test_departures_from_the_plain_choice_must_pay_their_price():
     assert members[1].weight / members[0].weight == pytest.approx(np.exp(-search.PRICE))
     prices = {design.likelihood: design.price(50) for design in search.grid()}
     assert [name for name, price in prices.items() if price] == ["or", "inherited"]
+
+
+def test_candidates_are_compared_with_platts_own_targets():
+    """Of many maps chance favours the steep ones; a rare class would be smoothed less else."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(60) % 15 == 0).astype(int)
+    scores = rng.normal(size=(3, 60)) + np.outer([1.0, 3.0, 9.0], y)
+    maps, losses = search.calibrated_losses(scores, y)
+    own = fit_platts(scores, y)
+    assert maps == fit_platts(scores, y, 1.0)
+    assert all(mild.slope < steep.slope for mild, steep in zip(maps, own, strict=True))
+    for platt, row, loss in zip(maps, scores, losses, strict=True):
+        p = expit(platt.log_odds(row))
+        assert loss == pytest.approx(-np.mean(np.where(y == 1, np.log(p), np.log(1 - p))))
 
 
 def test_odd_designs_cost_more_the_fewer_bags_a_class_has():

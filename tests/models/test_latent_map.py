@@ -334,6 +334,17 @@ def test_folds_hold_both_classes():
         bag_folds(np.array([0, 0, 0, 1]))
 
 
+@pytest.mark.parametrize(("rarer", "n_folds"), [(2, 2), (8, 8), (12, 10), (19, 10), (20, 5)])
+def test_fits_without_a_fold_keep_most_bags_of_a_class_that_has_few(rarer, n_folds):
+    for label in (0, 1):
+        y = np.where(np.arange(60) < rarer, label, 1 - label)
+        folds = bag_folds(y)
+        assert folds.max() + 1 == n_folds
+        lost = np.bincount(folds[y == label])
+        assert lost.max() - lost.min() <= 1
+    assert bag_folds(y, 3).max() + 1 == min(3, rarer)
+
+
 def test_held_out_values_of_the_prior(problem):
     A, r, labels = problem
     values = held_out_values(make_blocks(A, r, labels), prior(4))

@@ -17,6 +17,7 @@ import bagwise
 from bagwise import DPMIL, GVGPMIL, LMVGPMIL, VGPMIL, AutoVGPMIL, Bags, OneVsRest, PsiVGPMIL
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF
+from bagwise.core.platt import fit_shrunk_platt, smoothed
 from bagwise.models.classes import (
     ClassRule,
     ClassScores,
@@ -25,7 +26,15 @@ from bagwise.models.classes import (
     read_class_labels,
 )
 from bagwise.models.registry import MODELS, make_model
-from bagwise.models.variational import ExactOr, Inherited, LargeMargin, NoisyMax, SoftWitness
+from bagwise.models.variational import (
+    ExactOr,
+    Inherited,
+    LargeMargin,
+    NoisyMax,
+    SoftWitness,
+    auto,
+    latent_map,
+)
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.projection import Projector
 from tests.reference import vgpmil as naive
@@ -63,6 +72,39 @@ def problem():
 def fitted(problem):
     bags, y, _ = problem
     return VGPMIL(n_inducing=15, random_state=0).fit(bags, y, background=0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VGPMIL(n_inducing=5, max_iter=5, tol=1.0, random_state=0),
+        VGPMIL(n_inducing=5, max_iter=5, tol=1.0, likelihood="softmax", random_state=0),
+        AutoVGPMIL(n_inducing=5, max_iter=5, n_finalists=1, random_state=0),
+    ],
+    ids=["VGPMIL", "softmax", "AutoVGPMIL"],
+)
+def test_maps_of_classes_with_a_temperature_have_platts_own_targets(problem, model, monkeypatch):
+    """Two classes and indicators have none: their maps alone say how sure a rare class is."""
+    bags, y, _ = problem
+    counts = []
+
+    def recorded(y, count=None, weight=None):
+        counts.append(count)
+        return smoothed(y, count, weight)
+
+    def shrunk(scores, y, count=None):
+        counts.append(count)
+        return fit_shrunk_platt(scores, y, count)
+
+    monkeypatch.setattr(latent_map, "smoothed", recorded)
+    monkeypatch.setattr(auto, "fit_shrunk_platt", shrunk)
+    clone(model).fit(bags, y, background=0)
+    assert set(counts) == {1.0}
+    if model.get_params().get("likelihood") != "softmax":
+        for of_two in (make_indicators(y), (y == 1).astype(int)):
+            counts.clear()
+            clone(model).fit(bags, of_two)
+            assert set(counts) == {None}
 
 
 # The rule.

@@ -22,7 +22,8 @@ from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.coupling import Graph, couple
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
-# One-sided at 5 %: a strength whose gain could be chance is not taken.
+# One-sided at 5 %: a strength whose gain, or whose gain over the one before, could be chance is not
+# taken.
 _LEAST_Z = 1.645
 # On a graph with cycles, strengths whose pull on an instance by all neighbours is larger are left
 # out: messages then settle on one side or the other whatever the scores say.
@@ -57,7 +58,8 @@ def choose_strength(
     its neighbours, in positive bags beyond that in negative ones; and since neighbours whose
     scores err together are not independent witnesses, the strength is reduced by the correlation
     of neighbours in negative bags, where every difference is an error. Strengths are tried in
-    rising order, and the first one beyond which the gain falls is taken.
+    rising order, and the first one beyond which the gain does not surely rise is taken: too strong
+    a coupling does more harm than one that is a little weak.
 
     Parameters
     ----------
@@ -77,16 +79,20 @@ def choose_strength(
     by_labels = bool(labelled.sum() >= _LABELLED_BAGS and 0 < shown.mean() < 1)
     correlation = neighbour_correlation(log_odds, graph, offsets, ~positive)
     strengths = [J for J in strengths if _largest_strength(graph) >= J]
-    gains, z = np.empty(len(strengths)), np.empty(len(strengths))
+    gains, z, step_z = np.empty((3, len(strengths)))
+    before = np.zeros(len(y))
     for k, strength in enumerate(strengths):
         coupled = couple(log_odds, graph, strength)
         if by_labels:
-            gain = segments.sum(_label_gain(log_odds, coupled, known), offsets)[labelled]
-            gains[k], z[k] = _standardised(gain, np.zeros(2))
+            gain = segments.sum(_label_gain(log_odds, coupled, known), offsets)
+            compared = labelled, np.zeros(len(y), dtype=bool)
         else:
             gain = segments.sum(evidence_gain(log_odds, coupled, graph), offsets)
-            gains[k], z[k] = _standardised(gain[positive], gain[~positive])
-    rising = 1 + _count_until(np.diff(gains) <= 0)
+            compared = positive, ~positive
+        gains[k], z[k] = _standardised(gain, *compared)
+        step_z[k] = _standardised(gain - before, *compared)[1]
+        before = gain
+    rising = 1 + _count_until(step_z[1:] < _LEAST_Z)
     sure = np.flatnonzero((z[:rising] >= _LEAST_Z) & (gains[:rising] > 0))
     chosen = 0.0
     if len(sure):
@@ -137,11 +143,17 @@ def _label_gain(log_odds: Floats, coupled: Floats, known: Codes) -> Floats:
     return np.where(known >= 0, gain, 0.0)
 
 
-def _standardised(first: Floats, second: Floats) -> tuple[float, float]:
-    """Difference of two means, and the same in standard errors."""
-    gain = float(first.mean() - second.mean())
-    error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
-    return gain, float(gain / error) if error > 0 else 0.0
+def _standardised(
+    gain: Floats, some: NDArray[np.bool_], others: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """Mean gain of some bags over that of others, or over 0 without; also in standard errors."""
+    difference, variance = 0.0, 0.0
+    for sign, bags in ((1, some), (-1, others)):
+        own = gain[bags]
+        if len(own):
+            difference += sign * float(own.mean())
+            variance += float(own.var(ddof=1)) / len(own)
+    return difference, difference / float(np.sqrt(variance)) if variance > 0 else 0.0
 
 
 def neighbour_correlation(

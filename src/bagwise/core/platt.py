@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Ints
 
 
+# Bags that Platt adds to each class on the other's side, however rare it is; see `smoothed`.
+WHOLE_BAG = 1.0
 # Smallest calibrated log-odds per standard deviation of the score.
 _LEAST_SLOPE = 1e-3
 
@@ -50,8 +52,10 @@ def fit_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
     return fit_platts(np.asarray(scores, dtype=np.float64)[None], y)[0]
 
 
-def fit_platts(scores: ArrayLike, y: ArrayLike) -> list[Platt]:
+def fit_platts(scores: ArrayLike, y: ArrayLike, count: float | None = None) -> list[Platt]:
     """`fit_platt` for each row of ``scores`` [C, B] at once, by Newton's method.
+
+    ``count`` is that of `smoothed`.
 
     Examples
     --------
@@ -63,7 +67,7 @@ def fit_platts(scores: ArrayLike, y: ArrayLike) -> list[Platt]:
     """
     scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
-    target = _smoothed(y)
+    target = smoothed(y, count)
     centre, spread = scores.mean(axis=1), scores.std(axis=1)
     spread = np.where(spread > 0, spread, 1.0)
     slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target)
@@ -91,11 +95,12 @@ def shrinkage(gain: float) -> float:
     return max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
 
 
-def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
+def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike, count: float | None = None) -> Platt:
     """`fit_platt` with its slope shrunk by what chance may have brought; the ranking is kept.
 
     The gain is that over the base rate, the intercept suits the bags at the smaller slope, and
-    where nothing is left of the slope a hint of one keeps the ranking (`keep_ranking`).
+    where nothing is left of the slope a hint of one keeps the ranking (`keep_ranking`). ``count``
+    is that of `smoothed`.
 
     Examples
     --------
@@ -107,10 +112,10 @@ def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
     True
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    target = _smoothed(y)
+    target = smoothed(y, count)
     share = target.mean()
     base = Platt(0.0, float(np.log(share / (1 - share))))
-    best = fit_platt(scores, y)
+    (best,) = fit_platts(scores[None], y, count)
 
     def loss(platt: Platt) -> float:
         return float(_cross_entropy(scores[None], target, np.array([platt]))[0])
@@ -126,12 +131,31 @@ def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
     return keep_ranking(Platt(slope, float(level.x) - slope * float(scores.mean())), scores)
 
 
-def _smoothed(y: Floats, count: float = 1.0) -> Floats:
+def smoothed(y: Floats, count: float | None = None, weight: Floats | None = None) -> Floats:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B].
 
-    As if each class had ``count`` more bags on either side.
+    As if each class had ``count`` more bags on either side; ``weight`` [B] says how often each bag
+    counts. By default ``count`` is four times the variance of a label, p (1 - p) with p the share
+    of positives (by Laplace's rule, so that one class alone has a finite log-odds): 1, which is
+    Platt's, where the classes have as many bags, and less where one is rare. A whole bag of the
+    rare class among all those of the other would be as much as a tenth of its own bags, and would
+    flatten every probability (``experiments/imbalance.py``). `WHOLE_BAG` suits maps of many
+    candidates or classes that are compared on the same bags, where the steepest ones owe most to
+    chance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.platt import smoothed
+    >>> smoothed(np.array([0.0, 1.0])).round(3).tolist()
+    [0.333, 0.667]
+    >>> smoothed(np.array([1.0] + 9 * [0.0]))[:2].round(3).tolist()
+    [0.737, 0.055]
     """
-    n_pos, n_neg = y.sum(), (1 - y).sum()
+    each = np.ones_like(y) if weight is None else weight
+    n_pos, n_neg = float(np.sum(each * y)), float(np.sum(each * (1 - y)))
+    if count is None:
+        count = 4 * (n_pos + 1) * (n_neg + 1) / (n_pos + n_neg + 2) ** 2
     return np.where(y > 0, (n_pos + count) / (n_pos + 2 * count), count / (n_neg + 2 * count))
 
 
@@ -184,13 +208,15 @@ def _cross_entropy(s: Floats, target: Floats, theta: Floats) -> Floats:
     return (np.logaddexp(0.0, z) - target * z).sum(axis=1)
 
 
-def fit_noisy_or_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, count: float = 1.0) -> Platt:
+def fit_noisy_or_platt(
+    scores: ArrayLike, offsets: Ints, y: ArrayLike, count: float | None = None
+) -> Platt:
     """Platt's sigmoid for instances, fitted through the bags they make by noisy-or.
 
     Every instance gets probability sigmoid(slope * score + intercept), a bag
     1 - prod(1 - p); slope >= 0 and intercept maximise the likelihood of the bag labels, with
-    Platt's smoothed targets (``count`` as if so many more bags had been seen). Calibrated
-    instances so still multiply up to their bag. ``scores`` [N] must come from bags that the
+    Platt's smoothed targets (``count`` is that of `smoothed`). Calibrated instances so still
+    multiply up to their bag. ``scores`` [N] must come from bags that the
     model did not see.
 
     Examples
@@ -203,7 +229,7 @@ def fit_noisy_or_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, count: fl
     True
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    target = _smoothed(y, count)
+    target = smoothed(y, count)
     centre, spread = scores.mean(), scores.std() or 1.0
     s = (scores - centre) / spread
 
@@ -268,7 +294,7 @@ def cool(platt: Platt, scores: Floats, offsets: Ints, y: ArrayLike, held_out: In
     y = np.asarray(y, dtype=np.float64)
     free = fit_noisy_or_platt(scores, offsets, y, _LITTLE).slope
     rows, own = segments.take(offsets, held_out)
-    target, own_target = _smoothed(y), _smoothed(y[held_out], _LITTLE)
+    target, own_target = smoothed(y), smoothed(y[held_out], _LITTLE)
     expected = (1 - len(held_out) / len(y)) * _OPTIMISM  # nothing, if nothing was learned from
 
     def intercept(slope: float) -> float:
@@ -311,7 +337,7 @@ def fit_instance_platt(scores: ArrayLike, offsets: Ints, y: ArrayLike, rule: str
     if rule != "noisy-or":
         return fit_shrunk_platt(segments.max(scores, offsets), y)
     platt = fit_noisy_or_platt(scores, offsets, y)
-    target, centre = _smoothed(np.asarray(y, dtype=np.float64)), float(scores.mean())
+    target, centre = smoothed(np.asarray(y, dtype=np.float64)), float(scores.mean())
 
     def loss(slope: float, level: float) -> float:
         return _noisy_or_loss(_rate(slope * (scores - centre) + level, offsets), target)

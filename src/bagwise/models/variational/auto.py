@@ -67,6 +67,7 @@ from bagwise.models.variational.several import (
     base_rates,
     class_columns,
     class_fractions,
+    class_smoothing,
     combined,
     fitted_rule,
     warn_of_rare,
@@ -310,7 +311,8 @@ class AutoVGPMIL(InstanceClassifier):
                 shift = float(rates[f] - rates[nearest])
                 member._borrow(members[nearest], shift, own, weight, spaces, numbered)
             else:
-                member._fit(own, weight, spaces, draws, numbered, driver)
+                count = class_smoothing(labels)
+                member._fit(own, weight, spaces, draws, numbered, driver, count)
         self.per_class_ = [members[f] for f in range(len(members))]
         held_out = np.full((len(bags), len(self.per_class_)), np.nan)
         for f, member in enumerate(self.per_class_):
@@ -328,6 +330,7 @@ class AutoVGPMIL(InstanceClassifier):
         rng: np.random.RandomState,
         execution: Execution,
         driver: Driver,
+        smoothing: float | None = None,  # of the final map's targets: `core.platt.smoothed`'s count
     ) -> AutoVGPMIL:
         rarest = int(np.bincount(data.y).min())
         if rarest < 2:
@@ -378,7 +381,7 @@ class AutoVGPMIL(InstanceClassifier):
                     "whole", lambda: [self._held_out_whole(work, spaces, execution, driver)]
                 )
                 scores = scores.beside(whole)
-            candidates = self._choose(part, scores, compared, seeds[1])
+            candidates = self._choose(part, scores, compared, seeds[1], smoothing)
             self._report(designs, screened, compared, scores, candidates, part.y)
             self._set_members(candidates, compared, len(finalists))
             advance(f"refitting {len(candidates)} members", 0)
@@ -545,6 +548,7 @@ class AutoVGPMIL(InstanceClassifier):
         scores: search.HeldOutScores,
         finalists: Sequence[Design],
         seed: int,
+        smoothing: float | None,
     ) -> list[Candidate]:
         """The weights of the finalists, and the final calibration of bags and instances."""
         rarest = int(np.bincount(part.y).min())
@@ -556,14 +560,14 @@ class AutoVGPMIL(InstanceClassifier):
         left_out, instances = search.held_out_ensemble(
             scores, part.y, offsets, *settings, again, rule_price
         )
-        platt = fit_shrunk_platt(left_out, part.y)
+        platt = fit_shrunk_platt(left_out, part.y, smoothing)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
         # Whole bags say nothing of an instance: its log-odds are those of the others alone.
         z = self.platt_.log_odds(instances)
         of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
-        unshrunk = MapFit(of_bags, part.y, "max")
+        unshrunk = MapFit(of_bags, part.y, "max", count=smoothing)
         of_instances = HeldOut(z, np.zeros_like(z), offsets)
         contrast = fit_instance_map(
             of_instances, part.y, unshrunk.slope, part.instance_labels, gain=unshrunk.gain

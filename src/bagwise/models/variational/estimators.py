@@ -100,6 +100,7 @@ from bagwise.models.variational.several import (
     class_columns,
     class_folds,
     class_fractions,
+    class_smoothing,
     combined,
     fitted_rule,
     fraction_stds,
@@ -170,6 +171,7 @@ class Question(NamedTuple):
     folds: Ints | None = None  # of the bags; None lets the labels of the class decide
     refit_tol: float = 0.0  # least tol of the fits without a fold
     one_of_several: bool = False
+    smoothing: float | None = None  # of the targets of its map: `core.platt.smoothed`'s count
 
 
 class VariationalClassifier(StochasticFit, InstanceClassifier):
@@ -279,29 +281,40 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         data = self._validate_fit(bags, y, instance_labels)
         check_two_class_background(background, self.classes_)
         rng = check_random_state(self.random_state)
-        execution = resolve(self.execution)
-        driver = driver_for(execution, data.bags, self.n_inducing)
-        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
-        problem = FitProblem(
-            data.bags,
-            labels,
-            self._choose_projector(data, rng, execution, driver),
-            self._start(labels, rng),
-            self._bag_likelihood(),
-            check_density(self._density()),
-            execution,
-            driver,
-        )
-        counts = (
-            None if sample_weight is None else check_bag_weights(sample_weight, data.bags, self)
-        )
+        problem = self._begin(data, self._bag_likelihood(), rng, sample_weight)
+        counts = problem.labels.weight
         weight = bag_weights(class_weight, counts, data.y, self.classes_)
-        problem = problem._replace(labels=labels._replace(weight=weight))
+        problem = problem._replace(
+            start=self._start(problem.labels, rng), labels=problem.labels._replace(weight=weight)
+        )
         calibration = self._fit_problem(problem, Question(validation, patience), counts)
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
             self._fit_instance_map(calibration)
         return self
+
+    def _begin(
+        self,
+        data: TrainingData,
+        likelihood: BagLikelihood,
+        rng: np.random.RandomState,
+        sample_weight: ArrayLike | None,
+        several: bool = False,
+    ) -> FitProblem:
+        """Every fit's first choices: where it runs and its projection; bags weigh their counts."""
+        bags, execution = data.bags, resolve(self.execution)
+        driver = driver_for(execution, bags, self.n_inducing)
+        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+        return FitProblem(
+            bags,
+            BagLabels(bags.offsets, data.y, data.instance_labels, counts),
+            self._choose_projector(data, rng, execution, driver, several),
+            np.zeros(bags.n_instances),
+            likelihood,
+            check_density(self._density()),
+            execution,
+            driver,
+        )
 
     def _fit_several(
         self,
@@ -314,25 +327,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """One two-class model per finding, on a projection that they share."""
         bags, labels, known = data
         rng = check_random_state(self.random_state)
-        execution = resolve(self.execution)
-        driver = driver_for(execution, bags, self.n_inducing)
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
-        nothing = np.zeros(len(bags), dtype=np.int64), np.full(bags.n_instances, -1, np.int8)
         # Where a bag has several classes its instances are of many: one group serves them all.
-        groups = nothing[0] if labels.codes is None else labels.codes
-        by_class = TrainingData(bags, groups, nothing[1])
-        projector = self._choose_projector(by_class, rng, execution, driver, several=True)
+        groups = np.zeros(len(bags), dtype=np.int64) if labels.codes is None else labels.codes
+        by_class = TrainingData(bags, groups, np.full(bags.n_instances, -1, np.int8))
+        shared = self._begin(by_class, self._bag_likelihood(), rng, sample_weight, several=True)
+        counts = shared.labels.weight
         seed = int(rng.randint(np.iinfo(np.int32).max))
-        shared = FitProblem(
-            bags,
-            BagLabels(bags.offsets, *nothing),
-            projector,
-            np.zeros(bags.n_instances),
-            self._bag_likelihood(),
-            check_density(self._density()),
-            execution,
-            driver,
-        )
         self.cache_ = "none"  # a kernel that is learnt projects anew for every class
         if not self.learn_kernel:
             with _settings_of(shared):
@@ -346,7 +346,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             own = BagLabels(bags.offsets, y, known[:, f])
             problem = shared._replace(
                 start=member._start(own, check_random_state(seed)),
-                execution=execution.numbered(f),
+                execution=shared.execution.numbered(f),
                 labels=own._replace(weight=labels.weights(class_weight, counts, f)),
             )
             watched = None
@@ -354,7 +354,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 unseen = self._check_bags(validation[0], n_features=bags.n_features)
                 truth = labels.rule.read_labels(validation[1], unseen, labels.classes)
                 watched = unseen, truth.present[:, f]
-            question = Question(watched, patience, class_folds(labels, f), REFIT_TOL, True)
+            question = Question(
+                watched, patience, class_folds(labels, f), REFIT_TOL, True, class_smoothing(labels)
+            )
             calibrations.append(member._fit_problem(problem, question, counts))
             members.append(member)
         self._calibrate_together(members, calibrations, labels)
@@ -413,38 +415,26 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """One posterior per finding, all fitted together; read and calibrated one by one."""
         bags, labels, known = data
         rng = check_random_state(self.random_state)
-        execution = resolve(self.execution)
-        driver = driver_for(execution, bags, self.n_inducing)
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
-        weight = counts
-        if class_weight is not None and labels.codes is not None:
-            weight = bag_weights(class_weight, counts, labels.codes, labels.classes)
         codes = class_codes(labels.present)
         classes = np.where((known < 0).any(axis=1), -1, class_codes(known)).astype(np.int8)
         by_class = TrainingData(bags, codes, classes)
-        projector = self._choose_projector(by_class, rng, execution, driver, several=True)
-        problem = FitProblem(
-            bags,
-            BagLabels(bags.offsets, codes, classes, weight),
-            projector,
-            np.zeros(bags.n_instances),
-            ExactOr(softmax.H),
-            Sech(),
-            execution,
-            driver,
-        )
+        problem = self._begin(by_class, ExactOr(softmax.H), rng, sample_weight, several=True)
+        counts = problem.labels.weight
+        if class_weight is not None and labels.codes is not None:
+            weight = bag_weights(class_weight, counts, labels.codes, labels.classes)
+            problem = problem._replace(labels=problem.labels._replace(weight=weight))
         parts = self.project(problem)
         n_findings = labels.present.shape[1]
 
         def fit(kept: list[Part], tol: float) -> SoftmaxFit:
             return fit_softmax(
                 kept,
-                len(projector.Z),
+                len(problem.projector.Z),
                 n_findings,
                 softmax.H,
                 max_iter=self.max_iter,
                 tol=tol,
-                driver=driver,
+                driver=problem.driver,
             )
 
         joint = fit(parts, self.tol)
@@ -459,7 +449,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             member = clone(self)
             member.n_features_in_ = bags.n_features
             own = Fit(q, joint.r[:, f + 1], joint.bound_history, joint.n_iter, joint.converged)
-            members.append(member.take(projector, own, np.arange(2)))
+            members.append(member.take(problem.projector, own, np.arange(2)))
             if shared is None:
                 calibrations.append(None)
                 continue
@@ -483,6 +473,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                     int(shared.max()) + 1,
                     refit,
                     counts,
+                    class_smoothing(labels),
                 )
             )
         self._calibrate_together(members, calibrations, labels)
@@ -624,7 +615,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
-        return self._read_folds(problem, parts, folds, n_refits, fit, counts)
+        return self._read_folds(problem, parts, folds, n_refits, fit, counts, question.smoothing)
 
     def _read_folds(
         self,
@@ -634,6 +625,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         n_refits: int,
         fit: Callable[[list[Part]], InducingPosterior],
         counts: Floats | None,
+        smoothing: float | None = None,
     ) -> Calibration:
         """What a map is fitted to: the values of each fold's bags by the fit without them."""
         y, bags = problem.labels.y, problem.bags
@@ -656,6 +648,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             self.bag_rule,
             known,
             weight=None if counts is None else counts[chosen],
+            count=smoothing,
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)

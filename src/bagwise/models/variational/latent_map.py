@@ -40,7 +40,7 @@ from bagwise.core.arrays import (
     to_numpy,
 )
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool, shrinkage
+from bagwise.core.platt import Platt, cool, shrinkage, smoothed
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import one_blas_thread
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -51,6 +51,8 @@ BagRule = Literal["noisy-or", "max", "joint"]
 
 # Nodes for expectations while the map is fitted; 1e-3 is plenty there.
 _NODES = 20
+# Below so many bags of a class each is missed by the fits without a fold, which are then more.
+_FEW = 20
 # Bags are thinned so that the fit of two numbers sees at most this many instances.
 _MOST_INSTANCES = 100_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
@@ -277,8 +279,11 @@ def positive_fraction(mean: Array, var: Array, functions: Array, offsets: Ints) 
     return Fraction(centre, np.sqrt(between + within))
 
 
-def bag_folds(y: ArrayLike, n_folds: int = 5, random_state: int = 0) -> Ints:
+def bag_folds(y: ArrayLike, n_folds: int | None = None, random_state: int = 0) -> Ints:
     """Fold of every bag, stratified by label; as many as the rarer class has bags, at least 2.
+
+    By default 5 folds, and 10 where the rarer class has fewer than `_FEW` bags: a fit without one
+    or two of eight positive bags says much less than the fit to all, and is no guide to it.
 
     Examples
     --------
@@ -289,6 +294,8 @@ def bag_folds(y: ArrayLike, n_folds: int = 5, random_state: int = 0) -> Ints:
     """
     y = np.asarray(y)
     fewest = int(np.bincount(y, minlength=2).min())
+    if n_folds is None:
+        n_folds = 10 if fewest < _FEW else 5
     if fewest < 2:
         raise ValueError(f"calibration needs at least 2 bags of each class; got {fewest}.")
     splitter = StratifiedKFold(min(n_folds, fewest), shuffle=True, random_state=random_state)
@@ -423,6 +430,8 @@ def fit_map(
 class MapFit:
     """Slope and level of the map that suits held-out bags best; arguments are `fit_map`'s.
 
+    ``count`` is that of `core.platt.smoothed`.
+
     Attributes
     ----------
     slope : float
@@ -442,6 +451,7 @@ class MapFit:
         *,
         random_state: int = 0,
         weight: Floats | None = None,
+        count: float | None = None,
     ) -> None:
         self.labels, self._rule = y, rule
         held_out, target, known, weight = _thinned(
@@ -449,7 +459,7 @@ class MapFit:
         )
         held_out = held_out.with_top() if rule == "max" else held_out
         self._held_out, self._weight = held_out, weight
-        self._target = _smoothed(target, weight)
+        self._target = smoothed(target, count, weight)
         self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
         self._given = None if known is None else np.asarray(known, dtype=np.float64)[self._rows]
         each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
@@ -553,12 +563,6 @@ def cooled(
 def _counted(terms: Floats, weight: Floats | None) -> float:
     """Sum of terms, each as often as its weight says."""
     return float(np.sum(terms if weight is None else weight * terms))
-
-
-def _smoothed(y: Floats, weight: Floats | None = None) -> Floats:
-    """Platt's targets: short of 0 and 1 by what so few bags cannot show."""
-    n_pos, n_neg = _counted(y, weight), _counted(1 - y, weight)
-    return np.where(y > 0, (n_pos + 1) / (n_pos + 2), 1 / (n_neg + 2))
 
 
 def _thinned(

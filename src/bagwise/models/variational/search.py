@@ -23,7 +23,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
-from bagwise.core.platt import Platt, fit_platts
+from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
@@ -316,7 +316,7 @@ def take_bags(whole: Block, labels: BagLabels, chosen: Ints) -> Block:
 
 def calibrated_losses(scores: Floats, y: Ints) -> tuple[list[Platt], Floats]:
     """Platt's map of each candidate's held-out scores [C, B], and its log-loss after it, [C]."""
-    maps = fit_platts(scores, y)
+    maps = fit_platts(scores, y, WHOLE_BAG)  # of many, chance favours the steep
     losses = [log_loss(p.log_odds(s), y) for p, s in zip(maps, scores, strict=True)]
     return maps, np.array(losses)
 

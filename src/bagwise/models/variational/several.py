@@ -17,6 +17,7 @@ from scipy.special import expit, log_expit
 
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints
+from bagwise.core.platt import WHOLE_BAG
 from bagwise.models.classes import ClassLabels, ClassRule, ClassScores, fit_temperature
 from bagwise.models.variational.latent_map import Fraction, bag_folds
 from bagwise.models.variational.score import Scores
@@ -34,6 +35,15 @@ def class_folds(labels: ClassLabels, finding: int) -> Ints | None:
         return bag_folds(labels.codes, N_FOLDS)
     present = labels.present[:, finding]
     return bag_folds(present, N_FOLDS) if np.bincount(present, minlength=2).min() >= 2 else None
+
+
+def class_smoothing(labels: ClassLabels) -> float | None:
+    """How much smoothing the map of one class has: Platt's own where a bag has one class only.
+
+    How sure these classes are in common is left to a temperature (`fitted_rule`); what the maps
+    decide is how the classes compare, and smoothing keeps their slopes alike.
+    """
+    return None if labels.multilabel else WHOLE_BAG
 
 
 def base_rates(labels: ClassLabels) -> Floats:
