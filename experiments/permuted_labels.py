@@ -42,12 +42,7 @@ QUICK_MODELS = ("single-instance", "vgpmil")
 # Further permutations of MUSK1 for VGPMIL, numbered from 1000 on.
 MANY = 200
 # Permutations of the models that take longest.
-FEWER = {
-    **dict.fromkeys(("auto", "micrf", "blrt", "dd-svm", "mi-graph-edges", "mi-forest"), 2),
-    **dict.fromkeys(("mica", "bag-ki-svm", "ki-svm", "setkernel"), 2),
-    **dict.fromkeys(("dpmil", "mio", "lm-vgpmil", "milboost", "forest", "apr", "em-dd"), 5),
-    **dict.fromkeys(("miles", "boosting", "diverse-density", "ppmm", "probit-gp"), 10),
-}
+FEWER = dict.fromkeys(("micrf", "dd-svm", "mi-graph-edges", "mi-forest", "mica", "bag-ki-svm"), 5)
 
 
 @functools.cache
