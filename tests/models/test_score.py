@@ -365,3 +365,12 @@ def test_left_out_maps_go_by_what_the_rule_makes_a_bag_of(rng, rule):
         assert found == fit_platt(left_out.bags, y)
     backwards = fit_calibration(LeftOutScores(-3.0 * y, -left_out.instances), offsets, y, rule)
     assert 0 < backwards.slope < 0.01  # a hint that keeps the ranking
+
+
+def test_joint_bags_do_not_depend_on_how_they_are_cut(block, sites, monkeypatch):
+    q = posterior(block, sites)
+    whole = joint_bag_scores(block.A, block.r, OFFSETS, q, 256)
+    monkeypatch.setattr(score, "_ROWS", 3)
+    pieces = joint_bag_scores(block.A, block.r, OFFSETS, q, 256)
+    np.testing.assert_allclose(pieces.log_odds, whole.log_odds, rtol=1e-10)
+    np.testing.assert_allclose(pieces.std, whole.std, rtol=1e-10)
