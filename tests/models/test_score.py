@@ -374,3 +374,60 @@ def test_joint_bags_do_not_depend_on_how_they_are_cut(block, sites, monkeypatch)
     pieces = joint_bag_scores(block.A, block.r, OFFSETS, q, 256)
     np.testing.assert_allclose(pieces.log_odds, whole.log_odds, rtol=1e-10)
     np.testing.assert_allclose(pieces.std, whole.std, rtol=1e-10)
+
+
+def test_no_row_is_read_for_another_span(rng):
+    """Each row leaves its file once, and each span is given the labels of its own bags."""
+    X, offsets = rng.normal(size=(23, 2)), np.array([0, 4, 9, 10, 17, 23])
+    projectors, readers = two_projectors(rng)
+    asked, told = [], []
+
+    class Rows:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __getitem__(self, which):
+            asked.append(len(self.rows[which]))
+            return self.rows[which]
+
+    def watch(readouts, own):
+        told.append(len(readouts[0].bag))
+        return columns(readouts, own)
+
+    read = ReadRows(projectors, readers[:1], watch, check=False)
+    parts = make_row_parts(X, offsets, cut(offsets, 5, 1), 3)
+    for part in parts:
+        read(part._replace(X=Rows(part.X)))
+    assert sum(asked) == 23
+    assert sum(told) == 5
+
+
+@pytest.mark.parametrize("where", ["host", "tensor"])
+def test_joint_samples_are_worked_through_where_the_block_is(block, sites, where, monkeypatch):
+    seen, joint = [], score._joint
+
+    def spy(*arguments):
+        seen.append(arguments[-1])
+        return joint(*arguments[:-1], None)
+
+    monkeypatch.setattr(score, "_joint", spy)
+    q = posterior(block, sites)
+    if where == "tensor":
+        torch = pytest.importorskip("torch")
+        labels = block.labels.map(lambda x: None if x is None else torch.as_tensor(x))
+        A = tuple(torch.as_tensor(a) for a in block.A)
+        block = Block(A, torch.as_tensor(block.r), labels)
+    read_block(block, q, "joint")
+    assert [None if d is None else str(d) for d in seen] == [None if where == "host" else "cpu"]
+
+
+def test_labels_keep_their_type_on_the_host(block):
+    torch = pytest.importorskip("torch")
+    there = block._replace(
+        A=tuple(torch.as_tensor(a) for a in block.A),
+        r=torch.as_tensor(block.r),
+        labels=block.labels.map(lambda x: None if x is None else torch.as_tensor(x)),
+    )
+    labels = on_host(there).labels
+    assert isinstance(labels.known, np.ndarray) and labels.known.dtype == np.int8
+    assert score._own_type(labels.known) is labels.known
