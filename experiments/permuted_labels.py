@@ -41,8 +41,14 @@ SETS = ("musk1", "fox", "elephant", "digits")
 QUICK_MODELS = ("single-instance", "vgpmil")
 # Further permutations of some sets for VGPMIL, numbered from 1000 on.
 MANY = {"musk1": 200, "elephant": 100}
-# Permutations of the models that take longest.
-FEWER = dict.fromkeys(("micrf", "dd-svm", "mi-graph-edges", "mi-forest", "mica", "bag-ki-svm"), 5)
+# Permutations of the models that take longer than a second or two.
+FEWER = {
+    **dict.fromkeys(("micrf", "dd-svm", "mi-graph-edges", "mi-forest", "mica", "bag-ki-svm"), 5),
+    **dict.fromkeys(
+        ("auto", "lm-vgpmil", "dpmil", "mio", "miles", "setkernel", "ki-svm", "em-dd"), 7
+    ),
+    **dict.fromkeys(("apr", "blrt", "forest", "milboost", "diverse-density", "probit-gp"), 7),
+}
 
 
 @functools.cache
