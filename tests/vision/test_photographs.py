@@ -309,16 +309,87 @@ def test_predicted_boxes_are_voted(fitted, photos):
     assert np.abs(found - proposals[best]).max() > 0.05
 
 
-def test_half_of_the_say_stays_with_the_general_rule(photos):
+def test_what_was_learned_without_boxes_has_a_third_of_the_say(photos):
     described, labels, boxes = photos
     given = [boxes[i] if i in (1, 3, 5, 7) else None for i in range(len(labels))]
     model = photographs.learn_class(described, labels, given, 0.5, np.random.default_rng(0))
+    plain = photographs.learn_class(
+        described, labels, [None] * len(labels), 0.5, np.random.default_rng(0)
+    )
+    np.testing.assert_array_equal(model.general.weights, plain.cell.weights)
+    assert np.abs(model.cell.weights - plain.cell.weights).max() > 1e-6
     parts = []
     for i, (evidence, maps) in enumerate(photographs.weigh(described, model.class_map(described))):
         clues = photographs.clues_of(described, i, evidence, *maps)
         refined = 1 / (1 + np.exp(-model.refinement.refine(clues)))
-        parts.append(np.exp((np.log(evidence.wholeness + 1e-300) + np.log(refined)) / 2))
-    np.testing.assert_allclose(model.box_scores(described), np.concatenate(parts), atol=1e-12)
+        parts.append(evidence.wholeness + refined)
+    expected = (plain.box_scores(described) + np.concatenate(parts)) / 3
+    np.testing.assert_allclose(model.box_scores(described), expected, atol=1e-12)
+
+
+def test_region_means_match_loops():
+    """A cell belongs to a box that covers most of it along both axes; a small box has one cell."""
+    rng = np.random.default_rng(0)
+    (rows, columns), (height, width) = (6, 8), (60, 120)
+    cells = rng.normal(size=(rows * columns, 3))
+    boxes = np.column_stack([rng.uniform(0, 90, 20), rng.uniform(0, 40, 20)])
+    boxes = np.hstack([boxes, rng.uniform(16, 30, (20, 2))])
+    boxes = np.vstack([boxes, [0, 0, 120, 60], [-5, -5, 300, 300]])
+    means = photographs.region_means(cells, (rows, columns), (height, width), boxes)
+    for (x, y, w, h), mean in zip(boxes, means, strict=True):
+        across = [c for c in range(columns) if x <= (c + 0.5) * 15 <= x + w]
+        down = [r for r in range(rows) if y <= (r + 0.5) * 10 <= y + h]
+        expected = np.mean([cells[r * columns + c] for r in down for c in across], axis=0)
+        np.testing.assert_allclose(mean, expected)
+    tiny = photographs.region_means(cells, (rows, columns), (height, width), [[118.0, 58, 1, 1]])
+    np.testing.assert_allclose(tiny[0], cells[-1])
+
+
+def test_regions_are_the_true_boxes_else_the_best_box(photos):
+    described, labels, boxes = photos
+    given = [boxes[1] if i == 1 else None for i in range(len(labels))]
+    model = photographs.learn_class(
+        described, labels, [None] * len(labels), 0.5, np.random.default_rng(0)
+    )
+    rows = photographs._regions(described, model, given)
+    scores = model.box_scores(described)
+    for i, cells in enumerate(described.cells):
+        best = scores[described.offsets[i] : described.offsets[i + 1]].argmax()
+        region = boxes[1] if i == 1 else described.boxes[i][[best]]
+        mean = photographs.region_means(cells, described.grids[i], described.sizes[i], region)
+        np.testing.assert_allclose(rows[i], mean[0])
+
+
+def test_ranking_joins_the_probabilities_of_image_and_box(photos, fitted):
+    described = photos[0]
+    model = fitted.models_[0]
+    ranking, p, _ = photographs.score_boxes(model, described)
+    scores, image = model.box_scores(described), model.image_probability(described)
+    for i, cells in enumerate(described.cells):
+        part = slice(*described.offsets[i : i + 2])
+        grid, size = described.grids[i], described.sizes[i]
+        means = photographs.region_means(cells, grid, size, described.boxes[i])
+        log_odds = model.region_platt.log_odds(model.region.score(means))
+        joint = np.sqrt(image[i] / (1 + np.exp(-log_odds)))
+        expected = joint * scores[part] ** 2 / scores[part].max()
+        np.testing.assert_allclose(ranking[part], expected, rtol=1e-6)
+        share = (expected / expected.max()) ** 2
+        np.testing.assert_allclose(p[part], image[i] * share, rtol=1e-6)
+
+
+def test_without_a_saliency_network_regions_say_nothing():
+    """Boxes in the middle are no regions of the class: the image's probability ranks alone."""
+    images, labels, _ = make_photos(8)
+    described = plain_detector().describe(images)
+    model = plain_detector(check=False).fit(described, labels[:, None], class_names=["red"])
+    model = model.models_[0]
+    assert model.region is model.image
+    scores, image = model.box_scores(described), model.image_probability(described)
+    ranking = photographs.score_boxes(model, described)[0]
+    for i in range(8):
+        part = slice(*described.offsets[i : i + 2])
+        expected = image[i] * scores[part] ** 2 / scores[part].max()
+        np.testing.assert_allclose(ranking[part], expected, rtol=1e-9)
 
 
 def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):

@@ -72,6 +72,36 @@ def align(grey: Grey, picture: Grey, centre: Floats, angle: float) -> Alignment 
     return Alignment(M[:, 2] + low + shape @ middle, turned, axes, float(correlation))
 
 
+def moved(grey: Grey, picture: Grey, centre: Floats, radius: float) -> tuple[Floats, float]:
+    """Where a picture fits best among the shifts within a radius, and its correlation there.
+
+    A parabola through the best shift and its neighbours tells fractions of a pixel: rounded shifts
+    would add up over many frames.
+    """
+    import cv2
+
+    shape = np.array(picture.shape[::-1])
+    low = np.clip(np.rint(centre - shape / 2 - radius).astype(int), 0, None)
+    high = np.minimum(np.rint(centre + shape / 2 + radius).astype(int), grey.shape[::-1])
+    part = grey[low[1] : high[1], low[0] : high[0]]
+    if np.any(part.shape[::-1] < shape):
+        return centre, 0.0
+    match = cv2.matchTemplate(part, picture, cv2.TM_CCOEFF_NORMED)
+    match[~np.isfinite(match)] = -1
+    _, value, _, (x, y) = cv2.minMaxLoc(match)
+    shift = np.array([x + _vertex(match[y], x), y + _vertex(match[:, x], y)])
+    return np.asarray(low + shift + shape / 2), float(value)
+
+
+def _vertex(values: NDArray[np.float32], peak: int) -> float:
+    """How far beside the largest of some values lies the top of the parabola through it."""
+    if not 0 < peak < len(values) - 1:
+        return 0.0
+    before, top, after = (float(v) for v in values[peak - 1 : peak + 2])
+    bend = 2 * top - before - after
+    return 0.5 * (after - before) / bend if bend > 0 else 0.0
+
+
 def resemblance(a: Grey, b: Grey) -> float:
     """The correlation of two pictures of one size as they lie."""
     import cv2

@@ -6,11 +6,14 @@
 3. A cell classifier learns the class map: cells of images with the class are positive as far as
    they are salient, all others negative; then once more with its own maps mixed into the targets.
    What is salient but not of the class (a person beside a kangaroo) is thereby told apart.
-4. A box scores by how well it holds one whole object on the maps (`bagwise.vision.wholeness`),
-   times the probability of the image.
+4. A box scores by how well it holds one whole object on the maps (`bagwise.vision.wholeness`).
+5. A region classifier on the mean of the cells in a box, learned from the best box of each image,
+   gives the probability that the box shows the class. Boxes are ranked by their score times the
+   geometric mean of the probabilities of image and box.
 
-True boxes, where given, keep the cells outside them from being positive, and teach a refinement
-of the box scores (`bagwise.vision.refinement`), which is averaged with the general rule.
+True boxes, where given, keep the cells outside them from being positive, are the regions of their
+images, and teach a refinement of the box scores (`bagwise.vision.refinement`), which is averaged
+with the scores on the maps learned with and without them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
@@ -41,11 +44,12 @@ _CELLS = 160
 _STRENGTH = 0.08
 # Times that the class map is learned; from the second on its own maps are half of the targets.
 _ROUNDS = 2
-# Inverse prior precisions tried for the whole-image classifier, chosen by held-out log loss.
+# Inverse prior precisions tried for the classifiers of images and regions, chosen by held-out
+# log loss.
 _IMAGE_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _FOLDS = 5
-# Power of a box's score, relative to the image's best, that its probability falls by.
-_STEEPNESS = 4
+# Power of a box's ranking score, relative to the image's best, that its probability falls by.
+_STEEPNESS = 2
 # A reported box is the mean of the proposals that overlap it by this much, weighted by this power
 # of their ranking scores: their edges differ by chance, and the best one's are no exception.
 _VOTING_OVERLAP, _VOTING_POWER = 0.5, 8
@@ -80,12 +84,24 @@ class ClassModel(NamedTuple):
 
     image: Linear  # on the mean of an image's cells
     platt: Platt
-    cell: Linear
+    general: Linear  # on a cell, learned without true boxes
+    cell: Linear  # on a cell, learned with them
+    region: Linear  # on the mean of a box's cells
+    region_platt: Platt
     refinement: Refinement | None
 
     def image_probability(self, photos: Photographs) -> NDArray[np.float64]:
         """Calibrated probability that each image shows the class, [B]."""
         return expit(self.platt.log_odds(self.image.score(mean_cells(photos.cells))))
+
+    def region_probability(self, photos: Photographs) -> NDArray[np.float64]:
+        """Calibrated probability that each box shows the class, by its own cells alone."""
+        values = self.region.score(photos.cells.instances)  # the mean of scores is that of the mean
+        parts = [
+            region_means(value, photos.grids[i], photos.sizes[i], photos.boxes[i])
+            for i, value in enumerate(photos.cells.split(values))
+        ]
+        return expit(self.region_platt.log_odds(np.concatenate(parts)))
 
     def class_map(self, photos: Photographs) -> NDArray[np.float64]:
         """Probability that each cell shows the class, [N]."""
@@ -93,20 +109,50 @@ class ClassModel(NamedTuple):
 
     def box_scores(self, photos: Photographs) -> NDArray[np.float64]:
         """How well each box holds a whole object of the class if the image has one, 0 to 1."""
+        general = expit(self.general.score(photos.cells.instances))
+        scores = np.concatenate([evidence.wholeness for evidence, _ in weigh(photos, general)])
+        if self.refinement is None:
+            return scores
         parts = []
         for i, (evidence, maps) in enumerate(weigh(photos, self.class_map(photos))):
-            scores = evidence.wholeness
-            if self.refinement is not None:
-                refined = expit(self.refinement.refine(clues_of(photos, i, evidence, *maps)))
-                # A few boxed images are an odd draw: half the say stays with the general rule.
-                scores = np.sqrt(scores * refined)
-            parts.append(scores)
-        return np.concatenate(parts)
+            refined = expit(self.refinement.refine(clues_of(photos, i, evidence, *maps)))
+            parts.append(evidence.wholeness + refined)
+        # A few boxed images are an odd draw, so what was learned without their boxes has a say.
+        return np.asarray((scores + np.concatenate(parts)) / 3)
 
 
 def mean_cells(cells: Bags) -> NDArray[np.float64]:
     """Mean features of each image's cells, [B, D]."""
     return np.stack([cell.mean(axis=0, dtype=np.float64) for cell in cells])
+
+
+def region_means(
+    values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: ArrayLike
+) -> NDArray[np.float64]:
+    """Mean of an image's cells in each box; of cells that a box cuts, those with most inside.
+
+    ``values`` has a row per cell, ``grid`` is rows and columns of cells, ``size`` height and width
+    of the image. A box has at least one cell.
+
+    Examples
+    --------
+    >>> from bagwise.vision.photographs import region_means
+    >>> region_means([1.0, 2, 3, 4], (2, 2), (20, 20), [[0.0, 0, 10, 20], [11, 11, 1, 1]]).tolist()
+    [2.0, 4.0]
+    """
+    values, boxes = np.asarray(values, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
+    rows, columns = np.asarray(grid, dtype=np.int64)
+    table = values.reshape(rows, columns, *values.shape[1:]).cumsum(axis=0).cumsum(axis=1)
+    table = np.pad(table, [(1, 0), (1, 0)] + [(0, 0)] * (values.ndim - 1))
+    limit = np.array([columns, rows])
+    per_pixel = limit / np.asarray(size, dtype=np.float64)[::-1]
+    low = boxes[:, :2] * per_pixel
+    first = np.clip(np.rint(low), 0, limit - 1).astype(int)
+    last = np.clip(np.rint(low + boxes[:, 2:] * per_pixel).astype(int), first + 1, limit)
+    (x0, y0), (x1, y1) = first.T, last.T
+    sums = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
+    n = ((x1 - x0) * (y1 - y0)).reshape(-1, *[1] * (values.ndim - 1))
+    return np.asarray(sums / n)
 
 
 def weigh(photos: Photographs, values: Any) -> Iterator[tuple[Evidence, tuple[Any, Any, float]]]:
@@ -146,14 +192,37 @@ def learn_class(
     rng: np.random.Generator,
 ) -> ClassModel:
     """Learn one class from image labels ``y`` [B]; ``given`` holds true boxes or None by image."""
-    image, platt = _learn_image(mean_cells(photos.cells), y)
-    cell = learn_cells(photos, y, given, rng)
-    model = ClassModel(image, platt, cell, None)
-    return model._replace(refinement=_learn_boxes(photos, model, given, overlap))
+    image, platt = _learn_classifier(mean_cells(photos.cells), y)
+    general = learn_cells(photos, y, [None] * len(y), rng)
+    boxed = any(boxes is not None for boxes in given)
+    cell = learn_cells(photos, y, given, rng) if boxed else general
+    model = ClassModel(image, platt, general, cell, image, platt, None)
+    model = model._replace(refinement=_learn_boxes(photos, model, given, overlap))
+    if photos.centred:  # boxes that follow no class map are no regions of the class
+        return model
+    region, region_platt = _learn_classifier(_regions(photos, model, given), y)
+    return model._replace(region=region, region_platt=region_platt)
 
 
-def _learn_image(X: NDArray[np.float64], y: NDArray[np.int64]) -> tuple[Linear, Platt]:
-    """The whole-image classifier, and its calibration on images it was not trained on."""
+def _regions(
+    photos: Photographs, model: ClassModel, given: Sequence[ArrayLike | None]
+) -> NDArray[np.float64]:
+    """Mean features of what shows the class in each image: its true boxes, else the best box."""
+    scores, offsets = model.box_scores(photos), photos.offsets
+    rows = []
+    for i, cells in enumerate(photos.cells):
+        best = int(scores[offsets[i] : offsets[i + 1]].argmax())
+        true = given[i]
+        boxes = photos.boxes[i][best : best + 1] if true is None else np.asarray(true)
+        if len(boxes) == 0:  # an image that was looked through, with no object in it
+            boxes = photos.boxes[i][best : best + 1]
+        means = region_means(cells, photos.grids[i], photos.sizes[i], boxes)
+        rows.append(means.mean(axis=0))
+    return np.stack(rows)
+
+
+def _learn_classifier(X: NDArray[np.float64], y: NDArray[np.int64]) -> tuple[Linear, Platt]:
+    """A classifier of one row per image, and its calibration on images it was not trained on."""
     n_folds = min(_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:  # one image of a kind: nothing can be held out
         return _logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[0]), Platt(1.0, 0.0)
@@ -262,18 +331,25 @@ def _learn_boxes(
 def score_boxes(model: ClassModel, photos: Photographs) -> tuple[Any, Any, Any]:
     """Ranking score, probability and its std (unknown: NaN) of every box.
 
-    Without true boxes nothing says how probable it is that a box holds the whole object. The best
-    box of an image then carries the image's probability, and others much less: by the fourth power
-    of their score relative to it, so that a second box counts only if it is nearly as good. For
-    the same reason second boxes are ranked by their score times its share of the best one.
+    Boxes are ranked by their score, times the geometric mean of the probabilities of image and
+    box; second boxes, besides, by the share of their score in that of the best one. Without true
+    boxes nothing says how probable it is that a box holds the whole object. The best box of an
+    image then carries the image's probability, and others less: by the square of their ranking
+    score relative to it, so that a second box counts only if it is nearly as good.
     """
     offsets = photos.offsets
     p = segments.spread(model.image_probability(photos), offsets)
     scores = model.box_scores(photos)
-    best = segments.spread(segments.max(scores, offsets), offsets)
-    relative = scores / np.maximum(best, 1e-12)
-    share = scores if model.refinement is not None else relative**_STEEPNESS
-    return p * scores * relative, p * share, np.full(len(scores), np.nan)
+    seen = p if photos.centred else np.sqrt(p * model.region_probability(photos))
+    ranking = seen * scores * _relative(scores, offsets)
+    share = scores if model.refinement is not None else _relative(ranking, offsets) ** _STEEPNESS
+    return ranking, p * share, np.full(len(scores), np.nan)
+
+
+def _relative(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Values of boxes relative to the largest of their image."""
+    best = segments.spread(segments.max(values, offsets), offsets)
+    return np.asarray(values / np.maximum(best, 1e-300))
 
 
 def vote_boxes(

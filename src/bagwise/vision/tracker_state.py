@@ -185,4 +185,5 @@ class TrackerState(NamedTuple):
     voters: tuple[Voter, ...]
     early: tuple[Voter, ...]
     pictures: tuple[Picture, ...]  # the first frame's first
+    last: Grey  # the picture of the target in the last frame
     doubt: Doubt | None

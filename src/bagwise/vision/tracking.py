@@ -13,7 +13,8 @@ of features vote, since one draw in five is a bad one; the memory has a fixed si
 the first frame kept for good and the others replaced at random, so that it thins out with age;
 remembered bags are replayed once per frame. The voters say where the target is to a pixel or two;
 position and size are then read off by aligning the frame with kept pictures of the target
-(`alignment`), which need no prior on the size.
+(`alignment`), which need no prior on the size. Where no picture fits, the motion since the last
+frame steadies the voters.
 
 Where no patch scores well the target may have turned, and must be learned, or it may be hidden, and
 what hides it must not be. Only later frames tell: the tracker follows and learns, and keeps the
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from bagwise.vision.alignment import Alignment, align, candidates, cut, resemblance
+from bagwise.vision.alignment import Alignment, align, candidates, cut, moved, resemblance
 from bagwise.vision.haar import HaarFeatures
 from bagwise.vision.images import eight_bit
 from bagwise.vision.tracker_state import (
@@ -64,14 +65,16 @@ from bagwise.vision.voters import (
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 _SCALES = (0.2, 5.0)  # of the target against the first frame
 _EARLY = 10  # frames after which the early voters are frozen
-_PICTURES = 6  # kept pictures of the target, that of the first frame among them
+_PICTURES = 10  # kept pictures of the target, that of the first frame among them
 _KNOWN = 0.5  # score of the early voters that anchors a new picture without an alignment
 _PICTURE_EVERY = 3  # frames between new pictures, at least
 _ALIGNED = 0.6  # least correlation at which an alignment is believed
+_LINK = 0.75  # correlation with an anchored picture below which its pose is too vague to picture
 _FAMILIAR = 0.85  # correlation below which another picture is tried
 _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
 _SLIP = 0.15  # share of the side by which an alignment may move the voters' place
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
+_LEAP_CORRELATION = 0.9  # least correlation at which the target is believed to have leapt
 _RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
 _RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
 _USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
@@ -79,6 +82,8 @@ _RESIZED = 0.01  # a view is made anew for learning where the size changed by mo
 _MARGIN = 0.1  # of resemblance within which an older picture is preferred
 _DOUBT = 0.3  # confidence below which the target is in doubt
 _GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
+_STEADY = 0.7  # least correlation with the last frame at which its motion is followed
+_CARRY = 0.7  # share of that motion in the place; the rest is the voters'
 _PEAKS = 6  # places that are looked at when the whole frame is searched
 
 
@@ -121,6 +126,7 @@ def start(
         voters=(),
         early=(),
         pictures=(),
+        last=grey,
         doubt=None,
     )
     view = see(state, grey, pose)
@@ -128,7 +134,9 @@ def start(
     rng = np.random.default_rng([seed, 0])
     voters = tuple(new_voter(state, view, position, rng) for _ in range(settings.n_voters))
     picture = _picture(state, grey, pose, anchored=True)
-    return state._replace(voters=voters, early=voters, pictures=(picture,), n_frames=1)
+    return state._replace(
+        voters=voters, early=voters, pictures=(picture,), last=picture.grey, n_frames=1
+    )
 
 
 def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
@@ -150,10 +158,12 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     elsewhere = glimpses(state, view)
     sighting = search(state, state.voters, view, state.pose, elsewhere)
     pose = _pose_in(state, view, sighting.position, state.pose)
-    settled = _aligned(state, view, pose, state.pictures)
+    settled = _anchored(state, view, _aligned(state, view, pose, state.pictures))
     leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
     if leap is not None:
         sighting, settled = leap
+    if settled.correlation == 0:
+        settled = settled._replace(pose=_carried(state, view, settled.pose))
     early = bag_score(state, state.early, view, settled.pose)
     if settled.anchored or (settled.correlation > 0 and early > 0):
         state = state._replace(usual_scale=_followed(state.usual_scale, settled.pose.scale))
@@ -245,9 +255,24 @@ def _leapt(
             continue
         pose = _pose_in(state, view, place.astype(float), state.pose)
         settled = _aligned(state, view, pose, state.pictures)
-        if settled.anchored and settled.correlation >= _RETURN_CORRELATION:
+        if settled.anchored and settled.correlation >= _LEAP_CORRELATION:
             return Sighting(place.astype(float), score, 1.0), settled
     return None
+
+
+def _carried(state: TrackerState, view: View, pose: Pose) -> Pose:
+    """The voters' place, drawn to the one that looks as the target did in the last frame.
+
+    A target that turns fits no kept picture and looks new to the voters, who may slip, while it
+    hardly changes from one frame to the next. Its surface turns away with it, though, so that the
+    voters keep a share.
+    """
+    here = (state.pose.centre - view.origin) * view.factor
+    place, correlation = moved(view.grey, state.last, here, state.settings.search_radius)
+    if correlation < _STEADY:
+        return pose
+    centre = _CARRY * (place / view.factor + view.origin) + (1 - _CARRY) * pose.centre
+    return pose._replace(centre=np.clip(centre, 0, np.array(state.frame_shape[::-1], dtype=float)))
 
 
 def _pose_in(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
@@ -287,6 +312,19 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
     centre = (best.centre + 0.5) / view.factor + view.origin
     settled = Pose(centre, scale, used.angle + best.angle)
     return Settled(settled, best.correlation, used.anchored)
+
+
+def _anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
+    """The pose by an anchored picture where one fits, though another picture may fit better.
+
+    A picture taken in a frame that no other one fits resembles the next frames most of all, and
+    would break the chain of alignments for good.
+    """
+    if settled.anchored or settled.correlation == 0:
+        return settled
+    anchored = [picture for picture in state.pictures if picture.anchored]
+    again = _aligned(state, view, settled.pose._replace(scale=state.pose.scale), anchored)
+    return again if again.correlation >= _LINK else settled
 
 
 def _promising(
@@ -349,22 +387,35 @@ def _learned(
     voters = tuple(learn(state, voter, view, position, rng) for voter in state.voters)
     frozen = voters if state.n_frames <= _EARLY else state.early
     pictures = state.pictures
-    if sure and settled.correlation < _NEW_PICTURE and state.n_frames % _PICTURE_EVERY == 0:
+    weak = settled.anchored and settled.correlation < _LINK and early <= _KNOWN
+    new = sure and not weak and settled.correlation < _NEW_PICTURE
+    if new and state.n_frames % _PICTURE_EVERY == 0:
         anchored = settled.anchored or (early > _KNOWN and state.doubt is None)
         pictures = _kept(pictures, _picture(state, scene, state.pose, anchored))
-    return state._replace(voters=voters, early=frozen, pictures=pictures)
+    last = _picture(state, scene, state.pose, anchored=False).grey
+    return state._replace(voters=voters, early=frozen, pictures=pictures, last=last)
 
 
 def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
     """The pictures with a new one; where they are too many, an old one that is not anchored goes.
 
-    If all are, the oldest goes. That of the first frame always stays.
+    If all are, the one that most resembles an older one goes: chains of alignments drift, so the
+    oldest picture of every look is worth most. That of the first frame always stays.
     """
     if len(pictures) < _PICTURES:
         return (*pictures, new)
     loose = [i for i, picture in enumerate(pictures) if i and not picture.anchored]
-    drop = loose[0] if loose else 1
+    drop = loose[0] if loose else 1 + int(np.argmax(_repeats(pictures)))
     return (*pictures[:drop], *pictures[drop + 1 :], new)
+
+
+def _repeats(pictures: Sequence[Picture]) -> list[float]:
+    """How much every picture but the first resembles one before it."""
+    return [
+        max(resemblance(old.grey, picture.grey) for old in pictures[:i])
+        for i, picture in enumerate(pictures)
+        if i
+    ]
 
 
 def _resized(grey: Grey, shape: tuple[int, int]) -> Grey:

@@ -109,15 +109,20 @@ def search(
 ) -> Sighting:
     """Where the voters see the target: around its last place, or at other places that are given.
 
-    A coarse grid is searched first, then the neighbourhood of the best there.
+    A coarse grid is searched first, then the neighbourhood of the best there. Of the other places
+    only those that the voters know count: a target that looks new in place has not gone there.
     """
     settings = state.settings
     origin = corner(state, view, pose)
     stride = int(np.clip(np.sqrt(np.prod(state.size)) / 12, 2, 4))
     coarse = inside(state, view, origin + disc(settings.search_radius, stride))
+    raw = scores(state, voters, view, coarse)
     if others is not None:
-        coarse = np.vstack([coarse, others])
-    values = scores(state, voters, view, coarse) - _moving(settings, coarse, origin)
+        elsewhere = scores(state, voters, view, others)
+        known = np.median(elsewhere, axis=0) > 0
+        coarse = np.vstack([coarse, others[known]])
+        raw = np.hstack([raw, elsewhere[:, known]])
+    values = raw - _moving(settings, coarse, origin)
     best = coarse[int(np.argmax(np.median(values, axis=0)))]
     alone = coarse[np.argmax(values, axis=1)]  # [V, 2]
     agreement = float(np.mean(np.abs(alone - best).max(axis=1) <= 2 * stride))
