@@ -65,7 +65,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
             detector = WeakDetector(
                 pca=setting["pca"],
                 contrast=setting["contrast"],
-                classifier=None,  # the detector's own
+                wholeness=None,  # as the description of blobs has it
                 random_state=seed,
             ).fit(fitted, y[train][:, None], class_names=[class_name])
             found = detector.predict(held_out)
