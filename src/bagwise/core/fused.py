@@ -96,10 +96,18 @@ def moments(
 
 
 @triton.jit
-def _add_products(
-    A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
+def _statistics(
+    A, omega, rho, gram, linear, M, padded, n, stride, span, pairs,
     ROWS: tl.constexpr, DEEP: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
+    piece = (tl.program_id(0) // pairs).to(tl.int64)
+    pair = tl.program_id(0) % pairs
+    if DIAGONAL:
+        i = pair
+        j = pair
+    else:  # the pairs below the diagonal, row by row
+        i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) / 2.0 + 1e-4).to(tl.int32) + 1
+        j = pair - i * (i - 1) // 2
     below = i * ROWS + tl.arange(0, ROWS)
     beside = j * ROWS + tl.arange(0, ROWS)
     A_below = A + tl.minimum(below, M - 1)[:, None].to(tl.int64) * stride
@@ -132,25 +140,6 @@ def _add_products(
     tl.store(gram + piece * padded * padded + below[:, None] * padded + beside[None, :], total)
     if DIAGONAL:
         tl.store(linear + piece * padded + below, tl.sum(line, 1))
-
-
-@triton.jit
-def _statistics(
-    A, omega, rho, gram, linear, M, padded, n, stride, span, pairs,
-    ROWS: tl.constexpr, DEEP: tl.constexpr, DIAGONAL: tl.constexpr,
-):  # fmt: skip
-    piece = (tl.program_id(0) // pairs).to(tl.int64)
-    pair = tl.program_id(0) % pairs
-    if DIAGONAL:
-        i = pair
-        j = pair
-    else:  # the pairs below the diagonal, row by row
-        i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) / 2.0 + 1e-4).to(tl.int32) + 1
-        j = pair - i * (i - 1) // 2
-    _add_products(
-        A, omega, rho, gram, linear, i, j, piece, M, padded, n, stride, span,
-        ROWS, DEEP, DIAGONAL,
-    )  # fmt: skip
 
 
 def statistics(
