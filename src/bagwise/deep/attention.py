@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
@@ -20,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
-from bagwise.models.base import BagClassifier, Constraints, TrainingData, two_columns
+from bagwise.models.base import BagClassifier, Constraints, TrainingData, two_probabilities
 from bagwise.models.execution import Execution, resolve
 
 if TYPE_CHECKING:
@@ -334,7 +333,7 @@ class AttentionMIL(_AttentionBase, BagClassifier):
 
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag."""
-        return two_columns(expit(self.decision_function(bags)))
+        return two_probabilities(self.decision_function(bags))
 
     def attention_weights(self, bags: BagsLike) -> Floats:
         """Attention of each instance; sums to one in every bag. Not a probability."""

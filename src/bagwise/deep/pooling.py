@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from scipy.special import expit
-
 from bagwise.deep.attention import _CONSTRAINTS, _AttentionBase
-from bagwise.models.base import BagClassifier, Constraints, InstanceClassifier, two_columns
+from bagwise.models.base import BagClassifier, Constraints, InstanceClassifier, two_probabilities
 from bagwise.models.execution import Execution
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ class _PoolingBase(_AttentionBase, BagClassifier):
 
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag."""
-        return two_columns(expit(self.decision_function(bags)))
+        return two_probabilities(self.decision_function(bags))
 
     def _logits(self, bags: BagsLike) -> tuple[Floats, Floats]:
         from bagwise.deep.network import bag_logits
@@ -208,4 +206,4 @@ class DSMIL(_PoolingBase, InstanceClassifier):
 
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Sigmoid of the first stream's scores; trained on bag labels only."""
-        return two_columns(expit(self.decision_function_instances(bags)))
+        return two_probabilities(self.decision_function_instances(bags))

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-from scipy.special import expit
 from sklearn.base import clone
 from sklearn.model_selection import BaseCrossValidator, StratifiedKFold, check_cv
 from sklearn.utils._param_validation import StrOptions
@@ -26,7 +25,7 @@ from bagwise.models.base import (
     Constraints,
     InstanceClassifier,
     TrainingData,
-    two_columns,
+    two_probabilities,
 )
 from bagwise.models.scaled import ScalesFeatures
 
@@ -128,7 +127,7 @@ class CalibratedClassifier(BagClassifier):
     @available_if(_wants_probability)
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, 2); needs ``probability=True``."""
-        return two_columns(expit(self.decision_function(bags)))
+        return two_probabilities(self.decision_function(bags))
 
 
 def shuffled_folds(y: Any, n_splits: int) -> Any:
@@ -246,4 +245,4 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
     @available_if(_wants_probability)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, by the calibration of the bags."""
-        return two_columns(expit(self.decision_function_instances(bags)))
+        return two_probabilities(self.decision_function_instances(bags))

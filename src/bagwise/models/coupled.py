@@ -17,7 +17,7 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels, encode_instance_labels
 from bagwise.core import segments
 from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.rules import log_odds
-from bagwise.models.base import InstanceClassifier, two_columns
+from bagwise.models.base import InstanceClassifier, two_columns, two_probabilities
 from bagwise.models.classes import has_several_classes
 from bagwise.models.pipeline import positive_proba
 
@@ -298,7 +298,7 @@ class Coupled(InstanceClassifier):
             p, std = positive_proba(self.estimator_, bags, "_instances")
             return two_columns(np.asarray(p, dtype=np.float64)), std
         scores = self._scores(bags)
-        proba = two_columns(expit(scores.instance))
+        proba = two_probabilities(scores.instance)
         return (proba, scores.instance_std) if return_std else proba
 
 

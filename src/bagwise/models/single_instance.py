@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy.special import expit
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import Constraints, InstanceClassifier, TrainingData, two_columns
+from bagwise.models.base import Constraints, InstanceClassifier, TrainingData, two_probabilities
 from bagwise.models.calibrated import CalibratesWrapped
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.scaled import ScalesFeatures
@@ -151,12 +150,12 @@ class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     @available_if(_has_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance."""
-        return two_columns(expit(self.decision_function_instances(bags)))
+        return two_probabilities(self.decision_function_instances(bags))
 
     @available_if(_has_probabilities)
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag by the bag rule."""
-        return two_columns(expit(self.decision_function(bags)))
+        return two_probabilities(self.decision_function(bags))
 
     def _scores(self, bags: Bags) -> Floats:
         if hasattr(self.estimator_, "predict_proba"):

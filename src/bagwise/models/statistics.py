@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from numpy.typing import ArrayLike
-from scipy.special import expit
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -16,7 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
 from bagwise.core.rules import log_odds
-from bagwise.models.base import BagClassifier, Constraints, two_columns
+from bagwise.models.base import BagClassifier, Constraints, two_probabilities
 from bagwise.models.calibrated import CalibratesWrapped
 from bagwise.models.pipeline import BagStatistics
 
@@ -94,7 +93,7 @@ class StatisticsClassifier(CalibratesWrapped, BagClassifier):
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, 2)."""
         if self.calibration_ is not None:
-            return two_columns(expit(self.decision_function(bags)))
+            return two_probabilities(self.decision_function(bags))
         return self.estimator_.predict_proba(
             self.statistics_.transform(self._validate_predict(bags))
         )
