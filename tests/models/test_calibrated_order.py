@@ -1,0 +1,27 @@
+"""Calibration changes probabilities, not the order of bags: an AUC needs none."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+from bagwise.datasets import make_gaussian_bags
+from bagwise.evaluate.cross_validation import seeded
+from bagwise.models.registry import MODELS, make_model
+from experiments.all_sets import SWITCHES, without_calibration
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "auto"])
+def test_the_order_of_bags_is_that_without_calibration(name):
+    bags, y = make_gaussian_bags(60, 3, separation=1.5, random_state=0, return_X_y=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = seeded(without_calibration(name), 0).fit(bags[:40], y[:40])
+        calibrated = make_model(name, random_state=0).fit(bags[:40], y[:40])
+    switches = [switch for switch in SWITCHES if switch in plain.get_params()]
+    assert switches and not any(plain.get_params()[switch] for switch in switches)
+    ranks = rankdata(calibrated.decision_function(bags[40:]).round(12))
+    np.testing.assert_array_equal(ranks, rankdata(plain.decision_function(bags[40:]).round(12)))
