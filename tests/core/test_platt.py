@@ -9,6 +9,7 @@ from bagwise.core import platt as platt_module
 from bagwise.core import segments
 from bagwise.core.platt import (
     Platt,
+    calibration_folds,
     compress_beyond,
     cool,
     fit_instance_platt,
@@ -18,6 +19,7 @@ from bagwise.core.platt import (
     fit_shrunk_platt,
     keep_ranking,
     shrinkage,
+    typical_range,
 )
 
 
@@ -437,7 +439,33 @@ def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
     far = np.array([-1e6, -50.0, -2.1, -2.0, 3.0, 3.1, 40.0, 1e6])
     pulled = compress_beyond(far, -2.0, 3.0)
     assert (np.diff(pulled) > 0).all()
-    assert abs(pulled[[0, -1]]).max() < 70  # five widths of the range times a logarithm
+    # One width of the range more, at most.
+    np.testing.assert_allclose(pulled[[0, -1]], [-7.0, 8.0], atol=1e-4)
+    # Half of it where they are a width beyond.
+    np.testing.assert_allclose(compress_beyond([-7.0, 8.0], -2.0, 3.0), [-4.5, 5.5])
     # Just outside the line goes on as it was.
-    np.testing.assert_allclose(compress_beyond([3.001, -2.001], -2.0, 3.0), [3.001, -2.001])
+    np.testing.assert_allclose(
+        compress_beyond([3.001, -2.001], -2.0, 3.0), [3.001, -2.001], atol=1e-6
+    )
     np.testing.assert_array_equal(compress_beyond(far, 1.0, 1.0), far)
+
+
+def test_the_usual_range_is_that_of_the_quartiles_of_both_classes(rng):
+    of_many, of_few = rng.normal(size=4001), rng.normal(3.0, 0.5, size=401)
+    scores = np.concatenate([of_many, of_few])
+    y = np.repeat([0, 1], [4001, 401])
+    expected = np.sort(of_many)[1000], np.sort(of_few)[300]
+    np.testing.assert_allclose(typical_range(scores, y), expected)
+    np.testing.assert_allclose(typical_range(scores, 1 - y), expected)
+    # An outlier does not move it, and one class alone has a range as well.
+    outlying = np.where(np.arange(len(y)) == of_many.argmin(), -1e9, scores)
+    np.testing.assert_allclose(typical_range(outlying, y), expected)
+    np.testing.assert_allclose(typical_range(of_many, y[:4001]), np.sort(of_many)[[1000, 3000]])
+    # Where most scores are equal, all of them are the range.
+    assert typical_range([0.0] * 9 + [-1.0, 2.0], [0] * 5 + [1] * 6) == (-1.0, 2.0)
+
+
+@pytest.mark.parametrize(("rarer", "n_folds"), [(2, 10), (19, 10), (20, 5), (500, 5)])
+def test_a_class_of_few_bags_is_held_out_in_more_folds(rarer, n_folds):
+    for label in (0, 1):
+        assert calibration_folds(np.repeat([label, 1 - label], [rarer, 500])) == n_folds

@@ -8,9 +8,12 @@ from scipy.special import expit
 from scipy.stats import beta
 from sklearn.metrics import log_loss
 
+from bagwise import LMVGPMIL, VGPMIL
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
+from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
+from bagwise.models.variational import estimators
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.latent_map import (
@@ -244,6 +247,48 @@ def test_folds_are_fitted_without_their_bags(problem):
     assert held_out.functions.shape == (22, 64)
     some = refit_folds(parts, start, labels.offsets, folds, 1, fit, Serial())
     np.testing.assert_allclose(some.mean, 4 * A.sum(0)[: sizes[:2].sum()])
+
+
+def test_values_of_fits_that_drift_are_moved_to_the_level_of_the_fit_to_all_bags(problem):
+    A, r, labels = problem
+    parts = parts_of(make_blocks(A, r, labels, chunk_size=2), labels, [0, 1])
+    folds, sizes = np.array([0, 0, 1, 1, 2, 2]), np.diff(labels.offsets)
+    every = prior(4)._replace(m=np.array([0.5, -1.0, 2.0, 0.0]))
+    own = [prior(4)._replace(m=np.full(4, k - 1.0)) for k in range(3)]
+
+    def read(drifting):
+        fits = iter(own)
+        args = parts, np.zeros(22), labels.offsets, folds, 3, lambda _: next(fits), Serial()
+        return refit_folds(*args, drifting=drifting).mean
+
+    def level(q, bags):
+        """Mean of the largest value of each bag."""
+        return np.mean([np.split(A.T @ q.m, labels.offsets[1:-1])[b].max() for b in bags])
+
+    moved = read(every) - read(None)
+    for k in range(3):
+        rise = level(every, range(6)) - level(own[k], np.flatnonzero(folds != k))
+        np.testing.assert_allclose(moved[np.repeat(folds, sizes) == k], rise)
+        assert abs(rise) > 0.05
+
+
+def test_only_the_large_margin_drifts(monkeypatch):
+    """Its updates go round in a circle: where they stop, its level is by chance."""
+    seen = []
+    refit = estimators.refit_folds
+
+    def spy(*args, drifting, **kwargs):
+        seen.append(drifting)
+        return refit(*args, drifting=drifting, **kwargs)
+
+    monkeypatch.setattr(estimators, "refit_folds", spy)
+    bags, y = make_gaussian_bags(20, 2, random_state=0, return_X_y=True)
+    fitted = [
+        model(n_inducing=5, max_iter=5, tol=0.0, random_state=0).fit(bags, y)
+        for model in (LMVGPMIL, VGPMIL)
+    ]
+    assert seen[1] is None
+    np.testing.assert_allclose(seen[0].m, fitted[0].posterior_mean_)
 
 
 @pytest.mark.parametrize("likelihood", [NoisyMax(), ExactOr(), SoftWitness()])

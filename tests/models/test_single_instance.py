@@ -10,7 +10,7 @@ from sklearn.svm import SVC
 
 import bagwise
 from bagwise import Bags
-from bagwise.core.platt import fit_instance_platt
+from bagwise.core.platt import compress_beyond, fit_instance_platt
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import SingleInstance
 
@@ -111,16 +111,26 @@ def test_probabilities_need_no_classifier_that_has_them():
     np.testing.assert_array_equal(model.predict(bags) == 1, p > 0.5)
 
 
-def test_calibration_leaves_out_whole_bags():
-    """The map is that of scores from fits without the fold, found here one fold at a time."""
+@pytest.mark.parametrize("scale", [None, "feature", "global"])
+def test_calibration_leaves_out_whole_bags(scale):
+    """The map is that of scores from fits without the fold, found here one fold at a time.
+
+    Nor has the scaling of these fits seen the bags left out.
+    """
     bags, y, _ = make_problem()
+    bags = bags.map(lambda X: X * np.geomspace(0.5, 3.0, X.shape[1]) + 1.0)
     scores = np.empty(bags.n_instances)
-    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(y, y):
-        one = bagwise.SingleInstance(scale=None, calibrate=False).fit(bags[train], y[train])
+    for train, test in StratifiedKFold(10, shuffle=True, random_state=0).split(y, y):
+        one = bagwise.SingleInstance(scale=scale, calibrate=False).fit(bags[train], y[train])
         scores[np.isin(bags.bag_index, test)] = one.decision_function_instances(bags[test])
-    expected = fit_instance_platt(scores, bags.offsets, y, "max")
-    model = bagwise.SingleInstance(scale=None).fit(bags, y)
-    np.testing.assert_allclose(model.calibration_, expected)
+    # Instances may lie as low as most do, bags as high.
+    low = min(np.quantile(scores[y[bags.bag_index] == label], 0.25) for label in (0, 1))
+    top = np.array([part.max() for part in bags.split(scores)])
+    high = max(np.quantile(top[y == label], 0.75) for label in (0, 1))
+    expected = fit_instance_platt(compress_beyond(scores, low, high), bags.offsets, y, "max")
+    model = bagwise.SingleInstance(scale=scale).fit(bags, y)
+    np.testing.assert_allclose(model.score_range_, (low, high), rtol=1e-4)
+    np.testing.assert_allclose(model.calibration_, expected, rtol=1e-4)
 
 
 def test_one_bag_of_a_class_is_left_uncalibrated_and_says_so():

@@ -19,7 +19,14 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
 from bagwise.core.isotonic import Isotonic, fit_isotonic
-from bagwise.core.platt import Platt, compress_beyond, fit_instance_platt, fit_shrunk_platt
+from bagwise.core.platt import (
+    Platt,
+    calibration_folds,
+    compress_beyond,
+    fit_instance_platt,
+    fit_shrunk_platt,
+    typical_range,
+)
 from bagwise.models.base import (
     BagClassifier,
     Constraints,
@@ -27,15 +34,15 @@ from bagwise.models.base import (
     TrainingData,
     two_probabilities,
 )
-from bagwise.models.scaled import ScalesFeatures
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags, BagsLike
     from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
 
-# Folds of an inner cross-validation: their number, a splitter, or the splits themselves.
-CV: TypeAlias = "int | BaseCrossValidator | Iterable[tuple[Ints, Ints]]"
+# Folds of an inner cross-validation: their number, a splitter, or the splits themselves; None is
+# as many as `core.platt.calibration_folds` says.
+CV: TypeAlias = "int | BaseCrossValidator | Iterable[tuple[Ints, Ints]] | None"
 
 
 def _wants_probability(model: CalibratedClassifier) -> bool:
@@ -62,7 +69,7 @@ class CalibratedClassifier(BagClassifier):
     probability: bool
     calibration: str
     cv: CV
-    # Least and largest held-out score; None in models saved before they had it.
+    # Where held-out scores mostly lay; None in models saved before they had it.
     score_range_: tuple[float, float] | None = None
 
     def _raw_scores(self, bags: Bags) -> Any:
@@ -75,7 +82,8 @@ class CalibratedClassifier(BagClassifier):
             self._set_calibration(self._held_out_scores(data), data.y)
 
     def _set_calibration(self, scores: Floats, y: Codes | Bools | Floats) -> None:
-        self.score_range_ = float(np.min(scores)), float(np.max(scores))
+        self.score_range_ = typical_range(scores, y)
+        scores = compress_beyond(scores, *self.score_range_)
         if self.calibration == "isotonic":
             self.calibration_: Isotonic | Platt = fit_isotonic(scores, y)
         else:
@@ -110,7 +118,7 @@ class CalibratedClassifier(BagClassifier):
                 f"got {np.bincount(y).tolist()}."
             )
         if self.cv is None or isinstance(self.cv, int):
-            return shuffled_folds(y, 5 if self.cv is None else self.cv)
+            return shuffled_folds(y, self.cv)
         return check_cv(self.cv, y, classifier=True).split(y, y)
 
     def _calibrated(self, scores: Floats) -> Floats:
@@ -130,11 +138,12 @@ class CalibratedClassifier(BagClassifier):
         return two_probabilities(self.decision_function(bags))
 
 
-def shuffled_folds(y: Any, n_splits: int) -> Any:
-    """Stratified folds, as many as the rarer class allows.
+def shuffled_folds(y: Any, n_splits: int | None = None) -> Any:
+    """Stratified folds, as many as the rarer class allows; by default `calibration_folds`.
 
     A fixed shuffle: bags often come sorted, and a fit must repeat itself.
     """
+    n_splits = calibration_folds(y) if n_splits is None else n_splits
     n_splits = min(n_splits, int(np.bincount(y).min()))
     return StratifiedKFold(n_splits, shuffle=True, random_state=0).split(y, y)
 
@@ -144,17 +153,17 @@ def fitted_without(
 ) -> Iterator[tuple[Any, Any, Any]]:
     """Clones of a model fitted to the training bags of each split, its training and test bags.
 
-    The bags of ``data`` are scaled already, where the model is one of `ScalesFeatures`.
+    Each clone scales the features by its own training bags. A scaling that had seen the bags left
+    out would keep them from being outliers, which new bags can be.
     """
     bags, y, known = data
     names = np.array([*classes, None], dtype=object)[known]  # code -1 is the last
     labels = bags.split(names) if (known >= 0).any() else None
-    scaled = {"scale": None} if isinstance(model, ScalesFeatures) else {}
     for train, test in splits:
         given = {} if labels is None else {"instance_labels": [labels[i] for i in train]}
         if bag_weights is not None:
             given["sample_weight"] = bag_weights[train]
-        fitted = clone(model).set_params(**scaled)
+        fitted = clone(model)
         with warnings.catch_warnings():
             # Said once, of all bags.
             warnings.filterwarnings("ignore", "feature.* alone .*the label of every bag")
@@ -168,7 +177,7 @@ class CalibratesWrapped:
     # Of models that were saved before they were calibrated.
     calibrate: bool = False
     calibration_: Platt | None = None
-    # Least and largest held-out score; None in models saved before they had it.
+    # Where held-out scores mostly lay; None in models saved before they had it.
     score_range_: tuple[float, float] | None = None
 
     def _calibrate_wrapped(self, data: TrainingData, rule: str, bag_weights: Any = None) -> None:
@@ -193,9 +202,9 @@ class CalibratesWrapped:
 def calibrate_wrapped(
     model: Any, data: TrainingData, rule: str, bag_weights: Any = None
 ) -> tuple[Platt, tuple[float, float]] | None:
-    """The map of the scores that a wrapped classifier gives bags of five folds left out in turn.
+    """The map of the scores that a wrapped classifier gives bags of folds left out in turn.
 
-    With it comes the range of these scores.
+    With it comes the range in which these scores mostly lie.
 
     ``model`` is unfitted and uncalibrated. Where it scores instances, the map is that of the
     instances, such that calibrated instances still make their bag by ``rule``; under "bag" it is
@@ -211,17 +220,20 @@ def calibrate_wrapped(
     bags, of_bags = data.bags, rule == "bag"
     scores = np.empty(len(bags) if of_bags else bags.n_instances)
     classes = np.array([0, 1])
-    folds = shuffled_folds(data.y, 5)
+    folds = shuffled_folds(data.y)
     for fitted, _, test in fitted_without(model, data, folds, classes, bag_weights):
         if of_bags:
             scores[test] = fitted.decision_function(bags[test])
         else:
             rows, _ = segments.take(bags.offsets, test)
             scores[rows] = fitted.decision_function_instances(bags[test])
-    seen = float(scores.min()), float(scores.max())
+    offsets = np.arange(len(bags) + 1) if of_bags else bags.offsets
+    low, _ = typical_range(scores, segments.spread(data.y, offsets))
+    _, high = typical_range(segments.max(scores, offsets), data.y)
+    scores = compress_beyond(scores, low, high)
     if of_bags:
-        return fit_shrunk_platt(scores, data.y), seen
-    return fit_instance_platt(scores, bags.offsets, data.y, rule), seen
+        return fit_shrunk_platt(scores, data.y), (low, high)
+    return fit_instance_platt(scores, offsets, data.y, rule), (low, high)
 
 
 class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):

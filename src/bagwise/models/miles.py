@@ -60,7 +60,8 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
-        The inner cross-validation.
+        The inner cross-validation; None is five folds, ten where a class has fewer than twenty
+        bags.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
     ) -> None:
         self.sigma = sigma
         self.alpha = alpha

@@ -84,6 +84,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         ``partial_fit`` on the last 1000 scores given before the label was received.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
+        As in `MILES`.
     random_state : int, RandomState or None
         Of the shuffling.
 
@@ -159,7 +160,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.sigma = sigma

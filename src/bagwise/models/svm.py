@@ -179,7 +179,8 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
-        The inner cross-validation; an int is that many shuffled stratified folds.
+        The inner cross-validation; an int is that many shuffled stratified folds, None five of
+        them, or ten where a class has fewer than twenty bags.
 
     Attributes
     ----------
@@ -240,7 +241,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         cache_size: float = 200,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
     ) -> None:
         self.variant = variant
         self.C = C
@@ -482,7 +483,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         cache_size: float = 200,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
     ) -> None:
         self.C = C
         self.kernel = kernel

@@ -159,7 +159,7 @@ class APR(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.margin = margin
         self.miss = miss

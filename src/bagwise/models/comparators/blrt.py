@@ -79,7 +79,7 @@ class BLRT(Comparator):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators

@@ -71,7 +71,8 @@ class CitationKNN(PairwiseComparator):
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
-        The inner cross-validation.
+        The inner cross-validation; None is five folds, ten where a class has fewer than twenty
+        bags.
 
     Attributes
     ----------
@@ -104,7 +105,7 @@ class CitationKNN(PairwiseComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
     ) -> None:
         self.n_references = n_references
         self.n_citers = n_citers

@@ -108,7 +108,7 @@ class DDSVM(Comparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_starts = n_starts

@@ -155,7 +155,7 @@ class DiverseDensity(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.n_starts = n_starts
         self.max_iter = max_iter

@@ -117,7 +117,7 @@ class EMDD(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_starts = n_starts

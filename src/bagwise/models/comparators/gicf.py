@@ -116,7 +116,7 @@ class GICF(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.smooth = smooth
         self.decay = decay

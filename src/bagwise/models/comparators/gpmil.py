@@ -122,7 +122,7 @@ class GPMIL(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.length_scale = length_scale

@@ -94,7 +94,7 @@ class _KISVM(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.C = C

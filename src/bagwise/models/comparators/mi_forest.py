@@ -104,7 +104,7 @@ class MIForest(InstanceComparator):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators

@@ -124,7 +124,7 @@ class MiGraph(_GraphMachine):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
     ) -> None:
         self.C = C
         self.gamma = gamma
@@ -213,7 +213,7 @@ class MIGraph(_GraphMachine):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 5,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.C = C

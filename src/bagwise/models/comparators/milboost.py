@@ -137,7 +137,7 @@ class MILBoost(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.learning_rate = learning_rate

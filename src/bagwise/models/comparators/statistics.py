@@ -94,7 +94,7 @@ class StatisticsForest(_OnStatistics):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators
@@ -167,7 +167,7 @@ class StatisticsBoosting(_OnStatistics):
         scale: Scale = None,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.n_estimators = n_estimators

@@ -139,7 +139,7 @@ class VotingFramework(_Voting):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.scale = scale
@@ -196,7 +196,7 @@ class VotingWalk(_Voting):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.restart = restart

@@ -76,7 +76,8 @@ class MICRF(BestInstanceClassifier):
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
-        The inner cross-validation of ``C="cv"`` and ``probability=True``.
+        The inner cross-validation of ``C="cv"`` and ``probability=True``; None is five folds, ten
+        where a class has fewer than twenty bags.
     random_state : int, RandomState or None
         Used only where ``max_rows`` thins the bags.
 
@@ -157,7 +158,7 @@ class MICRF(BestInstanceClassifier):
         max_rows: int = 10_000,
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = 3,
+        cv: CV = None,
         random_state: RandomState = None,
     ) -> None:
         self.C = C

@@ -638,6 +638,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             fit,
             problem.driver,
             joint=self.bag_rule == "joint",
+            drifting=self._posterior() if isinstance(problem.likelihood, LargeMargin) else None,
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)

@@ -40,7 +40,7 @@ from bagwise.core.arrays import (
     to_numpy,
 )
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, cool, shrinkage, smoothed
+from bagwise.core.platt import Platt, calibration_folds, cool, shrinkage, smoothed
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import one_blas_thread
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -51,8 +51,6 @@ BagRule = Literal["noisy-or", "max", "joint"]
 
 # Nodes for expectations while the map is fitted; 1e-3 is plenty there.
 _NODES = 20
-# Below so many bags of a class each is missed by the fits without a fold, which are then more.
-_FEW = 20
 # Bags are thinned so that the fit of two numbers sees at most this many instances.
 _MOST_INSTANCES = 100_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
@@ -282,8 +280,7 @@ def positive_fraction(mean: Array, var: Array, functions: Array, offsets: Ints) 
 def bag_folds(y: ArrayLike, n_folds: int | None = None, random_state: int = 0) -> Ints:
     """Fold of every bag, stratified by label; as many as the rarer class has bags, at least 2.
 
-    By default 5 folds, and 10 where the rarer class has fewer than `_FEW` bags: a fit without one
-    or two of eight positive bags says much less than the fit to all, and is no guide to it.
+    By default as many as `core.platt.calibration_folds` says.
 
     Examples
     --------
@@ -295,7 +292,7 @@ def bag_folds(y: ArrayLike, n_folds: int | None = None, random_state: int = 0) -
     y = np.asarray(y)
     fewest = int(np.bincount(y, minlength=2).min())
     if n_folds is None:
-        n_folds = 10 if fewest < _FEW else 5
+        n_folds = calibration_folds(y)
     if fewest < 2:
         raise ValueError(f"calibration needs at least 2 bags of each class; got {fewest}.")
     splitter = StratifiedKFold(min(n_folds, fewest), shuffle=True, random_state=random_state)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints, beside
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import Block
@@ -93,24 +94,46 @@ def refit_folds(
     fit: Callable[[list[Any]], InducingPosterior],
     driver: Driver,
     joint: bool = False,
+    drifting: InducingPosterior | None = None,
 ) -> HeldOut:
     """Held-out latent values of the bags of the first folds, in the order of the bags.
 
     ``fit`` is given parts without the bags of a fold, which start from ``start`` [N]: started
     from the fit to all bags, or from its beliefs, it would know the labels it does without.
+
+    ``drifting`` is the fit to all bags, where fits to nearly the same bags differ in level: the
+    values of each refit are then moved by as much as the level of its training bags is below that
+    of all bags under this one.
     """
     extents: list[slice] = []
     parts = driver.sweep(_extent, parts, extents.append)
+
+    def read(q: InducingPosterior, chosen: Array, joint: bool = joint) -> HeldOut:
+        columns: list[HeldOut] = []
+        which = _having(parts, extents, chosen)
+        driver.sweep(ReadHeldOut(q, joint, chosen), which, columns.append)
+        owner = np.repeat(np.arange(len(columns)), [len(c.offsets) - 1 for c in columns])
+        return joined(columns, owner)
+
+    level = None
+    if drifting is not None:
+        level = _level(read(drifting, np.ones(len(folds), dtype=bool), joint=False))
     values = []
     for fold in range(n_refits):
         seen = folds != fold
         kept = driver.sweep(LeaveOut(seen, start, offsets), parts, lambda _: None)
-        read = ReadHeldOut(fit(kept), joint, ~seen)
-        columns: list[HeldOut] = []
-        driver.sweep(read, _having(parts, extents, ~seen), columns.append)
-        owner = np.repeat(np.arange(len(columns)), [len(c.offsets) - 1 for c in columns])
-        values.append(joined(columns, owner))
+        q = fit(kept)
+        held_out = read(q, ~seen)
+        if level is not None:
+            rise = level - _level(read(q, seen, joint=False))
+            held_out = held_out._replace(mean=held_out.mean + rise)
+        values.append(held_out)
     return joined(values, folds[folds < n_refits])
+
+
+def _level(values: HeldOut) -> float:
+    """Mean over the bags of their largest values."""
+    return float(np.mean(segments.max(values.mean, values.offsets)))
 
 
 def _having(parts: Sequence[Any], extents: Sequence[slice], chosen: Array) -> list[Any]:
