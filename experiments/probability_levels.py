@@ -80,13 +80,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     models = QUICK_MODELS if quick else permuted_labels.names()
     sets = ("musk1" + RARE,) if quick else (*SETS, *(name + RARE for name in SETS))
     seeds = range(1 if quick else 3)
-    tasks = [
-        (m, d, k)
-        for k in seeds
-        for d in sets
-        for m in models
-        if k == 0 or m not in SLOW
-    ]
+    tasks = [(m, d, k) for k in seeds for d in sets for m in models if k == 0 or m not in SLOW]
     runs = gather(one_run, tasks, out, n_jobs)
     runs.to_csv(out / "runs.csv", index=False)
     return table(runs)
