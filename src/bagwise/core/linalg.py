@@ -32,7 +32,7 @@ JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
 # Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
-_SPLITS = 128
+_SPLITS = 1024
 # Columns from which one compiled pass is worth loading the compiler for.
 _COMPILED_FROM = 2048
 # Columns from which one fused pass on a GPU beats several plain ones.
