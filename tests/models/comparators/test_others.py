@@ -72,6 +72,23 @@ def test_the_box_holds_a_witness_of_every_positive_bag():
     assert (wider.high_ - wider.low_ > model.high_ - model.low_).all()
 
 
+def test_ten_folds_hold_out_the_bags_of_a_box_that_grows_with_every_bag():
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    bags = Bags(rng.normal(size=(240, 3)) + 2 * np.repeat(y, 3)[:, None], np.arange(0, 241, 3))
+    assert len(list(APR()._inner_splits(y))) == 10
+
+    def level(cv):
+        """Mean score of positive bags that were left out."""
+        scores = []
+        for train, test in APR(cv=cv)._inner_splits(y):
+            box = APR(probability=False).fit(bags[train], y[train])
+            scores.extend(box.decision_function(bags[test])[y[test] == 1])
+        return np.mean(scores)
+
+    assert level(2) < level(10)
+
+
 # --- MILBoost
 
 

@@ -118,7 +118,8 @@ class APR(InstanceComparator):
         Most rounds of growing and choosing features.
     scale : {"feature", "global", None}
     probability, calibration, cv
-        As in `CitationKNN`.
+        As in `CitationKNN`, with ten folds: the box grows with every positive bag, so that a bag
+        left out lies farther outside than a new one does.
 
     Attributes
     ----------
@@ -159,7 +160,7 @@ class APR(InstanceComparator):
         scale: Scale = "feature",
         probability: bool = True,
         calibration: str = "platt",
-        cv: CV = None,
+        cv: CV = 10,
     ) -> None:
         self.margin = margin
         self.miss = miss
