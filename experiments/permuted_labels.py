@@ -42,7 +42,11 @@ QUICK_MODELS = ("single-instance", "vgpmil")
 # Further permutations of some sets for VGPMIL, numbered from 1000 on.
 MANY = {"musk1": 200, "elephant": 100}
 # Permutations of the models that take longest.
-FEWER = {"auto": 7, "micrf": 10, "mi-forest": 10}
+FEWER = {
+    **dict.fromkeys(("auto", "dpmil"), 7),
+    **dict.fromkeys(("apr", "blrt", "forest", "mi-forest", "milboost"), 5),
+    **dict.fromkeys(("dd-svm", "mi-graph-edges", "micrf"), 5),
+}
 
 
 @functools.cache
