@@ -6,12 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
+from experiments.all_sets import SWITCHES, without_calibration
 from scipy.stats import rankdata
 
 from bagwise.datasets import make_gaussian_bags
 from bagwise.evaluate.cross_validation import seeded
 from bagwise.models.registry import MODELS, make_model
-from experiments.all_sets import SWITCHES, without_calibration
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "auto"])
