@@ -265,6 +265,20 @@ def test_evidence_is_a_clue_where_the_classifier_has_it(scenes, described, monke
         assert seen[0].evidence.shape == (described.n_instances, 0)
 
 
+def test_std_of_refined_probabilities_is_that_to_first_order(scenes, described):
+    model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+    model.fit(described, scenes[1][:, None], boxes_of(scenes, 12), ["red"])
+    reduced = described.map(model.reducer_.transform)
+    classifier, refinement = model.classifiers_[0], model.refinements_[0]
+    p, _ = detection.positive_proba(classifier, reduced, "_instances")
+    clues = detection._clues(described, reduced, p, detection._evidence(classifier, reduced))
+    small = 1e-6
+    std = detection._refine(refinement, clues, p, small * p * (1 - p))[2]  # of log-odds: small
+    up = clues._replace(log_odds=clues.log_odds + small, evidence=clues.evidence + small)
+    change = np.abs(expit(refinement.refine(up)) - expit(refinement.refine(clues)))
+    np.testing.assert_allclose(std, change, rtol=1e-3, atol=1e-12)
+
+
 def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
     """Held out, probabilities that a box shows the class fit better after boxes than before."""
     images, _, boxes = make_scenes(seed=1)
