@@ -85,7 +85,7 @@ _GLANCE_EVERY = 5  # frames between looks for the first target while the present
 _STEADY = 0.7  # least correlation with the last frame at which its motion is followed
 _CARRY = 0.7  # share of that motion in the place; the rest is the voters'
 _CHAIN = (0.5, 0.7)  # correlations of consecutive frames between which a chain counts as weak
-_STRONG = 0.9  # correlation of all consecutive frames at which they alone vouch for the target
+_STRONG = 0.925  # correlation of all consecutive frames at which they alone vouch for the target
 _PROTEST = -0.8  # score of the early voters below which a picture that fits is not enough
 _PEAKS = 6  # places that are looked at when the whole frame is searched
 
@@ -254,7 +254,7 @@ def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> f
     target left behind.
     """
     chain = 20 * (float(np.clip(unbroken, *_CHAIN)) - _CHAIN[1])
-    z = max(4.7 + 3 * min(early, 0.0) + chain - 2 * fits, 20 * (unbroken - _STRONG))
+    z = max(4.2 + 3 * min(early, 0.0) + chain - 2 * fits, 20 * (unbroken - _STRONG))
     return float(1 / (1 + np.exp(-z - 8 * (inside - 1))))
 
 
@@ -665,8 +665,7 @@ def track(frames: Iterable[ArrayLike], box: ArrayLike, tracker: Tracker | None =
     frames : iterable of arrays
     box : tuple of x, y, w, h
     tracker : MIOTracker, optional
-        Any object with ``init`` and ``update`` will do; ``score_`` is recorded where it has one,
-        and ``box_`` in place of the rounded box.
+        Any object with ``init`` and ``update`` will do; ``score_`` is recorded where it has one.
 
     Examples
     --------
@@ -719,7 +718,6 @@ def track_many(
                 row.append((box, True, float(getattr(tracker, "score_", np.nan))))
             else:
                 ok, place = tracker.update(frame)
-                place = getattr(tracker, "box_", place)
                 row.append((place, bool(ok), float(getattr(tracker, "score_", np.nan))))
     if not rows[0]:
         raise ValueError("the video has no frames.")
