@@ -323,17 +323,17 @@ def agreement(quick: bool) -> Iterator[Line]:
             for f in ("predict_proba", "predict_proba_instances")
         )
         yield Line(f"difference in probability, {name} against float64", gap, "limit", limit)
-    n = 20_000 if quick else 2_000_000
-    bags, y = make_bags(n, 64)
-    float64 = model(calibrate=False, execution=Execution(device="cuda", dtype="float64"))
-    p = float64.fit(bags, y).predict_proba_instances(bags)
-    for name, execution, limit in (
-        ("TF32", TF32, 1e-4),
-        ("float32", Execution(device="cuda", dtype="float32"), 1e-5),
-    ):
-        fitted = model(calibrate=False, execution=execution).fit(bags, y)
-        gap = float(np.abs(p - fitted.predict_proba_instances(bags)).max())
-        yield Line(f"difference in probability, {name}, {n} instances", gap, "limit", limit)
+    for n, d in [(20_000, 64)] if quick else [(2_000_000, 64), (10_000_000, 128)]:
+        bags, y = make_bags(n, d)
+        float64 = model(calibrate=False, execution=Execution(device="cuda", dtype="float64"))
+        p = float64.fit(bags, y).predict_proba_instances(bags)
+        for name, execution, limit in (
+            ("TF32", TF32, 1e-4),
+            ("float32", Execution(device="cuda", dtype="float32"), 1e-5),
+        ):
+            fitted = model(calibrate=False, execution=execution).fit(bags, y)
+            gap = float(np.abs(p - fitted.predict_proba_instances(bags)).max())
+            yield Line(f"difference in probability, {name}, {n} instances", gap, "limit", limit)
 
 
 # What guides quote of a line: its seconds, what stands beside it, or how many times quicker it is.

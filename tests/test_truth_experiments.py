@@ -19,6 +19,7 @@ NAMES = (
     "bootstrap_std",
     "kernel_learning",
     "gamma_grid",
+    "all_sets",
 )
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 from bagwise.core import fused, linalg  # noqa: E402
 from bagwise.core.gaussians import hermite, sigmoid_moments  # noqa: E402
 from bagwise.core.kernels import RBF  # noqa: E402
+from bagwise.models.scaling import FeatureScaling  # noqa: E402
 from bagwise.models.variational.blocks import BagLabels  # noqa: E402
 from bagwise.models.variational.likelihoods import Moments, NoisyMax, Targets  # noqa: E402
 
@@ -80,8 +81,31 @@ def test_gaussian(M):
     X, Z = rng.normal(size=(33, 4)), rng.normal(size=(M, 4))
     x, z = (torch.as_tensor(a, device=DEVICE) for a in (X, Z))
     S = x @ (-2 * z).T
-    fused.gaussian(S, (x * x).sum(1), (z * z).sum(1), 0.1)
-    np.testing.assert_allclose(S.cpu().numpy(), RBF(1.0, 0.1)(X, Z), rtol=1e-12)
+    fused.gaussian(S, (x * x).sum(1), (z * z).sum(1), 0.1, 1.7)
+    np.testing.assert_allclose(S.cpu().numpy(), RBF(1.7, 0.1)(X, Z), rtol=1e-12)
+
+
+@pytest.mark.parametrize("length_scale", [1.7, (1.0, 2.0, 0.5, 3.0)])
+def test_the_kernel_that_uses_it(length_scale, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(33, 4)), rng.normal(size=(5, 4))
+    kernel = RBF(length_scale, 0.1)
+    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
+    K = kernel(*(torch.as_tensor(a, device=DEVICE) for a in (X, Z)))
+    np.testing.assert_allclose(K.cpu().numpy(), kernel(X, Z), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64"])
+@pytest.mark.parametrize("D", [3, 300])
+def test_scaled_rows(D, dtype, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = (10 * rng.normal(size=(2 * D, 33))).astype(dtype).T[:, ::2]  # neither order, and a step
+    center, width = rng.normal(size=D), rng.uniform(1, 2, size=D)
+    here = FeatureScaling(*(torch.as_tensor(a, device=DEVICE) for a in (center, width)))
+    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
+    found = here(torch.as_tensor(X.copy(), device=DEVICE))
+    np.testing.assert_array_equal(found.cpu().numpy(), FeatureScaling(center, width)(X))
+    np.testing.assert_array_equal(here(X).cpu().numpy(), FeatureScaling(center, width)(X))
 
 
 def test_sigmoid_sums():

@@ -90,6 +90,16 @@ def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
         np.testing.assert_allclose(a.numpy(), b, atol=1e-10)
 
 
+def test_device_sums_of_both_signs_keep_their_digits(rng):
+    T = pytest.importorskip("torch").as_tensor
+    n = 200_000
+    A = (1 + 1e-3 * rng.normal(size=(3, n))).astype(np.float32)
+    rho = np.where(np.arange(n) < n // 2, 0.5, -0.5).astype(np.float32)
+    _, linear = linalg.add_statistics(*linalg.no_statistics(T(A)), T(A), T(0 * rho), T(rho))
+    exact = A.astype(np.float64) @ rho.astype(np.float64)
+    np.testing.assert_allclose(linear.numpy(), exact, rtol=0, atol=1e-8 * n / 2)
+
+
 def test_inverse_factor_gives_the_covariance(rng):
     A = rng.normal(size=(5, 9))
     B = np.asfortranarray(np.eye(5) + A @ A.T)

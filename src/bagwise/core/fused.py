@@ -44,7 +44,7 @@ def works() -> bool:
 
 @triton.jit
 def _moments(
-    A, W, m, mean, square, M, padded, n, stride, scale,
+    A, W, m, mean, square, top, M, padded, n, stride,
     ROWS: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -71,7 +71,8 @@ def _moments(
         first += tl.load(m + deep)[:, None] * a
     total += tl.sum(product * product, 0)
     tl.store(mean + columns, tl.sum(first, 0), mask=inside)
-    tl.store(square + columns, total * scale, mask=inside)
+    scale = tl.load(top)
+    tl.store(square + columns, total * scale * scale, mask=inside)
 
 
 def moments(
@@ -82,14 +83,14 @@ def moments(
     M, n = A.shape
     padded = triton.cdiv(M, rows) * rows
     # Halves end at 6e-8, far above what W may hold after many instances: they hold it over its top.
-    top = W.abs().max()
+    top = W.abs().max()  # left on the device: nobody waits for it
     half = W.new_zeros((padded, padded), dtype=torch.float16)
     half[:M, :M] = W / top
     long = m.new_zeros(padded)
     long[:M] = m
     mean, square = A.new_empty(n), A.new_empty(n)
     _moments[(triton.cdiv(n, columns),)](
-        A, half, long, mean, square, M, padded, n, A.stride(0), float(top) ** 2,
+        A, half, long, mean, square, top, M, padded, n, A.stride(0),
         ROWS=rows, DEEP=deep, COLUMNS=columns, num_warps=4, num_stages=3,
     )  # fmt: skip
     return mean, square
@@ -125,17 +126,17 @@ def _statistics(
         a = a * root
         a_half = a.to(tl.float16)
         a_rest = (a - a_half.to(tl.float32)).to(tl.float16)
-        if DIAGONAL:
-            b_half = a_half
-            b_rest = a_rest
+        # Small parts first: what is cut off in adding them is small, too.
+        if DIAGONAL:  # half of a symmetric block: its transpose is added in the end
+            part = tl.dot(a_half, tl.trans(a_rest))
+            part = tl.dot(a_half, tl.trans(a_half * 0.5), part)
         else:
             b = tl.load(A_beside + columns[None, :], mask=inside[None, :], other=0.0) * root
             b_half = b.to(tl.float16)
             b_rest = (b - b_half.to(tl.float32)).to(tl.float16)
-        # Small parts first: what is cut off in adding them is small, too.
-        part = tl.dot(a_rest, tl.trans(b_half))
-        part = tl.dot(a_half, tl.trans(b_rest), part)
-        part = tl.dot(a_half, tl.trans(b_half), part)
+            part = tl.dot(a_rest, tl.trans(b_half))
+            part = tl.dot(a_half, tl.trans(b_rest), part)
+            part = tl.dot(a_half, tl.trans(b_half), part)
         total += part
     tl.store(gram + piece * padded * padded + below[:, None] * padded + beside[None, :], total)
     if DIAGONAL:
@@ -163,12 +164,14 @@ def statistics(
                 A, omega, rho, gram, linear, M, padded, n, A.stride(0), span, pairs,
                 ROWS=rows, DEEP=deep, DIAGONAL=diagonal, num_warps=8, num_stages=3,
             )  # fmt: skip
-    return gram.sum(0, dtype=torch.float64)[:M, :M], linear.sum(0, dtype=torch.float64)[:M]
+    sums = gram.sum(0, dtype=torch.float64)
+    # Blocks above the diagonal are zero, and those on it are halves.
+    return (sums + sums.T)[:M, :M], linear.sum(0, dtype=torch.float64)[:M]
 
 
 @triton.jit
 def _gaussian(
-    S, x2, z2, variance, n, M, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    S, x2, z2, variance, factor, n, M, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -177,19 +180,49 @@ def _gaussian(
     s = tl.load(at, mask=inside, other=0.0)
     s += tl.load(x2 + rows, mask=rows < n, other=0.0)[:, None]
     s += tl.load(z2 + columns, mask=columns < M, other=0.0)[None, :]
-    tl.store(at, tl.exp(tl.maximum(s, 0.0) * -0.5) * tl.load(variance), mask=inside)
+    k = tl.exp(tl.maximum(s, 0.0) * tl.load(factor)) * tl.load(variance)
+    tl.store(at, k, mask=inside)
 
 
-def gaussian(S: torch.Tensor, x2: torch.Tensor, z2: torch.Tensor, variance: float) -> None:
-    """``v exp(-d^2 / 2)`` written over ``S = -2 X Z^T`` [n, M], given the squared norms."""
+def gaussian(
+    S: torch.Tensor, x2: torch.Tensor, z2: torch.Tensor, variance: float, length_scale: float = 1.0
+) -> None:
+    """``v exp(-d^2 / 2 l^2)`` written over ``S = -2 X Z^T`` [n, M], given the squared norms."""
     n, M = S.shape
     columns = min(triton.next_power_of_2(M), 256)
     rows = 1024 // columns
-    # Triton passes numbers in float32; one in memory keeps its digits.
-    v = torch.full((1,), variance, dtype=S.dtype, device=S.device)
+    # Triton passes numbers in float32; made on the device they keep their digits.
+    numbers = (S.new_full((1,), number) for number in (variance, -0.5 / length_scale**2))
     _gaussian[(triton.cdiv(n, rows), triton.cdiv(M, columns))](
-        S, x2, z2, v, n, M, S.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4
+        S, x2, z2, *numbers, n, M, S.stride(0), ROWS=rows, COLUMNS=columns, num_warps=4
     )
+
+
+@triton.jit
+def _standardised(
+    X, center, width, out, n, D, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (rows < n)[:, None] & (columns < D)[None, :]
+    start = rows[:, None].to(tl.int64)
+    x = tl.load(X + start * stride + columns[None, :], mask=inside, other=0.0).to(tl.float64)
+    x -= tl.load(center + columns, mask=columns < D, other=0.0)[None, :]
+    x /= tl.load(width + columns, mask=columns < D, other=1.0)[None, :]
+    tl.store(out + start * D + columns[None, :], x, mask=inside)
+
+
+def standardised(X: torch.Tensor, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+    """``(X - center) / width`` in float64, from rows of any precision."""
+    n, D = X.shape
+    X = X if X.stride(1) == 1 else X.contiguous()
+    out = torch.empty((n, D), dtype=torch.float64, device=X.device)
+    columns = min(triton.next_power_of_2(D), 256)
+    rows = 1024 // columns
+    _standardised[(triton.cdiv(n, rows), triton.cdiv(D, columns))](
+        X, center, width, out, n, D, X.stride(0), ROWS=rows, COLUMNS=columns
+    )
+    return out
 
 
 @triton.jit

@@ -63,11 +63,9 @@ def project(
     return A.astype(dtype, copy=False), r
 
 
-def kl_to_standard(m: Array, W: Array) -> float:
-    """KL(N(m, W^T W) || N(0, I)) for lower-triangular ``W``."""
-    return float(
-        0.5 * ((W * W).sum() + m @ m - m.shape[0]) - np.log(np.asarray(W.diagonal())).sum()
-    )
+def kl_to_standard(m: Array, W: Array) -> Array:
+    """KL(N(m, W^T W) || N(0, I)) for lower-triangular ``W``; a number where these are."""
+    return 0.5 * ((W * W).sum() + m @ m - m.shape[0]) - namespace(W).log(W.diagonal()).sum()
 
 
 @lru_cache(maxsize=8)

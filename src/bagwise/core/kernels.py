@@ -245,9 +245,9 @@ class Stationary(_Leaf):
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
-        X, Z = scaled(X, Z, self._scale)
         if self._gaussian and is_tensor(X) and linalg.has_fused(X):
-            return _fused_gaussian(X, cast("torch.Tensor", Z), self.variance, out)
+            return _fused_gaussian(X, Z, self._scale, self.variance, out)
+        X, Z = scaled(X, Z, self._scale)
 
         def finish(s: Array) -> None:
             s = self._profile(s)
@@ -336,15 +336,19 @@ class RBF(Stationary):
 
 
 def _fused_gaussian(
-    X: torch.Tensor, Z: torch.Tensor, variance: float, out: Array | None
+    X: torch.Tensor, Z: Array, scale: float | tuple[float, ...], variance: float, out: Array | None
 ) -> torch.Tensor:
-    """``v exp(-|x - z|^2 / 2)`` in two passes, [N, M]."""
+    """``v exp(-|x - z|^2 / 2 l^2)`` in two passes, [N, M]; one l needs no scaled copy of X."""
     import torch
 
     from bagwise.core import fused
 
-    s = torch.matmul(X, (-2.0 * Z).T, out=out)
-    fused.gaussian(s, sq_norms(X), sq_norms(Z), variance)
+    if isinstance(scale, tuple):
+        (x, z), scale = scaled(X, Z, scale), 1.0
+    else:
+        x, z = same_features(X, Z)
+    s = torch.matmul(x, (-2.0 * z).T, out=out)
+    fused.gaussian(s, sq_norms(x), sq_norms(z), variance, scale)
     return s
 
 

@@ -125,5 +125,5 @@ def weighted_sq_differences(X: Array, Z: Array, W: Array) -> Array:
 def sq_norms(X: Array) -> Array:
     """Squared norm of every row, [N]."""
     if is_tensor(X):
-        return (X * X).sum(1)
+        return array_namespace(X).linalg.vector_norm(X, axis=1) ** 2  # X * X would be a second X
     return np.einsum("nd,nd->n", X, X)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
+from bagwise.core import linalg
 from bagwise.core.arrays import Doubles, Rows, is_sparse, is_tensor, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
 
@@ -36,13 +37,23 @@ class FeatureScaling(NamedTuple):
         if is_sparse(X):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
         if is_tensor(self.center):
-            X = torch_rows(X, self.center.device)
-            return (X - self.center) / self.width
+            return _on_device(X, self.center, self.width)
         return (np.asarray(X, dtype=np.float64) - self.center) / self.width
 
     def undo(self, X: Doubles) -> Doubles:
         """Back to the user's units."""
         return X * self.width + self.center
+
+
+def _on_device(X: Rows, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+    """Scaled rows beside the scaling; a GPU needs one pass for it."""
+    if not linalg.has_fused(center):
+        return (torch_rows(X, center.device) - center) / width
+    import torch
+
+    from bagwise.core import fused
+
+    return fused.standardised(torch.as_tensor(X).to(center.device), center, width)
 
 
 class FeatureMoments(NamedTuple):

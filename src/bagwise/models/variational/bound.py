@@ -51,4 +51,4 @@ def evidence_bound(
     f = moments(block.A, block.r, q)
     log_psi = density.log_psi(c) - density.theta(c) / 2 * (f.second - c * c)
     part = likelihood.bound(f, log_psi, block.labels, targets)
-    return float(part) - gaussians.kl_to_standard(q.m, q.W)
+    return float(part) - float(gaussians.kl_to_standard(q.m, q.W))

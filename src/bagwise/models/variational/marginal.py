@@ -402,7 +402,7 @@ class _Standing(NamedTuple):
 
     @property
     def bound(self) -> float:
-        return float(self.sums.bound) - gaussians.kl_to_standard(self.q.m, self.q.W)
+        return float(self.sums.bound) - float(gaussians.kl_to_standard(self.q.m, self.q.W))
 
 
 def _moved(at: _Standing, step: float, move_mean: bool) -> tuple[InducingPosterior, Array]:

@@ -49,8 +49,8 @@ class Projector(NamedTuple):
         for start in range(0, n, linalg.SLAB):
             rows = slice(start, min(start + linalg.SLAB, n))
             A[:, rows], r[rows] = project(
-                self.kernel, self.scaling(X[rows]), self.Z, self.L, self.dtype
-            )
+                self.kernel, self.scaling(X[rows]), self.Z, self.L, torch.float64
+            )  # rounded where it is stored: a copy less
         return A, r
 
     @property
@@ -64,7 +64,10 @@ class Projector(NamedTuple):
             return labels
         import torch
 
-        return labels.map(lambda x: torch.as_tensor(np.array(x)).to(self.Z.device))
+        # torch warns of arrays that cannot be written to.
+        return labels.map(
+            lambda x: torch.as_tensor(x if x.flags.writeable else x.copy()).to(self.Z.device)
+        )
 
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""

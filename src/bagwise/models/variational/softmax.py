@@ -235,13 +235,13 @@ def fit_softmax(
             parts = driver.sweep(SoftmaxStep(H, q, n_findings), parts, sums)
             found = sums.value
             if q is not None:
-                divergence = sum(gaussians.kl_to_standard(one.m, one.W) for one in q)
+                divergence = sum(float(gaussians.kl_to_standard(one.m, one.W)) for one in q)
                 history.append(float(found.bound) - divergence)
             if q is not None and (converged or len(history) == max_iter):
                 break
             old = q or (prior(M),) * n_findings
             pairs = zip(found.precision, found.linear, strict=True)
-            new = tuple(update_posterior(precision, linear) for precision, linear in pairs)
+            new = tuple(update_posterior(*pair).on_host() for pair in pairs)
             change = max(relative_change(a, b) for a, b in zip(new, old, strict=True))
             converged, q = q is not None and change < tol, new
     ends: list[Floats] = []

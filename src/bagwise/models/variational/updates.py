@@ -25,6 +25,7 @@ from bagwise.core.arrays import (
     Ints,
     beside,
     concatenate,
+    is_tensor,
     to_numpy,
 )
 from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
@@ -38,8 +39,12 @@ from bagwise.models.variational.parts import Part, Sites
 class InducingPosterior(NamedTuple):
     """``q(v) = N(m, W^T W)``, W lower triangular."""
 
-    m: Floats  # [M]
+    m: Floats  # [M]; between the iterations of a fit on a device, tensors there
     W: Floats  # [M, M]
+
+    def on_host(self) -> InducingPosterior:
+        """The same as NumPy arrays."""
+        return InducingPosterior(*map(to_numpy, self))
 
     @property
     def S(self) -> Floats:
@@ -170,17 +175,22 @@ def expect(
 def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
     """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
 
-    Always in float64 on the host: M x M is small.
+    In float64, where the sums are: a device would wait for the host.
     """
-    precision, linear = to_numpy(precision), to_numpy(linear)
-    B = precision + np.eye(precision.shape[0])
-    W = linalg.inverse_factor(np.asfortranarray(B))
+    W = linalg.inverse_factor(precision + linalg.identity(precision))
     return InducingPosterior(W.T @ (W @ linear), W)
 
 
 def relative_change(new: InducingPosterior, old: InducingPosterior) -> float:
     """How far m moved, relative to its length where that exceeds 1."""
-    return float(np.linalg.norm(new.m - old.m)) / max(1.0, float(np.linalg.norm(new.m)))
+    m = to_numpy(new.m)
+    return float(np.linalg.norm(m - to_numpy(old.m))) / max(1.0, float(np.linalg.norm(m)))
+
+
+def _evidence(bound: float | Array, q: InducingPosterior) -> float:
+    """The whole bound; the host waits once where its parts are on a device."""
+    divergence = gaussians.kl_to_standard(q.m, q.W)
+    return float(bound.double() - divergence) if is_tensor(bound) else float(bound - divergence)
 
 
 @dataclass(frozen=True)
@@ -270,15 +280,17 @@ def iterate(
         while True:
             last = converged or n_iter == max_iter
             if n_iter and on_state is not None:
-                on_state(FitState(n_iter, q, history, change, converged), parts)
+                on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
             step = Step(likelihood, density, q if n_iter else None, last)
             sums = RunningSum()
             parts = driver.sweep(step, parts, sums)
             if n_iter:
-                history = [*history, float(sums.value.bound) - gaussians.kl_to_standard(q.m, q.W)]
-                told = Iteration(n_iter, history[-1], change, q)
-                if (on_iteration is not None and on_iteration(told)) or last:
-                    break
+                history = [*history, _evidence(sums.value.bound, q)]
+                if on_iteration is not None or last:
+                    q = q.on_host()
+                    told = Iteration(n_iter, history[-1], change, q)
+                    if (on_iteration is not None and on_iteration(told)) or last:
+                        break
             old, q = q, update_posterior(sums.value.precision, sums.value.linear)
             change = relative_change(q, old)
             converged = n_iter > 0 and change < tol
