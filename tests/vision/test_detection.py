@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from bagwise import SingleInstance, load, save
+from bagwise import Bags, SingleInstance, load, save
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.evaluate import box_iou, corloc
 from bagwise.vision import (
@@ -17,6 +17,7 @@ from bagwise.vision import (
     Proposals,
     RegionFeatures,
     WeakDetector,
+    detection,
     draw,
     make_digit_canvases,
 )
@@ -220,13 +221,62 @@ def test_contrast_ranks_by_what_stands_out(scenes, described, taught):
     score, p, _ = model.score_boxes(described)
     if taught:
         expected = box_contrast(described, p, (1.5,))[:, 0] + p
-    else:  # what a box says for its image: its log-odds through the images' map
-        classifier = model.classifiers_[0]
-        latent = classifier.predict_latent(described.map(model.reducer_.transform))
-        slope, intercept = classifier.calibration_
-        evidence = expit(slope * sigmoid_moments(*latent).log_odds + intercept)
-        expected = box_contrast(described, evidence, (1.5,))[:, 0]
+    else:
+        expected = box_contrast(described, expit(evidence_of(model, described)), (1.5,))[:, 0]
     np.testing.assert_allclose(score, expected, atol=1e-9)
+
+
+def evidence_of(model, bags):
+    """What a box says for its image: its log-odds through the images' map."""
+    classifier = model.classifiers_[0]
+    latent = classifier.predict_latent(bags.map(model.reducer_.transform))
+    slope, intercept = classifier.calibration_
+    return slope * sigmoid_moments(*latent).log_odds + intercept
+
+
+def test_boxes_are_ranked_by_what_each_alone_says(detector, described):
+    """The rest of the image changes the probability of a box and not its rank among all boxes."""
+    score, p, _ = detector.score_boxes(described)
+    np.testing.assert_allclose(score, evidence_of(detector, described), atol=1e-9)
+    bag = described[[1]]  # without the box that tells most
+    first = np.arange(described.offsets[1], described.offsets[2])
+    rest = np.delete(np.arange(len(first)), np.argmax(score[first]))
+    columns = {name: column[rest] for name, column in bag.columns.items()}
+    less = Bags(bag.instances[rest], [0, len(rest)], columns=columns)
+    alone, lowered, _ = detector.score_boxes(less)
+    np.testing.assert_allclose(alone, score[first][rest], atol=1e-9)
+    assert np.all(lowered < p[first][rest])
+
+
+@pytest.mark.parametrize("classifier", [None, SingleInstance(LogisticRegression())])
+def test_evidence_is_a_clue_where_the_classifier_has_it(scenes, described, monkeypatch, classifier):
+    seen = []
+    learn = detection.learn_refinement
+    monkeypatch.setattr(
+        detection, "learn_refinement", lambda *args: seen.append(args[0]) or learn(*args)
+    )
+    model = WeakDetector(PROPOSALS, pca=10, classifier=classifier, random_state=0)
+    model.fit(described, scenes[1][:, None], boxes_of(scenes, 12), ["red"])
+    if classifier is None:
+        np.testing.assert_allclose(seen[0].evidence[:, 0], evidence_of(model, described), atol=1e-9)
+        score = model.score_boxes(described)[0]
+        np.testing.assert_allclose(score, model.refinements_[0].refine(seen[0]), atol=1e-9)
+    else:
+        assert seen[0].evidence.shape == (described.n_instances, 0)
+
+
+def test_std_of_refined_probabilities_is_that_to_first_order(scenes, described):
+    model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+    model.fit(described, scenes[1][:, None], boxes_of(scenes, 12), ["red"])
+    reduced = described.map(model.reducer_.transform)
+    classifier, refinement = model.classifiers_[0], model.refinements_[0]
+    p, _ = detection.positive_proba(classifier, reduced, "_instances")
+    clues = detection._clues(described, reduced, p, detection._evidence(classifier, reduced))
+    small = 1e-6
+    std = detection._refine(refinement, clues, p, small * p * (1 - p))[2]  # of log-odds: small
+    up = clues._replace(log_odds=clues.log_odds + small, evidence=clues.evidence + small)
+    change = np.abs(expit(refinement.refine(up)) - expit(refinement.refine(clues)))
+    np.testing.assert_allclose(std, change, rtol=1e-3, atol=1e-12)
 
 
 def test_boxes_make_probabilities_of_boxes_honest(scenes, described):

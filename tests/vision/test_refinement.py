@@ -17,6 +17,7 @@ def make_clues(n=300, seed=0):
     rng = np.random.default_rng(seed)
     clues = Clues(
         rng.normal(-2, 1, n),
+        rng.normal(size=(n, 1)),
         rng.normal(size=(n, 3)),
         rng.normal(-2, 1, (n, 2)),
         rng.normal(size=(n, 4)),
@@ -69,9 +70,19 @@ def test_weights_count_proposals():
 
 def test_design_has_clues_products_a_constant_and_features_last():
     clues, _ = make_clues(5)
-    X = design(clues, np.zeros(10), np.ones(10))
+    X = design(clues, np.zeros(11), np.ones(11))
     w, h = clues.log_size.T
-    expected = [clues.log_odds, *clues.contrast.T, w, h, w * w, h * h, w * h, np.ones(5)]
+    expected = [
+        clues.log_odds,
+        *clues.evidence.T,
+        *clues.contrast.T,
+        w,
+        h,
+        w * w,
+        h * h,
+        w * h,
+        np.ones(5),
+    ]
     np.testing.assert_allclose(X.T, [*expected, *clues.features.T])
 
 
@@ -147,10 +158,26 @@ def test_units_of_features_do_not_matter(seed, unit, shift):
 
 @pytest.mark.parametrize("n", [1, 50])
 def test_equal_proposals_and_certain_classifiers_are_finite(n):
-    clues = Clues(np.full(n, -36.0), np.zeros((n, 3)), np.full((n, 2), -1.0), np.zeros((n, 2)))
+    clues = Clues(
+        np.full(n, -36.0),
+        np.full((n, 1), -36.0),
+        np.zeros((n, 3)),
+        np.full((n, 2), -1.0),
+        np.zeros((n, 2)),
+    )
     refined = learn_refinement(clues, np.ones(n, dtype=int), np.ones(n), 1)
     assert np.isfinite(refined.refine(clues)).all()
-    assert np.isfinite(refined.slope)
+    assert np.isfinite(refined.slope(clues))
+
+
+@pytest.mark.parametrize("n_evidence", [0, 1])
+def test_slope_is_the_rise_with_all_log_odds_of_the_classifier(n_evidence):
+    clues, target = make_clues()
+    clues = clues._replace(evidence=3 * clues.evidence[:, :n_evidence])
+    refinement = learn_refinement(clues, target, np.ones(300), 30)
+    moved = clues._replace(log_odds=clues.log_odds + 1, evidence=clues.evidence + 1)
+    rise = refinement.refine(moved) - refinement.refine(clues)
+    np.testing.assert_allclose(rise, refinement.slope(clues), atol=1e-9)
 
 
 def test_log_sizes_are_shares_of_the_image():

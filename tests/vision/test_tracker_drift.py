@@ -78,7 +78,7 @@ def test_seven_tenths_of_a_clear_motion_are_followed(state, monkeypatch, correla
 
     monkeypatch.setattr(tracking, "moved", clear)
     voted = state.pose._replace(centre=state.pose.centre + np.array([10.0, 3.0]))
-    carried = tracking._carried(state, view, voted)
+    carried = tracking._carried(state, voted, *tracking._motion(state, view))
     there = answer / view.factor + view.origin
     np.testing.assert_allclose(carried.centre, share * there + (1 - share) * voted.centre)
     picture, centre, radius = asked[0]
@@ -94,7 +94,7 @@ def test_motion_counts_only_where_no_picture_fits(state, monkeypatch, correlatio
     def settle(state, view, pose, pictures):
         return Settled(pose, correlation, correlation > 0)
 
-    def carry(state, view, pose):
+    def carry(state, pose, place, correlation):
         called.append(pose)
         return pose._replace(centre=np.array([33.0, 44.0]))
 

@@ -29,8 +29,8 @@ from bagwise.vision.haar import (
     random_haar,
     rescaled,
 )
-from bagwise.vision.tracker_state import Doubt, Settled
-from bagwise.vision.tracking import as_grey, check_box, confidence_of
+from bagwise.vision.tracker_state import Settled
+from bagwise.vision.tracking import as_grey, check_box, familiarity
 from bagwise.vision.video import VideoWriter, count_frames, frame_rate, read_frames
 from bagwise.vision.voters import disc
 from tests.reference import vision as naive
@@ -397,27 +397,14 @@ def test_only_frames_that_show_the_size_change_the_usual_one(monkeypatch, correl
     assert lost.pose.scale == pytest.approx(after.pose.scale * np.exp(-0.01))
 
 
-def test_confidence_rises_with_every_signal_and_falls_with_doubt():
+def test_familiarity_rises_with_every_signal():
     base = np.array([0.2, 0.1, 0.67, 0.3])
     for i in range(4):
         higher = base.copy()
         higher[i] += 0.2
-        assert confidence_of(higher) > confidence_of(base)
-    assert confidence_of(np.array([1.5, 1.5, 1.0, 0.99])) > 0.98
-    assert confidence_of(np.array([-0.5, -1.0, 0.33, 0.0])) < 0.1
-    odds = [p / (1 - p) for p in (confidence_of(base), confidence_of(base, 8))]
-    assert odds[1] == pytest.approx(odds[0] / 3)
-
-
-def test_the_confidence_counts_the_frames_of_a_doubt(clip):
-    frames, boxes = clip
-    state = start(frames[0], boxes[0], seed=0)
-    doubt = Doubt(state.voters, state.pictures, state.pose, 7)
-    unknown = np.random.default_rng(0).integers(0, 255, frames[0].shape[:2], dtype=np.uint8)
-    after, seen = step(state._replace(doubt=doubt), unknown)
-    assert after.doubt is not None
-    assert after.doubt.age == 8
-    assert seen.confidence == pytest.approx(confidence_of(seen.signals, 9))
+        assert familiarity(higher) > familiarity(base)
+    assert familiarity(np.array([1.5, 1.5, 1.0, 0.99])) > 0.98
+    assert familiarity(np.array([-0.5, -1.0, 0.33, 0.0])) < 0.1
 
 
 def test_says_when_the_target_is_gone_and_finds_it_again(clip):

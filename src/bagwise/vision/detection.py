@@ -86,7 +86,7 @@ class WeakDetector(BaseEstimator):
         and colour histograms.
     wholeness : {"auto", "u2netp", "classical"} or None
         Judge boxes by how well they hold one whole object: for photographs, with this saliency
-        map (see `bagwise.vision.saliency`). None: the classifier's probability alone ranks boxes.
+        map (see `bagwise.vision.saliency`). None: the classifier alone ranks boxes.
         "auto": None where proposals are blobs, windows or given, or where ``classifier`` or
         ``contrast`` is set; else "u2netp" where it is installed, or "classical".
     pca : int or None
@@ -101,7 +101,8 @@ class WeakDetector(BaseEstimator):
         times its size adds (1.5 to 2). A pixel's score is the mean probability of the boxes that
         cover it. A multiple-instance classifier is content with the most telling part of an
         object; contrast prefers the box that holds all of it. Where true boxes were given, the
-        box's own probability is added. None ranks by probability.
+        box's own probability is added. None ranks by what each box alone says for its image, or
+        by its probability where the classifier does not tell the two apart.
     overlap : float
         Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
     n_detections : int
@@ -391,7 +392,8 @@ class WeakDetector(BaseEstimator):
         # Images without the class count by the share of the others that has boxes.
         weight = np.where(without, n_boxed / np.sum(y == 1), 1.0)
         p, _ = positive_proba(model, reduced, "_instances")
-        return learn_refinement(_clues(bags, reduced, p), target, weight, n_boxed)
+        clues = _clues(bags, reduced, p, _evidence(model, reduced))
+        return learn_refinement(clues, target, weight, n_boxed)
 
     def predict(self, images: Any) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
@@ -423,13 +425,15 @@ class WeakDetector(BaseEstimator):
         reduced = bags.map(self.reducer_.transform)
         model = self.classifiers_[c]
         p, std = positive_proba(model, reduced, "_instances")
-        score = model.decision_function_instances(reduced)
+        evidence = _evidence(model, reduced)
         refinement: Refinement | None = self.refinements_[c]
         if refinement is not None:
-            score, p, std = _refine(refinement, _clues(bags, reduced, p), p, std)
+            score, p, std = _refine(refinement, _clues(bags, reduced, p, evidence), p, std)
+        else:
+            score = model.decision_function_instances(reduced) if evidence is None else evidence
         if self.contrast is not None:
-            evidence = p if refinement is not None else _evidence(model, reduced, p)
-            score = box_contrast(bags, evidence, (self.contrast,))[:, 0]
+            shown = p if refinement is not None or evidence is None else expit(evidence)
+            score = box_contrast(bags, shown, (self.contrast,))[:, 0]
             if refinement is not None:  # taught by boxes, a box's own probability counts too
                 score = score + p
         return score, p, std
@@ -448,18 +452,19 @@ class WeakDetector(BaseEstimator):
         return Detections(*(column[order] for column in columns))
 
 
-def _evidence(model: Any, bags: Bags, p: Any) -> Any:
-    """How much each box says for its image: on the scale of the images, where a model has one.
+def _evidence(model: Any, bags: Bags) -> Any:
+    """Log-odds of the image's label by each box alone, [N]; None where a model has no such scale.
 
-    The probability that a box is an object is small for nearly all boxes of an image and tells
-    them apart less well.
+    The probability that a box is an object is that of its image times the box's share in it. The
+    first factor is as wrong for all boxes of an image as the image is hard to tell, and costs the
+    order of boxes of several images.
     """
     if getattr(model, "instance_map_", None) is None:
-        return p
+        return None
     latent_map = getattr(model, "calibration_", None)
     if latent_map is None:  # an ensemble, whose latent function is on that scale already
-        return expit(model.predict_latent(bags)[0])
-    return expit(latent_map.read(*model.predict_latent(bags)).probabilities.log_odds)
+        return model.predict_latent(bags)[0]
+    return latent_map.read(*model.predict_latent(bags)).probabilities.log_odds
 
 
 def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
@@ -505,10 +510,12 @@ def _overlap_with_given(bags: Bags, y: Any, name: str, boxes: Any) -> Any:
     return iou
 
 
-def _clues(bags: Bags, reduced: Bags, p: Any) -> Clues:
-    """What a refinement goes by, from the classifier's probabilities."""
+def _clues(bags: Bags, reduced: Bags, p: Any, evidence: Any) -> Clues:
+    """What a refinement goes by, from the classifier's probabilities and evidence."""
+    none = np.empty((len(p), 0))
     return Clues(
         np.clip(log_odds(p), -_MOST, _MOST),
+        none if evidence is None else np.clip(evidence, -_MOST, _MOST)[:, None],
         box_contrast(bags, p, _RINGS),
         log_sizes(bags.columns["boxes"], bags.columns["image_size"]),
         reduced.instances,
@@ -520,7 +527,7 @@ def _refine(refinement: Refinement, clues: Clues, p: Any, std: Any) -> tuple[Any
     score = refinement.refine(clues)
     refined = expit(score)
     variance, tiny = refined * (1 - refined), np.finfo(np.float64).tiny
-    std = std * abs(refinement.slope) * variance / np.maximum(p * (1 - p), tiny)
+    std = std * abs(refinement.slope(clues)) * variance / np.maximum(p * (1 - p), tiny)
     return score, refined, np.minimum(std, np.sqrt(variance))  # no probability varies more
 
 

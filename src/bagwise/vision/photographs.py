@@ -178,6 +178,7 @@ def clues_of(
     boxes = photos.boxes[i]
     return Clues(
         logit(np.clip(evidence.wholeness, _LEAST, 1 - _LEAST)),
+        np.empty((len(boxes), 0)),
         box_clues(boxes, evidence, class_map, saliency, factor),
         log_sizes(boxes, np.broadcast_to(photos.sizes[i], (len(boxes), 2))),
         np.empty((len(boxes), 0)),

@@ -6,9 +6,9 @@ learns
 
     refined log-odds = log-odds + weights . clues,
 
-where the clues are the log-odds themselves, how far a box stands out from the ring around it, its
-size, and its features. The weights have a normal prior about zero: without boxes nothing changes,
-and few boxes change little.
+where the clues are the log-odds themselves, what the box alone says for its image, how far it
+stands out from the ring around it, its size, and its features. The weights have a normal prior
+about zero: without boxes nothing changes, and few boxes change little.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Clues(NamedTuple):
     """What is known of proposals before their class is."""
 
     log_odds: Floats  # [n] of the classifier
+    evidence: Floats  # [n, E] log-odds that do not depend on the rest of the image, if it has them
     contrast: Floats  # [n, R] how far they stand out, for several rings
     log_size: Floats  # [n, 2] log width and height as shares of the image
     features: Floats  # [n, D]
@@ -45,18 +46,18 @@ class Clues(NamedTuple):
 class Refinement(NamedTuple):
     """A learned correction."""
 
-    centre: Floats  # [1 + R + 2 + D] of the clues
-    scale: Floats  # [1 + R + 2 + D]
+    centre: Floats  # [1 + E + R + 2 + D] of the clues
+    scale: Floats  # [1 + E + R + 2 + D]
     weights: Floats  # [F] as the columns of `design`
 
     def refine(self, clues: Clues) -> Floats:
         """Refined log-odds, [n]."""
         return clues.log_odds + design(clues, self.centre, self.scale) @ self.weights
 
-    @property
-    def slope(self) -> float:
-        """By how much refined log-odds rise with the classifier's."""
-        return float(1 + self.weights[0] / self.scale[0])
+    def slope(self, clues: Clues) -> float:
+        """By how much refined log-odds rise when all log-odds of the classifier rise by one."""
+        n = 1 + clues.evidence.shape[1]
+        return float(1 + np.sum(self.weights[:n] / self.scale[:n]))
 
 
 def log_sizes(boxes: ArrayLike, image_size: ArrayLike) -> Floats:
@@ -71,7 +72,7 @@ def design(clues: Clues, centre: Floats, scale: Floats) -> Floats:
     The products let a weight say "neither small nor large". Features come last.
     """
     D = clues.features.shape[1]
-    Z = (np.column_stack(clues) - centre) / scale  # [n, 1 + R + 2 + D]
+    Z = (np.column_stack(clues) - centre) / scale  # [n, 1 + E + R + 2 + D]
     few, features = Z[:, : Z.shape[1] - D], Z[:, Z.shape[1] - D :]
     w, h = few[:, -2:].T
     return np.column_stack([few, w * w, h * h, w * h, np.ones(len(Z)), features])
@@ -88,7 +89,8 @@ def learn_refinement(clues: Clues, target: Floats, weight: Floats, n_images: int
     >>> from bagwise.vision.refinement import Clues, learn_refinement
     >>> rng = np.random.default_rng(0)
     >>> size = rng.normal(-2, 1, (500, 2))
-    >>> clues = Clues(np.zeros(500), np.zeros((500, 1)), size, np.zeros((500, 1)))
+    >>> nothing = np.zeros((500, 1))
+    >>> clues = Clues(np.zeros(500), nothing, nothing, size, nothing)
     >>> middling = (np.abs(size + 2) < 0.5).all(axis=1).astype(int)
     >>> refined = learn_refinement(clues, middling, np.ones(500), n_images=20).refine(clues)
     >>> bool(refined[middling == 1].min() > np.median(refined[middling == 0]))

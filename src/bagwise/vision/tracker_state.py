@@ -156,7 +156,7 @@ class Step(NamedTuple):
 
     ok: bool  # confidence above one half
     box: Floats  # [4] x, y, w, h in pixels of the frame
-    confidence: float  # probability that the box overlaps the target
+    confidence: float  # probability that the box overlaps the target, for even odds beforehand
     signals: Floats  # [4] score, score of the early voters, agreement, correlation
 
 
@@ -186,4 +186,5 @@ class TrackerState(NamedTuple):
     early: tuple[Voter, ...]
     pictures: tuple[Picture, ...]  # the first frame's first
     last: Grey  # the picture of the target in the last frame
+    unbroken: float  # lowest correlation between consecutive frames since it was certainly seen
     doubt: Doubt | None

@@ -80,10 +80,13 @@ _RELAX = 0.01  # by how much the size goes back to the usual one in a frame that
 _USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
 _MARGIN = 0.1  # of resemblance within which an older picture is preferred
-_DOUBT = 0.3  # confidence below which the target is in doubt
+_DOUBT = 0.3  # familiarity below which the target is in doubt
 _GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
 _STEADY = 0.7  # least correlation with the last frame at which its motion is followed
 _CARRY = 0.7  # share of that motion in the place; the rest is the voters'
+_CHAIN = (0.5, 0.7)  # correlations of consecutive frames between which a chain counts as weak
+_STRONG = 0.925  # correlation of all consecutive frames at which they alone vouch for the target
+_PROTEST = -0.8  # score of the early voters below which a picture that fits is not enough
 _PEAKS = 6  # places that are looked at when the whole frame is searched
 
 
@@ -127,6 +130,7 @@ def start(
         early=(),
         pictures=(),
         last=grey,
+        unbroken=1.0,
         doubt=None,
     )
     view = see(state, grey, pose)
@@ -162,9 +166,12 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
     if leap is not None:
         sighting, settled = leap
+    place, steady = (settled.pose.centre, 1.0) if _certain(settled) else _motion(state, view)
     if settled.correlation == 0:
-        settled = settled._replace(pose=_carried(state, view, settled.pose))
+        settled = settled._replace(pose=_carried(state, settled.pose, place, steady))
     early = bag_score(state, state.early, view, settled.pose)
+    if _certain(settled) and early <= _PROTEST:
+        steady = _motion(state, view)[1]
     if settled.anchored or (settled.correlation > 0 and early > 0):
         state = state._replace(usual_scale=_followed(state.usual_scale, settled.pose.scale))
     else:
@@ -172,7 +179,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
         settled = settled._replace(pose=settled.pose._replace(scale=scale))
     signals = _signals(sighting.score, early, sighting.agreement, settled)
     state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
-    state = _doubted(state, view, settled, confidence_of(signals))
+    state = _doubted(state, view, settled, familiarity(signals))
     seek = _whom_to_seek(state, early, settled)
     again = None if seek is None else _look_everywhere(state, scene, seek)
     if seek is not None and again is not None:
@@ -183,7 +190,9 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
         )
         early = bag_score(state, state.early, view, settled.pose)
         signals = _signals(score, early, 1.0, settled)
-    confidence = confidence_of(signals, 0 if state.doubt is None else state.doubt.age + 1)
+    state = state._replace(unbroken=_unbroken(state.unbroken, steady, settled, early))
+    box = _box(state, scene.shape)
+    confidence = confidence_of(early, signals[3] > 0, state.unbroken, _share_inside(box, scene))
     sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
     state = _learned(state, scene, view, rng, sure, settled, early)
     return state, Step(confidence > 0.5, _box(state, grey.shape), confidence, signals)
@@ -203,11 +212,11 @@ def _signals(score: float, early: float, agreement: float, settled: Settled) -> 
     return np.array([score, early, agreement, settled.correlation * settled.anchored])
 
 
-def _doubted(state: TrackerState, view: View, settled: Settled, confidence: float) -> TrackerState:
-    """The state in doubt, where the confidence is low; or out of it, where the target is known."""
+def _doubted(state: TrackerState, view: View, settled: Settled, familiar: float) -> TrackerState:
+    """The state in doubt, where little is familiar; or out of it, where the target is known."""
     doubt = state.doubt
     if doubt is None:
-        if confidence >= _DOUBT:
+        if familiar >= _DOUBT:
             return state
         return state._replace(doubt=Doubt(state.voters, state.pictures, state.pose, 0))
     doubt = doubt._replace(age=doubt.age + 1)
@@ -227,15 +236,45 @@ def _whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt 
     return Doubt(state.early, state.pictures[:1], state.pose, 0)
 
 
-def confidence_of(signals: Floats, doubted: int = 0) -> float:
-    """The probability that the box overlaps the target, from what the parts of the tracker say.
-
-    ``doubted`` is the number of frames that a doubt has lasted: the odds fall with its square
-    root, for a target that had only turned is known again soon.
-    """
+def familiarity(signals: Floats) -> float:
+    """How much the frame looks like the target, 0 to 1, from what the parts of the tracker say."""
     score, early, agreement, correlation = signals
     z = 0.7 * score + 1.0 * early + 1.5 * (agreement - 0.5) + 4 * (correlation - 0.3)
-    return float(1 / (1 + np.exp(-z) * np.sqrt(1 + doubted)))
+    return float(1 / (1 + np.exp(-z)))
+
+
+def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> float:
+    """The probability that the box overlaps the target, if that is as likely as not beforehand.
+
+    A target that turns looks strange to the ``early`` voters, as what hides it does, but it changes
+    little from one frame to the next: ``unbroken`` tells the two apart, and a chain without a weak
+    link is enough alone. Where an anchored picture ``fits`` though the early voters protest, the
+    picture may have drifted away from the target, so more is asked of them there. A box that is
+    partly outside the frame, of which ``inside`` is the share that is not, often follows what the
+    target left behind.
+    """
+    chain = 20 * (float(np.clip(unbroken, *_CHAIN)) - _CHAIN[1])
+    z = max(4.2 + 3 * min(early, 0.0) + chain - 2 * fits, 20 * (unbroken - _STRONG))
+    return float(1 / (1 + np.exp(-z - 8 * (inside - 1))))
+
+
+def _certain(settled: Settled) -> bool:
+    """Whether an anchored picture fits well."""
+    return settled.anchored and settled.correlation >= _LINK
+
+
+def _unbroken(before: float, steady: float, settled: Settled, early: float) -> float:
+    """The lowest correlation from one frame to the next since the target was certainly seen."""
+    if _certain(settled) and early > _PROTEST:
+        return 1.0
+    return min(before, steady)
+
+
+def _share_inside(box: Floats, scene: Grey) -> float:
+    """The share of a box that lies in the frame."""
+    low = np.maximum(box[:2], 0)
+    high = np.minimum(box[:2] + box[2:], scene.shape[::-1])
+    return float(np.prod(np.maximum(high - low, 0)) / np.prod(box[2:]))
 
 
 def glimpses(state: TrackerState, view: View) -> Integers:
@@ -260,18 +299,23 @@ def _leapt(
     return None
 
 
-def _carried(state: TrackerState, view: View, pose: Pose) -> Pose:
+def _motion(state: TrackerState, view: View) -> tuple[Floats, float]:
+    """Where the view looks as the target did in the last frame, in the frame, and how much so."""
+    here = (state.pose.centre - view.origin) * view.factor
+    place, correlation = moved(view.grey, state.last, here, state.settings.search_radius)
+    return place / view.factor + view.origin, correlation
+
+
+def _carried(state: TrackerState, pose: Pose, place: Floats, correlation: float) -> Pose:
     """The voters' place, drawn to the one that looks as the target did in the last frame.
 
     A target that turns fits no kept picture and looks new to the voters, who may slip, while it
     hardly changes from one frame to the next. Its surface turns away with it, though, so that the
     voters keep a share.
     """
-    here = (state.pose.centre - view.origin) * view.factor
-    place, correlation = moved(view.grey, state.last, here, state.settings.search_radius)
     if correlation < _STEADY:
         return pose
-    centre = _CARRY * (place / view.factor + view.origin) + (1 - _CARRY) * pose.centre
+    centre = _CARRY * place + (1 - _CARRY) * pose.centre
     return pose._replace(centre=np.clip(centre, 0, np.array(state.frame_shape[::-1], dtype=float)))
 
 
@@ -530,7 +574,8 @@ class MIOTracker(BaseEstimator):
     box_ : array of shape (4,)
         The last box in fractions of pixels; `update` rounds it, as OpenCV's trackers do.
     score_ : float
-        The probability that the last box shows the target; `update` says whether it is above 0.5.
+        The probability that the last box shows the target, for even odds beforehand; `update`
+        says whether it is above 0.5.
 
     Examples
     --------
