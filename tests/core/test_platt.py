@@ -47,8 +47,9 @@ def test_cooling_takes_back_what_optimism_added(rng, size):
     assert cool(platt, scores, offsets, y, held_out).slope == pytest.approx(1.0, rel=0.1)
 
 
-def test_cooling_is_the_likeliest_factor_on_a_grid(rng):
-    scores, offsets, y, held_out = stretched(rng, 200, 4, 0.5)
+@pytest.mark.parametrize(("n_bags", "factor"), [(200, 0.5), (60, 0.3)])
+def test_cooling_is_the_likeliest_factor_on_a_grid(rng, n_bags, factor):
+    scores, offsets, y, held_out = stretched(rng, n_bags, 4, factor)
     platt = fit_noisy_or_platt(scores, offsets, y)
     free = fit_noisy_or_platt(scores, offsets, y, 0.01).slope
     cooled = cool(platt, scores, offsets, y, held_out)
@@ -136,6 +137,12 @@ def test_targets_of_a_rare_class_are_hardly_smoothed():
     np.testing.assert_allclose(targets, smoothed(y), rtol=1e-12)
     assert targets[-1] == pytest.approx(0.9839, abs=1e-4)
     np.testing.assert_allclose(platt_module.smoothed(1 - y), 1 - targets, atol=1e-15)
+
+
+def test_a_whole_bag_is_platts_own_count():
+    y = np.repeat([0.0, 1.0], [252, 8])
+    targets = platt_module.smoothed(y, platt_module.WHOLE_BAG)
+    assert targets.tolist() == [1 / 254] * 252 + [0.9] * 8
 
 
 def test_targets_of_one_class_alone_are_not_certain():
