@@ -32,6 +32,7 @@ JITTER = 1e-8
 _LARGEST_JITTER = 1e-2
 # Columns worked on at a time on a GPU: enough to fill it, few enough to bound the workspace.
 SLAB = 262_144
+# Pieces of a slab that float32 sums up before float64 does: longer ones lose digits of q.
 _SPLITS = 1024
 # Columns from which one compiled pass is worth loading the compiler for.
 _COMPILED_FROM = 2048
