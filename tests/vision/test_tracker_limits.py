@@ -200,6 +200,29 @@ def test_the_motion_is_followed_in_place_of_a_poor_fit(state, scene, monkeypatch
     assert bool(seen.signals[3] == 0) is followed
 
 
+def test_a_target_that_is_cut_off_may_fit_poorly(state, scene, monkeypatch):
+    """At the border a poor fit is believed: the target is not all there."""
+    fit = state.pose._replace(centre=np.add(state.pose.centre, [7.0, 0.0]))
+    monkeypatch.setattr(tracking, "_aligned", lambda *_: Settled(fit, 0.7, True))
+    monkeypatch.setattr(tracking, "_motion", lambda *_: (state.pose.centre, 0.95))
+    monkeypatch.setattr(tracking, "_look_everywhere", lambda *_: None)
+    monkeypatch.setattr(tracking, "_inside", lambda *_: False)
+    after, _ = tracking.step(state, scene)
+    np.testing.assert_allclose(after.pose.centre, fit.centre, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_box_is_inside_where_all_four_edges_are(state, scene, axis):
+    half = state.box_size * 2.0 / 2
+    ends = np.array(scene.shape[1::-1], dtype=float)
+    for edge, sign in ((half, 1.0), (ends - half, -1.0)):
+        for beyond, inside in ((0.01, True), (-0.01, False)):
+            centre = ends / 2
+            centre[axis] = edge[axis] + sign * beyond
+            pose = state.pose._replace(centre=centre, scale=2.0)
+            assert tracking._inside(state, pose, scene) is inside
+
+
 @pytest.mark.parametrize(("n_frames", "sought"), [(15, True), (16, False)])
 def test_the_first_target_is_looked_for_now_and_then(state, n_frames, sought):
     unknown = Settled(state.pose, 0.0, False)

@@ -168,7 +168,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     if leap is not None:
         sighting, settled = leap
     place, steady = (settled.pose.centre, 1.0) if _certain(settled) else _motion(state, view)
-    if _vague(settled, steady):
+    if _inside(state, settled.pose, scene) and _vague(settled, steady):
         settled = Settled(pose._replace(angle=0.0), 0.0, False)
     if settled.correlation == 0:
         settled = settled._replace(pose=_carried(state, settled.pose, place, steady))
@@ -272,6 +272,13 @@ def _vague(settled: Settled, steady: float) -> bool:
     A target that turns fits its old pictures badly, and the best fit may lie beside it.
     """
     return settled.correlation < _LINK and steady >= _SMOOTH
+
+
+def _inside(state: TrackerState, pose: Pose, scene: Grey) -> bool:
+    """Whether the whole box is in the frame; what is cut off fits its pictures badly for that."""
+    half = state.box_size * pose.scale / 2
+    ends = np.array(scene.shape[1::-1])
+    return bool(np.all(pose.centre >= half) and np.all(pose.centre + half <= ends))
 
 
 def _unbroken(before: float, steady: float, settled: Settled, early: float) -> float:
