@@ -22,6 +22,8 @@ from bagwise.models.variational.blocks import BagLabels, Block
 
 # Instances whose distances make the median length scale.
 _MEDIAN_ROWS = 1000
+# Numbers of scaled instances projected at a time on the host: 4 MB, written over again and again.
+_SLAB_NUMBERS = 1 << 19
 
 
 class Projector(NamedTuple):
@@ -38,18 +40,24 @@ class Projector(NamedTuple):
 
     def __call__(self, X: Rows) -> tuple[Array, Array]:
         """``A`` [M, n] and ``r`` [n]."""
-        if not is_torch_array(self.Z):
-            return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
-        import torch
-
-        n = X.shape[0]
-        A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
-        r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
         # Slabs bound the float64 workspace; only A and r are kept.
-        for start in range(0, n, linalg.SLAB):
-            rows = slice(start, min(start + linalg.SLAB, n))
+        M, n = len(self.Z), X.shape[0]
+        if is_torch_array(self.Z):
+            import torch
+
+            step = linalg.SLAB
+            A = torch.empty((M, n), dtype=self.dtype, device=self.Z.device)
+            r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
+        else:
+            step = max(1, _SLAB_NUMBERS // X.shape[1])
+            if n <= step:
+                return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+            A, r = np.empty((M, n), dtype=self.dtype, order="F"), np.empty(n)
+        wide = np.float64 if isinstance(A, np.ndarray) else torch.float64
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
             A[:, rows], r[rows] = project(
-                self.kernel, self.scaling(X[rows]), self.Z, self.L, torch.float64
+                self.kernel, self.scaling(X[rows]), self.Z, self.L, wide
             )  # rounded where it is stored: a copy less
         return A, r
 
