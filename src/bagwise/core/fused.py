@@ -20,6 +20,8 @@ import torch
 import triton
 import triton.language as tl
 
+from bagwise.core import linalg
+
 # A tile of `moments`: rows of W, of A, and columns; of `statistics`: rows of A, and columns.
 _MOMENTS_TILE = (128, 32, 128)
 _STATISTICS_TILE = (128, 64)
@@ -27,8 +29,6 @@ _STATISTICS_TILE = (128, 64)
 _PIECES = 132
 _TINY = 2.2250738585072014e-308
 _LANES = 256
-# Instances that a typical one is the mean of.
-_TYPICAL = 1024
 
 
 def works() -> bool:
@@ -44,14 +44,6 @@ def works() -> bool:
         )
         return False
     return True
-
-
-def _typical(A: torch.Tensor, padded: int) -> torch.Tensor:
-    """The mean of some columns over the whole of ``A``, with zeros below."""
-    M, n = A.shape
-    center = A.new_zeros(padded)
-    torch.mean(A[:, :: max(n // _TYPICAL, 1)], 1, out=center[:M])
-    return center
 
 
 @triton.jit
@@ -172,7 +164,9 @@ def statistics(
     blocks = triton.cdiv(M + 1, rows)
     padded = blocks * rows
     # Row M is what an instance has of the typical one, which is 1: its products are sums of omega.
-    add = -_typical(A, padded)
+    center = linalg.typical(A)
+    add = A.new_zeros(padded)
+    torch.neg(center, out=add[:M])
     add[M : M + 1].fill_(1.0)  # assigned, a number would be copied from the host
     keep = torch.ones_like(add)
     keep[M : M + 1].fill_(0.0)
@@ -187,11 +181,9 @@ def statistics(
             )  # fmt: skip
     sums = gram.sum(0, dtype=torch.float64)
     sums = sums + sums.T  # blocks above the diagonal are zero, and those on it are halves
-    line = linear.sum(0, dtype=torch.float64)
-    # a = a' + c: the products with c are put back.
-    c, s, weight = -add[:M].double(), sums[:M, M], sums[M, M]
-    around = torch.outer(s + 0.5 * weight * c, c)
-    return sums[:M, :M] + around + around.T, line[:M] + line[M] * c
+    # Columns: the products with the row of ones, and with rho.
+    lines = torch.stack((sums[: M + 1, M], linear.sum(0, dtype=torch.float64)[: M + 1]), 1)
+    return linalg.uncentred(sums[:M, :M], lines[:M], lines[M], center)
 
 
 @triton.jit

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
 _CACHED = 1 << 19
+# Instances that a typical one is the mean of.
+_TYPICAL = 64
 
 
 def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
@@ -59,11 +61,23 @@ def add_statistics(
     >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
-    gram = precision if A.dtype == np.float64 else np.zeros_like(precision, dtype=A.dtype)
-    syrk = address("syrk", A.dtype.char)
-    _add_statistics(syrk, *_constants(A), gram, linear, A, _workspace(A), omega, rho)
+    syrk, center, shared = (
+        address("syrk", A.dtype.char),
+        np.zeros_like(linear),
+        np.zeros_like(linear),
+    )
+    if A.dtype == np.float64:
+        gram = precision
+    else:  # without what instances share, most of what float32 would round off the sums
+        gram = np.zeros_like(precision, dtype=A.dtype)
+        center[:] = A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1, dtype=A.dtype)
+    args = gram, linear, A, _workspace(A), omega, rho, center.astype(A.dtype), shared
+    _add_statistics(syrk, *_constants(A), *args)
     if gram is not precision:
+        around = np.outer(shared + 0.5 * omega.sum() * center, center)
         precision += gram
+        precision += np.tril(around + around.T)
+        linear += rho.sum() * center
     return precision, linear
 
 
@@ -150,6 +164,8 @@ def _add_statistics(
     work: Reals,
     omega: Floats,
     rho: Floats,
+    center: Reals,
+    shared: Floats,
 ) -> None:
     M, n = A.shape
     lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
@@ -161,8 +177,10 @@ def _add_statistics(
         for j in range(start, stop):
             weight, pull = np.sqrt(omega[j]), rho[j]
             for i in range(M):
-                work[i, j - start] = A[i, j] * weight
-                linear[i] += A[i, j] * pull
+                a = A[i, j] - center[i]
+                work[i, j - start] = a * weight
+                linear[i] += a * pull
+                shared[i] += a * omega[j]
         _call(
             syrk,
             (
