@@ -213,7 +213,8 @@ def _device_statistics(
 
 def typical(A: torch.Tensor) -> torch.Tensor:
     """The mean of some columns from all over ``A``, [M]."""
-    return A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1)
+    n = A.shape[1]
+    return A[:, :: max(n // _TYPICAL, 1)].mean(1) if n else A.new_zeros(len(A))
 
 
 def uncentred(

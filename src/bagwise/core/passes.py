@@ -61,19 +61,16 @@ def add_statistics(
     >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
-    syrk, center, shared = (
-        address("syrk", A.dtype.char),
-        np.zeros_like(linear),
-        np.zeros_like(linear),
-    )
-    if A.dtype == np.float64:
-        gram = precision
-    else:  # without what instances share, most of what float32 would round off the sums
+    center, shared = np.zeros(len(A), dtype=A.dtype), np.zeros(len(A))
+    gram = precision
+    if A.dtype != np.float64:
+        # What instances share is most of what float32 would round off their sums.
         gram = np.zeros_like(precision, dtype=A.dtype)
-        center[:] = A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1, dtype=A.dtype)
-    args = gram, linear, A, _workspace(A), omega, rho, center.astype(A.dtype), shared
-    _add_statistics(syrk, *_constants(A), *args)
+        center = A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1)
+    work = gram, linear, A, _workspace(A), omega, rho, center, shared
+    _add_statistics(address("syrk", A.dtype.char), *_constants(A), *work)
     if gram is not precision:
+        center = center.astype(np.float64)
         around = np.outer(shared + 0.5 * omega.sum() * center, center)
         precision += gram
         precision += np.tril(around + around.T)

@@ -40,26 +40,27 @@ class Projector(NamedTuple):
 
     def __call__(self, X: Rows) -> tuple[Array, Array]:
         """``A`` [M, n] and ``r`` [n]."""
-        # Slabs bound the float64 workspace; only A and r are kept.
-        M, n = len(self.Z), X.shape[0]
-        if is_torch_array(self.Z):
-            import torch
-
-            step = linalg.SLAB
-            A = torch.empty((M, n), dtype=self.dtype, device=self.Z.device)
-            r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
-        else:
-            step = max(1, _SLAB_NUMBERS // X.shape[1])
-            if n <= step:
-                return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
-            A, r = np.empty((M, n), dtype=self.dtype, order="F"), np.empty(n)
-        wide = np.float64 if isinstance(A, np.ndarray) else torch.float64
+        n = X.shape[0]
+        step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // X.shape[1])
+        if n <= step and not self.on_device:
+            return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        A, r = self._room_for(n)
+        # Slabs bound the float64 workspace; what is kept is rounded where it is stored.
         for start in range(0, n, step):
             rows = slice(start, min(start + step, n))
-            A[:, rows], r[rows] = project(
-                self.kernel, self.scaling(X[rows]), self.Z, self.L, wide
-            )  # rounded where it is stored: a copy less
+            scaled = self.scaling(X[rows])
+            A[:, rows], r[rows] = project(self.kernel, scaled, self.Z, self.L, self.L.dtype)
         return A, r
+
+    def _room_for(self, n: int) -> tuple[Array, Array]:
+        """Where ``A`` and ``r`` of ``n`` instances go."""
+        shape = len(self.Z), n
+        if not self.on_device:
+            return np.empty(shape, dtype=self.dtype, order="F"), np.empty(n)
+        import torch
+
+        options = {"dtype": self.dtype, "device": self.Z.device}
+        return torch.empty(shape, **options), torch.empty(n, **options)
 
     @property
     def on_device(self) -> bool:
