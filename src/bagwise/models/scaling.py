@@ -38,7 +38,7 @@ class FeatureScaling(NamedTuple):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
         if is_tensor(self.center):
             return _on_device(X, self.center, self.width)
-        rows = np.array(X, dtype=np.float64)
+        rows = np.asarray(X).astype(np.float64)
         rows -= self.center  # in place: fresh memory takes longer than the arithmetic
         rows /= self.width
         return rows
