@@ -75,6 +75,24 @@ def test_sums_of_many_are_not_cut_off():
     assert along(gram) == pytest.approx(along(exact), rel=0.01)
 
 
+@pytest.mark.parametrize("M", [3, 32])
+def test_what_instances_share_costs_no_digits(M):
+    """Rows far from 0 that vary little: what they vary by keeps its digits."""
+    rng = np.random.default_rng(M)
+    shared = 1 + rng.random((M, 1))
+    A = torch.as_tensor(shared + 1e-3 * rng.normal(size=(M, 5000)), dtype=torch.float32)
+    omega = torch.as_tensor(rng.random(5000), dtype=torch.float32)
+    gram, _ = fused.statistics(A.to(DEVICE), omega.to(DEVICE), omega.to(DEVICE), **STATISTICS)
+    exact = (A.double() * omega.double()) @ A.double().T
+    # Beside what is shared, in which 1e-9 would be lost unseen.
+    beside = torch.eye(M, dtype=torch.float64) - torch.as_tensor(shared @ np.linalg.pinv(shared))
+    gram = torch.tril(gram.cpu())
+    gram = gram + torch.tril(gram, -1).T
+    torch.testing.assert_close(
+        beside @ gram @ beside, beside @ exact @ beside, rtol=0, atol=1e-5 * 5000 * 1e-6
+    )
+
+
 @pytest.mark.parametrize("M", [3, 300])
 def test_gaussian(M):
     rng = np.random.default_rng(0)

@@ -62,3 +62,38 @@ def test_threads_do_not_share_a_workspace(rng):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda a: passes.moments(m, W, a)[1], A))
     np.testing.assert_array_equal(alone, together)
+
+
+@pytest.mark.parametrize("M", [3, 40])
+def test_what_instances_share_costs_no_digits_in_float32(M, way):
+    """Rows far from 0 that vary little: what they vary by keeps its digits."""
+    rng = np.random.default_rng(M)
+    shared = 1 + rng.random((M, 1))
+    A = np.asfortranarray((shared + 1e-3 * rng.normal(size=(M, 5000))).astype(np.float32))
+    omega, rho = rng.random(5000), rng.normal(size=5000)
+    gram, linear = way(A, omega, rho)
+    gram = np.tril(gram) + np.tril(gram, -1).T
+    exact = A.astype(np.float64)
+    # Beside what is shared, which float32 holds to seven digits.
+    beside = np.eye(M) - shared @ np.linalg.pinv(shared)
+    for found, expected, scale in (
+        (beside @ gram @ beside, beside @ (exact * omega) @ exact.T @ beside, 5000 * 1e-6),
+        (beside @ linear, beside @ exact @ rho, 5000**0.5 * 1e-3),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * scale)
+
+
+def _by_torch(A, omega, rho):
+    import torch
+
+    A, omega, rho = (torch.as_tensor(x) for x in (np.ascontiguousarray(A), omega, rho))
+    return [x.numpy() for x in linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)]
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def way(request):
+    """Statistics on the host by a compiled pass, or by torch."""
+    if request.param == "torch":
+        pytest.importorskip("torch")
+        return _by_torch
+    return lambda A, *weights: passes.add_statistics(*linalg.no_statistics(A), A, *weights)

@@ -334,6 +334,18 @@ def test_a_flat_map_keeps_a_hint_of_the_ranking(std):
     assert between.log_odds(10.0) == pytest.approx(0.501)
 
 
+@pytest.mark.parametrize("size", [1.0, 4e-16])
+def test_what_rounding_leaves_of_equal_scores_is_no_ranking(size):
+    """A hint per such standard deviation would be a wall: all bags certain, half of them wrong."""
+    scores = np.full(8, size)
+    scores[0] *= 1 + 2**-50
+    assert np.std(scores) > 0
+    assert keep_ranking(Platt(0.0, 0.5), scores).slope == pytest.approx(1e-3)
+    map_ = fit_shrunk_platt(scores, np.arange(8) % 2)
+    np.testing.assert_allclose(map_.log_odds(scores), 0.0, atol=1e-6)
+    assert abs(map_.log_odds(0.0)) < 1e-2
+
+
 def test_newton_needs_few_passes_and_never_climbs(rng, monkeypatch):
     """Quadratic convergence, and shorter steps where a whole one would overshoot."""
     seen = []

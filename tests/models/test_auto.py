@@ -346,6 +346,20 @@ def test_auc_of_many():
     np.testing.assert_allclose(search.auc(scores, y), expected)
 
 
+def test_an_ensemble_of_designs_without_merit_keeps_a_hint_of_their_ranking():
+    """Held-out bags may speak against every design: then the bags hardly differ, but they do."""
+    y = np.arange(40) % 2
+    scores = np.random.default_rng(0).normal(size=(3, 2, 40)) - 2.0 * y
+    held_out = search.HeldOutScores(scores, scores[:, 0])
+    log_odds, _ = search.combine(search.weigh(scores, y, [0.0] * 3, 4.0), held_out)
+    assert 1e-5 < np.std(log_odds) < 1e-2
+    np.testing.assert_allclose(log_odds, 0.0, atol=0.01)
+    left_out, _ = search.held_out_ensemble(
+        held_out, y, np.arange(41), [0.0] * 3, 4.0, search.make_folds(y, 5, 0)
+    )
+    assert len(np.unique(left_out)) == 40
+
+
 def test_a_rule_that_counts_pays_what_the_sizes_alone_gain():
     y = np.arange(60) % 2
     sizes = np.where(y == 1, 25, 5)

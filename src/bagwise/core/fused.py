@@ -6,7 +6,9 @@ write the instances once each; it is what these are tested against, and what run
 Tensor cores multiply half numbers. The variances bear that (`moments`). The precision of q(v) does
 not: where instances resemble each other its small eigenvalues are what is left of large sums, so
 `statistics` multiplies each number as a pair, a half and the half of what that leaves, and adds
-pieces of the sum in float32, since the cores cut off what they add instead of rounding it.
+pieces of the sum in float32, since the cores cut off what they add instead of rounding it. It works
+on what is left of an instance without a typical one: what instances share is most of what would be
+cut off, and is put back in full.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from subprocess import SubprocessError
 import torch
 import triton
 import triton.language as tl
+
+from bagwise.core import linalg
 
 # A tile of `moments`: rows of W, of A, and columns; of `statistics`: rows of A, and columns.
 _MOMENTS_TILE = (128, 32, 128)
@@ -98,7 +102,7 @@ def moments(
 
 @triton.jit
 def _statistics(
-    A, omega, rho, gram, linear, M, padded, n, stride, span, pairs,
+    A, omega, rho, keep, add, gram, linear, M, padded, n, stride, span, pairs,
     ROWS: tl.constexpr, DEEP: tl.constexpr, DIAGONAL: tl.constexpr,
 ):  # fmt: skip
     piece = (tl.program_id(0) // pairs).to(tl.int64)
@@ -113,6 +117,8 @@ def _statistics(
     beside = j * ROWS + tl.arange(0, ROWS)
     A_below = A + tl.minimum(below, M - 1)[:, None].to(tl.int64) * stride
     A_beside = A + tl.minimum(beside, M - 1)[:, None].to(tl.int64) * stride
+    keep_below, add_below = tl.load(keep + below)[:, None], tl.load(add + below)[:, None]
+    keep_beside, add_beside = tl.load(keep + beside)[:, None], tl.load(add + beside)[:, None]
     total = tl.zeros([ROWS, ROWS], dtype=tl.float32)
     line = tl.zeros([ROWS, DEEP], dtype=tl.float32)
     stop = tl.minimum((piece + 1) * span, n)
@@ -121,6 +127,7 @@ def _statistics(
         inside = columns < stop
         root = tl.sqrt(tl.load(omega + columns, mask=inside, other=0.0))[None, :]
         a = tl.load(A_below + columns[None, :], mask=inside[None, :], other=0.0)
+        a = a * keep_below + add_below
         if DIAGONAL:
             line += a * tl.load(rho + columns, mask=inside, other=0.0)[None, :]
         a = a * root
@@ -131,7 +138,8 @@ def _statistics(
             part = tl.dot(a_half, tl.trans(a_rest))
             part = tl.dot(a_half, tl.trans(a_half * 0.5), part)
         else:
-            b = tl.load(A_beside + columns[None, :], mask=inside[None, :], other=0.0) * root
+            b = tl.load(A_beside + columns[None, :], mask=inside[None, :], other=0.0)
+            b = (b * keep_beside + add_beside) * root
             b_half = b.to(tl.float16)
             b_rest = (b - b_half.to(tl.float32)).to(tl.float16)
             part = tl.dot(a_rest, tl.trans(b_half))
@@ -153,20 +161,33 @@ def statistics(
     """``A diag(omega) A^T`` (lower triangle) and ``A rho``, summed up in float64."""
     rows, deep = tile or _STATISTICS_TILE
     M, n = A.shape
-    blocks = triton.cdiv(M, rows)
+    blocks = triton.cdiv(M + 1, rows)
     padded = blocks * rows
+    # Row M is what an instance has of the typical one, which is 1: its products are sums of omega.
+    center = linalg.typical(A)
+    add = A.new_zeros(padded)
+    torch.neg(center, out=add[:M])
+    add[M : M + 1].fill_(1.0)  # assigned, a number would be copied from the host
+    keep = torch.ones_like(add)
+    keep[M : M + 1].fill_(0.0)
     span = triton.cdiv(triton.cdiv(n, pieces), deep) * deep
     pieces = triton.cdiv(n, span)
     gram, linear = A.new_zeros((pieces, padded, padded)), A.new_empty((pieces, padded))
-    for diagonal, pairs in ((True, blocks), (False, blocks * (blocks - 1) // 2)):
+    # Beside the diagonal sums are cut off more often than they gain: there parts are half as long.
+    for diagonal, pairs, part, stages in (
+        (True, blocks, deep, 3),
+        (False, blocks * (blocks - 1) // 2, deep // 2, 5),
+    ):
         if pairs:
             _statistics[(pairs * pieces,)](
-                A, omega, rho, gram, linear, M, padded, n, A.stride(0), span, pairs,
-                ROWS=rows, DEEP=deep, DIAGONAL=diagonal, num_warps=8, num_stages=3,
+                A, omega, rho, keep, add, gram, linear, M, padded, n, A.stride(0), span, pairs,
+                ROWS=rows, DEEP=part, DIAGONAL=diagonal, num_warps=8, num_stages=stages,
             )  # fmt: skip
     sums = gram.sum(0, dtype=torch.float64)
-    # Blocks above the diagonal are zero, and those on it are halves.
-    return (sums + sums.T)[:M, :M], linear.sum(0, dtype=torch.float64)[:M]
+    sums = sums + sums.T  # blocks above the diagonal are zero, and those on it are halves
+    # Columns: the products with the row of ones, and with rho.
+    lines = torch.stack((sums[: M + 1, M], linear.sum(0, dtype=torch.float64)[: M + 1]), 1)
+    return linalg.uncentred(sums[:M, :M], lines[:M], lines[M], center)
 
 
 @triton.jit

@@ -36,6 +36,8 @@ SLAB = 262_144
 _SPLITS = 1024
 # Columns from which one compiled pass is worth loading the compiler for.
 _COMPILED_FROM = 2048
+# Instances that a typical one is the mean of.
+_TYPICAL = 1024
 # Columns from which one fused pass on a GPU beats several plain ones.
 _FUSED_FROM = 16_384
 _SCRATCH = threading.local()
@@ -179,7 +181,11 @@ def _host_statistics(
 def _device_statistics(
     A: torch.Tensor, omega: torch.Tensor, rho: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Neither is made in TF32: what it cuts off is more than the small eigenvalues are."""
+    """Neither is made in TF32: what it cuts off is more than the small eigenvalues are.
+
+    The small eigenvalues are also more than what float32 rounds off long sums of what instances
+    share: a typical instance is taken off first, and put back in float64.
+    """
     import torch
 
     M, n = A.shape
@@ -188,18 +194,40 @@ def _device_statistics(
         from bagwise.core import fused
 
         return fused.statistics(A, omega, rho)
+    center = typical(A)
     sums = A.new_zeros((M, _padded(M)), dtype=torch.float64)
-    linear = torch.zeros(M, dtype=torch.float64, device=A.device)
-    slab = A.new_zeros((_padded(M), min(SLAB, n)))
+    lines = A.new_zeros((M, 2), dtype=torch.float64)
+    slabs = A.new_zeros((2, _padded(M), min(SLAB, n)))
+    weights = torch.stack((omega, rho), 1).double()
     for start in range(0, n, SLAB):
         columns = slice(start, min(start + SLAB, n))
-        weighted = slab[:, : columns.stop - start]
-        torch.mul(A[:, columns], omega[columns], out=weighted[:M])
+        left, weighted = slabs[:, :, : columns.stop - start]
+        torch.sub(A[:, columns], center[:, None], out=left[:M])
+        torch.mul(left[:M], omega[columns], out=weighted[:M])
         with _full_float32():
-            _add_outer(sums, A[:, columns], weighted)
+            _add_outer(sums, left[:M], weighted)
         # Terms of both signs: what float32 loses of them is more than what is left.
-        linear += A[:, columns].double() @ rho[columns].double()
-    return sums[:, :M], linear
+        lines += left[:M].double() @ weights[columns]
+    return uncentred(sums[:, :M], lines, weights.sum(0), center)
+
+
+def typical(A: torch.Tensor) -> torch.Tensor:
+    """The mean of some columns from all over ``A``, [M]."""
+    n = A.shape[1]
+    return A[:, :: max(n // _TYPICAL, 1)].mean(1) if n else A.new_zeros(len(A))
+
+
+def uncentred(
+    gram: torch.Tensor, lines: torch.Tensor, weights: torch.Tensor, center: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``A diag(omega) A^T`` (lower triangle) and ``A rho`` from those of ``A - center``.
+
+    ``lines`` [M, 2] are the sums of the columns of ``A - center`` weighed by omega and by rho,
+    ``weights`` [2] those of omega and rho themselves; all in float64.
+    """
+    center = center.double()
+    around = (lines[:, 0] + 0.5 * weights[0] * center)[:, None] * center
+    return gram + around + around.T, lines[:, 1] + weights[1] * center
 
 
 @contextmanager

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
 _CACHED = 1 << 19
+# Instances that a typical one is the mean of.
+_TYPICAL = 64
 
 
 def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
@@ -59,11 +61,20 @@ def add_statistics(
     >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
-    gram = precision if A.dtype == np.float64 else np.zeros_like(precision, dtype=A.dtype)
-    syrk = address("syrk", A.dtype.char)
-    _add_statistics(syrk, *_constants(A), gram, linear, A, _workspace(A), omega, rho)
+    center, shared = np.zeros(len(A), dtype=A.dtype), np.zeros(len(A))
+    gram = precision
+    if A.dtype != np.float64:
+        # What instances share is most of what float32 would round off their sums.
+        gram = np.zeros_like(precision, dtype=A.dtype)
+        center = A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1)
+    work = gram, linear, A, _workspace(A), omega, rho, center, shared
+    _add_statistics(address("syrk", A.dtype.char), *_constants(A), *work)
     if gram is not precision:
+        center = center.astype(np.float64)
+        around = np.outer(shared + 0.5 * omega.sum() * center, center)
         precision += gram
+        precision += np.tril(around + around.T)
+        linear += rho.sum() * center
     return precision, linear
 
 
@@ -150,6 +161,8 @@ def _add_statistics(
     work: Reals,
     omega: Floats,
     rho: Floats,
+    center: Reals,
+    shared: Floats,
 ) -> None:
     M, n = A.shape
     lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
@@ -161,8 +174,10 @@ def _add_statistics(
         for j in range(start, stop):
             weight, pull = np.sqrt(omega[j]), rho[j]
             for i in range(M):
-                work[i, j - start] = A[i, j] * weight
-                linear[i] += A[i, j] * pull
+                a = A[i, j] - center[i]
+                work[i, j - start] = a * weight
+                linear[i] += a * pull
+                shared[i] += a * omega[j]
         _call(
             syrk,
             (

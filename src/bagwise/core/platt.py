@@ -422,6 +422,9 @@ def compress_beyond(scores: ArrayLike, low: float, high: float) -> Floats:
 def keep_ranking(platt: Platt, scores: Floats) -> Platt:
     """The map, with a hint of slope about the mean score where it has none.
 
+    What rounding left of equal scores is no ranking: the hint for them is that of scores which
+    spread by 1.
+
     Examples
     --------
     >>> import numpy as np
@@ -429,5 +432,8 @@ def keep_ranking(platt: Platt, scores: Floats) -> Platt:
     >>> keep_ranking(Platt(0.0, 0.5), np.array([-1.0, 1.0]))
     Platt(slope=0.001, intercept=0.5)
     """
-    slope = max(platt.slope, _LEAST_SLOPE / (float(np.std(scores)) or 1.0))
+    spread = float(np.std(scores))
+    if spread <= 1e-12 * float(np.max(np.abs(scores), initial=0.0)):
+        spread = 1.0
+    slope = max(platt.slope, _LEAST_SLOPE / spread)
     return Platt(slope, platt.intercept - (slope - platt.slope) * float(np.mean(scores)))

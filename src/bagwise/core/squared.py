@@ -13,8 +13,9 @@ from array_api_compat import array_namespace, device
 
 from bagwise.core.arrays import Array, ArrayT, RandomState, is_tensor, to_numpy
 
-# Entries of a kernel block worked on at a time: 256 KB of float64, inside the second-level cache.
-_BLOCK = 32_768
+# Entries of a kernel block worked on at a time: 1 MB of float64. Smaller ones would make threads
+# meet at the interpreter's lock, larger ones leave the cache between product and profile.
+_BLOCK = 131_072
 _MIN_ROWS = 64
 
 

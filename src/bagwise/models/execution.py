@@ -26,7 +26,7 @@ CHUNK_SIZE = 1024
 # Threads meet at the interpreter lock between two products: fewer, longer chunks suit them.
 THREAD_CHUNK_SIZE = 4096
 # On a GPU launches cost more than the cache saves.
-DEVICE_CHUNK_SIZE = 1 << 22
+DEVICE_CHUNK_SIZE = 1 << 24
 _CHECKPOINT_EVERY = 10
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -60,7 +60,7 @@ class Execution:
         free where they are kept, on the host or on the device.
     chunk_size : int, optional
         Instances per chunk of work. Default: 1024, which stays in cache, 4096 in threads, and
-        2^22 on a GPU.
+        2^24 on a GPU.
     checkpoint : path, optional
         Save the state of the fit there; a fit of the same problem that finds the file goes on
         from it. Removed when the fit ends.

@@ -22,6 +22,8 @@ from bagwise.models.variational.blocks import BagLabels, Block
 
 # Instances whose distances make the median length scale.
 _MEDIAN_ROWS = 1000
+# Numbers of scaled instances projected at a time on the host: 4 MB, written over again and again.
+_SLAB_NUMBERS = 1 << 19
 
 
 class Projector(NamedTuple):
@@ -38,20 +40,27 @@ class Projector(NamedTuple):
 
     def __call__(self, X: Rows) -> tuple[Array, Array]:
         """``A`` [M, n] and ``r`` [n]."""
-        if not is_torch_array(self.Z):
+        n = X.shape[0]
+        step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // X.shape[1])
+        if n <= step and not self.on_device:
             return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
+        A, r = self._room_for(n)
+        # Slabs bound the float64 workspace; what is kept is rounded where it is stored.
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
+            scaled = self.scaling(X[rows])
+            A[:, rows], r[rows] = project(self.kernel, scaled, self.Z, self.L, self.L.dtype)
+        return A, r
+
+    def _room_for(self, n: int) -> tuple[Array, Array]:
+        """Where ``A`` and ``r`` of ``n`` instances go."""
+        shape = len(self.Z), n
+        if not self.on_device:
+            return np.empty(shape, dtype=self.dtype, order="F"), np.empty(n)
         import torch
 
-        n = X.shape[0]
-        A = torch.empty((len(self.Z), n), dtype=self.dtype, device=self.Z.device)
-        r = torch.empty(n, dtype=self.dtype, device=self.Z.device)
-        # Slabs bound the float64 workspace; only A and r are kept.
-        for start in range(0, n, linalg.SLAB):
-            rows = slice(start, min(start + linalg.SLAB, n))
-            A[:, rows], r[rows] = project(
-                self.kernel, self.scaling(X[rows]), self.Z, self.L, torch.float64
-            )  # rounded where it is stored: a copy less
-        return A, r
+        options = {"dtype": self.dtype, "device": self.Z.device}
+        return torch.empty(shape, **options), torch.empty(n, **options)
 
     @property
     def on_device(self) -> bool:

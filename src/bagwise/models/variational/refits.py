@@ -45,7 +45,8 @@ class Weighed:
 class LeaveOut:
     """A part without some bags, as before the first iteration: nothing is believed of it.
 
-    The bags stay in their blocks with a weight of 0, so that no projection is copied.
+    The bags stay in their blocks with a weight of 0, so that no projection is copied. Blocks that
+    hold no other bags are passed over, and the fit is the same without them.
     """
 
     seen: Array  # mask over all bags
@@ -54,13 +55,20 @@ class LeaveOut:
 
     def __call__(self, part: Part) -> tuple[Part, None]:
         """The part with the new weights."""
-        blocks: Iterable[Block] = Weighed(part.blocks, _own(part, self.seen))
-        if isinstance(part.blocks, tuple):
-            blocks = tuple(blocks)
+        seen = _own(part, self.seen)
+        blocks: Iterable[Block] = Weighed(part.blocks, seen)
         first_row = int(self.offsets[part.first_bag])
         ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
         pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
-        return Part(blocks, pis, first_bag=part.first_bag, offsets=part.offsets), None
+        offsets = part.offsets
+        if isinstance(part.blocks, tuple):  # in memory: blocks without a bag to see can go
+            ends = np.cumsum([0] + [len(own) - 1 for own in offsets])
+            some = [bool(seen[a:b].any()) for a, b in itertools.pairwise(ends)]
+            some[0] = some[0] or not any(some)  # a part is never empty
+            blocks = tuple(itertools.compress(blocks, some))
+            pis = tuple(itertools.compress(pis, some))
+            offsets = tuple(itertools.compress(offsets, some))
+        return Part(blocks, pis, first_bag=part.first_bag, offsets=offsets), None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
-from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts
+from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts, keep_ranking
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
@@ -359,7 +359,9 @@ def weigh(
     Each design takes its best rule; any but the first costs ``rule_price``. Designs count in
     proportion to ``exp(-B (loss - least loss) / temperature)``: their likelihood on held-out
     bags, tempered, because B bags cannot tell close designs apart. The best of the first
-    ``n_scoring`` designs, those that score instances, stays even if it has no weight.
+    ``n_scoring`` designs, those that score instances, stays even if it has no weight. Where
+    held-out bags say nothing for a design its map keeps a hint of its ranking, so that an ensemble
+    of such designs is not constant.
     """
     n_rules = scores.shape[1]
     maps, losses = calibrated_losses(scores.reshape(-1, scores.shape[2]), y)
@@ -369,10 +371,14 @@ def weigh(
     weights = np.exp((loss.min() - loss) / temperature)
     weights = np.where(weights < 0.01, 0.0, weights)
     weights /= weights.sum()
-    return [
-        Candidate(int(i), int(best_rule[i]), float(weights[i]), maps[i * n_rules + best_rule[i]])
+    kept = [
+        int(i)
         for i in np.argsort(loss, kind="stable")
         if weights[i] > 0 or i == np.argmin(loss[:n_scoring])
+    ]
+    return [
+        Candidate(i, j, float(weights[i]), keep_ranking(maps[i * n_rules + j], scores[i, j]))
+        for i, j in zip(kept, best_rule[kept].tolist(), strict=True)
     ]
 
 
