@@ -131,14 +131,23 @@ def test_the_target_is_back_where_voters_and_picture_agree(
         tracking, "scores", lambda state, voters, view, places: np.full((5, len(places)), score)
     )
     doubt = Doubt(state.voters, state.pictures, state.pose, 0)
-    assert (tracking._look_everywhere(state, scene, doubt) is not None) is back
+    assert (tracking._look_everywhere(state, scene, doubt, -9.0) is not None) is back
 
 
 @pytest.mark.parametrize(
-    ("share", "early", "back"),
-    [(INSIDE, -0.1, True), (OUTSIDE, -0.1, False), (OUTSIDE, 0.1, True)],
+    ("share", "early", "followed", "back"),
+    [
+        (INSIDE, -0.1, -9.0, True),
+        (OUTSIDE, -0.1, -9.0, False),
+        (OUTSIDE, 0.1, -9.0, True),
+        (INSIDE, -0.1, -0.2, True),  # known better than the place that was followed
+        (INSIDE, -0.1, 0.0, False),
+        (OUTSIDE, 0.1, 0.2, False),
+    ],
 )
-def test_far_away_the_early_voters_must_agree(state, scene, monkeypatch, share, early, back):
+def test_the_early_voters_must_know_the_place_and_far_away_agree(
+    state, scene, monkeypatch, share, early, followed, back
+):
     aligned_at(monkeypatch)
     monkeypatch.setattr(tracking, "candidates", lambda *_: [state.pose.centre])
     monkeypatch.setattr(
@@ -147,12 +156,71 @@ def test_far_away_the_early_voters_must_agree(state, scene, monkeypatch, share, 
     monkeypatch.setattr(tracking, "bag_score", lambda *_: early)
     # The first of the equal places is chosen; the doubt began at a distance from it.
     settled, _ = tracking._look_everywhere(
-        state, scene, Doubt(state.voters, state.pictures, state.pose, 0)
+        state, scene, Doubt(state.voters, state.pictures, state.pose, 0), -9.0
     )
     moved = share * 2 * state.settings.search_radius / state.factor
     begun = state.pose._replace(centre=settled.pose.centre - [moved, 0.0])
     doubt = Doubt(state.voters, state.pictures, begun, 0)
-    assert (tracking._look_everywhere(state, scene, doubt) is not None) is back
+    assert (tracking._look_everywhere(state, scene, doubt, followed) is not None) is back
+
+
+def test_a_place_elsewhere_is_compared_with_the_one_that_was_followed(state, scene, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        tracking,
+        "_whom_to_seek",
+        lambda state, *_: tracking.Doubt(state.voters, state.pictures, state.pose, 0),
+    )
+    monkeypatch.setattr(tracking, "bag_score", lambda *_: 0.37)
+    monkeypatch.setattr(tracking, "_look_everywhere", lambda *given: asked.append(given[3]))
+    tracking.step(state, scene)
+    assert asked == [0.37]
+
+
+@pytest.mark.parametrize(
+    ("correlation", "steady", "vague"),
+    [(0.74, 0.91, True), (0.76, 0.91, False), (0.74, 0.89, False)],
+)
+def test_a_poor_fit_is_not_believed_beside_a_smooth_motion(correlation, steady, vague):
+    for anchored in (True, False):
+        assert tracking._vague(Settled(None, correlation, anchored), steady) is vague
+
+
+@pytest.mark.parametrize(("steady", "followed"), [(0.91, True), (0.89, False)])
+def test_the_motion_is_followed_in_place_of_a_poor_fit(state, scene, monkeypatch, steady, followed):
+    """The share of the voters is taken from their own place, not from that of the fit."""
+    fit = state.pose._replace(centre=np.add(state.pose.centre, [7.0, 0.0]))
+    monkeypatch.setattr(tracking, "_aligned", lambda *_: Settled(fit, 0.7, True))
+    motion = np.add(state.pose.centre, [0.0, 1.0])
+    monkeypatch.setattr(tracking, "_motion", lambda *_: (motion, steady))
+    monkeypatch.setattr(tracking, "_look_everywhere", lambda *_: None)
+    after, seen = tracking.step(state, scene)
+    there = 0.7 * motion + 0.3 * state.pose.centre if followed else fit.centre
+    np.testing.assert_allclose(after.pose.centre, there, atol=1e-6)
+    assert bool(seen.signals[3] == 0) is followed
+
+
+def test_a_target_that_is_cut_off_may_fit_poorly(state, scene, monkeypatch):
+    """At the border a poor fit is believed: the target is not all there."""
+    fit = state.pose._replace(centre=np.add(state.pose.centre, [7.0, 0.0]))
+    monkeypatch.setattr(tracking, "_aligned", lambda *_: Settled(fit, 0.7, True))
+    monkeypatch.setattr(tracking, "_motion", lambda *_: (state.pose.centre, 0.95))
+    monkeypatch.setattr(tracking, "_look_everywhere", lambda *_: None)
+    monkeypatch.setattr(tracking, "_inside", lambda *_: False)
+    after, _ = tracking.step(state, scene)
+    np.testing.assert_allclose(after.pose.centre, fit.centre, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_box_is_inside_where_all_four_edges_are(state, scene, axis):
+    half = state.box_size * 2.0 / 2
+    ends = np.array(scene.shape[1::-1], dtype=float)
+    for edge, sign in ((half, 1.0), (ends - half, -1.0)):
+        for beyond, inside in ((0.01, True), (-0.01, False)):
+            centre = ends / 2
+            centre[axis] = edge[axis] + sign * beyond
+            pose = state.pose._replace(centre=centre, scale=2.0)
+            assert tracking._inside(state, pose, scene) is inside
 
 
 @pytest.mark.parametrize(("n_frames", "sought"), [(15, True), (16, False)])

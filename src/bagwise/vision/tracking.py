@@ -83,6 +83,7 @@ _MARGIN = 0.1  # of resemblance within which an older picture is preferred
 _DOUBT = 0.3  # familiarity below which the target is in doubt
 _GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
 _STEADY = 0.7  # least correlation with the last frame at which its motion is followed
+_SMOOTH = 0.9  # correlation with the last frame above which a vague fit is not believed
 _CARRY = 0.7  # share of that motion in the place; the rest is the voters'
 _CHAIN = (0.5, 0.7)  # correlations of consecutive frames between which a chain counts as weak
 _STRONG = 0.925  # correlation of all consecutive frames at which they alone vouch for the target
@@ -167,6 +168,8 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     if leap is not None:
         sighting, settled = leap
     place, steady = (settled.pose.centre, 1.0) if _certain(settled) else _motion(state, view)
+    if _inside(state, settled.pose, scene) and _vague(settled, steady):
+        settled = Settled(pose._replace(angle=0.0), 0.0, False)
     if settled.correlation == 0:
         settled = settled._replace(pose=_carried(state, settled.pose, place, steady))
     early = bag_score(state, state.early, view, settled.pose)
@@ -181,7 +184,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
     state = _doubted(state, view, settled, familiarity(signals))
     seek = _whom_to_seek(state, early, settled)
-    again = None if seek is None else _look_everywhere(state, scene, seek)
+    again = None if seek is None else _look_everywhere(state, scene, seek, early)
     if seek is not None and again is not None:
         settled, score = again
         view = see(state, scene, settled.pose)
@@ -261,6 +264,21 @@ def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> f
 def _certain(settled: Settled) -> bool:
     """Whether an anchored picture fits well."""
     return settled.anchored and settled.correlation >= _LINK
+
+
+def _vague(settled: Settled, steady: float) -> bool:
+    """Whether a picture fits less well than it should beside so smooth a motion.
+
+    A target that turns fits its old pictures badly, and the best fit may lie beside it.
+    """
+    return settled.correlation < _LINK and steady >= _SMOOTH
+
+
+def _inside(state: TrackerState, pose: Pose, scene: Grey) -> bool:
+    """Whether the whole box is in the frame; what is cut off fits its pictures badly for that."""
+    half = state.box_size * pose.scale / 2
+    ends = np.array(scene.shape[1::-1])
+    return bool(np.all(pose.centre >= half) and np.all(pose.centre + half <= ends))
 
 
 def _unbroken(before: float, steady: float, settled: Settled, early: float) -> float:
@@ -385,9 +403,13 @@ def _promising(
 
 
 def _look_everywhere(
-    state: TrackerState, scene: Grey, doubt: Doubt
+    state: TrackerState, scene: Grey, doubt: Doubt, early: float
 ) -> tuple[Settled, float] | None:
-    """The place in the whole frame where the voters from before the doubt see the target."""
+    """The place in the whole frame where the voters from before the doubt see the target.
+
+    The early voters must know it better than the place that was followed, which they score
+    ``early``: the voters from before the doubt may have learned background with a turned target.
+    """
     settings = state.settings
     pictures = list(dict.fromkeys([0, len(doubt.pictures) - 1]))
     size = state.box_size * doubt.pose.scale
@@ -410,7 +432,7 @@ def _look_everywhere(
         return None
     moved = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
     near = moved <= 2 * settings.search_radius
-    if not near and bag_score(state, state.early, view, settled.pose) <= 0:
+    if bag_score(state, state.early, view, settled.pose) <= (early if near else max(early, 0.0)):
         return None
     return settled, best
 
