@@ -13,8 +13,8 @@ A peer that is not installed has no row: ``pip install cvxopt torchmil``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from bagwise import VGPMIL, Bags
 from bagwise.core import segments
 from bagwise.datasets import make_gaussian_bags
+from benchmarks.timing import best_of
 
 Peer = Callable[[Bags, Any], object]
 
@@ -51,8 +52,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
     for name, (peer, n_bags) in peers.items():
         data = make_gaussian_bags(20 if quick else n_bags, 32, bag_size=(10, 10), random_state=0)
         y = np.asarray(data.y)
-        ours = _seconds(lambda bags, y: VGPMIL(random_state=0).fit(bags, y), data.bags, y)
-        theirs = _seconds(peer, data.bags, y)
+        ours, theirs = best_of(
+            [partial(VGPMIL(random_state=0).fit, data.bags, y), partial(peer, data.bags, y)], 2
+        )
         rows.append(
             {
                 "what": f"{name} / VGPMIL().fit, {data.bags.n_instances} instances",
@@ -63,16 +65,6 @@ def run(quick: bool) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _seconds(fit: Peer, bags: Bags, y: Any) -> float:
-    """Best of two: the first call may compile or import."""
-    best = np.inf
-    for _ in range(2):
-        start = time.perf_counter()
-        fit(bags, y)
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def gaussian_process(bags: Bags, y: Any) -> object:

@@ -173,7 +173,7 @@ def statistics(
     span = triton.cdiv(triton.cdiv(n, pieces), deep) * deep
     pieces = triton.cdiv(n, span)
     gram, linear = A.new_zeros((pieces, padded, padded)), A.new_empty((pieces, padded))
-    # Beside the diagonal sums are cut off more often than they gain: there parts are half as long.
+    # Shorter parts are cut off less. Beside the diagonal they take hardly more time.
     for diagonal, pairs, part, stages in (
         (True, blocks, deep, 3),
         (False, blocks * (blocks - 1) // 2, deep // 2, 5),
@@ -187,7 +187,7 @@ def statistics(
     sums = sums + sums.T  # blocks above the diagonal are zero, and those on it are halves
     # Columns: the products with the row of ones, and with rho.
     lines = torch.stack((sums[: M + 1, M], linear.sum(0, dtype=torch.float64)[: M + 1]), 1)
-    return linalg.uncentred(sums[:M, :M], lines[:M], lines[M], center)
+    return linalg.uncentred(sums[:M, :M], lines[:M], lines[M], center.double())
 
 
 @triton.jit

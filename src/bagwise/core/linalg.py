@@ -36,8 +36,6 @@ SLAB = 262_144
 _SPLITS = 1024
 # Columns from which one compiled pass is worth loading the compiler for.
 _COMPILED_FROM = 2048
-# Instances that a typical one is the mean of.
-_TYPICAL = 1024
 # Columns from which one fused pass on a GPU beats several plain ones.
 _FUSED_FROM = 16_384
 _SCRATCH = threading.local()
@@ -208,24 +206,23 @@ def _device_statistics(
             _add_outer(sums, left[:M], weighted)
         # Terms of both signs: what float32 loses of them is more than what is left.
         lines += left[:M].double() @ weights[columns]
-    return uncentred(sums[:, :M], lines, weights.sum(0), center)
+    return uncentred(sums[:, :M], lines, weights.sum(0), center.double())
 
 
-def typical(A: torch.Tensor) -> torch.Tensor:
-    """The mean of some columns from all over ``A``, [M]."""
+def typical(A: ArrayT, most: int = 1024) -> ArrayT:
+    """The mean of about ``most`` columns from all over ``A``, [M]; 0 where it has none."""
     n = A.shape[1]
-    return A[:, :: max(n // _TYPICAL, 1)].mean(1) if n else A.new_zeros(len(A))
+    return A[:, :: max(n // most, 1)].mean(1) if n else A.sum(1)
 
 
 def uncentred(
-    gram: torch.Tensor, lines: torch.Tensor, weights: torch.Tensor, center: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    gram: ArrayT, lines: ArrayT, weights: ArrayT, center: ArrayT
+) -> tuple[ArrayT, ArrayT]:
     """``A diag(omega) A^T`` (lower triangle) and ``A rho`` from those of ``A - center``.
 
     ``lines`` [M, 2] are the sums of the columns of ``A - center`` weighed by omega and by rho,
-    ``weights`` [2] those of omega and rho themselves; all in float64.
+    ``weights`` [2] those of omega and rho themselves; these and ``center`` in float64.
     """
-    center = center.double()
     around = (lines[:, 0] + 0.5 * weights[0] * center)[:, None] * center
     return gram + around + around.T, lines[:, 1] + weights[1] * center
 

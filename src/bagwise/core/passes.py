@@ -19,13 +19,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bagwise.core.blas import address
+from bagwise.core.linalg import typical, uncentred
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Reals
 
 # Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
 _CACHED = 1 << 19
-# Instances that a typical one is the mean of.
+# Columns that a typical one is the mean of: few, of a chunk that is in cache.
 _TYPICAL = 64
 
 
@@ -62,19 +63,19 @@ def add_statistics(
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
     center, shared = np.zeros(len(A), dtype=A.dtype), np.zeros(len(A))
-    gram = precision
+    gram, line = precision, linear
     if A.dtype != np.float64:
         # What instances share is most of what float32 would round off their sums.
-        gram = np.zeros_like(precision, dtype=A.dtype)
-        center = A[:, :: max(A.shape[1] // _TYPICAL, 1)].mean(1)
-    work = gram, linear, A, _workspace(A), omega, rho, center, shared
+        center = typical(A, _TYPICAL)
+        gram, line = np.zeros_like(precision, dtype=A.dtype), np.zeros_like(linear)
+    work = gram, line, A, _workspace(A), omega, rho, center, shared
     _add_statistics(address("syrk", A.dtype.char), *_constants(A), *work)
-    if gram is not precision:
-        center = center.astype(np.float64)
-        around = np.outer(shared + 0.5 * omega.sum() * center, center)
-        precision += gram
-        precision += np.tril(around + around.T)
-        linear += rho.sum() * center
+    if gram is precision:
+        return precision, linear
+    lines, weights = np.stack((shared, line), 1), np.array([omega.sum(), rho.sum()])
+    whole, line = uncentred(gram.astype(np.float64), lines, weights, center.astype(np.float64))
+    precision += np.tril(whole)
+    linear += line
     return precision, linear
 
 

@@ -169,7 +169,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
         sighting, settled = leap
     place, steady = (settled.pose.centre, 1.0) if _certain(settled) else _motion(state, view)
     if _inside(state, settled.pose, scene) and _vague(settled, steady):
-        settled = Settled(pose._replace(angle=0.0), 0.0, False)
+        settled = _unfitted(pose)
     if settled.correlation == 0:
         settled = settled._replace(pose=_carried(state, settled.pose, place, steady))
     early = bag_score(state, state.early, view, settled.pose)
@@ -261,6 +261,11 @@ def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> f
     return float(1 / (1 + np.exp(-z - 8 * (inside - 1))))
 
 
+def _unfitted(pose: Pose) -> Settled:
+    """Where the voters see the target, and no picture fits."""
+    return Settled(pose._replace(angle=0.0), 0.0, False)
+
+
 def _certain(settled: Settled) -> bool:
     """Whether an anchored picture fits well."""
     return settled.anchored and settled.correlation >= _LINK
@@ -276,9 +281,9 @@ def _vague(settled: Settled, steady: float) -> bool:
 
 def _inside(state: TrackerState, pose: Pose, scene: Grey) -> bool:
     """Whether the whole box is in the frame; what is cut off fits its pictures badly for that."""
-    half = state.box_size * pose.scale / 2
-    ends = np.array(scene.shape[1::-1])
-    return bool(np.all(pose.centre >= half) and np.all(pose.centre + half <= ends))
+    size = state.box_size * pose.scale
+    box = np.concatenate([pose.centre - size / 2, size])
+    return _share_inside(box, scene) > 1 - 1e-9  # rounding may take the last digits
 
 
 def _unbroken(before: float, steady: float, settled: Settled, early: float) -> float:
@@ -367,7 +372,7 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
         if best.correlation > _FAMILIAR:
             break
     if best is None or best.correlation < _ALIGNED:
-        return Settled(pose._replace(angle=0.0), 0.0, False)
+        return _unfitted(pose)
     growth = float(best.axes[np.argmin(np.abs(np.log(best.axes)))])
     limit = state.settings.growth
     scale = float(np.clip(pose.scale * np.clip(growth, 1 / limit, limit), *_SCALES))

@@ -42,7 +42,7 @@ class Projector(NamedTuple):
         """``A`` [M, n] and ``r`` [n]."""
         n = X.shape[0]
         step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // X.shape[1])
-        if n <= step and not self.on_device:
+        if n <= step and not self.on_device:  # nothing to put together
             return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
         A, r = self._room_for(n)
         # Slabs bound the float64 workspace; what is kept is rounded where it is stored.
