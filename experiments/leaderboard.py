@@ -296,8 +296,8 @@ def run_fits(
             said = time.monotonic()
             where = f"repetition {row['repetition']}, fold {row['fold']}"
             say(f"{finished} of {len(fits)} fits, {where}, {said - start:.0f} s")
-    remaining = [fit for fit in fits if fit not in FitFile(file.path).done()]
-    return all((fit.model, fit.data) in given_up for fit in remaining)
+    done = FitFile(file.path).done()
+    return all(fit in done or (fit.model, fit.data) in given_up for fit in fits)
 
 
 def _rows(

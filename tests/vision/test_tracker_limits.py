@@ -31,7 +31,8 @@ def view(state, scene):
 
 
 def aligned_at(monkeypatch, correlation=0.9, shift=0.0, axes=(1.0, 1.0)):
-    """Every alignment succeeds as the arguments say."""
+    """Every picture is seen in its place, and every alignment succeeds as the arguments say."""
+    monkeypatch.setattr(tracking, "moved", lambda grey, picture, centre, radius: (centre, 0.9))
     monkeypatch.setattr(
         tracking,
         "align",
@@ -52,6 +53,18 @@ def test_an_alignment_may_move_the_place_by_a_share_of_the_side(
     assert (settled.correlation == 0.9) is believed
 
 
+@pytest.mark.parametrize(
+    ("shift", "correlation", "believed"),
+    [(2.98, 0.61, True), (3.02, 0.79, False), (3.02, 0.81, True)],
+)
+def test_an_alignment_that_moves_the_place_by_much_must_fit_well(
+    state, view, monkeypatch, shift, correlation, believed
+):
+    aligned_at(monkeypatch, correlation, shift)
+    settled = tracking._aligned(state, view, state.pose, state.pictures)
+    assert (settled.correlation == correlation) is believed
+
+
 @pytest.mark.parametrize(("correlation", "believed"), [(0.61, True), (0.59, False)])
 def test_an_alignment_needs_a_correlation(state, view, monkeypatch, correlation, believed):
     aligned_at(monkeypatch, correlation)
@@ -59,15 +72,33 @@ def test_an_alignment_needs_a_correlation(state, view, monkeypatch, correlation,
     assert (settled.correlation == correlation) is believed
 
 
-@pytest.mark.parametrize(("oldest", "chosen"), [(0.81, [0, 2]), (0.79, [2])])
+@pytest.mark.parametrize(("oldest", "chosen"), [(0.76, [0, 2]), (0.74, [2])])
 def test_an_older_picture_is_preferred_within_a_margin(state, view, monkeypatch, oldest, chosen):
     greys = [np.full_like(state.pictures[0].grey, v) for v in (10, 20, 30)]
     pictures = [Picture(grey, 0.0, True) for grey in greys]
     likeness = {10: oldest, 20: 0.5, 30: 0.9}
-    monkeypatch.setattr(tracking, "resemblance", lambda here, grey: likeness[int(grey[0, 0])])
+
+    def seen(grey, picture, centre, radius):
+        number = int(picture[0, 0])
+        return centre + number, likeness[number]
+
+    monkeypatch.setattr(tracking, "moved", seen)
     place = (state.pose.centre - view.origin) * view.factor
     promising = tracking._promising(state, view, place, pictures)
-    assert [int(picture.grey[0, 0]) // 10 - 1 for picture in promising] == chosen
+    assert [int(picture.grey[0, 0]) // 10 - 1 for picture, _ in promising] == chosen
+    for picture, near in promising:  # each with the place where it was seen
+        np.testing.assert_allclose(near, place + int(picture.grey[0, 0]))
+
+
+@pytest.mark.parametrize(("drift", "back"), [(7, True), (10, False)])
+def test_a_picture_is_sought_around_the_voters_place(state, scene, view, drift, back):
+    """A target that has drifted is brought back by a picture of before the drift."""
+    there = (state.pose.centre - view.origin) * view.factor - 0.5
+    ((_, near),) = tracking._promising(state, view, np.add(there, [drift, 0.0]), state.pictures)
+    assert bool(np.abs(near - there).max() < 0.5) is back
+    drifted = state.pose._replace(centre=np.add(state.pose.centre, [drift / view.factor, 0.0]))
+    settled = tracking._aligned(state, view, drifted, state.pictures)
+    assert bool(np.abs(settled.pose.centre - state.pose.centre).max() < 0.5) is back
 
 
 @pytest.mark.parametrize(("early", "anchored"), [(0.51, True), (0.49, False)])
@@ -135,20 +166,22 @@ def test_the_target_is_back_where_voters_and_picture_agree(
 
 
 @pytest.mark.parametrize(
-    ("share", "early", "followed", "back"),
+    ("share", "early", "followed", "correlation", "back"),
     [
-        (INSIDE, -0.1, -9.0, True),
-        (OUTSIDE, -0.1, -9.0, False),
-        (OUTSIDE, 0.1, -9.0, True),
-        (INSIDE, -0.1, -0.2, True),  # known better than the place that was followed
-        (INSIDE, -0.1, 0.0, False),
-        (OUTSIDE, 0.1, 0.2, False),
+        (INSIDE, -0.1, -9.0, 0.9, True),
+        (OUTSIDE, -0.1, -9.0, 0.94, False),
+        (OUTSIDE, -0.1, -9.0, 0.96, True),  # a picture fits nearly perfectly
+        (OUTSIDE, -0.1, 0.0, 0.96, False),
+        (OUTSIDE, 0.1, -9.0, 0.9, True),
+        (INSIDE, -0.1, -0.2, 0.9, True),  # known better than the place that was followed
+        (INSIDE, -0.1, 0.0, 0.9, False),
+        (OUTSIDE, 0.1, 0.2, 0.9, False),
     ],
 )
 def test_the_early_voters_must_know_the_place_and_far_away_agree(
-    state, scene, monkeypatch, share, early, followed, back
+    state, scene, monkeypatch, share, early, followed, correlation, back
 ):
-    aligned_at(monkeypatch)
+    aligned_at(monkeypatch, correlation)
     monkeypatch.setattr(tracking, "candidates", lambda *_: [state.pose.centre])
     monkeypatch.setattr(
         tracking, "scores", lambda state, voters, view, places: np.zeros((5, len(places))) + 0.9

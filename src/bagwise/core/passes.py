@@ -19,7 +19,6 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bagwise.core.blas import address
-from bagwise.core.linalg import typical, uncentred
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Reals
@@ -62,20 +61,9 @@ def add_statistics(
     >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
-    center, shared = np.zeros(len(A), dtype=A.dtype), np.zeros(len(A))
-    gram, line = precision, linear
-    if A.dtype != np.float64:
-        # What instances share is most of what float32 would round off their sums.
-        center = typical(A, _TYPICAL)
-        gram, line = np.zeros_like(precision, dtype=A.dtype), np.zeros_like(linear)
-    work = gram, line, A, _workspace(A), omega, rho, center, shared
-    _add_statistics(address("syrk", A.dtype.char), *_constants(A), *work)
-    if gram is precision:
-        return precision, linear
-    lines, weights = np.stack((shared, line), 1), np.array([omega.sum(), rho.sum()])
-    whole, line = uncentred(gram.astype(np.float64), lines, weights, center.astype(np.float64))
-    precision += np.tril(whole)
-    linear += line
+    sums = _add_statistics if A.dtype == np.float64 else _add_around_typical
+    syrk = address("syrk", A.dtype.char)
+    sums(syrk, *_constants(A), precision, linear, A, _workspace(A), omega, rho)
     return precision, linear
 
 
@@ -156,33 +144,90 @@ def _add_statistics(
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
     one: Reals,
-    gram: Reals,
+    precision: Floats,
     linear: Floats,
     A: Reals,
     work: Reals,
     omega: Floats,
     rho: Floats,
-    center: Reals,
-    shared: Floats,
 ) -> None:
     M, n = A.shape
-    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
-    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
     step = work.shape[1]
     for start in range(0, n, step):
         stop = min(start + step, n)
-        sizes[1] = stop - start
         for j in range(start, stop):
             weight, pull = np.sqrt(omega[j]), rho[j]
             for i in range(M):
+                work[i, j - start] = A[i, j] * weight
+                linear[i] += A[i, j] * pull
+        sizes[1] = stop - start
+        _add_squares(syrk, letters, sizes, one, precision, work)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _add_around_typical(
+    syrk: int,
+    letters: NDArray[np.uint8],
+    sizes: NDArray[np.int32],
+    one: Reals,
+    precision: Floats,
+    linear: Floats,
+    A: Reals,
+    work: Reals,
+    omega: Floats,
+    rho: Floats,
+) -> None:
+    """`_add_statistics` of what differs from a typical instance, which is put back in float64.
+
+    What instances share is most of what float32 would round off their sums. `linalg.typical` and
+    `linalg.uncentred` say the same in calls.
+    """
+    M, n = A.shape
+    step = work.shape[1]
+    every = max(n // _TYPICAL, 1)
+    center = np.zeros(M, A.dtype)
+    for j in range(0, n, every):
+        center += A[:, j]
+    center /= max((n + every - 1) // every, 1)
+    gram = np.zeros((M, M), A.dtype).T
+    line, shared = np.zeros(M), np.zeros(M)
+    weights, pulls = 0.0, 0.0
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        for j in range(start, stop):
+            weight, pull = np.sqrt(omega[j]), rho[j]
+            weights += omega[j]
+            pulls += pull
+            for i in range(M):
                 a = A[i, j] - center[i]
                 work[i, j - start] = a * weight
-                linear[i] += a * pull
+                line[i] += a * pull
                 shared[i] += a * omega[j]
-        _call(
-            syrk,
-            (
-                *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
-                *(one.ctypes.data, gram.ctypes.data, rows),
-            ),
-        )
+        sizes[1] = stop - start
+        _add_squares(syrk, letters, sizes, one, gram, work)
+    for j in range(M):
+        linear[j] += line[j] + pulls * center[j]
+        around = shared[j] + weights * center[j]
+        for i in range(j, M):
+            precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
+
+
+@njit(nogil=True, cache=True)
+def _add_squares(
+    syrk: int,
+    letters: NDArray[np.uint8],
+    sizes: NDArray[np.int32],
+    one: Reals,
+    gram: Reals,
+    work: Reals,
+) -> None:
+    """Add the lower triangle of ``work work^T``, of as many columns as ``sizes`` says."""
+    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
+    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
+    _call(
+        syrk,
+        (
+            *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
+            *(one.ctypes.data, gram.ctypes.data, rows),
+        ),
+    )

@@ -72,14 +72,17 @@ _ALIGNED = 0.6  # least correlation at which an alignment is believed
 _LINK = 0.75  # correlation with an anchored picture below which its pose is too vague to picture
 _FAMILIAR = 0.85  # correlation below which another picture is tried
 _NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
-_SLIP = 0.15  # share of the side by which an alignment may move the voters' place
+_REACH = 8  # pixels around the voters' place in which pictures are sought
+_NUDGE = 3.0  # pixels by which any alignment may move the voters' place
+_SLIP = 0.15  # share of the side by which one that fits well may move it
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
 _LEAP_CORRELATION = 0.9  # least correlation at which the target is believed to have leapt
-_RETURN_CORRELATION = 0.8  # least correlation at which the target is believed to be back
+_RETURN_CORRELATION = 0.8  # least correlation at which it is believed to be back, or to one side
+_PLAIN = 0.95  # correlation at which it may be back anywhere, though the early voters hesitate
 _RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
 _USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
-_MARGIN = 0.1  # of resemblance within which an older picture is preferred
+_MARGIN = 0.15  # of resemblance within which an older picture is preferred
 _DOUBT = 0.3  # familiarity below which the target is in doubt
 _GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
 _STEADY = 0.7  # least correlation with the last frame at which its motion is followed
@@ -360,12 +363,12 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
     other axis only.
     """
     place = (pose.centre - view.origin) * view.factor - 0.5
-    slip = max(_SLIP * float(np.sqrt(np.prod(state.size))), 3.0)
+    slip = _SLIP * float(np.sqrt(np.prod(state.size)))
     best: Alignment | None = None
     used = pictures[0]
-    for picture in _promising(state, view, place, pictures):
-        match = align(view.grey, picture.grey, place, pose.angle - picture.angle)
-        if match is None or np.hypot(*(match.centre - place)) > slip:
+    for picture, near in _promising(state, view, place, pictures):
+        match = align(view.grey, picture.grey, near, pose.angle - picture.angle)
+        if match is None or not _credible(match, place, slip):
             continue
         if best is None or match.correlation > best.correlation:
             best, used = match, picture
@@ -394,17 +397,25 @@ def _anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
     return again if again.correlation >= _LINK else settled
 
 
+def _credible(match: Alignment, place: Floats, slip: float) -> bool:
+    """Whether an alignment may correct the voters' place: by much only where it fits well."""
+    far = np.hypot(*(match.centre - place))
+    return bool(far <= _NUDGE or (far <= slip and match.correlation >= _RETURN_CORRELATION))
+
+
 def _promising(
     state: TrackerState, view: View, place: Floats, pictures: Sequence[Picture]
-) -> list[Picture]:
-    """Two pictures to align: the oldest that resembles the place, as chains drift, and the best."""
-    if len(pictures) == 1:
-        return list(pictures)
-    here = cut(view.grey, place + 0.5, 1.0, state.size)
-    likeness = np.array([resemblance(here, picture.grey) for picture in pictures])
+) -> list[tuple[Picture, Floats]]:
+    """Two pictures to align: the oldest that is seen near the place, and the best; and where.
+
+    Chains of alignments drift. An old picture brings the target back, but only if it is sought
+    around the place: as it lies it resembles less the further the target has drifted.
+    """
+    found = [moved(view.grey, picture.grey, place + 0.5, _REACH) for picture in pictures]
+    likeness = np.array([correlation for _, correlation in found])
     oldest = int(np.argmax(likeness >= likeness.max() - _MARGIN))
     chosen = dict.fromkeys([oldest, int(likeness.argmax())])
-    return [pictures[i] for i in chosen]
+    return [(pictures[i], found[i][0] - 0.5) for i in chosen]
 
 
 def _look_everywhere(
@@ -414,6 +425,7 @@ def _look_everywhere(
 
     The early voters must know it better than the place that was followed, which they score
     ``early``: the voters from before the doubt may have learned background with a turned target.
+    Far away they must know it for the target, unless a picture fits it nearly perfectly.
     """
     settings = state.settings
     pictures = list(dict.fromkeys([0, len(doubt.pictures) - 1]))
@@ -435,9 +447,9 @@ def _look_everywhere(
     settled = _aligned(state, view, pose, doubt.pictures)
     if settled.correlation < _RETURN_CORRELATION:
         return None
-    moved = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
-    near = moved <= 2 * settings.search_radius
-    if bag_score(state, state.early, view, settled.pose) <= (early if near else max(early, 0.0)):
+    far = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
+    likely = far <= 2 * settings.search_radius or settled.correlation >= _PLAIN
+    if bag_score(state, state.early, view, settled.pose) <= (early if likely else max(early, 0.0)):
         return None
     return settled, best
 

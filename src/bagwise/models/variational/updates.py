@@ -225,10 +225,12 @@ class Step:
         return new, sums
 
     def _where(self, block: Block) -> InducingPosterior | None:
-        """Copy ``q`` to the device once per part."""
-        if self.q is None or not is_torch_array(block.A[0]):
-            return self.q
-        return InducingPosterior(*(linalg.like(x, block.A[0]) for x in self.q))
+        """Bring ``q`` to the blocks' device and precision, once per part."""
+        if self.q is None:
+            return None
+        if is_torch_array(block.A[0]):
+            return InducingPosterior(*(linalg.like(x, block.A[0]) for x in self.q))
+        return InducingPosterior(*(x.astype(block.A[0].dtype, copy=False) for x in self.q))
 
 
 @dataclass(frozen=True)
