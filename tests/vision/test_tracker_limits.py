@@ -165,36 +165,51 @@ def test_the_target_is_back_where_voters_and_picture_agree(
     assert (tracking._look_everywhere(state, scene, doubt, -9.0) is not None) is back
 
 
-@pytest.mark.parametrize(
-    ("share", "early", "followed", "correlation", "back"),
-    [
-        (INSIDE, -0.1, -9.0, 0.9, True),
-        (OUTSIDE, -0.1, -9.0, 0.94, False),
-        (OUTSIDE, -0.1, -9.0, 0.96, True),  # a picture fits nearly perfectly
-        (OUTSIDE, -0.1, 0.0, 0.96, False),
-        (OUTSIDE, 0.1, -9.0, 0.9, True),
-        (INSIDE, -0.1, -0.2, 0.9, True),  # known better than the place that was followed
-        (INSIDE, -0.1, 0.0, 0.9, False),
-        (OUTSIDE, 0.1, 0.2, 0.9, False),
-    ],
-)
-def test_the_early_voters_must_know_the_place_and_far_away_agree(
-    state, scene, monkeypatch, share, early, followed, correlation, back
-):
+def looked_for(state, scene, monkeypatch, share, score, early, correlation, followed):
+    """Whether the target is believed to be back so far from where it was lost."""
     aligned_at(monkeypatch, correlation)
     monkeypatch.setattr(tracking, "candidates", lambda *_: [state.pose.centre])
     monkeypatch.setattr(
-        tracking, "scores", lambda state, voters, view, places: np.zeros((5, len(places))) + 0.9
+        tracking, "scores", lambda state, draws, view, places: np.full((5, len(places)), score)
     )
     monkeypatch.setattr(tracking, "bag_score", lambda *_: early)
     # The first of the equal places is chosen; the doubt began at a distance from it.
-    settled, _ = tracking._look_everywhere(
-        state, scene, Doubt(state.voters, state.pictures, state.pose, 0), -9.0
-    )
+    view = voters.see(state, scene, state.pose, reach=max(state.size) / 4 + 4)
+    near = voters.inside(state, view, voters.corner(state, view, state.pose) + voters.disc(4, 2))
+    there = tracking._pose_in(state, view, near[0].astype(float), state.pose)
     moved = share * 2 * state.settings.search_radius / state.factor
-    begun = state.pose._replace(centre=settled.pose.centre - [moved, 0.0])
+    begun = state.pose._replace(centre=there.centre - [moved, 0.0])
     doubt = Doubt(state.voters, state.pictures, begun, 0)
-    assert (tracking._look_everywhere(state, scene, doubt, followed) is not None) is back
+    return tracking._look_everywhere(state, scene, doubt, followed) is not None
+
+
+@pytest.mark.parametrize(
+    ("score", "early", "followed", "back"),
+    [(0.51, -0.1, -0.2, True), (0.49, -0.1, -0.2, False), (0.51, -0.1, 0.0, False)],
+)
+def test_nearby_the_early_voters_must_know_the_place_better(
+    state, scene, monkeypatch, score, early, followed, back
+):
+    found = looked_for(state, scene, monkeypatch, INSIDE, score, early, 0.81, followed)
+    assert found is back
+
+
+@pytest.mark.parametrize(
+    ("score", "early", "correlation", "followed", "back"),
+    [
+        (0.5, -0.04, 0.8, -9.0, True),  # log-odds of 1.96, where 1.946 are asked for
+        (0.5, -0.07, 0.8, -9.0, False),
+        (0.6, -0.07, 0.8, -9.0, True),  # voters, early voters and picture all count
+        (0.5, -0.07, 0.82, -9.0, True),
+        (0.5, 0.5, 0.9, -0.51, True),
+        (0.5, 0.5, 0.9, -0.49, False),  # known better, but not by enough
+    ],
+)
+def test_far_away_all_signs_together_must_speak_for_the_place(
+    state, scene, monkeypatch, score, early, correlation, followed, back
+):
+    found = looked_for(state, scene, monkeypatch, OUTSIDE, score, early, correlation, followed)
+    assert found is back
 
 
 def test_a_place_elsewhere_is_compared_with_the_one_that_was_followed(state, scene, monkeypatch):

@@ -78,7 +78,8 @@ _SLIP = 0.15  # share of the side by which one that fits well may move it
 _GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
 _LEAP_CORRELATION = 0.9  # least correlation at which the target is believed to have leapt
 _RETURN_CORRELATION = 0.8  # least correlation at which it is believed to be back, or to one side
-_PLAIN = 0.95  # correlation at which it may be back anywhere, though the early voters hesitate
+_FOUND = 0.875  # familiarity above which a place far away may be the target's
+_BETTER = 1.0  # by which the early voters must know such a place better than the one followed
 _RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
 _USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
 _RESIZED = 0.01  # a view is made anew for learning where the size changed by more
@@ -425,13 +426,13 @@ def _look_everywhere(
 
     The early voters must know it better than the place that was followed, which they score
     ``early``: the voters from before the doubt may have learned background with a turned target.
-    Far away they must know it for the target, unless a picture fits it nearly perfectly.
+    Far away it must be much better, and all signs together must speak for it.
     """
     settings = state.settings
     pictures = list(dict.fromkeys([0, len(doubt.pictures) - 1]))
     size = state.box_size * doubt.pose.scale
     peaks = candidates(scene, [doubt.pictures[i].grey for i in pictures], size, _PEAKS)
-    best, chosen = settings.return_above, None
+    best, chosen = -np.inf, None
     for centre in peaks:
         pose = Pose(centre, doubt.pose.scale, 0.0)
         view = see(state, scene, pose, reach=max(state.size) / 4 + 4)
@@ -447,11 +448,15 @@ def _look_everywhere(
     settled = _aligned(state, view, pose, doubt.pictures)
     if settled.correlation < _RETURN_CORRELATION:
         return None
+    known = bag_score(state, state.early, view, settled.pose)
+    above = best - settings.return_above
     far = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
-    likely = far <= 2 * settings.search_radius or settled.correlation >= _PLAIN
-    if bag_score(state, state.early, view, settled.pose) <= (early if likely else max(early, 0.0)):
-        return None
-    return settled, best
+    if far <= 2 * settings.search_radius:
+        back = above > 0 and known > early
+    else:
+        signs = np.array([above, known, 0.5, settled.correlation])
+        back = familiarity(signs) > _FOUND and known > early + _BETTER
+    return (settled, best) if back else None
 
 
 def _learned(
