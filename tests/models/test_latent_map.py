@@ -549,8 +549,9 @@ def test_the_contrast_knows_its_gradient(rng):
     mean, known = rng.normal(size=60), np.where(rng.random(60) < 0.3, rng.integers(0, 2, 60), -1)
     held_out = HeldOut(mean, rng.random(60), np.arange(0, 61, 5))
     contrast = _Contrast(held_out, np.arange(12) % 2 * 1.0, 1.3, known)
-    for point in np.array([[1.2, 0.3, 0.4], [0.5, -2.0, 2.0], [0.0, 1.0, -1.0]]):
+    points = [[1.2, 0.3, 0.4, 0.0], [0.5, -2.0, 2.0, 1.5], [0.0, 1.0, -1.0, -0.7]]
+    for point in np.array(points):
         gradient = contrast.loss(*point)[1]
-        for i, step in enumerate(1e-5 * np.eye(3)):
+        for i, step in enumerate(1e-5 * np.eye(4)):
             rise = contrast.loss(*(point + step))[0] - contrast.loss(*(point - step))[0]
             assert gradient[i] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-6)

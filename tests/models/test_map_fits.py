@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -85,7 +87,77 @@ def test_instances_are_shrunk_by_what_both_gains_leave_to_chance(contrast):
         best, loss = fitted.best_slope(latent_map._slope_std(gain))
         own_gain = fitted.fitted(0.0).loss - loss
         found = fit_instance_map(held_out, y, 2.0, gain=gain)
-        assert found.own.slope == pytest.approx(2.0 * best * shrinkage(own_gain + gain), rel=1e-3)
+        expected = fitted.instance_map(best * shrinkage(own_gain + gain))
+        assert found.own.slope == pytest.approx(expected.own.slope, rel=1e-3)
+        assert found.positive_rate == pytest.approx(expected.positive_rate, rel=1e-3)
+
+
+def backgrounds(shift, n=60, size=40):
+    """One positive of forty; the negatives of each bag have a level of their own."""
+    rng = np.random.default_rng(1)
+    y = np.repeat([0, 1], n)
+    truth = np.zeros((2 * n, size))
+    truth[n:, 0] = 1
+    f = 4 * truth + rng.normal(size=truth.shape) + shift * y[:, None] - 3
+    f += 0.5 * rng.normal(size=(2 * n, 1))
+    return HeldOut(f.ravel(), np.zeros(f.size), np.arange(0, f.size + 1, size)), y
+
+
+@pytest.mark.parametrize(("shift", "without"), [(0.1, 0.09), (0.2, 0.17)])
+def test_a_background_that_differs_is_not_taken_for_positives(shift, without, monkeypatch):
+    held_out, y = backgrounds(shift)
+    assert fit_instance_map(held_out, y, 2.0, gain=10.0).positive_rate < 0.065  # 0.025 in truth
+    monkeypatch.setattr(latent_map, "background_tilt", lambda *_: 0.0)
+    assert fit_instance_map(held_out, y, 2.0, gain=10.0).positive_rate > without
+
+
+def test_the_tilt_that_chance_gives_two_backgrounds():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 30, 24)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    positive = np.arange(24) % 3 == 0
+    scores = 5 * rng.normal(size=offsets[-1]) + np.repeat(rng.normal(size=24), sizes)
+    low = np.minimum(scores, np.quantile(scores, 0.75))
+    means = np.array([low[a:b].mean() for a, b in itertools.pairwise(offsets)])
+    squares = sum(((means[k] - means[k].mean()) ** 2).sum() for k in (positive, ~positive))
+    difference = np.sqrt(squares / 22 * (1 / 8 + 1 / 16))
+    found = latent_map.background_tilt(scores, offsets, positive)
+    assert found == pytest.approx(difference / low.var())
+    # A tilt that could not be told from positives is not believed.
+    held_out = HeldOut(scores, np.zeros(len(scores)), offsets)
+    for unit, most in ((1.0, found), (0.2 * found, 0.1)):
+        contrast = latent_map._Contrast(held_out, positive.astype(float), unit, None)
+        assert contrast.rise == pytest.approx(most)
+
+
+def test_the_map_is_the_tangent_of_the_odds_at_the_centre():
+    held_out, y = backgrounds(0.2)
+    contrast = latent_map._Contrast(held_out, y.astype(float), 2.0, None)
+    _, level, logit, tilt = contrast.fitted(0.8)
+    assert abs(tilt) > 0.5
+    middle = contrast._share * expit(logit)
+    own = contrast.instance_map(0.8).own
+
+    def log_odds(score):
+        above = contrast.rise * tilt * (score - 2.0 * held_out.mean.mean())
+        q = expit(np.log(middle / (1 - middle)) + above)
+        return 0.8 * (score - contrast._centre) + level - np.log(q)
+
+    for step, tolerance in ((0.0, 1e-9), (1e-3, 1e-6)):
+        score = contrast._centre + step
+        value = own.slope * score / 2.0 + own.intercept
+        assert value == pytest.approx(log_odds(score), abs=tolerance)
+
+
+def test_the_search_starts_where_the_share_of_positives_puts_it(contrast):
+    fitted, *_ = contrast
+    assert fitted._shares == (0.1, 0.1, 0.5)  # bags of ten
+    for share in (0.1, 0.5):
+        level, logit, tilt = fitted._start(1.7, share)
+        p = expit(1.7 * fitted._of_positive_bags + level)
+        assert np.mean(p > 0.5) == pytest.approx(share, abs=2e-3)
+        assert fitted.negative_share(fitted._share * expit(logit)) == pytest.approx(1 - share)
+        assert tilt == 0
 
 
 def test_classes_that_gain_nothing_share_no_slope():

@@ -61,7 +61,9 @@ _STEEPEST = 4.0
 # How far the slope of instances may lie from that of bags: standard deviation of its logarithm.
 _SLOPE_STD = 0.25
 # Where the level of the instances and the log-odds of the share of negatives are sought.
-_LEVELS_AND_LOGITS = ((-20.0, 20.0), (-8.0, 8.0))
+_LEVELS_LOGITS_TILTS = ((-20.0, 20.0), (-8.0, 8.0), (-5.0, 5.0))
+# Standard deviation of a tilt, at most: a steeper one could not be told from positives.
+_MOST_TILT = 0.1
 # From MacKay's approximation three steps of Newton's method reach 1e-6 and better.
 _NEWTON_STEPS = 3
 # Log-odds beyond which differences of expectations lose their digits.
@@ -647,7 +649,9 @@ def fit_instance_map(
     negative one lies in a positive bag, an instance of a negative bag has likelihood
     ``(1 - p)(1 - q)`` and one of a positive bag ``p + (1 - p) q``. Both p(z) = sigmoid(a z + d)
     and q are identified as soon as some values of z belong to negatives alone; how many positives
-    a bag holds, and whether they come together, does not matter. Where the values of z say
+    a bag holds, and whether they come together, does not matter. The negatives of the two kinds of
+    bags may differ as well: the log-odds of q rise with z by a tilt, which has a normal prior as
+    wide as chance makes such differences (`background_tilt`). Where the values of z say
     nothing, any share of positives fits equally well; a prior worth one bag that holds one
     positive then decides. Known instance labels (0 or 1; -1 where unknown) enter as they are.
 
@@ -719,11 +723,12 @@ def _slope_std(gain: float) -> float:
 
 
 class _Level(NamedTuple):
-    """The most likely level at a slope."""
+    """What is most likely at a slope."""
 
     loss: float
     level: float  # of the log-odds of positives against negatives of any bag
     logit: float  # of q, the chance that a negative instance lies in a positive bag, over its most
+    tilt: float  # by which the log-odds of q rise with the score, in units of `_Contrast.rise`
 
 
 class _Contrast:
@@ -734,6 +739,8 @@ class _Contrast:
     ) -> None:
         scores = unit * held_out.mean / _widening(held_out.var)  # [n]
         self._unit, self._centre = unit, float(np.quantile(scores, 0.9))
+        self._middle = float(scores.mean()) - self._centre
+        self.rise = min(background_tilt(scores, held_out.offsets, positive == 1), _MOST_TILT)
         in_positive = segments.spread(positive == 1, held_out.offsets)
         self._share = float(in_positive.mean())
         self._size = in_positive.sum() / np.sum(positive == 1)  # of a positive bag
@@ -747,65 +754,111 @@ class _Contrast:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def loss(self, slope: float, level: float, logit: float) -> tuple[float, Floats]:
-        """Negative log-likelihood with the prior on few positives, and its gradient, [3]."""
+    def loss(
+        self, slope: float, level: float, logit: float, tilt: float = 0.0
+    ) -> tuple[float, Floats]:
+        """Negative log-likelihood with the priors on positives and tilt; its gradient, [4]."""
         of_positive, of_negative, known_positive, known_negative = self._by_kind
         inside = float(expit(logit))
-        q = self._share * inside
-        negatives = self.negative_share(q)
+        middle = self._share * inside  # q of an average score
+        negatives = self.negative_share(middle)
         few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
-        by_q = ((self._size - 1) - negatives / (1 - negatives)) * (1 / q + 1 / (1 - q))
+        by_middle = ((self._size - 1) - negatives / (1 - negatives)) / (middle * (1 - middle))
+        log_odds = np.log(middle / (1 - middle))
         z = slope * of_positive + level
         e = np.exp(-np.abs(z))
         p = np.where(z > 0, 1.0, e) / (1 + e)
+        q = expit(log_odds + self.rise * tilt * (of_positive - self._middle))
         mixed = q + (1 - q) * p
-        total = few + np.log(mixed).sum() + len(of_negative) * np.log1p(-q)
-        by_q += ((1 - p) / mixed).sum() - len(of_negative) / (1 - q)
+        total = few + np.log(mixed).sum()
         by_score = [(1 - q) * p * (1 - p) / mixed]
+        by_odds = [(1 - p) * q * (1 - q) / mixed]  # of q
+        t = log_odds + self.rise * tilt * (of_negative - self._middle)
+        total -= softplus(t).sum()
+        by_odds.append(-expit(t))
         for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
             z = sign * (slope * scores + level)
             e = np.exp(-np.abs(z))  # both log sigmoid(z) and sigmoid(-z) are made of it
             total += np.minimum(z, 0).sum() - np.log1p(e).sum()
             by_score.append(sign * np.where(z > 0, e, 1.0) / (1 + e))
+        total -= 0.5 * tilt**2
+        free = (of_positive, of_negative)
+        above = sum(float(d @ (x - self._middle)) for d, x in zip(by_odds, free, strict=True))
+        by_tilt = self.rise * above - tilt
         by_slope = sum(float(d @ scores) for d, scores in zip(by_score, self._by_kind, strict=True))
         by_level = sum(float(d.sum()) for d in by_score)
-        return -float(total), -np.array([by_slope, by_level, by_q * q * (1 - inside)])
+        by_odds_of_middle = sum(float(d.sum()) for d in by_odds)
+        by_logit = (by_middle * middle + by_odds_of_middle / (1 - middle)) * (1 - inside)
+        return -float(total), -np.array([by_slope, by_level, by_logit, by_tilt])
 
     def best_slope(self, std: float) -> tuple[float, float]:
         """The most probable slope, in units of the bags', under a prior of this width; its loss."""
 
         def loss(x: Floats) -> tuple[float, Floats]:
             slope = float(np.exp(x[0]))
-            value, gradient = self.loss(slope, x[1], x[2])
-            prior = np.array([x[0] / std**2, 0.0, 0.0])
-            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1] + prior
+            value, gradient = self.loss(slope, *x[1:])
+            prior = np.array([x[0] / std**2, 0.0, 0.0, 0.0])
+            return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1, 1] + prior
 
         start = np.array([0.0, *self.fitted(1.0)[1:]])
-        bounds = [(-_STEEPEST, _STEEPEST), *_LEVELS_AND_LOGITS]
-        end = _least(loss, start, bounds)
+        end = _least(loss, start, [(-_STEEPEST, _STEEPEST), *_LEVELS_LOGITS_TILTS])
         return float(np.exp(end.x[0])), float(end.fun) - 0.5 * float(end.x[0] / std) ** 2
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
 
         def loss(x: Floats) -> tuple[float, Floats]:
-            value, gradient = self.loss(slope, x[0], x[1])
+            value, gradient = self.loss(slope, *x)
             return value, gradient[1:]
 
-        # Few or many positives: two starts, since the likelihood of a mixture may have two maxima.
-        starts = (np.array([0.0, logit]) for logit in (0.0, 3.0))
-        ends = [_least(loss, start, _LEVELS_AND_LOGITS) for start in starts]
+        # Few or many positives: the likelihood of a mixture may have several maxima, and is flat
+        # where there are no positives at all, so that starts lie where the shares put them.
+        ends = [_least(loss, self._start(slope, s), _LEVELS_LOGITS_TILTS) for s in self._shares]
         end = min(ends, key=lambda end: float(end.fun))
         return _Level(float(end.fun), *end.x)
 
+    @property
+    def _shares(self) -> tuple[float, ...]:
+        """Shares of positives in positive bags to start from: one instance, a tenth, half."""
+        return (1 / max(float(self._size), 2.0), 0.1, 0.5)
+
+    def _start(self, slope: float, share: float) -> Floats:
+        """Level, logit and tilt at which the highest scores of positive bags are the positives."""
+        edge = float(np.quantile(self._of_positive_bags, 1 - share))
+        inside = (1 - share) / (1 - self._share * share)
+        return np.array([-slope * edge, np.log(inside / (1 - inside)), 0.0])
+
     def instance_map(self, slope: float) -> InstanceMap:
-        """The chance that an instance of a positive bag is positive, at a slope."""
-        _, level, logit = self.fitted(slope)
-        q = self._share * float(expit(logit))
-        own = LatentMap(slope * self._unit, float(level - slope * self._centre - np.log(q)))
+        """The chance that an instance of a positive bag is positive, at a slope.
+
+        Its log-odds are those of p less log q, which is bent a little where q has a tilt: the
+        tangent at the centre, where positives begin, stands for it.
+        """
+        _, level, logit, tilt = self.fitted(slope)
+        middle, rise = self._share * float(expit(logit)), self.rise * tilt
+        q = float(expit(np.log(middle / (1 - middle)) - rise * self._middle))
+        own_slope = max(float(slope - rise * (1 - q)), _LEAST_SPREAD)
+        intercept = level - np.log(q)
+        own = LatentMap(own_slope * self._unit, float(intercept - own_slope * self._centre))
         # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
-        p = expit(slope * self._of_positive_bags + level - np.log(q))
+        p = expit(own_slope * self._of_positive_bags + intercept)
         return InstanceMap(own, float(p.mean()))
+
+
+def background_tilt(scores: Floats, offsets: Ints, positive: Bools) -> float:
+    """How far the scores of negatives may differ between the bags of two classes by chance.
+
+    Instances of a bag resemble each other, so that the two backgrounds differ by as much as means
+    of bags do. Normal scores of one variance whose means differ by d have odds that rise by d over
+    that variance with the score. The upper quarter is cut off, for positives are there.
+    """
+    low = np.minimum(scores, np.quantile(scores, 0.75))
+    means = segments.sum(low, offsets) / np.maximum(np.diff(offsets), 1)
+    counts = np.array([np.sum(~positive), np.sum(positive)])
+    off = np.concatenate([part - part.mean() for part in (means[positive], means[~positive])])
+    between = float(off @ off) / max(len(off) - 2, 1)
+    spread = max(float(np.var(low)), float(np.finfo(np.float64).tiny))
+    return float(np.sqrt(between * np.sum(1 / counts)) / spread)
 
 
 def _least(
