@@ -866,7 +866,7 @@ def _least(
     start: Floats,
     bounds: Sequence[tuple[float, float]],
 ) -> OptimizeResult:
-    # Steps over three numbers: threads of BLAS would wait for each other longer than they work.
+    # Steps over a few numbers: threads of BLAS would wait for each other longer than they work.
     with one_blas_thread():
         return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
