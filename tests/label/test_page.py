@@ -226,6 +226,7 @@ def test_narrow_screen_and_keyboard_alone(browser, running, digits):
 
 def test_every_control_has_a_name(browser, running):
     page = open_page(browser, running.url)
+    page.wait_for_selector("#bags tbody button")  # the list of bags comes after the question
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     roles = {"button", "slider", "combobox", "link", "textbox", "checkbox", "progressbar"}
