@@ -209,15 +209,15 @@ def _device_statistics(
     return uncentred(sums[:, :M], lines, weights.sum(0), center.double())
 
 
-def typical(A: ArrayT, most: int = 1024) -> ArrayT:
-    """The mean of about ``most`` columns from all over ``A``, [M]; 0 where it has none."""
+def typical(A: torch.Tensor) -> torch.Tensor:
+    """The mean of about a thousand columns from all over ``A``, [M]; 0 where it has none."""
     n = A.shape[1]
-    return A[:, :: max(n // most, 1)].mean(1) if n else A.sum(1)
+    return A[:, :: max(n // 1024, 1)].mean(1) if n else A.sum(1)
 
 
 def uncentred(
-    gram: ArrayT, lines: ArrayT, weights: ArrayT, center: ArrayT
-) -> tuple[ArrayT, ArrayT]:
+    gram: torch.Tensor, lines: torch.Tensor, weights: torch.Tensor, center: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``A diag(omega) A^T`` (lower triangle) and ``A rho`` from those of ``A - center``.
 
     ``lines`` [M, 2] are the sums of the columns of ``A - center`` weighed by omega and by rho,

@@ -61,9 +61,13 @@ def add_statistics(
     >>> [x.tolist() for x in add_statistics(*start, A, np.ones(2), np.ones(2))]
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
-    sums = _add_statistics if A.dtype == np.float64 else _add_around_typical
     syrk = address("syrk", A.dtype.char)
-    sums(syrk, *_constants(A), precision, linear, A, _workspace(A), omega, rho)
+    given = syrk, *_constants(A), precision, linear, A, _workspace(A), omega, rho
+    if A.dtype == np.float64:
+        nothing, unused = np.zeros((2, len(A)))
+        _add_statistics(*given, nothing, unused)
+    else:
+        _add_around_typical(*given)
     return precision, linear
 
 
@@ -144,24 +148,37 @@ def _add_statistics(
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
     one: Reals,
-    precision: Floats,
+    gram: Reals,
     linear: Floats,
     A: Reals,
     work: Reals,
     omega: Floats,
     rho: Floats,
+    center: Reals,
+    shared: Floats,
 ) -> None:
+    """Sums over the columns of ``A - center``; ``shared`` [M] gets those weighed by omega."""
     M, n = A.shape
+    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
+    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
     step = work.shape[1]
     for start in range(0, n, step):
         stop = min(start + step, n)
+        sizes[1] = stop - start
         for j in range(start, stop):
             weight, pull = np.sqrt(omega[j]), rho[j]
             for i in range(M):
-                work[i, j - start] = A[i, j] * weight
-                linear[i] += A[i, j] * pull
-        sizes[1] = stop - start
-        _add_squares(syrk, letters, sizes, one, precision, work)
+                a = A[i, j] - center[i]
+                work[i, j - start] = a * weight
+                linear[i] += a * pull
+                shared[i] += a * omega[j]
+        _call(
+            syrk,
+            (
+                *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
+                *(one.ctypes.data, gram.ctypes.data, rows),
+            ),
+        )
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -183,7 +200,6 @@ def _add_around_typical(
     `linalg.uncentred` say the same in calls.
     """
     M, n = A.shape
-    step = work.shape[1]
     every = max(n // _TYPICAL, 1)
     center = np.zeros(M, A.dtype)
     for j in range(0, n, every):
@@ -191,43 +207,10 @@ def _add_around_typical(
     center /= max((n + every - 1) // every, 1)
     gram = np.zeros((M, M), A.dtype).T
     line, shared = np.zeros(M), np.zeros(M)
-    weights, pulls = 0.0, 0.0
-    for start in range(0, n, step):
-        stop = min(start + step, n)
-        for j in range(start, stop):
-            weight, pull = np.sqrt(omega[j]), rho[j]
-            weights += omega[j]
-            pulls += pull
-            for i in range(M):
-                a = A[i, j] - center[i]
-                work[i, j - start] = a * weight
-                line[i] += a * pull
-                shared[i] += a * omega[j]
-        sizes[1] = stop - start
-        _add_squares(syrk, letters, sizes, one, gram, work)
+    _add_statistics(syrk, letters, sizes, one, gram, line, A, work, omega, rho, center, shared)
+    weights, pulls = omega.sum(), rho.sum()
     for j in range(M):
         linear[j] += line[j] + pulls * center[j]
         around = shared[j] + weights * center[j]
         for i in range(j, M):
             precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
-
-
-@njit(nogil=True, cache=True)
-def _add_squares(
-    syrk: int,
-    letters: NDArray[np.uint8],
-    sizes: NDArray[np.int32],
-    one: Reals,
-    gram: Reals,
-    work: Reals,
-) -> None:
-    """Add the lower triangle of ``work work^T``, of as many columns as ``sizes`` says."""
-    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
-    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
-    _call(
-        syrk,
-        (
-            *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
-            *(one.ctypes.data, gram.ctypes.data, rows),
-        ),
-    )

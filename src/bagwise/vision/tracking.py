@@ -601,7 +601,8 @@ class MIOTracker(BaseEstimator):
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
     return_above : float
         In doubt, the target is taken to be elsewhere in the frame where the voters from before the
-        doubt score a patch above this and it agrees with a kept picture.
+        doubt score a patch above this and it agrees with a kept picture. Far from where it was
+        lost, the early voters and the picture may make up for a lower score.
     patience : int
         The doubt ends after this many frames: what was followed meanwhile is taken for the target.
     growth : float

@@ -60,7 +60,7 @@ _WIDEST = 20.0
 _STEEPEST = 4.0
 # How far the slope of instances may lie from that of bags: standard deviation of its logarithm.
 _SLOPE_STD = 0.25
-# Where the level of the instances and the log-odds of the share of negatives are sought.
+# Where the level of the instances, the log-odds of the share of negatives and the tilt are sought.
 _LEVELS_LOGITS_TILTS = ((-20.0, 20.0), (-8.0, 8.0), (-5.0, 5.0))
 # Standard deviation of a tilt, at most: a steeper one could not be told from positives.
 _MOST_TILT = 0.1
@@ -754,9 +754,7 @@ class _Contrast:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def loss(
-        self, slope: float, level: float, logit: float, tilt: float = 0.0
-    ) -> tuple[float, Floats]:
+    def loss(self, slope: float, level: float, logit: float, tilt: float) -> tuple[float, Floats]:
         """Negative log-likelihood with the priors on positives and tilt; its gradient, [4]."""
         of_positive, of_negative, known_positive, known_negative = self._by_kind
         inside = float(expit(logit))
