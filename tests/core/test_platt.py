@@ -461,10 +461,10 @@ def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
     # One width of the range more, at most.
     np.testing.assert_allclose(pulled[[0, -1]], [-7.0, 8.0], atol=1e-4)
     # Half of it where they are a width beyond.
-    np.testing.assert_allclose(compress_beyond([-7.0, 8.0], -2.0, 3.0), [-4.5, 5.5])
+    np.testing.assert_allclose(compress_beyond(np.array([-7.0, 8.0]), -2.0, 3.0), [-4.5, 5.5])
     # Just outside the line goes on as it was.
     np.testing.assert_allclose(
-        compress_beyond([3.001, -2.001], -2.0, 3.0), [3.001, -2.001], atol=1e-6
+        compress_beyond(np.array([3.001, -2.001]), -2.0, 3.0), [3.001, -2.001], atol=1e-6
     )
     np.testing.assert_array_equal(compress_beyond(far, 1.0, 1.0), far)
 

@@ -11,6 +11,7 @@ from sklearn.metrics import log_loss
 from bagwise import LMVGPMIL, VGPMIL
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
+from bagwise.core.platt import Platt, compress_beyond, fit_shrunk_platt, typical_range
 from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import estimators
@@ -21,6 +22,7 @@ from bagwise.models.variational.latent_map import (
     HeldOut,
     InstanceMap,
     LatentMap,
+    MapFit,
     _Contrast,
     bag_folds,
     beta_interval,
@@ -555,3 +557,40 @@ def test_the_contrast_knows_its_gradient(rng):
         for i, step in enumerate(1e-5 * np.eye(4)):
             rise = contrast.loss(*(point + step))[0] - contrast.loss(*(point - step))[0]
             assert gradient[i] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-6)
+
+
+def test_a_map_with_ends_bends_what_lies_beyond_them(rng):
+    bent, first = LatentMap(2.0, 1.0, -1.0, 3.0), Platt(0.5, -0.25)
+    z = rng.normal(scale=8.0, size=200)
+    expected = np.array(
+        [
+            2 * (x if -1 <= x <= 3 else 3 + (x - 3) / (1 + (x - 3) / 4))
+            if x >= -1
+            else 2 * (-1 - (-1 - x) / (1 + (-1 - x) / 4))
+            for x in z
+        ]
+    )
+    np.testing.assert_allclose(bent.log_odds(z), expected + 1)
+    np.testing.assert_allclose(bent.after(first).log_odds(z), bent.log_odds(first.log_odds(z)))
+    # All that is read off the function follows: its probabilities, and bags by their largest.
+    read = bent.read(z, np.full(200, 0.5))
+    before = sigmoid_moments(z, np.full(200, 0.5)).log_odds
+    np.testing.assert_allclose(read.probabilities.log_odds, bent.log_odds(before))
+    held_out = HeldOut(z, np.full(200, 0.5), np.arange(0, 201, 10))
+    np.testing.assert_allclose(
+        rule_log_odds(held_out, "max", bent), bent.log_odds(before.reshape(-1, 10).max(1))
+    )
+
+
+def test_only_bags_read_off_their_largest_instance_are_compressed(rng):
+    f = rng.standard_t(2, size=300)
+    y = (rng.random(100) < 1 / (1 + np.exp(-f.reshape(100, 3).max(1)))).astype(int)
+    held_out = HeldOut(f, np.full(300, 0.1), np.arange(0, 301, 3))
+    bent = MapFit(held_out, y, "max", compress=True).shrunk()
+    assert bent[2:] == typical_range(held_out.largest(), y)
+    for rule, compress in (("max", False), ("noisy-or", True)):
+        assert MapFit(held_out, y, rule, compress=compress).shrunk()[2:] == (-np.inf, np.inf)
+    # The slope is that of the compressed values, by the plain fit of two numbers.
+    plain = fit_shrunk_platt(compress_beyond(held_out.largest(), *bent[2:]), y)
+    assert bent.slope == pytest.approx(plain.slope, rel=0.02)
+    assert bent.intercept == pytest.approx(plain.intercept, abs=0.02)

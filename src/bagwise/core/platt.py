@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,9 +10,10 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
 from bagwise.core import segments
+from bagwise.core.arrays import at_least, at_most
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints
+    from bagwise.core.arrays import ArrayT, Floats, Ints
 
 
 # Bags that Platt adds to each class on the other's side, however rare it is; see `smoothed`.
@@ -398,25 +399,26 @@ def typical_range(scores: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def compress_beyond(scores: ArrayLike, low: float, high: float) -> Floats:
+def compress_beyond(scores: ArrayT, low: float, high: float) -> ArrayT:
     """Scores with those outside a range pulled to within its width of it; their order stays.
 
     A line through scores between ``low`` and ``high`` says nothing far outside: a bag a thousand
     times as far out is not a thousand times as sure. Beyond the range scores rise ever more
-    slowly, by one width of the range in all.
+    slowly, by one width of the range in all. An infinite range has nothing outside.
 
     Examples
     --------
+    >>> import numpy as np
     >>> from bagwise.core.platt import compress_beyond
-    >>> compress_beyond([-99.0, 0.2, 1.0, 2.0], 0.0, 1.0).round(2).tolist()
+    >>> compress_beyond(np.array([-99.0, 0.2, 1.0, 2.0]), 0.0, 1.0).round(2).tolist()
     [-0.99, 0.2, 1.0, 1.5]
     """
-    scores, width = np.asarray(scores, dtype=np.float64), high - low
-    if width == 0:
+    width = high - low
+    if width == 0 or np.isinf(width):
         return scores
-    beyond = np.maximum(scores - high, 0.0), np.maximum(low - scores, 0.0)
-    above, below = (x / (1 + x / width) for x in beyond)
-    return np.clip(scores, low, high) + above - below
+    above, below = at_least(scores - high, 0.0), at_least(low - scores, 0.0)
+    inside = at_most(at_least(scores, low), high)
+    return cast("ArrayT", inside + above / (1 + above / width) - below / (1 + below / width))
 
 
 def keep_ranking(platt: Platt, scores: Floats) -> Platt:

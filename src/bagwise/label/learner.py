@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
 from bagwise.core import linalg, segments
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import Platt, fit_platt, keep_ranking
+from bagwise.core.platt import Platt, compress_beyond, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Serial
 from bagwise.models.pipeline import last_step
@@ -105,7 +105,7 @@ class _Member:
     pi: Floats  # [N] q(y = 1)
     rule: BagRule
     weight: float = 1.0
-    platt: Platt | None = None
+    platt: Platt | LatentMap | None = None  # the latter of a single model
     omega: Any = None  # [N] sites that made q
     rho: Any = None
     start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
@@ -246,6 +246,7 @@ class Learner:
         self.known = self._encode(instance_labels)
         self._members = _members(model, self.bags, self.y)
         self._platt = self._model_platt = _outer_platt(last_step(model))
+        self._bag_range = getattr(last_step(model), "bag_range_", (-np.inf, np.inf))
         # Both count where there is one member.
         self._model_map, self._model_instances = self._members[0].platt, self._members[0].instances
         self._first_map: Platt | None = None
@@ -409,7 +410,7 @@ class Learner:
                 z = member.platt.log_odds(left.instances)
                 return bag_log_odds(z, self.bags.offsets, "noisy-or")
             return left.bags if member.platt is None else member.platt.log_odds(left.bags)
-        return self._platt.log_odds(self._left_out_total())
+        return compress_beyond(self._platt.log_odds(self._left_out_total()), *self._bag_range)
 
     def copy(self) -> Learner:
         """A learner that shares the projected instances and can learn apart from this one."""
@@ -423,7 +424,7 @@ class Learner:
 
     def scores(self) -> Scores:
         """Probability and standard deviation of every bag and instance, from the cache."""
-        return _scores(self._members, self._platt, self.labels)
+        return _scores(self._members, self._platt, self.labels, self._bag_range)
 
     def instance_scores(self, rows: Integers) -> tuple[Floats, Floats]:
         """Probability and standard deviation of some instances: a fraction of `scores`."""
@@ -432,7 +433,7 @@ class Learner:
         own_rows, offsets = segments.take(self.bags.offsets, owners)
         members = [replace(m, A=m.A[:, own_rows], r=m.r[own_rows]) for m in self._members]
         labels = BagLabels(offsets, np.zeros(len(owners), dtype=int), self.known[own_rows])
-        scores = _scores(members, self._platt, labels)
+        scores = _scores(members, self._platt, labels, self._bag_range)
         place = offsets[which] + rows - self.bags.offsets[owners[which]]
         return scores.instance[place], scores.instance_std[place]
 
@@ -461,7 +462,7 @@ class Learner:
             model.posterior_mean_, model.posterior_factor_ = member.q
             if self.y is not None:
                 model.instance_proba_ = member.pi
-                model.calibration_ = _latent_map(member.platt)
+                model.calibration_ = member.platt
                 model.instance_map_ = member.instances
                 model.held_out_decision_ = self._held_out_bags()
         return new
@@ -493,7 +494,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
     models: Sequence[Any]
     weights: Sequence[float]
-    maps: Sequence[Platt | None]
+    maps: Sequence[Platt | LatentMap | None]
     if isinstance(last, AutoVGPMIL):
         if last.whole_members_:
             raise ValueError(
@@ -502,8 +503,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
             )
         models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
     elif isinstance(last, VariationalClassifier):
-        own = None if last.calibration_ is None else Platt(*last.calibration_)
-        models, weights, maps = [last], [1.0], [own]
+        models, weights, maps = [last], [1.0], [last.calibration_]
     else:
         raise ValueError(
             "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
@@ -539,13 +539,12 @@ def _outer_platt(model: Any) -> Platt | None:
     return model.platt_ if isinstance(model, AutoVGPMIL) else None
 
 
-def _latent_map(platt: Platt | None) -> LatentMap | None:
-    return None if platt is None else LatentMap(platt.slope, platt.intercept)
+def _map(inner: Platt | LatentMap | None, outer: Platt | None) -> Platt:
+    """Two maps of log-odds, one after the other; None changes nothing.
 
-
-def _map(inner: Platt | None, outer: Platt | None) -> Platt:
-    """Two maps of log-odds, one after the other; None changes nothing."""
-    first = inner or Platt(1.0, 0.0)
+    What a single model does to log-odds that are far out is left aside.
+    """
+    first = Platt(1.0, 0.0) if inner is None else Platt(inner.slope, inner.intercept)
     return first if outer is None else outer.after(first)
 
 
@@ -560,10 +559,15 @@ def _per_block(values: Floats, blocks: Sequence[Block]) -> tuple[Floats, ...]:
     return tuple(np.split(values, ends[:-1]))
 
 
-def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) -> Scores:
+def _scores(
+    members: Sequence[_Member],
+    outer: Platt | None,
+    labels: BagLabels,
+    bag_range: tuple[float, float],
+) -> Scores:
     """Scores from the cache, read as the model itself reads them."""
     voices = [Voice(member.weight, _map(member.platt, outer)) for member in members]
-    own = _latent_map(members[0].platt)
+    own = members[0].platt if isinstance(members[0].platt, LatentMap) else None
     spans: list[tuple[Any, ...]] = []
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):
         offsets = np.asarray(blocks[0].labels.offsets)
@@ -576,6 +580,6 @@ def _scores(members: Sequence[_Member], outer: Platt | None, labels: BagLabels) 
         if outer is None:
             spans.append(read[0][:4])
         else:
-            spans.append(pooled_scores(read, offsets, voices, members[0].instances))
+            spans.append(pooled_scores(read, offsets, voices, members[0].instances, bag_range))
     bag, bag_std, instance, instance_std = (np.concatenate(c) for c in zip(*spans, strict=True))
     return Scores(expit(bag), bag_std, expit(instance), instance_std)

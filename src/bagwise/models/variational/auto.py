@@ -21,7 +21,13 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
-from bagwise.core.platt import Platt, cool, fit_shrunk_platt
+from bagwise.core.platt import (
+    Platt,
+    compress_beyond,
+    cool,
+    fit_shrunk_platt,
+    typical_range,
+)
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
@@ -135,6 +141,9 @@ class AutoVGPMIL(InstanceClassifier):
         The map that each member's log-odds go through before they are averaged.
     platt_ : Platt
         The final map of the average.
+    bag_range_ : (float, float)
+        Calibrated log-odds between which most held-out bags lie; those of bags outside are pulled
+        towards them (`bagwise.core.platt.compress_beyond`). Infinite with several classes.
     instance_map_ : InstanceMap
         What the labels of held-out bags say about instances: the chance that an instance of a
         positive bag is positive, by its log-odds, and the share of positives.
@@ -170,6 +179,7 @@ class AutoVGPMIL(InstanceClassifier):
 
     # Also of models that were saved before they had them.
     instance_map_: InstanceMap | None = None
+    bag_range_: tuple[float, float] = (-np.inf, np.inf)
     assumption: Literal["standard", "any"] = "standard"
     whole_members_: Sequence[WholeMember] = ()
     whole_weights_: Sequence[float] = ()
@@ -312,7 +322,7 @@ class AutoVGPMIL(InstanceClassifier):
                 member._borrow(members[nearest], shift, own, weight, spaces, numbered)
             else:
                 count = class_smoothing(labels)
-                member._fit(own, weight, spaces, draws, numbered, driver, count)
+                member._fit(own, weight, spaces, draws, numbered, driver, True, count)
         self.per_class_ = [members[f] for f in range(len(members))]
         held_out = np.full((len(bags), len(self.per_class_)), np.nan)
         for f, member in enumerate(self.per_class_):
@@ -330,6 +340,7 @@ class AutoVGPMIL(InstanceClassifier):
         rng: np.random.RandomState,
         execution: Execution,
         driver: Driver,
+        one_of_several: bool = False,
         smoothing: float | None = None,  # of the final map's targets: `core.platt.smoothed`'s count
     ) -> AutoVGPMIL:
         rarest = int(np.bincount(data.y).min())
@@ -381,7 +392,9 @@ class AutoVGPMIL(InstanceClassifier):
                     "whole", lambda: [self._held_out_whole(work, spaces, execution, driver)]
                 )
                 scores = scores.beside(whole)
-            candidates = self._choose(part, scores, compared, seeds[1], smoothing)
+            candidates = self._choose(
+                part, scores, compared, seeds[1], smoothing, not one_of_several
+            )
             self._report(designs, screened, compared, scores, candidates, part.y)
             self._set_members(candidates, compared, len(finalists))
             advance(f"refitting {len(candidates)} members", 0)
@@ -549,8 +562,12 @@ class AutoVGPMIL(InstanceClassifier):
         finalists: Sequence[Design],
         seed: int,
         smoothing: float | None,
+        compress: bool,
     ) -> list[Candidate]:
-        """The weights of the finalists, and the final calibration of bags and instances."""
+        """The weights of the finalists, and the final calibration of bags and instances.
+
+        ``compress`` bags that are far out; not where an instance counts as a bag of one.
+        """
         rarest = int(np.bincount(part.y).min())
         prices = [design.price(rarest) for design in finalists]
         again = search.make_folds(part.y, self.cv, seed + 1)
@@ -560,9 +577,13 @@ class AutoVGPMIL(InstanceClassifier):
         left_out, instances = search.held_out_ensemble(
             scores, part.y, offsets, *settings, again, rule_price
         )
+        ends = typical_range(left_out, part.y) if compress else (-np.inf, np.inf)
+        left_out = compress_beyond(left_out, *ends)
         platt = fit_shrunk_platt(left_out, part.y, smoothing)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
+        low, high = self.platt_.log_odds(ends)
+        self.bag_range_ = float(low), float(high)
         self.held_out_decision_ = self.platt_.log_odds(left_out)
         # Whole bags say nothing of an instance: its log-odds are those of the others alone.
         z = self.platt_.log_odds(instances)
@@ -767,7 +788,8 @@ class AutoVGPMIL(InstanceClassifier):
         voices = tuple(one._voices() for one in ensembles)
         work: Callable[[Sequence[Readout], Ints], tuple[Floats, ...]]
         if self._rule is None:
-            work = partial(finish, voices=voices[0], instance_map=self.instance_map_)
+            maps = {"instance_map": self.instance_map_, "bag_range": self.bag_range_}
+            work = partial(finish, voices=voices[0], **maps)
         else:
             work = partial(_by_class, finish=finish, voices=voices, rule=self._rule)
         execution = resolve(self.execution)

@@ -615,7 +615,11 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
-        return self._read_folds(problem, parts, folds, n_refits, fit, counts, question.smoothing)
+        # One class of several has no map of the instances' own.
+        compress = not question.one_of_several
+        return self._read_folds(
+            problem, parts, folds, n_refits, fit, counts, question.smoothing, compress
+        )
 
     def _read_folds(
         self,
@@ -626,6 +630,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         fit: Callable[[list[Part]], InducingPosterior],
         counts: Floats | None,
         smoothing: float | None = None,
+        compress: bool = False,
     ) -> Calibration:
         """What a map is fitted to: the values of each fold's bags by the fit without them."""
         y, bags = problem.labels.y, problem.bags
@@ -650,6 +655,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             known,
             weight=None if counts is None else counts[chosen],
             count=smoothing,
+            compress=compress,
         )
         unlearned = np.flatnonzero(np.isin(chosen, bags.held_out))
         return Calibration(map_fit, held_out, chosen, len(bags), unlearned, known)

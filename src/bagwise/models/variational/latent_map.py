@@ -7,9 +7,10 @@ all fits share. The left-out bags' latent values f ~ N(mean, var) are then mappe
 f' whose log-odds are ``slope * log-odds of f + intercept``, slope > 0,
 
 so that the bags they make under the model's own rule have the likelihood of their labels as
-large as possible. Everything that is reported follows from the one distribution of f':
-a probability is the mean of sigmoid(f'), a standard deviation that of sigmoid(f'), an interval
-has its quantiles.
+large as possible. Where a bag is read off its largest instance, log-odds far outside of where bags
+mostly lie are first pulled towards there: no line through the others says how sure they are.
+Everything that is reported follows from the one distribution of f': a probability is the mean of
+sigmoid(f'), a standard deviation that of sigmoid(f'), an interval has its quantiles.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ from bagwise.core.arrays import (
     to_numpy,
 )
 from bagwise.core.gaussians import SigmoidMoments, sigmoid_moments
-from bagwise.core.platt import Platt, calibration_folds, cool, shrinkage, smoothed
+from bagwise.core.platt import (
+    Platt,
+    calibration_folds,
+    compress_beyond,
+    cool,
+    shrinkage,
+    smoothed,
+    typical_range,
+)
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import one_blas_thread
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -112,22 +121,44 @@ class LatentMap(NamedTuple):
 
     The log-odds of E sigmoid(f) are ``mean / sqrt(1 + pi var / 8)``, nearly (MacKay, 1992). They
     are what is calibrated, so that the order of the probabilities stays. How far the deviations
-    of f from its mean follow is told by `stretch`. The default is the identity.
+    of f from its mean follow is told by `stretch`. Log-odds below ``low`` and above ``high`` are
+    compressed first (`core.platt.compress_beyond`). The default is the identity.
     """
 
     slope: float = 1.0
     intercept: float = 0.0
+    low: float = -np.inf
+    high: float = np.inf
 
     @property
     def spread(self) -> float:
         """By what the standard deviation of f is multiplied."""
         return stretch(self.slope)
 
+    def log_odds(self, log_odds: ArrayT) -> ArrayT:
+        """Those of f' from those of f."""
+        return cast(
+            "ArrayT", self.slope * compress_beyond(log_odds, self.low, self.high) + self.intercept
+        )
+
+    def after(self, first: Platt) -> LatentMap:
+        """One map that does what ``first``, of a positive slope, and then this one do.
+
+        Examples
+        --------
+        >>> from bagwise.core.platt import Platt
+        >>> from bagwise.models.variational.latent_map import LatentMap
+        >>> LatentMap(2.0, 1.0, -4.0, 5.0).after(Platt(3.0, -1.0))
+        LatentMap(slope=6.0, intercept=-1.0, low=-1.0, high=2.0)
+        """
+        slope, intercept = Platt(self.slope, self.intercept).after(first)
+        ends = ((end - first.intercept) / first.slope for end in (self.low, self.high))
+        return LatentMap(slope, intercept, *ends)
+
     def moments(self, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of f' from those of f."""
         new_var = self.spread**2 * var
-        log_odds = self.slope * (mean / _widening(var)) + self.intercept
-        return log_odds * _widening(new_var), new_var
+        return self.log_odds(mean / _widening(var)) * _widening(new_var), new_var
 
     def read(self, mean: Array, var: Array) -> Mapped:
         """F' with exactly the log-odds that are asked for, so that the order stays.
@@ -135,7 +166,7 @@ class LatentMap(NamedTuple):
         `moments` is near and quick, for the fit of the map; `with_log_odds` does the rest.
         """
         mean, var = (x.double() if is_tensor(x) else to_numpy(x) for x in (mean, var))
-        log_odds = self.slope * sigmoid_moments(mean, var).log_odds + self.intercept
+        log_odds = self.log_odds(sigmoid_moments(mean, var).log_odds)
         return with_log_odds(log_odds, self.spread**2 * var)
 
     def functions(self, held_out: HeldOut) -> Floats:
@@ -385,7 +416,7 @@ def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Fl
     """Log-odds of the bags under a rule, with the map put in, [b]."""
     if rule == "max":
         # The map keeps the order of the instances: the largest stays the largest.
-        return latent_map.slope * held_out.largest() + latent_map.intercept
+        return latent_map.log_odds(held_out.largest())
     if rule != "joint":
         p = sigmoid_moments(*latent_map.moments(held_out.mean, held_out.var), n_nodes=_NODES)
         return bag_log_odds(p.log_odds, held_out.offsets, rule)
@@ -429,7 +460,9 @@ def fit_map(
 class MapFit:
     """Slope and level of the map that suits held-out bags best; arguments are `fit_map`'s.
 
-    ``count`` is that of `core.platt.smoothed`.
+    ``count`` is that of `core.platt.smoothed`. ``compress`` pulls the largest log-odds of bags
+    outside their `core.platt.typical_range` towards it; for the rule "max", and where instances
+    have a map of their own, most of whose log-odds are far below those of bags.
 
     Attributes
     ----------
@@ -451,12 +484,16 @@ class MapFit:
         random_state: int = 0,
         weight: Floats | None = None,
         count: float | None = None,
+        compress: bool = False,
     ) -> None:
         self.labels, self._rule = y, rule
         held_out, target, known, weight = _thinned(
             held_out, np.asarray(y, dtype=np.float64), known, random_state, weight
         )
         held_out = held_out.with_top() if rule == "max" else held_out
+        self._range = -np.inf, np.inf
+        if compress and rule == "max":
+            self._range = typical_range(held_out.largest(), target)
         self._held_out, self._weight = held_out, weight
         self._target = smoothed(target, count, weight)
         self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
@@ -466,6 +503,7 @@ class MapFit:
         # Bags are decided near their largest values: about these slope and intercept hardly
         # interact.
         top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
+        top = compress_beyond(top, *self._range)
         self._centre, self._spread = float(np.mean(top)), float(np.std(top)) or 1.0
         flat, start = self._best_level(0.0), self._best_level(1.0)
         # Two numbers, and a loss that is flat far away: a simplex from a sensible start is safe.
@@ -497,7 +535,8 @@ class MapFit:
         return self._about_centre(slope, float(self._best_level(slope).x))
 
     def _about_centre(self, slope: float, level: float) -> LatentMap:
-        return LatentMap(slope / self._spread, level - slope / self._spread * self._centre)
+        slope /= self._spread
+        return LatentMap(slope, level - slope * self._centre, *self._range)
 
     def _loss(self, slope: float, level: float) -> float:
         latent_map, held_out = self._about_centre(slope, level), self._held_out
@@ -555,8 +594,10 @@ def cooled(
     scores, units = held_out.mean / _widening(held_out.var), held_out.offsets
     if rule == "max":
         scores, units = segments.max(scores, units), np.arange(len(units))
-    platt = cool(Platt(*latent_map), scores, units, np.asarray(y), unlearned)
-    return LatentMap(platt.slope, platt.intercept)
+    scores = compress_beyond(scores, latent_map.low, latent_map.high)
+    platt = Platt(latent_map.slope, latent_map.intercept)
+    platt = cool(platt, scores, units, np.asarray(y), unlearned)
+    return latent_map._replace(slope=platt.slope, intercept=platt.intercept)
 
 
 def _counted(terms: Floats, weight: Floats | None) -> float:

@@ -23,7 +23,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
-from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts, keep_ranking
+from bagwise.core.platt import WHOLE_BAG, Platt, compress_beyond, fit_platts, keep_ranking
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
@@ -490,12 +490,15 @@ def pooled_scores(
     offsets: Ints,
     voices: Sequence[Voice],
     instance_map: InstanceMap | None = None,
+    bag_range: tuple[float, float] = (-np.inf, np.inf),
 ) -> Scores:
     """The ensemble's scores of the bags of a span, from the readouts of its members.
 
-    Instances are read on the scale of the bags unless they have a map of their own.
+    Bags outside of ``bag_range`` are pulled towards it. Instances are read on the scale of the bags
+    unless they have a map of their own.
     """
     latent = pooled_latent(readouts, voices)
+    latent = latent._replace(bag=compress_beyond(latent.bag, *bag_range))
     bag_std = _probability_std(latent.bag, latent.bag_std)
     if instance_map is None:
         instance_std = _probability_std(latent.instance, latent.instance_std)
@@ -520,6 +523,7 @@ def pooled_instances(
     offsets: Ints,
     voices: Sequence[Voice],
     instance_map: InstanceMap | None = None,
+    bag_range: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
     """Mean and variance of the ensemble's latent function at every instance."""
     latent = pooled_latent(readouts, voices)
@@ -531,15 +535,16 @@ def pooled_fractions(
     offsets: Ints,
     voices: Sequence[Voice],
     instance_map: InstanceMap | None = None,
+    bag_range: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the share of positives in every bag.
 
     The mean is that of the ensemble's instance probabilities. A member's share varies on its own
     scale; its map stretches that as it stretches the log-odds.
     """
-    scores = pooled_scores(readouts, offsets, voices, instance_map)
+    scores = pooled_scores(readouts, offsets, voices, instance_map, bag_range)
     first, second = np.zeros_like(scores.bag), np.zeros_like(scores.bag)
-    in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own)
+    in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own[:2])
     for readout, voice in zip(readouts, voices, strict=True):
         weight = voice.of_instances
         if weight == 0:
