@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 
 import numpy as np
+import pandas as pd
 import pytest
-from experiments import kernel_learning
+from experiments import instance_probabilities, kernel_learning
 from experiments._held_out import gather
 
 from bagwise.report.tables import RESULT_COLUMNS
@@ -62,3 +63,25 @@ def test_rows_of_a_stopped_run_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments._held_out.package_digest", lambda: "another")
     gather(one, [(1,), (2,)], tmp_path, 1)
     assert calls == [1, 2, 3, 1, 2]
+
+
+def test_differences_are_taken_on_the_same_split():
+    fits = pd.DataFrame(
+        {
+            "model": 2 * ["GVGPMIL", "GVGPMIL", "VGPMIL", "VGPMIL"],
+            "data": 4 * ["a"] + 4 * ["b"],
+            "seed": 2 * [0, 1, 1, 0],
+            "AUC": [0.5, 0.7, 0.9, 0.6, 0.5, 0.5, 0.5, 0.9],
+            "AURC by std": 8 * [0.3],
+            "AURC by p": 4 * [0.1, 0.2],
+            **dict.fromkeys(("log loss", "constant", "level", "share error"), 0.0),
+        }
+    )
+    made = instance_probabilities.with_differences(fits)
+    np.testing.assert_allclose(made["AUC over GVGPMIL"], [0, 0, 0.2, 0.1, 0, 0, 0, 0.4])
+    table = instance_probabilities.table(fits).set_index(["model", "data", "metric"])
+    assert table.loc[("VGPMIL", "2 sets", "AUC over GVGPMIL"), "mean"] == pytest.approx(0.175)
+    # 0.1 and 0.2 have a mean of 0.15 and a standard error of 0.05.
+    note = table.loc[("VGPMIL", "a", "AUC over GVGPMIL"), "note"]
+    assert note == "+3.0 standard errors"
+    assert ("GVGPMIL", "a", "AUC over GVGPMIL") not in table.index

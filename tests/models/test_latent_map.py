@@ -594,3 +594,8 @@ def test_only_bags_read_off_their_largest_instance_are_compressed(rng):
     plain = fit_shrunk_platt(compress_beyond(held_out.largest(), *bent[2:]), y)
     assert bent.slope == pytest.approx(plain.slope, rel=0.02)
     assert bent.intercept == pytest.approx(plain.intercept, abs=0.02)
+    # Instances are measured against the line through all bags, as if none were compressed.
+    line = MapFit(held_out, y, "max", compress=True).without_ends()
+    as_it_was = MapFit(held_out, y, "max")
+    assert (line.slope, line.gain) == (as_it_was.slope, as_it_was.gain)
+    assert line.slope < MapFit(held_out, y, "max", compress=True).slope

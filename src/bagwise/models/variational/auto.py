@@ -578,16 +578,17 @@ class AutoVGPMIL(InstanceClassifier):
             scores, part.y, offsets, *settings, again, rule_price
         )
         ends = typical_range(left_out, part.y) if compress else (-np.inf, np.inf)
-        left_out = compress_beyond(left_out, *ends)
-        platt = fit_shrunk_platt(left_out, part.y, smoothing)
+        compressed = compress_beyond(left_out, *ends)
+        platt = fit_shrunk_platt(compressed, part.y, smoothing)
         units = np.arange(len(left_out) + 1)
-        self.platt_ = cool(platt, left_out, units, part.y, part.bags.held_out)
+        self.platt_ = cool(platt, compressed, units, part.y, part.bags.held_out)
         low, high = self.platt_.log_odds(ends)
         self.bag_range_ = float(low), float(high)
-        self.held_out_decision_ = self.platt_.log_odds(left_out)
-        # Whole bags say nothing of an instance: its log-odds are those of the others alone.
+        self.held_out_decision_ = self.platt_.log_odds(compressed)
+        # Whole bags say nothing of an instance: its log-odds are those of the others alone. They
+        # are not compressed, and as sure as a line through all bags is.
         z = self.platt_.log_odds(instances)
-        of_bags = HeldOut(self.held_out_decision_, np.zeros(len(part.y)), units)
+        of_bags = HeldOut(self.platt_.log_odds(left_out), np.zeros(len(part.y)), units)
         unshrunk = MapFit(of_bags, part.y, "max", count=smoothing)
         of_instances = HeldOut(z, np.zeros_like(z), offsets)
         contrast = fit_instance_map(

@@ -671,10 +671,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         """A map of the instances' own; with several classes the bag says which they may be."""
         assert self.calibration_ is not None
         map_fit = calibration.map_fit
-        # As sure as the bags were of their slope before shrinking; what cooled it cools both.
-        slope = map_fit.slope * self.calibration_.slope / map_fit.shrunk().slope
+        # Instances are not compressed. They are as sure as the bags of a line were of its slope
+        # before shrinking; what cooled it cools both.
+        line = map_fit.without_ends()
+        slope = line.slope * self.calibration_.slope / map_fit.shrunk().slope
         held_out, y = calibration.held_out, map_fit.labels
-        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=map_fit.gain)
+        contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=line.gain)
         of_bags = self.held_out_decision_[calibration.bags]
         self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
 

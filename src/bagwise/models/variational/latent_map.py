@@ -16,6 +16,7 @@ sigmoid(f'), a standard deviation that of sigmoid(f'), an interval has its quant
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -500,6 +501,10 @@ class MapFit:
         self._given = None if known is None else np.asarray(known, dtype=np.float64)[self._rows]
         each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
         self._given_weight = None if each is None else each[self._rows]
+        self._fit()
+
+    def _fit(self) -> None:
+        held_out = self._held_out
         # Bags are decided near their largest values: about these slope and intercept hardly
         # interact.
         top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
@@ -516,6 +521,13 @@ class MapFit:
         )
         self.gain = float(flat.fun - best.fun)
         self._steep = float(np.exp(best.x[0]))  # per standard deviation of the bags' values
+
+    def without_ends(self) -> MapFit:
+        """The same fit of a line to all bags, however far out."""
+        line = copy(self)
+        line._range = -np.inf, np.inf
+        line._fit()
+        return line
 
     @property
     def slope(self) -> float:
