@@ -90,19 +90,42 @@ def test_a_request_larger_than_the_table_leaves_it_usable(rng):
 
 
 def test_dissimilarity_table_keeps_the_instances_used_last(rng, monkeypatch):
-    filled = []
-    fill = distances._fill
+    added = []
+    add = distances.Dissimilarities._add
 
-    def spy(X, is_new, scale, table):
-        filled.append(int(is_new.sum()))
-        fill(X, is_new, scale, table)
+    def spy(near, new):
+        added.append(new.tolist())
+        add(near, new)
 
-    monkeypatch.setattr(distances, "_fill", spy)
+    monkeypatch.setattr(distances.Dissimilarities, "_add", spy)
     near = distances.Dissimilarities(rng.normal(size=(12, 3)), np.ones(3), max_rows=4)
     for ids in ([0, 1, 2, 3], [2, 3, 4], [1, 4], [0, 2, 3, 4], [2, 3, 4]):
-        near.table(np.array(ids))
+        table, rows = near.table(np.array(ids))
+        assert not np.isnan(table[:, rows][:, :, rows]).any()
     # 4 takes the row of 0; 0 then takes that of 1, which was used before 2 and 3 but not now.
-    assert filled == [4, 1, 1]
+    assert added == [[0, 1, 2, 3], [4], [0]]
+
+
+def test_descending_asks_only_for_what_it_compares(problem):
+    terms = problem.terms
+    inst, non = terms.Upsilon[:, 0], terms.Omega[:, 0]
+    ids, bags = np.arange(len(inst)), np.arange(len(non))
+    every = np.ones(len(inst), dtype=bool)
+    selected = []
+    for gamma in (np.zeros(3), np.full(3, 0.01)):
+        lazy = distances.Dissimilarities(terms.X, np.ones(3), len(ids))
+        full = distances.Dissimilarities(terms.X, np.ones(3), len(ids))
+        full.table(ids)
+        ends = []
+        for some in (lazy, full):
+            near, place = some.lookup(ids)
+            L = np.full(len(non), crf.NONE)
+            distances.descend(near, gamma, place, inst, non, every, terms.offsets, bags, L)
+            ends.append(L)
+        np.testing.assert_array_equal(*ends)
+        selected.append(np.isnan(lazy.lookup(ids)[0].table).mean())
+    assert selected[0] == 1.0  # nothing ties the bags together
+    assert 0.3 < selected[1] < 1.0
 
 
 def sparse_rows(rng, n=40, d=30, share=0.06):
@@ -131,6 +154,27 @@ def test_sparse_rows_train_the_same_machine(kernel, rng, monkeypatch):
     dense = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
     # Sums are rounded differently, and libsvm stops within 1e-3.
     np.testing.assert_allclose(sparse, dense, atol=2e-3)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "intersection"])
+@pytest.mark.parametrize("share", [0.06, 1.0])
+def test_a_machine_on_the_kernel_matrix_is_libsvm_s_own(kernel, share, rng, monkeypatch):
+    from sklearn.svm import SVC
+
+    X = sparse_rows(rng, n=200, share=share)
+    t = (X[:, :10].sum(axis=1) + 0.1 * rng.normal(size=200) > 0).astype(int)
+    K = unaries.gram(kernel, X, 0.5)
+    naive = {"rbf": lambda x, z: np.exp(-0.5 * ((x - z) ** 2).sum()), "linear": np.dot}
+    between = naive.get(kernel, reference.intersection)
+    np.testing.assert_allclose(K[:20], [[between(x, z) for z in X] for x in X[:20]], atol=1e-12)
+    if kernel == "intersection":
+        return
+    scores = unaries.score(unaries.train(kernel, X, t, 1.0, 0.5), X)
+    plain = SVC(C=1.0, kernel=kernel, gamma=0.5).fit(X, t)
+    np.testing.assert_allclose(scores, plain.decision_function(X), atol=2e-3)
+    monkeypatch.setattr(unaries, "_GRAM_ROWS", 0)
+    own = unaries.score(unaries.train(kernel, X, t, 1.0, 0.5), X)
+    np.testing.assert_allclose(scores, own, atol=2e-3)
 
 
 def test_intersection_gram_of_sparse_rows_matches_the_naive_kernel(rng):

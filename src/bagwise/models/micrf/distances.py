@@ -6,7 +6,7 @@ of signed features is sum (x - y)^2 / (|x| + |y|), with 0 where both are 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -48,19 +48,6 @@ def _cross(X, Y, scale, out):  # type: ignore[no-untyped-def]
             out[2, i, j] = chi * scale[2]
 
 
-@njit(cache=True)
-def _fill(X, is_new, scale, table):  # type: ignore[no-untyped-def]
-    """Rows and columns of the new instances, each pair computed once."""
-    for i in np.flatnonzero(is_new):
-        for j in range(len(X)):
-            if is_new[j] and j > i:
-                continue
-            l1, l2, chi = _three(X[i], X[j])
-            table[0, i, j] = table[0, j, i] = l1 * scale[0]
-            table[1, i, j] = table[1, j, i] = l2 * scale[1]
-            table[2, i, j] = table[2, j, i] = chi * scale[2]
-
-
 @njit(cache=True, inline="always")
 def _three_sparse(indptr, indices, values, i, j):  # type: ignore[no-untyped-def]
     """As `_three`, along the nonzero features of two rows."""
@@ -86,16 +73,25 @@ def _three_sparse(indptr, indices, values, i, j):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True)
-def _fill_sparse(indptr, indices, values, is_new, scale, table):  # type: ignore[no-untyped-def]
-    """As `_fill`, of the rows of a sparse matrix."""
-    for i in np.flatnonzero(is_new):
-        for j in range(len(is_new)):
-            if is_new[j] and j > i:
-                continue
-            l1, l2, chi = _three_sparse(indptr, indices, values, i, j)
-            table[0, i, j] = table[0, j, i] = l1 * scale[0]
-            table[1, i, j] = table[1, j, i] = l2 * scale[1]
-            table[2, i, j] = table[2, j, i] = chi * scale[2]
+def measure(near, row, others):  # type: ignore[no-untyped-def]
+    """Fill in what is missing in the table between one of its rows and others."""
+    table, ids, X, (indptr, indices, values), scale = near
+    for other in others:
+        if np.isnan(table[0, row, other]):
+            i, j = ids[row], ids[other]
+            if len(indptr):
+                l1, l2, chi = _three_sparse(indptr, indices, values, i, j)
+            else:
+                l1, l2, chi = _three(X[i], X[j])
+            table[0, row, other] = table[0, other, row] = l1 * scale[0]
+            table[1, row, other] = table[1, other, row] = l2 * scale[1]
+            table[2, row, other] = table[2, other, row] = chi * scale[2]
+
+
+@njit(cache=True)
+def _measure_all(near, rows):  # type: ignore[no-untyped-def]
+    for n in range(len(rows)):
+        measure(near, rows[n], rows[: n + 1])
 
 
 @njit(cache=True)
@@ -161,6 +157,16 @@ def compressed(X: Floats) -> csr_array | None:
     return csr_array(X)
 
 
+class Near(NamedTuple):
+    """Dissimilarities as compiled code sees them: a table, and the instances it is made from."""
+
+    table: Reals  # [3, n, n] float32; NaN where no one has asked yet
+    ids: Ints  # [n] the instance of each row
+    X: Floats  # [N, D]
+    sparse: tuple[Ints, Ints, Floats]  # the same in compressed rows, empty where X is dense
+    scale: Floats  # [3]
+
+
 class Dissimilarities:
     """Dissimilarities between the instances that inference asks for, computed once each.
 
@@ -169,55 +175,56 @@ class Dissimilarities:
     """
 
     def __init__(self, X: Floats, factors: Floats, max_rows: int) -> None:
-        self._X, self._factors, self._max_rows = X, factors, max_rows
-        self._sparse = compressed(X)
+        self._max_rows = max_rows
         self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
-        self._ids = np.empty(0, dtype=np.int64)
         self._last_use = np.empty(0, dtype=np.int64)  # number of the request, of each row
         self._n_requests = 0
-        self._table = np.empty((3, 0, 0), dtype=np.float32)
+        S = compressed(X)
+        none: Any = np.empty(0, dtype=np.int32)
+        sparse = (none, none, np.empty(0)) if S is None else (S.indptr, S.indices, S.data)
+        table, ids = np.empty((3, 0, 0), dtype=np.float32), np.empty(0, dtype=np.int64)
+        self._near = Near(table, ids, np.ascontiguousarray(X), sparse, factors)
 
     def table(self, ids: Ints) -> tuple[Reals, Ints]:
-        """A table [3, n, n] that covers ``ids``, and the row of each of them in it."""
+        """A table [3, n, n] that covers all pairs of ``ids``, and the row of each in it."""
+        near, place = self.lookup(ids)
+        _measure_all(near, place[ids])
+        return near.table, place[ids]
+
+    def lookup(self, ids: Ints) -> tuple[Near, Ints]:
+        """A table with room for ``ids``, and the row in it of every instance (-1: none).
+
+        Its entries are there once `measure` was asked for them.
+        """
         self._n_requests += 1
         rows = self._place[ids]
         self._last_use[rows[rows >= 0]] = self._n_requests
         new = ids[rows < 0]
         if len(new):
             self._add(new)
-        return self._table, self._place[ids]
-
-    def lookup(self, ids: Ints) -> tuple[Reals, Ints]:
-        """The same table, and the row in it of every instance there is (-1 where unknown)."""
-        table, _ = self.table(ids)
-        return table, self._place
+        return self._near, self._place
 
     def _add(self, new: Ints) -> None:
-        n_old = len(self._ids)
+        old, ids = self._near.table, self._near.ids
+        n_old = len(ids)
         # The table may have outgrown its limit before, by one large request: never more than asked.
         n_reused = min(len(new), max(0, n_old + len(new) - self._max_rows))
         idle = np.flatnonzero(self._last_use < self._n_requests)
         idle = idle[np.argsort(self._last_use[idle], kind="stable")][:n_reused]
         n = n_old + len(new) - len(idle)
         rows = np.concatenate([idle, np.arange(n_old, n)])
-        self._place[self._ids[idle]] = -1
+        self._place[ids[idle]] = -1
         if n > n_old:
-            table = np.empty((3, n, n), dtype=np.float32)
-            table[:, :n_old, :n_old] = self._table
-            self._table = table
-            self._ids = np.concatenate([self._ids, np.empty(n - n_old, dtype=np.int64)])
+            table = np.full((3, n, n), np.nan, dtype=np.float32)
+            table[:, :n_old, :n_old] = old
+            ids = np.concatenate([ids, np.empty(n - n_old, dtype=np.int64)])
+            self._near = self._near._replace(table=table, ids=ids)
             self._last_use = np.concatenate([self._last_use, np.empty(n - n_old, dtype=np.int64)])
-        self._ids[rows] = new
+        ids[rows] = new
         self._place[new] = rows
         self._last_use[rows] = self._n_requests
-        is_new = np.zeros(n, dtype=np.bool_)
-        is_new[rows] = True
-        if self._sparse is None:
-            X = np.ascontiguousarray(self._X[self._ids])
-            _fill(X, is_new, self._factors, self._table)
-        else:
-            S = self._sparse[self._ids]
-            _fill_sparse(S.indptr, S.indices, S.data, is_new, self._factors, self._table)
+        self._near.table[:, idle] = np.nan
+        self._near.table[:, :, idle] = np.nan
 
 
 @njit(cache=True, inline="always")
@@ -243,18 +250,21 @@ def fill_blocks(table, weights, place, offsets, edges, starts, out):  # type: ig
 
 @njit(cache=True)
 def descend(  # type: ignore[no-untyped-def]
-    table, weights, place, inst, non, allowed, offsets, bags, L
+    near, weights, place, inst, non, allowed, offsets, bags, L
 ):
     """Let each bag in turn take its cheapest state given the others, until none moves.
 
     Changes ``L`` in place. ``non`` is infinite where a bag must select an instance; only
     ``allowed`` instances are selected. ICM without blocks: the cost of every instance against
-    the selected ones is kept up to date as bags move.
+    the selected ones is kept up to date as bags move. Only dissimilarities to instances that
+    were selected are asked for, and none where ``weights`` are 0.
     """
+    table, tied = near[0], np.any(weights > 0)
     ids = np.flatnonzero(allowed)
     cost = np.zeros(len(inst))
     for b in range(len(L)):
-        if L[b] >= 0:
+        if tied and L[b] >= 0:
+            measure(near, place[L[b]], place[ids])
             for k in ids:
                 cost[k] += _psi(table, weights, place[k], place[L[b]])
     moved = True
@@ -267,7 +277,7 @@ def descend(  # type: ignore[no-untyped-def]
                 if not allowed[i]:
                     continue
                 value = inst[i] + cost[i]
-                if old >= 0:
+                if tied and old >= 0:
                     value -= _psi(table, weights, place[i], place[old])
                 if i == old:
                     here = value
@@ -276,13 +286,17 @@ def descend(  # type: ignore[no-untyped-def]
             # A strict gain beyond rounding, so that ties cannot cycle.
             if best == old or not lowest < here - 1e-9 * (1.0 + abs(lowest)):
                 continue
+            L[b] = best
+            moved = True
+            if not tied:
+                continue
+            if best >= 0:
+                measure(near, place[best], place[ids])
             for k in ids:
                 if best >= 0:
                     cost[k] += _psi(table, weights, place[k], place[best])
                 if old >= 0:
                     cost[k] -= _psi(table, weights, place[k], place[old])
-            L[b] = best
-            moved = True
 
 
 @njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"})
@@ -296,13 +310,16 @@ def _intersection(X, size, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _add_intersections(indptr, rows, values, out):  # type: ignore[no-untyped-def]
-    """Add up the smaller of two values of one sign, column by column of a sparse matrix."""
-    for d in range(len(indptr) - 1):
-        for a in range(indptr[d], indptr[d + 1]):
-            for b in range(indptr[d], indptr[d + 1]):
-                if values[a] * values[b] > 0:
-                    out[rows[a], rows[b]] += min(abs(values[a]), abs(values[b]))
+def _add_intersections(  # type: ignore[no-untyped-def]
+    indptr, indices, values, columns, rows, column_values, out
+):
+    """Add up the smaller of two values of one sign, along the nonzero features of each row."""
+    for i in range(len(indptr) - 1):
+        for a in range(indptr[i], indptr[i + 1]):
+            d, x = indices[a], values[a]
+            for b in range(columns[d], columns[d + 1]):
+                if x * column_values[b] > 0:
+                    out[i, rows[b]] += min(abs(x), abs(column_values[b]))
 
 
 def intersection_gram(X: Floats) -> Floats:
@@ -313,6 +330,6 @@ def intersection_gram(X: Floats) -> Floats:
         _intersection(X, np.abs(X).sum(axis=1), out)
     else:
         out = np.zeros((len(X), len(X)))
-        columns = S.tocsc()
-        _add_intersections(columns.indptr, columns.indices, columns.data, out)
+        T = S.tocsc()
+        _add_intersections(S.indptr, S.indices, S.data, T.indptr, T.indices, T.data, out)
     return out

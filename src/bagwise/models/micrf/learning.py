@@ -185,9 +185,9 @@ def _descend(
 ) -> Ints:
     from bagwise.models.micrf.distances import descend
 
-    table, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
+    near, place = problem.dissimilarities.lookup(np.flatnonzero(allowed))
     L = L.copy()
-    descend(table, gamma, place, inst, non, allowed, problem.terms.offsets, bags, L)
+    descend(near, gamma, place, inst, non, allowed, problem.terms.offsets, bags, L)
     return L
 
 

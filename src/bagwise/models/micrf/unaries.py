@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from sklearn.svm import SVC
 
-from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.squared import sq_distances
+from bagwise.core.squared import row_blocks
 from bagwise.core.working_set import solve_on_working_set
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
 # Up to this many rows libsvm gets them all; beyond, a working set.
 _DIRECT_ROWS = 1500
+# Up to this many rows libsvm gets their kernel matrix, which matrix products make faster than it
+# does; it would fill the 200 MB that libsvm may use for its own.
+_GRAM_ROWS = 5000
 
 
 class Scaling(NamedTuple):
@@ -103,13 +105,10 @@ def train(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine
 
 
 def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine:
-    from bagwise.models.micrf.distances import compressed, intersection_gram
-
-    if kernel == "intersection":
-        svc = SVC(C=C, kernel="precomputed").fit(intersection_gram(X), t)
+    if kernel == "intersection" or len(X) <= _GRAM_ROWS:
+        svc = SVC(C=C, kernel="precomputed").fit(gram(kernel, X, gamma), t)
     else:
-        sparse = compressed(X)
-        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(X if sparse is None else sparse, t)
+        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(_lean(X), t)
     coef = svc.dual_coef_
     a = (coef if isinstance(coef, np.ndarray) else coef.toarray()).ravel()
     support = svc.support_
@@ -117,6 +116,36 @@ def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machin
     if kernel == "linear":
         return Machine(kernel, (a @ X[support])[None], np.ones(1), bias, gamma)
     return Machine(kernel, X[support], a, bias, gamma)
+
+
+def gram(kernel: Kernel, X: Floats, gamma: float) -> Floats:
+    """Kernel between all rows, [n, n]."""
+    from bagwise.models.micrf.distances import intersection_gram
+
+    if kernel == "intersection":
+        return intersection_gram(X)
+    K: Floats = _lean(X) @ np.ascontiguousarray(X.T)
+    if kernel == "rbf":
+        lengths = K.diagonal().copy()
+        for rows in row_blocks(len(K), len(K), K):
+            _products_to_rbf(K[rows], lengths[rows], lengths, gamma)
+    return K
+
+
+def _lean(X: Floats) -> Any:
+    """The rows, sparse where few features differ from 0."""
+    from bagwise.models.micrf.distances import compressed
+
+    sparse = compressed(X)
+    return X if sparse is None else sparse
+
+
+def _products_to_rbf(K: Floats, x2: Floats, v2: Floats, gamma: float) -> None:
+    """Turn inner products [n, S] into RBF kernels, in place, given the squared lengths."""
+    K *= 2 * gamma
+    K -= gamma * x2[:, None]
+    K -= gamma * v2
+    np.exp(np.minimum(K, 0.0, out=K), out=K)
 
 
 def score(machine: Machine, X: Floats) -> Floats:
@@ -130,12 +159,13 @@ def score(machine: Machine, X: Floats) -> Floats:
 
 def _rbf_scores(machine: Machine, X: Floats) -> Floats:
     V = machine.support
+    x2, v2 = (X * X).sum(axis=1), (V * V).sum(axis=1)
+    lean, Vt = _lean(X), np.ascontiguousarray(V.T)
     scores = np.empty(len(X))
-    rows = max(1, BLOCK_ENTRIES // len(V))
-    for start in range(0, len(X), rows):
-        K = sq_distances(X[start : start + rows], V)  # [rows, S]
-        K *= -machine.gamma
-        scores[start : start + rows] = np.exp(K, out=K) @ machine.coef
+    for rows in row_blocks(len(X), len(V), X):
+        K = lean[rows] @ Vt  # [rows, S]
+        _products_to_rbf(K, x2[rows], v2, machine.gamma)
+        scores[rows] = K @ machine.coef
     return scores + machine.intercept
 
 
