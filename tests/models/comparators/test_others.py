@@ -23,7 +23,17 @@ from bagwise.comparators import (
     VotingFramework,
     VotingWalk,
 )
-from bagwise.models.comparators import apr, blrt, gicf, ki_svm, mi_forest, mica, milboost, voting
+from bagwise.models.comparators import (
+    apr,
+    blrt,
+    gicf,
+    ki_svm,
+    mi_forest,
+    mica,
+    milboost,
+    stumps,
+    voting,
+)
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ppmm import p_posterior
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
@@ -102,6 +112,20 @@ def test_best_stump_equals_trying_all(seed):
         abs(w @ np.where(X[:, d] > t, 1.0, -1.0)) for d in range(3) for t in np.arange(-0.5, 4)
     )
     assert w @ stump(X) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_best_stump_equals_whole_cumulative_sums(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 3, size=(40, 6)).astype(float)
+    X[:, 4] = X[:, 1]  # equal gains
+    w = np.where(rng.random(40) < 0.5, rng.normal(size=40).round(1), 0.0)
+    columns = milboost.sort_columns(X)
+    below = w.sum() - 2 * np.cumsum(w[columns.order], axis=1)
+    below[columns.is_tied] = 0
+    best = np.argwhere(np.abs(below) == np.abs(below).max())
+    d, k = best[np.lexsort(best.T)[0]]
+    assert stumps.largest_gain(columns.order, columns.is_tied, w, w.sum()) == (d, k, below[d, k])
 
 
 def test_boosting_weights_are_the_derivative():

@@ -59,16 +59,12 @@ def best_stump(columns: SortedColumns, w: Floats) -> Stump:
 
     Of equals it is the one of lowest position in its column, and then of the first column.
     """
-    below = np.cumsum(w[columns.order], axis=1)  # weight at or below the k-th value, [D, N]
-    below *= -2
-    below += w.sum()
-    below[columns.is_tied] = 0
-    gain = np.abs(below)
-    candidates = np.argwhere(gain == gain.max())
-    d, k = candidates[np.lexsort(candidates.T)[0]]
+    from bagwise.models.comparators.stumps import largest_gain
+
+    d, k, gain = largest_gain(columns.order, columns.is_tied, w, w.sum())
     here = columns.values[d]
     threshold = here[k] if k + 1 == len(here) else (here[k] + here[k + 1]) / 2
-    return Stump(int(d), float(threshold), 1.0 if below[d, k] >= 0 else -1.0)
+    return Stump(int(d), float(threshold), 1.0 if gain >= 0 else -1.0)
 
 
 def bag_loss(scores: Floats, offsets: Ints, y: Ints) -> float:
