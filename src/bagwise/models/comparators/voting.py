@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +19,7 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.squared import sq_distances
+from bagwise.core.squared import in_blocks
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.scaling import Scale
 
@@ -45,7 +45,14 @@ def citers(between: Floats, reach: Floats, k: int) -> sp.csr_array:
     if len(alone):
         nearest = np.argsort(between[alone], axis=1, kind="stable")[:, :k]
         cites[alone[:, None], nearest] = True
-    links = sp.csr_array(cites.astype(np.float64))
+    cited, citer = np.nonzero(cites)
+    return _shares(cited, citer, cites.shape)
+
+
+def _shares(cited: Ints, citer: Ints, shape: tuple[int, ...]) -> sp.csr_array:
+    """Links from instances to their citers, as rows that sum to one."""
+    links = sp.csr_array((np.ones(len(cited)), (cited, citer)), shape=shape)
+    links.sort_indices()
     links.data /= np.repeat(np.diff(links.indptr), np.diff(links.indptr))
     return links
 
@@ -66,36 +73,55 @@ class _Voting(InstanceComparator):
     def _learn(self, bags: Bags, y: Ints) -> None:
         self.instances_ = bags.instances
         self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
-        k = min(self.n_neighbors, bags.n_instances - 1)
-        self.reach_ = np.empty(bags.n_instances)
-        for rows, d in self._distances(bags.instances):
-            d[np.arange(len(d)), np.arange(rows.start, rows.start + len(d))] = np.inf
-            self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
-        links = sp.vstack(
-            [self._links(d, own=rows.start) for rows, d in self._distances(bags.instances)]
-        ).tocsr()
+        links = self._cite(bags.instances)
         self.votes_ = self._opinions(y, bags.offsets, links)
         # Votes are mostly negative, so zero is no threshold; midway between the classes is.
         scores = segments.max(links @ self.votes_, bags.offsets)
         self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
+
+    def _cite(self, X: Floats) -> sp.csr_array:
+        """Set the reach of the training instances; who votes on each of them, but not itself.
+
+        A row of distances says whom its instance cites, so that one pass finds both.
+        """
+        every = np.arange(len(X))
+        k = min(self.n_neighbors, len(X) - 1)
+        self.reach_ = np.empty(len(X))
+        parts = []
+        for rows, d in self._distances(X):
+            d[every[: len(d)], every[rows]] = np.inf
+            self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
+            who, whom = np.nonzero(d <= self.reach_[rows, None])
+            parts.append((every[rows][who], whom, d[who, whom]))
+        citer, cited, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
+        # An instance that nobody cites is judged by its k nearest: those first in what it cites.
+        alone = np.flatnonzero(np.isin(citer, np.setdiff1d(every, cited)))
+        alone = alone[np.lexsort((cited[alone], gap[alone], citer[alone]))]
+        place = np.arange(len(alone)) - np.searchsorted(citer[alone], citer[alone])
+        nearest = alone[place < k]
+        return _shares(
+            np.concatenate([cited, citer[nearest]]),
+            np.concatenate([citer, cited[nearest]]),
+            (len(X), len(X)),
+        )
 
     def _distances(self, X: Floats) -> Iterator[tuple[slice, Floats]]:
         """Blocks of rows and their squared distances to the training instances."""
         step = max(1, BLOCK_ENTRIES // len(self.instances_))
         for start in range(0, len(X), step):
             rows = slice(start, min(start + step, len(X)))
-            d = sq_distances(X[rows], self.instances_)
-            # Equal distances must tie, though products of other sizes round them differently.
-            yield rows, np.round(d / self.unit_) * self.unit_
+            yield rows, np.asarray(in_blocks(X[rows], self.instances_, self._round, None))
 
-    def _links(self, d: Floats, own: int | None = None) -> sp.csr_array:
-        if own is not None:  # nobody votes on itself
-            d[np.arange(len(d)), np.arange(own, own + len(d))] = np.inf
-        return citers(d, self.reach_, self.n_neighbors)
+    def _round(self, d: Any) -> Any:
+        """Equal distances must tie, though products of other sizes round them differently."""
+        d /= self.unit_
+        np.rint(d, out=d)
+        d *= self.unit_
+        return d
 
     def _instance_scores(self, X: Floats) -> Floats:
-        parts = [self._links(d) @ self.votes_ for _, d in self._distances(X)]
-        return np.concatenate(parts) - self.threshold_
+        blocks = (citers(d, self.reach_, self.n_neighbors) for _, d in self._distances(X))
+        return np.concatenate([links @ self.votes_ for links in blocks]) - self.threshold_
 
 
 class VotingFramework(_Voting):
