@@ -114,6 +114,36 @@ def test_best_stump_equals_trying_all(seed):
     assert w @ stump(X) == pytest.approx(best)
 
 
+def naive_grow(bags, start):
+    """As `apr.grow`, with every box and every bag worked out anew."""
+    X, owner, chosen = bags.instances, bags.bag_index, {}
+
+    def growth(rows, others):
+        low, high = X[others].min(axis=0), X[others].max(axis=0)
+        return (np.maximum(low - X[rows], 0) + np.maximum(X[rows] - high, 0)).sum(axis=1)
+
+    chosen[owner[start]] = start
+    while len(chosen) < len(bags):
+        left = np.flatnonzero(~np.isin(owner, list(chosen)))
+        row = left[np.argmin(growth(left, list(chosen.values())))]
+        chosen[owner[row]] = row
+        for b in list(chosen)[1:-1]:
+            rows = np.flatnonzero(owner == b)
+            others = [r for other, r in chosen.items() if other != b]
+            chosen[b] = rows[np.argmin(growth(rows, others))]
+    return np.array([chosen[b] for b in range(len(bags))])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_boxes_grow_as_in_plain_loops(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 6, size=12)
+    bags = Bags.from_list([rng.integers(0, 5, size=(n, 6)).astype(float) for n in sizes])
+    np.testing.assert_array_equal(apr.grow(bags, 3), naive_grow(bags, 3))
+    one = bags[:1]
+    np.testing.assert_array_equal(apr.grow(one, 0), [0])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_best_stump_equals_whole_cumulative_sums(seed):
     rng = np.random.default_rng(seed)

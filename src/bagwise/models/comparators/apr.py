@@ -39,12 +39,12 @@ def grow(bags: Bags, start: int) -> Ints:
     """
     X, owner = bags.instances, bags.bag_index
     chosen = {int(owner[start]): int(start)}
-    while len(chosen) < len(bags):
+    left = np.flatnonzero(owner != owner[start])
+    while len(left):
         low, high = _box(X, list(chosen.values()))
-        growth = _growth(X, low, high)
-        growth[np.isin(owner, list(chosen))] = np.inf
-        row = int(np.argmin(growth))
+        row = int(left[np.argmin(_growth(X[left], low, high))])
         chosen[int(owner[row])] = row
+        left = left[owner[left] != owner[row]]
         _backfit(bags, chosen)
     return np.array([chosen[b] for b in range(len(bags))])
 
@@ -55,17 +55,45 @@ def _box(X: Floats, rows: Ints | list[int]) -> tuple[Floats, Floats]:
 
 def _growth(X: Floats, low: Floats, high: Floats) -> Floats:
     """By how much each row would enlarge the box, [N]."""
-    growth: Floats = (np.maximum(low - X, 0) + np.maximum(X - high, 0)).sum(axis=1)
+    outside = np.maximum(low - X, X - high)  # at most one of them is positive
+    growth: Floats = np.maximum(outside, 0, out=outside).sum(axis=1)
     return growth
 
 
 def _backfit(bags: Bags, chosen: dict[int, int]) -> None:
     """Choose each earlier bag's instance again, given all the others."""
     X, offsets = bags.instances, bags.offsets
-    for b in list(chosen)[1:-1]:
-        low, high = _box(X, [r for other, r in chosen.items() if other != b])
+    others = _OthersBox(X[list(chosen.values())])
+    for place, b in enumerate(list(chosen)[1:-1], start=1):
         start, stop = int(offsets[b]), int(offsets[b + 1])
-        chosen[b] = start + int(np.argmin(_growth(X[start:stop], low, high)))
+        row = start + int(np.argmin(_growth(X[start:stop], *others.without(place))))
+        if row != chosen[b]:
+            chosen[b] = row
+            others.replace(place, X[row])
+
+
+class _OthersBox:
+    """Boxes around all rows but one, from the two outermost values of each feature."""
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+        self._sort()
+
+    def _sort(self) -> None:
+        self._first, self._last = self._rows.argmin(axis=0), self._rows.argmax(axis=0)
+        # Of the two smallest the second is first without the smallest; so for the largest.
+        two = min(2, len(self._rows))
+        self._low = np.partition(self._rows, two - 1, axis=0)[:two]
+        self._high = np.partition(self._rows, len(self._rows) - two, axis=0)[-two:]
+
+    def without(self, place: int) -> tuple[Floats, Floats]:
+        low = np.where(self._first == place, self._low[-1], self._low[0])
+        high = np.where(self._last == place, self._high[0], self._high[-1])
+        return low, high
+
+    def replace(self, place: int, row: Floats) -> None:
+        self._rows[place] = row
+        self._sort()
 
 
 def discriminating(negatives: Floats, low: Floats, high: Floats, margin: Floats) -> Ints:
