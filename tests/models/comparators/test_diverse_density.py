@@ -6,6 +6,7 @@ from scipy.optimize import approx_fprime
 
 from bagwise import Bags
 from bagwise.comparators import DDSVM, EMDD, DiverseDensity
+from bagwise.models.comparators import points
 from bagwise.models.comparators.dd_svm import select_prototypes
 from bagwise.models.comparators.diverse_density import (
     Concept,
@@ -52,6 +53,16 @@ def test_nearest_loss_and_gradient(seed):
     assert loss == pytest.approx(naive)
     numeric = approx_fprime(theta, lambda t: nearest_loss(t, chosen, y)[0], 1e-7)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_distances_and_moments_equal_whole_matrices():
+    rng = np.random.default_rng(0)
+    X, point, scales, g = (rng.normal(size=size) for size in ((40, 7), 7, 7, 40))
+    q = ((X - point) ** 2) @ scales**2
+    np.testing.assert_allclose(points.distances(X, point, scales), q, rtol=1e-12)
+    first, second = points.moments(g, X)
+    np.testing.assert_allclose(first, g @ X, atol=1e-12)
+    np.testing.assert_allclose(second, g @ X**2, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -41,7 +41,9 @@ class Concept(NamedTuple):
 
 def scaled_distances(X: Floats, point: Floats, scales: Floats) -> Floats:
     """Q of each instance, [N]."""
-    q: Floats = ((X - point) ** 2) @ scales**2
+    from bagwise.models.comparators.points import distances
+
+    q: Floats = distances(X, point, scales)
     return np.maximum(q, _LEAST)
 
 
@@ -51,39 +53,63 @@ def log_odds(q: Floats) -> Floats:
     return odds
 
 
-def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
-    """Negative log of the diverse density and its gradient in (point, scales), stacked in theta.
+def noisy_or(q: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
+    """Negative log of the diverse density, and the log of prod(1 - p) of each bag, [B].
 
     A positive bag has the probability 1 - prod(1 - p), a negative one prod(1 - p).
     """
+    none = segments.sum(np.log(-np.expm1(-q)), offsets)
+    none = np.minimum(none, -1e-300)
+    loss = np.where(y == 1, -np.log(-np.expm1(none)), -none).sum()
+    return float(loss), none
+
+
+def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
+    """Negative log of the diverse density and its gradient in (point, scales), stacked in theta."""
+    from bagwise.models.comparators.points import moments
+
     D = X.shape[1]
     h, s = theta[:D], theta[D:]
     q = scaled_distances(X, h, s)
-    none = segments.sum(np.log(-np.expm1(-q)), offsets)  # log prod (1 - p), [B]
-    none = np.minimum(none, -1e-300)
-    loss = np.where(y == 1, -np.log(-np.expm1(none)), -none).sum()
+    loss, none = noisy_or(q, offsets, y)
     with np.errstate(over="ignore"):
         slope = np.where(y == 1, 1 / np.expm1(-none), -1.0)  # in log prod, [B]
         g = segments.spread(slope, offsets) / np.expm1(q)  # in q, [N]
-    return float(loss), _chain(g, X, h, s)
+    gX, gX2 = moments(g, X)
+    return loss, _chain(g.sum(), gX, gX2, h, s)
 
 
 def nearest_loss(theta: Floats, chosen: Floats, y: Ints) -> tuple[float, Floats]:
     """The same where one chosen instance [B, D] stands for each bag, as EM-DD has it."""
-    D = chosen.shape[1]
-    h, s = theta[:D], theta[D:]
-    q = scaled_distances(chosen, h, s)
-    loss = np.where(y == 1, q, -np.log(-np.expm1(-q))).sum()
-    with np.errstate(over="ignore"):
-        g = np.where(y == 1, 1.0, -1 / np.expm1(q))
-    return float(loss), _chain(g, chosen, h, s)
+    return NearestLoss(chosen, y)(theta)
 
 
-def _chain(g: Floats, X: Floats, h: Floats, s: Floats) -> Floats:
-    """Gradient in h and s from that in q, without an array larger than X."""
-    gX = g @ X
-    to_point = -2 * s**2 * (gX - g.sum() * h)
-    squares = g @ X**2 - 2 * h * gX + g.sum() * h**2
+class NearestLoss:
+    """`nearest_loss` of the same chosen instances for many concepts.
+
+    The sums are NumPy's: turns of EM make another concept of a difference in the last digit.
+    """
+
+    def __init__(self, chosen: Floats, y: Ints) -> None:
+        self._chosen, self._positive = chosen, y == 1
+        self._squares, self._gaps = chosen**2, np.empty_like(chosen)
+
+    def __call__(self, theta: Floats) -> tuple[float, Floats]:
+        """Loss and gradient in (point, scales)."""
+        D = self._chosen.shape[1]
+        h, s = theta[:D], theta[D:]
+        gaps = np.subtract(self._chosen, h, out=self._gaps)
+        q = np.maximum(np.square(gaps, out=gaps) @ s**2, _LEAST)
+        loss = np.where(self._positive, q, -np.log(-np.expm1(-q))).sum()
+        with np.errstate(over="ignore"):
+            g = np.where(self._positive, 1.0, -1 / np.expm1(q))
+        return float(loss), _chain(g.sum(), g @ self._chosen, g @ self._squares, h, s)
+
+
+def _chain(total: float, gX: Floats, gX2: Floats, h: Floats, s: Floats) -> Floats:
+    """Gradient in h and s from that in q, g: its sum, ``g @ X`` and ``g @ X**2``."""
+    to_point = -2 * s**2 * (gX - total * h)
+    squares = gX2 - 2 * h * gX + total * h**2
     return np.concatenate([to_point, 2 * s * squares])
 
 
@@ -186,7 +212,7 @@ class DiverseDensity(InstanceComparator):
         """Candidate starts of lowest loss, from at most 200 instances of positive bags."""
         X, offsets = bags.instances, bags.offsets
         rows = draw_starts(bags, y, 200, check_random_state(0))
-        losses = [noisy_or_loss(np.concatenate([X[r], scales]), X, offsets, y)[0] for r in rows]
+        losses = [noisy_or(scaled_distances(X, X[r], scales), offsets, y)[0] for r in rows]
         return rows[np.argsort(losses, kind="stable")[: self.n_starts]]
 
     def _instance_scores(self, X: Floats) -> Floats:

@@ -19,10 +19,10 @@ from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
+    NearestLoss,
     draw_starts,
     first_scale,
     log_odds,
-    nearest_loss,
     scaled_distances,
 )
 from bagwise.models.scaling import Scale
@@ -42,24 +42,23 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
     """Alternate from one instance until the likelihood no longer rises; also all losses."""
     D = bags.n_features
     point, scales = bags.instances[start], np.full(D, scale)
-    chosen = bags.instances[most_likely(bags, point, scales)]
-    losses = [nearest_loss(np.concatenate([point, scales]), chosen, y)[0]]
+    loss = NearestLoss(bags.instances[most_likely(bags, point, scales)], y)
+    losses = [loss(np.concatenate([point, scales]))[0]]
     for _ in range(max_iter):
         end = minimize(
-            nearest_loss,
+            loss,
             np.concatenate([point, scales]),
-            args=(chosen, y),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 30},
         )
-        new_chosen = bags.instances[most_likely(bags, end.x[:D], end.x[D:])]
-        loss = nearest_loss(end.x, new_chosen, y)[0]
+        loss = NearestLoss(bags.instances[most_likely(bags, end.x[:D], end.x[D:])], y)
+        value = loss(end.x)[0]
         # Negative bags may come nearer to the moved concept: a step that costs is not taken.
-        if loss >= losses[-1] * (1 - 1e-6):
+        if value >= losses[-1] * (1 - 1e-6):
             break
-        point, scales, chosen = end.x[:D], np.abs(end.x[D:]), new_chosen
-        losses.append(loss)
+        point, scales = end.x[:D], np.abs(end.x[D:])
+        losses.append(value)
     return Concept(point, scales, losses[-1]), losses
 
 
