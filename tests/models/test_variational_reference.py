@@ -25,9 +25,11 @@ from bagwise.models.variational.score import leave_bags_out, loo_scores, read_bl
 from bagwise.models.variational.updates import (
     InducingPosterior,
     Sites,
+    fit_blocks,
     fit_whitened,
     make_blocks,
     moments,
+    posterior_of_blocks,
     update_posterior,
 )
 from tests.reference import vgpmil as naive
@@ -166,6 +168,19 @@ def test_chunks_change_nothing(likelihood, chunk_size):
     np.testing.assert_allclose(one.posterior.m, cut.posterior.m, atol=1e-10)
     np.testing.assert_allclose(one.bound_history, cut.bound_history, atol=1e-9)
     np.testing.assert_allclose(one.pi, cut.pi, atol=1e-10)
+
+
+@pytest.mark.parametrize("tol", [0.0, 0.05])
+@pytest.mark.parametrize("likelihood", [NoisyMax(), ExactOr(), SoftWitness(), Inherited()])
+def test_posterior_alone_is_that_of_the_fit(likelihood, tol):
+    """Neither the bound nor the last beliefs have a say in it."""
+    _, A, r, labels, pi, _ = make()
+    blocks = make_blocks(A, r, labels, chunk_size=4)
+    whole = fit_blocks(blocks, pi, likelihood, max_iter=9, tol=tol)
+    alone = posterior_of_blocks(blocks, pi, likelihood, max_iter=9, tol=tol)
+    assert whole.converged == (tol > 0)
+    np.testing.assert_array_equal(alone.m, whole.posterior.m)
+    np.testing.assert_array_equal(alone.W, whole.posterior.W)
 
 
 @pytest.mark.parametrize("n_inducing", [2, 5])

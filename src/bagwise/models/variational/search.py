@@ -42,7 +42,7 @@ from bagwise.models.variational.likelihoods import (
 )
 from bagwise.models.variational.projection import Projector, make_projector
 from bagwise.models.variational.score import BagRule, Readout, Scores, read_rules
-from bagwise.models.variational.updates import fit_blocks, make_blocks
+from bagwise.models.variational.updates import make_blocks, posterior_of_blocks
 from bagwise.models.variational.whole_bags import fit_points, pooled, read_points, take_points
 
 # Squared length scales are shares of the median squared distance; all but the first and the last
@@ -256,8 +256,10 @@ class HeldOut:
             ).of_bag
             rows, _ = segments.take(self.labels.offsets, test)
             for i, name in enumerate(task.likelihoods):
-                fit = fit_blocks(blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL)
-                readouts = read_rules(unseen, fit.posterior, self.rules)
+                q = posterior_of_blocks(
+                    blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL
+                )
+                readouts = read_rules(unseen, q, self.rules)
                 scores.bags[i][:, test] = [readout.bag for readout in readouts]
                 scores.instances[i, rows] = readouts[0].instance
         return scores
