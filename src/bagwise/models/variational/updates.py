@@ -178,7 +178,7 @@ def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
 
     In float64, where the sums are: a device would wait for the host.
     """
-    W = linalg.inverse_factor(precision + linalg.identity(precision))
+    W = linalg.inverse_factor(linalg.plus_identity(precision))
     return InducingPosterior(W.T @ (W @ linear), W)
 
 
