@@ -117,6 +117,26 @@ def expit(x: Array) -> Array:
     return x.sigmoid() if is_tensor(x) else _expit(x)
 
 
+def both_tails(x: Array) -> tuple[Array, Array]:
+    """Logistic sigmoid of x and of -x, neither of which rounds to 0 or overflows on the way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.arrays import both_tails
+    >>> [tail.round(4).tolist() for tail in both_tails(np.array([-800.0, 2.0]))]
+    [[0.0, 0.8808], [1.0, 0.1192]]
+    """
+    if is_tensor(x):
+        return x.sigmoid(), (-x).sigmoid()
+    # One exponential makes both.
+    small = np.exp(-np.abs(x))
+    large = 1 / (1 + small)
+    small *= large
+    positive = x > 0
+    return np.where(positive, large, small), np.where(positive, small, large)
+
+
 def softplus(x: Array) -> Array:
     """``log(1 + exp(x))`` without overflow."""
     if is_tensor(x):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 
-from bagwise.core import gaussians, linalg, segments
+from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import (
     Array,
     Codes,
@@ -167,8 +167,8 @@ def expect(
     if last:
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
-    if labels.weight is not None:
-        each = beside(segments.spread(labels.weight, labels.offsets), sites.omega)
+    if labels.each is not None:
+        each = beside(labels.each, sites.omega)
         sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
