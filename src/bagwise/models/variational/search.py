@@ -24,6 +24,7 @@ from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts, keep_ranking
+from bagwise.core.squared import median_sq_distance
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
@@ -178,8 +179,10 @@ def make_spaces(
     for scale in SCALES:
         scaling = scaling_of(moments, scale)
         Z = inducing.choose(some, one_class, n_inducing, "kmeans", rng, scaling)
+        few_scaled = scaling(sample)
+        median_sq = median_sq_distance(few_scaled)  # once for all kernels
         grid = {**KERNELS, **SET_KERNELS}
-        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in grid.items()}
+        kernels = {name: kernel.resolve(few_scaled, median_sq) for name, kernel in grid.items()}
         spaces[scale] = Space(scaling, kernels, Z)
     return spaces
 
