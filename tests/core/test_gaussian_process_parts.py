@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 from scipy.special import expit
 
 from bagwise.core import gaussians, inducing, linalg, segments
@@ -107,6 +108,14 @@ def test_inverse_factor_gives_the_covariance(rng):
     np.testing.assert_allclose(W.T @ W @ B, np.eye(5), atol=1e-12)
     with pytest.raises(ValueError, match="not positive definite"):
         linalg.inverse_factor(np.asfortranarray(-B))
+
+
+@pytest.mark.parametrize("n", [1, 100, 101, 307])
+def test_inverse_in_halves_is_that_of_a_triangular_solve(rng, n):
+    B = np.asfortranarray(np.eye(n) + np.cov(rng.normal(size=(n, n + 3))))
+    L = np.linalg.cholesky(B)
+    expected = scipy.linalg.solve_triangular(L, np.eye(n), lower=True)
+    np.testing.assert_allclose(linalg.inverse_factor(B), expected, rtol=0, atol=1e-14)
 
 
 def test_kl_equals_the_textbook(rng):

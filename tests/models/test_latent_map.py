@@ -14,7 +14,7 @@ from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, compress_beyond, fit_shrunk_platt, typical_range
 from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
-from bagwise.models.variational import estimators
+from bagwise.models.variational import estimators, refits
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
 from bagwise.models.variational.latent_map import (
@@ -222,7 +222,10 @@ def parts_of(blocks, labels, cuts):
     ]
 
 
-def test_folds_are_fitted_without_their_bags(problem):
+@pytest.mark.parametrize("copied", [True, False])
+def test_folds_are_fitted_without_their_bags(problem, copied, monkeypatch):
+    if not copied:
+        monkeypatch.setattr(refits, "_COPIED", 0)
     A, r, labels = problem
     blocks = make_blocks(A, r, labels, chunk_size=2)
     parts = parts_of(blocks, labels, [0, len(blocks) // 2])
@@ -232,9 +235,11 @@ def test_folds_are_fitted_without_their_bags(problem):
 
     def fit(own):
         kept = [block for part in own for block in part.blocks]
-        seen.append(
-            np.concatenate([np.repeat(b.labels.weight, np.diff(b.labels.offsets)) for b in kept])
-        )
+        seen.append(np.concatenate([np.ones(len(b.r)) if copied else b.labels.each for b in kept]))
+        assert [len(b.r) for b in kept] == [len(pi) for part in own for pi in part.pis]
+        assert [b.labels.offsets.tolist() for b in kept] == [
+            offsets.tolist() for part in own for offsets in part.offsets
+        ]
         starts.append(np.concatenate([pi for part in own for pi in part.pis]))
         assert all(part.beliefs is None for part in own)
         return prior(4)._replace(m=np.full(4, float(len(seen))))
@@ -246,6 +251,7 @@ def test_folds_are_fitted_without_their_bags(problem):
         there = starts[k].astype(int)  # the number of each instance, where its block was kept
         np.testing.assert_array_equal(seen[k], ~rows[there])  # the others count for nothing
         assert set(np.flatnonzero(~rows)) <= set(there)
+        assert not copied or len(there) == (~rows).sum()
         assert len(there) < 22  # blocks of left-out bags alone are passed over
         np.testing.assert_allclose(held_out.mean[rows], (k + 1) * A.sum(0)[rows])
     np.testing.assert_allclose(held_out.var, (A**2).sum(0) + r)
@@ -297,9 +303,12 @@ def test_only_the_large_margin_drifts(monkeypatch):
     np.testing.assert_allclose(seen[0].m, fitted[0].posterior_mean_)
 
 
+@pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("likelihood", [NoisyMax(), ExactOr(), SoftWitness()])
-def test_bags_of_weight_0_are_not_there(likelihood):
-    """A fit with a fold weighed 0 is the fit to the other bags, gathered by hand."""
+def test_a_fit_without_a_fold_is_that_to_the_other_bags(likelihood, copied, monkeypatch):
+    """A fold left out of the blocks, or weighed 0: the fit to the other bags, gathered by hand."""
+    if not copied:
+        monkeypatch.setattr(refits, "_COPIED", 0)
     rng = np.random.default_rng(3)
     sizes = rng.integers(1, 5, 12)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from bagwise.core.gaussians import project, sigmoid_moments
+from bagwise.core.gaussians import hermite, project, sigmoid_moments
 from bagwise.core.kernels import RBF
 from bagwise.core.platt import fit_noisy_or_platt, fit_platt
 from bagwise.models.drivers import cut
@@ -26,6 +26,7 @@ from bagwise.models.variational.score import (
     Reader,
     ReadRows,
     _joint,
+    _negative_moments,
     _normal_points,
     _principal,
     bag_scores,
@@ -431,3 +432,16 @@ def test_labels_keep_their_type_on_the_host(block):
     labels = on_host(there).labels
     assert isinstance(labels.known, np.ndarray) and labels.known.dtype == np.int8
     assert score._own_type(labels.known) is labels.known
+
+
+def test_noise_is_integrated_out_as_node_by_node():
+    """One exponential per value gives what a sigmoid per node does, and no value overflows."""
+    rng = np.random.default_rng(0)
+    f, r = 5 * rng.normal(size=(3, 4, 6)), rng.random((3, 4, 1))
+    f[0, 0, :4], r[0, 1:3, 0] = [-2000.0, -500.0, 500.0, 2000.0], [0.0, 1e6]
+    nodes, weights = hermite(9)
+    negative = expit(-f[..., None] - np.sqrt(r[..., None]) * nodes)
+    tiny = np.finfo(np.float64).tiny
+    for found, power in zip(_negative_moments(f, r), (1, 2), strict=True):
+        expected = np.log(np.maximum(negative**power @ weights, tiny))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import pickle  # noqa: TID251 - what clusters do
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
 from bagwise.core import linalg
+from bagwise.core.arrays import both_tails
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF
 from bagwise.models.variational import (
@@ -25,9 +27,11 @@ from bagwise.models.variational.score import leave_bags_out, loo_scores, read_bl
 from bagwise.models.variational.updates import (
     InducingPosterior,
     Sites,
+    fit_blocks,
     fit_whitened,
     make_blocks,
     moments,
+    posterior_of_blocks,
     update_posterior,
 )
 from tests.reference import vgpmil as naive
@@ -166,6 +170,45 @@ def test_chunks_change_nothing(likelihood, chunk_size):
     np.testing.assert_allclose(one.posterior.m, cut.posterior.m, atol=1e-10)
     np.testing.assert_allclose(one.bound_history, cut.bound_history, atol=1e-9)
     np.testing.assert_allclose(one.pi, cut.pi, atol=1e-10)
+
+
+def test_what_follows_from_labels_is_worked_out_once_and_does_not_travel():
+    known = np.array([-1, 1, -1, -1, 0, -1], dtype=np.int8)
+    labels = BagLabels(
+        np.array([0, 2, 3, 6]), np.array([1, 0, 1]), known, np.array([1.0, 2.0, 3.0])
+    )
+    assert labels.of_bag.tolist() == [1, 1, 0, 1, 1, 1]
+    assert labels.of_bag is labels.of_bag
+    assert labels.each.tolist() == [1, 1, 2, 3, 3, 3]
+    assert labels.has_positive.tolist() == [True, False, False]
+    assert labels.negative.tolist() == [False, False, True, False, True, False]
+    assert labels.candidates.tolist() == [False, False, False, True, False, True]
+    assert labels.n_candidates.tolist() == [0, 0, 2]
+    assert not labels.nothing_known
+    assert labels._replace(y=np.array([0, 0, 1])).of_bag.tolist() == [0, 0, 0, 1, 1, 1]
+    assert labels._replace(known=np.full(6, -1), weight=None).nothing_known
+    travelled = pickle.loads(pickle.dumps(labels))
+    assert vars(labels) and not vars(travelled)
+    np.testing.assert_array_equal(travelled.of_bag, labels.of_bag)
+
+
+def test_both_tails_are_the_sigmoid_of_either_sign():
+    x = np.array([-800.0, -40.0, -1e-3, 0.0, 0.3, 40.0, 800.0])
+    for found, expected in zip(both_tails(x), (expit(x), expit(-x)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("tol", [0.0, 0.05])
+@pytest.mark.parametrize("likelihood", [NoisyMax(), ExactOr(), SoftWitness(), Inherited()])
+def test_posterior_alone_is_that_of_the_fit(likelihood, tol):
+    """Neither the bound nor the last beliefs have a say in it."""
+    _, A, r, labels, pi, _ = make()
+    blocks = make_blocks(A, r, labels, chunk_size=4)
+    whole = fit_blocks(blocks, pi, likelihood, max_iter=9, tol=tol)
+    alone = posterior_of_blocks(blocks, pi, likelihood, max_iter=9, tol=tol)
+    assert whole.converged == (tol > 0)
+    np.testing.assert_array_equal(alone.m, whole.posterior.m)
+    np.testing.assert_array_equal(alone.W, whole.posterior.W)
 
 
 @pytest.mark.parametrize("n_inducing", [2, 5])

@@ -122,10 +122,11 @@ class Kernel:
         """Whether `resolve` must measure distances between instances."""
         return False
 
-    def resolve(self, X: Floats) -> Kernel:
+    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
         """The kernel with every scale that was left to the data taken from rows ``X`` [n, D].
 
-        Where it does not need distances, X may have no rows.
+        Where it does not need distances, X may have no rows. ``median_sq`` is their median squared
+        distance, where it was measured before.
         """
         return self
 
@@ -208,11 +209,11 @@ class Stationary(_Leaf):
         """Whether the length scale is a share of the median distance."""
         return isinstance(self.length_scale, OfMedian)
 
-    def resolve(self, X: Floats) -> Kernel:
+    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
         """The kernel with its length scale taken from the data, where it was left to them."""
         scale = self.length_scale
         if isinstance(scale, OfMedian):
-            median = float(np.sqrt(median_sq_distance(X)))
+            median = float(np.sqrt(median_sq_distance(X) if median_sq is None else median_sq))
             return cast(
                 Kernel, replace(cast("DataclassInstance", self), length_scale=scale.factor * median)
             )
@@ -471,11 +472,12 @@ class MultiScale(Stationary):
         """Whether the typical distance is the data's."""
         return isinstance(self.median_sq, OfMedian)
 
-    def resolve(self, X: Floats) -> Kernel:
+    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
         """The kernel with the data's typical squared distance, where it was left to them."""
         if not isinstance(self.median_sq, OfMedian):
             return self
-        return replace(self, median_sq=self.median_sq.factor**2 * median_sq_distance(X))
+        typical = median_sq_distance(X) if median_sq is None else median_sq
+        return replace(self, median_sq=self.median_sq.factor**2 * typical)
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -594,9 +596,10 @@ class _Pair(Kernel):
         """Whether one of the two needs them."""
         return self.left.needs_distances or self.right.needs_distances
 
-    def resolve(self, X: Floats) -> Kernel:
+    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
         """Both kernels resolved."""
-        return type(self)(self.left.resolve(X), self.right.resolve(X))
+        measured = () if median_sq is None else (median_sq,)  # a user's kernel may not take it
+        return type(self)(*(part.resolve(X, *measured) for part in (self.left, self.right)))
 
     def with_theta(self, theta: Floats) -> Kernel:
         theta = _check_theta(self, theta)

@@ -24,7 +24,7 @@ from bagwise.core.arrays import Floats, is_tensor, to_numpy
 if TYPE_CHECKING:
     import torch
 
-    from bagwise.core.arrays import Array, ArrayT, Reals
+    from bagwise.core.arrays import Array, ArrayT, Doubles, Reals
 
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
@@ -38,6 +38,8 @@ _SPLITS = 1024
 _COMPILED_FROM = 2048
 # Columns from which one fused pass on a GPU beats several plain ones.
 _FUSED_FROM = 16_384
+# Rows up to which LAPACK inverts a triangle faster than in halves.
+_INVERTED_WHOLE = 100
 _SCRATCH = threading.local()
 
 
@@ -79,11 +81,9 @@ def _try_cholesky(K: ArrayT, amount: float) -> ArrayT | None:
     if is_tensor(K):
         import torch
 
-        L, info = torch.linalg.cholesky_ex(K + amount * identity(K))
+        L, info = torch.linalg.cholesky_ex(plus_identity(K, amount))
         return None if int(info) else L
-    shifted = np.array(K, dtype=np.float64, order="F")
-    shifted[np.diag_indices_from(shifted)] += amount
-    L, info = lapack.dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
+    L, info = lapack.dpotrf(plus_identity(K, amount), lower=1, clean=1, overwrite_a=1)
     return None if info or not np.isfinite(L[-1, -1]) else L
 
 
@@ -372,17 +372,45 @@ def inverse_factor(B: ArrayT) -> ArrayT:
         )
     if is_tensor(B):
         return torch.linalg.solve_triangular(L, identity(L), upper=False)
-    W, _ = lapack.dtrtri(L, lower=1)
-    return W
+    _invert_lower(L)
+    return L
 
 
-def identity(K: ArrayT) -> ArrayT:
+def _invert_lower(L: Floats) -> None:
+    """Overwrite a lower-triangular matrix with its inverse.
+
+    ``[[L11, 0], [L21, L22]]^{-1} = [[W11, 0], [-W22 L21 W11, W22]]``: halves inverted first leave
+    products, which run at several times the speed of LAPACK's own inverse.
+    """
+    n = len(L)
+    if n <= _INVERTED_WHOLE:
+        L[:] = lapack.dtrtri(L, lower=1)[0]
+        return
+    half = n // 2
+    W11, L21, W22 = L[:half, :half], L[half:, :half], L[half:, half:]
+    _invert_lower(W11)
+    _invert_lower(W22)
+    np.negative(blas.multiply_lower(W22, L21) @ W11, out=L21)
+
+
+def identity(K: torch.Tensor) -> torch.Tensor:
     """The identity beside a square matrix, in its precision."""
-    if is_tensor(K):
-        import torch
+    import torch
 
-        return torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
-    return cast("ArrayT", np.eye(K.shape[0]))
+    return torch.eye(K.shape[0], dtype=K.dtype, device=K.device)
+
+
+@overload
+def plus_identity(K: Reals, amount: float = 1.0) -> Floats: ...
+@overload
+def plus_identity(K: Array, amount: float = 1.0) -> Doubles: ...
+def plus_identity(K: Array, amount: float = 1.0) -> Doubles:
+    """``K + amount I``; in NumPy in float64 and Fortran order."""
+    if is_tensor(K):
+        return K + amount * identity(K)
+    shifted = np.array(K, dtype=np.float64, order="F")
+    shifted.reshape(-1, order="F")[:: len(shifted) + 1] += amount  # the diagonal
+    return shifted
 
 
 def solve_upper(U: Floats, b: Floats) -> Floats:

@@ -39,14 +39,14 @@ def index(offsets: OffsetsT) -> OffsetsT:
         if not hasattr(offsets, "_bagwise_index"):
             offsets._bagwise_index = torch.repeat_interleave(lengths(offsets))
         return offsets._bagwise_index
-    return cast(OffsetsT, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
+    return cast(OffsetsT, np.repeat(np.arange(len(offsets) - 1), lengths(offsets)))
 
 
 def spread(per_segment: _AnyT, offsets: Offsets) -> _AnyT:
     """Repeat one value per segment to one value per row."""
     if is_tensor(per_segment):
         return per_segment[index(offsets)]
-    return cast(_AnyT, np.repeat(per_segment, np.diff(offsets), axis=0))
+    return cast(_AnyT, np.repeat(per_segment, offsets[1:] - offsets[:-1], axis=0))
 
 
 @overload
@@ -98,12 +98,13 @@ def _reduce(values: Array | Counts, offsets: Offsets, how: str, empty: float) ->
     if values.dtype.kind not in "f":
         values = values.astype(np.float64)
     ufunc = np.add if how == "sum" else np.maximum
-    n = np.diff(offsets)
-    out = np.full((len(n), *values.shape[1:]), empty, dtype=values.dtype)
-    filled = n > 0
+    starts, values = offsets[:-1], values[: offsets[-1]]  # rows past the last segment do not count
+    filled = offsets[1:] > starts
+    if len(starts) and filled.all():
+        return ufunc.reduceat(values, starts, axis=0)
+    out = np.full((len(starts), *values.shape[1:]), empty, dtype=values.dtype)
     if filled.any():
-        # Starts of non-empty segments; rows past the last segment must not leak into it.
-        out[filled] = ufunc.reduceat(values[: offsets[-1]], offsets[:-1][filled], axis=0)
+        out[filled] = ufunc.reduceat(values, starts[filled], axis=0)
     return out
 
 
@@ -139,12 +140,12 @@ def max_of_others(values: ArrayT, offsets: Offsets, alone: float = 0.0) -> Array
     the maximum, each sees the other's.
     """
     xp = namespace(values)
-    top = max(values, offsets)
-    at_top = values == spread(top, offsets)
-    ties = sum(xp.where(at_top, 1.0, 0.0), offsets)
-    runner_up = max(xp.where(at_top, -xp.inf, values), offsets)
-    second = xp.where(ties > 1, top, runner_up)
-    others = xp.where(at_top, spread(second, offsets), spread(top, offsets))
+    top = spread(max(values, offsets), offsets)
+    at_top = values == top
+    # Each of those that share the maximum sees the other's; one alone sees the next below.
+    ties = spread(sum(xp.where(at_top, 1.0, 0.0), offsets), offsets)
+    below = spread(max(xp.where(at_top, -xp.inf, values), offsets), offsets)
+    others = xp.where(at_top & (ties == 1), below, top)
     return xp.where(xp.isinf(others), alone, others)
 
 

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -169,7 +169,8 @@ def _blas() -> ThreadpoolController:
 
 def one_blas_thread() -> AbstractContextManager[object]:
     """One thread per product: blocks are too small for more, which would wait for each other."""
-    return _blas().limit(limits=1)
+    # Asking is quick, setting is not; within a fit, sweep after sweep finds the limit set.
+    return nullcontext() if usable_threads() == 1 else _blas().limit(limits=1)
 
 
 def usable_threads() -> int:

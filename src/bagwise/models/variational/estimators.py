@@ -612,6 +612,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
                 max_iter=max_iter,
                 tol=max(self.tol, question.refit_tol),
                 driver=problem.driver,
+                only_posterior=True,
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 

@@ -77,7 +77,7 @@ class LargeMargin:
 
     def start(self, f: Moments, labels: BagLabels, pi: Array) -> GatedTargets:
         """q(y) = pi, gates nearly open."""
-        pi, tail = clamp(pi, 1 - pi, labels.known)
+        pi, tail = clamp(pi, 1 - pi, labels)
         tau = 0.0 * as_float(pi) + _OPEN
         return GatedTargets(pi, tail, tau, *self._lambdas(f, pi, tail, tau))
 

@@ -26,11 +26,10 @@ from array_api_compat import is_torch_array
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import (
     Array,
-    Flags,
-    Wholes,
     as_float,
     at_least,
     at_most,
+    both_tails,
     compiled_from,
     expit,
     namespace,
@@ -116,10 +115,12 @@ def _compiled(score: Array) -> ModuleType | None:
     return sweeps
 
 
-def clamp(pi: Array, tail: Array, known: Wholes) -> tuple[Array, Array]:
+def clamp(pi: Array, tail: Array, labels: BagLabels) -> tuple[Array, Array]:
     """q(y) with the known instance labels put in, V section 3.1."""
-    unknown, xp = known < 0, namespace(pi)
-    given = as_float(known == 1)
+    if labels.nothing_known:
+        return pi, tail
+    unknown, xp = labels.known < 0, namespace(pi)
+    given = as_float(labels.known == 1)
     return xp.where(unknown, pi, given), xp.where(unknown, tail, 1 - given)
 
 
@@ -194,7 +195,7 @@ class NoisyMax(_WeightedTargets):
 
     def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """q(y) = pi where nothing is known."""
-        return _unit_weights(*clamp(pi, 1 - pi, labels.known))
+        return _unit_weights(*clamp(pi, 1 - pi, labels))
 
     def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, P(25), V(14)."""
@@ -222,7 +223,7 @@ class NoisyMax(_WeightedTargets):
             return loops.noisy_max(score, math.log(self.H), *own, pi, tail, exact, damped)
         pull = math.log(self.H) * (2 * labels.of_bag - 1)  # [n]
         z = score + pull * none_of_others(tail, labels.offsets, self.expectation)
-        new, new_tail = clamp(expit(z), expit(-z), labels.known)
+        new, new_tail = clamp(*both_tails(z), labels)
         if self.schedule == "damped":
             return (pi + new) / 2, (tail + new_tail) / 2
         return new, new_tail
@@ -273,7 +274,7 @@ class ExactOr(_WeightedTargets):
 
     def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """Targets are pi where nothing is known."""
-        return _unit_weights(*clamp(pi, 1 - pi, labels.known))
+        return _unit_weights(*clamp(pi, 1 - pi, labels))
 
     def _evidence(self, mean: Array, labels: BagLabels) -> Array:
         """``log Z_b``, Z = 1 - P0 + P0/H for positive bags, P0 + (1 - P0)/H for negative."""
@@ -295,7 +296,7 @@ class ExactOr(_WeightedTargets):
         xp = namespace(log_t)
         log_t = xp.where((labels.of_bag == 1) | settled, log_t, log_t - math.log(self.H))
         pi = xp.exp(at_most(log_t, 0.0))
-        return _unit_weights(*clamp(pi, 1 - pi, labels.known))
+        return _unit_weights(*clamp(pi, 1 - pi, labels))
 
     def bound(
         self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
@@ -350,12 +351,10 @@ class SoftWitness(_WeightedTargets):
         """``w = n^g softmax_b(E f / 2 + log psi(c))``, t = 1 in positive bags, else n^-h and 0."""
         return self._from_log_odds(f.mean / 2 + log_psi, labels, expit(f.mean))
 
-    def _candidates(self, labels: BagLabels) -> tuple[Flags, Array, Array]:
-        """Who may be the witness [n], how many there are per bag [b], and n^g [b]."""
-        searching = (labels.y == 1) & ~labels.has_positive
-        candidate = segments.spread(searching, labels.offsets) & (labels.known < 0)
-        n = segments.sum(as_float(candidate), labels.offsets)
-        return candidate, n, namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
+    def _power(self, labels: BagLabels) -> Array:
+        """``n^g`` of the bags that look for a witness, else 0, [b]."""
+        n = labels.n_candidates
+        return namespace(n).where(n > 0, at_least(n, 1.0) ** self.strength, 0.0)
 
     def _evidence(self, labels: BagLabels) -> float | Array:
         """Weight of an instance whose label is certain, [n] or one number."""
@@ -366,18 +365,16 @@ class SoftWitness(_WeightedTargets):
         return segments.spread(shared, labels.offsets)
 
     def _from_log_odds(self, score: Array, labels: BagLabels, p: Array) -> Targets:
-        candidate, _, power = self._candidates(labels)
-        xp = namespace(score)
-        score = xp.where(candidate, score, -np.inf)
-        top = segments.logsumexp(score, labels.offsets)
-        share = xp.exp(
-            score - segments.spread(xp.where(xp.isfinite(top), top, 0.0), labels.offsets)
-        )
-        negative = (labels.of_bag == 0) | (labels.known == 0)
-        certain = negative | (labels.known == 1)
-        sought = share * segments.spread(power, labels.offsets)
+        xp, offsets = namespace(score), labels.offsets
+        score = xp.where(labels.candidates, score, -np.inf)
+        top = segments.max(score, offsets)
+        odds = xp.exp(score - segments.spread(xp.where(labels.n_candidates > 0, top, 0.0), offsets))
+        total = segments.sum(odds, offsets)
+        share = odds / segments.spread(xp.where(total > 0, total, 1.0), offsets)
+        certain = labels.negative | (labels.known == 1)
+        sought = share * segments.spread(self._power(labels), offsets)
         w = xp.where(certain, self._evidence(labels), sought)
-        t = 1 - as_float(negative)
+        t = 1 - as_float(labels.negative)
         # The witness is positive; the others in its bag are as q(f) has them.
         pi = xp.where(certain, t, share + (1 - share) * p)
         return Targets(w, t, pi, 1 - pi)
@@ -386,9 +383,8 @@ class SoftWitness(_WeightedTargets):
         self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets
     ) -> float | Array:
         """``sum_pos n^g [logsumexp_b(E f / 2 + l) - log n] + sum_known w [l ± E f / 2]``."""
-        candidate, n, power = self._candidates(labels)
-        xp = namespace(f.mean)
-        score = xp.where(candidate, f.mean / 2 + log_psi, -np.inf)
+        xp, n, power = namespace(f.mean), labels.n_candidates, self._power(labels)
+        score = xp.where(labels.candidates, f.mean / 2 + log_psi, -np.inf)
         top = segments.logsumexp(score, labels.offsets)
         one = xp.where(n > 0, top, 0.0) - xp.log(at_least(n, 1.0))
         certain = (labels.of_bag == 0) | (labels.known >= 0)
@@ -411,8 +407,8 @@ class Inherited(_WeightedTargets):
 
     def start(self, f: Moments, labels: BagLabels, pi: Array) -> Targets:
         """Targets are the bags' labels; ``pi`` is not used."""
-        label = labels.of_bag
-        return _unit_weights(*clamp(label, 1 - label, labels.known))
+        label = 1.0 * labels.of_bag  # the labels keep theirs
+        return _unit_weights(*clamp(label, 1 - label, labels))
 
     def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Targets) -> Targets:
         """As at the start."""

@@ -183,11 +183,9 @@ def _or_terms(f: Array, labels: BagLabels, H: float) -> _Terms:
 def _witness_terms(f: Array, labels: BagLabels, likelihood: SoftWitness) -> _Terms:
     """The mean p of a positive bag to the power n^g; s is the share of each candidate."""
     xp, offsets = namespace(f), labels.offsets
-    searching = (labels.y == 1) & ~labels.has_positive
-    candidate = segments.spread(searching, offsets) & (labels.known < 0)
-    n = segments.sum(as_float(candidate), offsets)
+    n = labels.n_candidates
     power = xp.where(n > 0, at_least(n, 1.0) ** likelihood.strength, 0.0)[:, None]
-    log_p = xp.where(candidate[:, None], -softplus(-f), -np.inf)
+    log_p = xp.where(labels.candidates[:, None], -softplus(-f), -np.inf)
     top = segments.logsumexp(log_p, offsets)
     top = xp.where(xp.isfinite(top), top, 0.0)
     s = xp.exp(log_p - segments.spread(top, offsets))

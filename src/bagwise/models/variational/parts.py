@@ -51,6 +51,12 @@ class Part(NamedTuple):
         """Number of bags."""
         return sum(len(offsets) - 1 for offsets in self.offsets)
 
+    def afresh(
+        self, blocks: Iterable[Block], pis: tuple[Array, ...], offsets: tuple[Ints, ...]
+    ) -> Part:
+        """The part with other blocks, as before the first iteration."""
+        return Part(blocks, pis, first_bag=self.first_bag, offsets=offsets)
+
 
 @dataclass(frozen=True)
 class Projected:
@@ -167,7 +173,7 @@ class Relabel:
         first_row = int(self.labels.offsets[part.first_bag])
         ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
         pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
-        return Part(blocks, pis, first_bag=part.first_bag, offsets=part.offsets), None
+        return part.afresh(blocks, pis, part.offsets), None
 
 
 def share_out(spans: list[Span], n_parts: int) -> list[tuple[Span, ...]]:

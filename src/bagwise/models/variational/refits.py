@@ -1,8 +1,9 @@
 """Fits without some of the bags, on the projections of a fit to all of them.
 
 Calibration needs the latent values of bags under models that never saw their labels. The parts of
-a fit hold the projected instances already, wherever the driver keeps them; a fit without a fold
-of bags reads the same blocks with the bags of that fold weighed 0.
+a fit hold the projected instances already, wherever the driver keeps them. A fit without a fold of
+bags reads the same blocks: small ones in memory without the columns of that fold, others with its
+bags weighed 0.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints, beside
+from bagwise.core.arrays import Array, Floats, Ints, beside, is_tensor
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import Block
 from bagwise.models.variational.latent_map import HeldOut, held_out_values, joined, select_bags
 from bagwise.models.variational.parts import Part
 from bagwise.models.variational.updates import InducingPosterior
+
+# Bytes of projections that are copied rather than passed over in every iteration.
+_COPIED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Weighed:
 class LeaveOut:
     """A part without some bags, as before the first iteration: nothing is believed of it.
 
-    The bags stay in their blocks with a weight of 0, so that no projection is copied. Blocks that
-    hold no other bags are passed over, and the fit is the same without them.
+    Small blocks in memory are copied without these bags: a fit passes over the copy a hundred
+    times. In others the bags stay with a weight of 0, so that no projection is copied; blocks in
+    memory that hold no other bags are passed over. The fit is the same either way.
     """
 
     seen: Array  # mask over all bags
@@ -54,21 +59,39 @@ class LeaveOut:
     offsets: Ints  # of all bags
 
     def __call__(self, part: Part) -> tuple[Part, None]:
-        """The part with the new weights."""
+        """The part as the fit is to see it."""
         seen = _own(part, self.seen)
-        blocks: Iterable[Block] = Weighed(part.blocks, seen)
-        first_row = int(self.offsets[part.first_bag])
-        ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
-        pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
-        offsets = part.offsets
-        if isinstance(part.blocks, tuple):  # in memory: blocks without a bag to see can go
-            ends = np.cumsum([0] + [len(own) - 1 for own in offsets])
-            some = [bool(seen[a:b].any()) for a, b in itertools.pairwise(ends)]
+        of_block = _cut(seen, [len(offsets) - 1 for offsets in part.offsets])
+        start = self.start[int(self.offsets[part.first_bag]) :]
+        pis = _cut(start, [int(offsets[-1]) for offsets in part.offsets])
+        if not isinstance(part.blocks, tuple):
+            return part.afresh(Weighed(part.blocks, seen), pis, part.offsets), None
+        some = [bool(own.any()) for own in of_block]
+        if any(some) and _is_small(part.blocks):
+            blocks = tuple(select_bags(part.blocks, seen))
+            taken = [
+                segments.take(offsets, np.flatnonzero(own))
+                for offsets, own in zip(part.offsets, of_block, strict=True)
+            ]
+            pis = tuple(pi[rows] for pi, (rows, _) in zip(pis, taken, strict=True))
+            kept = tuple(offsets for _, offsets in taken)
+        else:
             some[0] = some[0] or not any(some)  # a part is never empty
-            blocks = tuple(itertools.compress(blocks, some))
-            pis = tuple(itertools.compress(pis, some))
-            offsets = tuple(itertools.compress(offsets, some))
-        return Part(blocks, pis, first_bag=part.first_bag, offsets=offsets), None
+            blocks = tuple(itertools.compress(Weighed(part.blocks, seen), some))
+            kept = part.offsets
+        pis, kept = tuple(itertools.compress(pis, some)), tuple(itertools.compress(kept, some))
+        return part.afresh(blocks, pis, kept), None
+
+
+def _cut(x: Array, lengths: Sequence[int]) -> tuple[Array, ...]:
+    """The first entries of ``x``, in pieces of these lengths."""
+    return tuple(x[b - n : b] for b, n in zip(itertools.accumulate(lengths), lengths, strict=True))
+
+
+def _is_small(blocks: tuple[Block, ...]) -> bool:
+    """Whether the projections of some blocks, on the host, may be held twice."""
+    chunks = [chunk for block in blocks for chunk in block.A]
+    return not is_tensor(chunks[0]) and sum(chunk.nbytes for chunk in chunks) <= _COPIED
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from bagwise.core.arrays import (
     Reals,
     Rows,
     at_least,
+    at_most,
     beside,
     concatenate,
     is_tensor,
     namespace,
     to_numpy,
 )
-from bagwise.core.arrays import expit as logistic
 from bagwise.core.blocks import whole_segments
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import SigmoidMoments, hermite, sigmoid_moments
@@ -176,13 +176,24 @@ def _placed(x: Floats, device: object) -> Doubles:
 def _negative_moments(f: Doubles, r: Doubles) -> tuple[Doubles, Doubles]:
     """Logarithms of ``E sigmoid(-g)`` and of ``E sigmoid(-g)^2``, g ~ N(f, r)."""
     nodes, weights = hermite(_NOISE_NODES)
-    std, mean, square = r**0.5, 0.0 * f, 0.0 * f
-    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        negative = logistic(-f - std * node)
-        mean += weight * negative
-        square += weight * negative * negative
-    log = namespace(f).log
-    return log(at_least(mean, _TINY)), log(at_least(square, _TINY))
+    xp, std, mean, square = namespace(f), r**0.5, 0.0 * f, 0.0 * f
+    # exp(f + s z) = exp(f) exp(s z): one exponential per value, however many nodes. What overflows
+    # has a sigmoid of 0.
+    with np.errstate(over="ignore"):
+        odds = _finite_exp(f)
+        for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+            negative = odds * _finite_exp(std * node)
+            negative += 1
+            negative = 1 / negative
+            square += weight * negative * negative
+            negative *= weight
+            mean += negative
+    return xp.log(at_least(mean, _TINY)), xp.log(at_least(square, _TINY))
+
+
+def _finite_exp(x: Doubles) -> Doubles:
+    """``exp(x)``, neither 0 nor infinite."""
+    return namespace(x).exp(at_most(at_least(x, -709.0), 709.0))
 
 
 @lru_cache(maxsize=32)

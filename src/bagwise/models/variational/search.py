@@ -24,6 +24,7 @@ from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
 from bagwise.core.platt import WHOLE_BAG, Platt, compress_beyond, fit_platts, keep_ranking
+from bagwise.core.squared import median_sq_distance
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
@@ -42,7 +43,7 @@ from bagwise.models.variational.likelihoods import (
 )
 from bagwise.models.variational.projection import Projector, make_projector
 from bagwise.models.variational.score import BagRule, Readout, Scores, read_rules
-from bagwise.models.variational.updates import fit_blocks, make_blocks
+from bagwise.models.variational.updates import make_blocks, posterior_of_blocks
 from bagwise.models.variational.whole_bags import fit_points, pooled, read_points, take_points
 
 # Squared length scales are shares of the median squared distance; all but the first and the last
@@ -178,8 +179,10 @@ def make_spaces(
     for scale in SCALES:
         scaling = scaling_of(moments, scale)
         Z = inducing.choose(some, one_class, n_inducing, "kmeans", rng, scaling)
+        few_scaled = scaling(sample)
+        median_sq = median_sq_distance(few_scaled)  # once for all kernels
         grid = {**KERNELS, **SET_KERNELS}
-        kernels = {name: kernel.resolve(scaling(sample)) for name, kernel in grid.items()}
+        kernels = {name: kernel.resolve(few_scaled, median_sq) for name, kernel in grid.items()}
         spaces[scale] = Space(scaling, kernels, Z)
     return spaces
 
@@ -256,8 +259,10 @@ class HeldOut:
             ).of_bag
             rows, _ = segments.take(self.labels.offsets, test)
             for i, name in enumerate(task.likelihoods):
-                fit = fit_blocks(blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL)
-                readouts = read_rules(unseen, fit.posterior, self.rules)
+                q = posterior_of_blocks(
+                    blocks, pi, LIKELIHOODS[name], max_iter=self.max_iter, tol=TOL
+                )
+                readouts = read_rules(unseen, q, self.rules)
                 scores.bags[i][:, test] = [readout.bag for readout in readouts]
                 scores.instances[i, rows] = readouts[0].instance
         return scores

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 
-from bagwise.core import gaussians, linalg, segments
+from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import (
     Array,
     Codes,
@@ -144,11 +144,12 @@ def expect(
     likelihood: BagLikelihood,
     density: Density,
     last: bool = False,
+    bounded: bool = True,
 ) -> Expected:
     """One pass over a block: moments, beliefs, theta, statistics.
 
     ``q`` None means the prior, where the beliefs start from ``pi``. The ``last`` pass only
-    brings the beliefs and the bound up to date.
+    brings the beliefs and the bound up to date. The bound is 0 unless it is asked for.
     """
     labels = block.labels
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
@@ -162,12 +163,12 @@ def expect(
         targets = likelihood.start(f, labels, pi)
     else:
         targets = likelihood.targets(f, log_psi, labels, previous)
-    bound = likelihood.bound(f, log_psi, labels, targets)
+    bound = likelihood.bound(f, log_psi, labels, targets) if bounded else 0.0
     if last:
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
-    if labels.weight is not None:
-        each = beside(segments.spread(labels.weight, labels.offsets), sites.omega)
+    if labels.each is not None:
+        each = beside(labels.each, sites.omega)
         sites = Sites(each * sites.omega, each * sites.rho)
     return Expected(targets, sites, statistics(block.A, sites, bound))
 
@@ -177,7 +178,7 @@ def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
 
     In float64, where the sums are: a device would wait for the host.
     """
-    W = linalg.inverse_factor(precision + linalg.identity(precision))
+    W = linalg.inverse_factor(linalg.plus_identity(precision))
     return InducingPosterior(W.T @ (W @ linear), W)
 
 
@@ -201,6 +202,7 @@ class Step:
     density: Density
     q: InducingPosterior | None
     last: bool
+    bounded: bool = True
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
         """The part with new beliefs, and its statistics."""
@@ -216,6 +218,7 @@ class Step:
                 likelihood=self.likelihood,
                 density=self.density,
                 last=self.last,
+                bounded=self.bounded,
             )
             beliefs.append(found.targets)
             sites.append(found.sites)
@@ -270,11 +273,13 @@ def iterate(
     on_iteration: Callable[[Iteration], bool] | None = None,
     state: FitState | None = None,
     on_state: Callable[[FitState, list[Any]], None] | None = None,
+    only_posterior: bool = False,
 ) -> tuple[FitState, list[Any]]:
     """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
 
     ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
-    iteration but the first, where this one stands.
+    iteration but the first, where this one stands. With ``only_posterior`` neither the bound nor
+    the beliefs under the last q are worked out.
     """
     n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
     # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
@@ -283,10 +288,13 @@ def iterate(
             last = converged or n_iter == max_iter
             if n_iter and on_state is not None:
                 on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
-            step = Step(likelihood, density, q if n_iter else None, last)
+            if last and only_posterior:
+                q = q.on_host()
+                break
+            step = Step(likelihood, density, q if n_iter else None, last, not only_posterior)
             sums = RunningSum()
             parts = driver.sweep(step, parts, sums)
-            if n_iter:
+            if n_iter and not only_posterior:
                 history = [*history, _evidence(sums.value.bound, q)]
                 if on_iteration is not None or last:
                     q = q.on_host()
@@ -331,13 +339,35 @@ def fit_blocks(
     **options: Any,
 ) -> Fit:
     """`fit_parts` on blocks in memory, starting the instances' probabilities at ``pi`` [N]."""
-    starts = np.cumsum([0] + [len(block.r) for block in blocks])
-    pis = tuple(pi[a:b] for a, b in itertools.pairwise(starts))
-    part = Part(tuple(blocks), pis)
-    M = blocks[0].A[0].shape[0]
+    part, M = _one_part(blocks, pi)
     return fit_parts(
         [part], M, likelihood, density or Sech(), driver=driver or Serial(), **options
     )[0]
+
+
+def posterior_of_blocks(
+    blocks: Sequence[Block], pi: Floats, likelihood: BagLikelihood, *, max_iter: int, tol: float
+) -> InducingPosterior:
+    """The posterior of `fit_blocks` alone, without the work for the rest of a fit."""
+    part, M = _one_part(blocks, pi)
+    state, _ = iterate(
+        [part],
+        M,
+        likelihood,
+        Sech(),
+        max_iter=max_iter,
+        tol=tol,
+        driver=Serial(),
+        only_posterior=True,
+    )
+    return state.q
+
+
+def _one_part(blocks: Sequence[Block], pi: Floats) -> tuple[Part, int]:
+    """Blocks in memory as a part, and the number of inducing points."""
+    starts = np.cumsum([0] + [len(block.r) for block in blocks])
+    pis = tuple(pi[a:b] for a, b in itertools.pairwise(starts))
+    return Part(tuple(blocks), pis), blocks[0].A[0].shape[0]
 
 
 def fit_whitened(

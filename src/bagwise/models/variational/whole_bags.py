@@ -26,7 +26,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.likelihoods import Inherited
 from bagwise.models.variational.projection import Projector, make_projector, project_span
 from bagwise.models.variational.score import Readout, on_host
-from bagwise.models.variational.updates import InducingPosterior, fit_blocks, moments
+from bagwise.models.variational.updates import InducingPosterior, moments, posterior_of_blocks
 
 # Prior variance of the level that all bags share.
 _BIAS = 25.0
@@ -102,7 +102,7 @@ def take_points(points: Block, bags: Ints) -> Block:
 def fit_points(points: Block, max_iter: int, tol: float) -> InducingPosterior:
     """q(v) given the labels of the bags that `pooled` made."""
     labels = np.asarray(points.labels.y, dtype=np.float64)
-    return fit_blocks((points,), labels, Inherited(), max_iter=max_iter, tol=tol).posterior
+    return posterior_of_blocks((points,), labels, Inherited(), max_iter=max_iter, tol=tol)
 
 
 def read_points(points: Block, q: InducingPosterior) -> Readout:
