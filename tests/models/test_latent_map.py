@@ -27,7 +27,6 @@ from bagwise.models.variational.latent_map import (
     bag_folds,
     beta_interval,
     fit_instance_map,
-    fit_map,
     held_out_draw,
     held_out_values,
     instance_interval,
@@ -46,7 +45,7 @@ def test_moments_are_those_of_the_mapped_function():
     rng = np.random.default_rng(0)
     mean, var = np.array([-2.0, 0.5, 3.0]), np.array([0.1, 4.0, 9.0])
     latent_map = LatentMap(0.4, -0.7)
-    p = latent_map.probabilities(mean, var)
+    p = sigmoid_moments(*latent_map.moments(mean, var))
     log_odds = 0.4 * mean / np.sqrt(1 + np.pi * var / 8) - 0.7
     centre = log_odds * np.sqrt(1 + np.pi * 0.16 * var / 8)
     draws = expit(centre + 0.4 * np.sqrt(var) * rng.normal(size=(200_000, 3)))
@@ -106,7 +105,7 @@ def simulated(rng, rule, n_bags, slope, intercept):
 @pytest.mark.parametrize("rule", ["max", "noisy-or", "joint"])
 def test_a_known_map_is_found(rule):
     held_out, y = simulated(np.random.default_rng(1), rule, 3000, 0.6, -1.5)
-    found = fit_map(held_out, y, rule)
+    found = MapFit(held_out, y, rule).shrunk()
     assert found.slope == pytest.approx(0.6, abs=0.08)
     assert found.intercept == pytest.approx(-1.5, abs=0.15)
 
@@ -126,8 +125,8 @@ def test_scores_that_say_nothing_give_the_base_rate():
     for seed in range(40):
         rng = np.random.default_rng(seed)
         f, y = 2 * rng.normal(size=80), np.repeat([0, 1], 40)
-        latent_map = fit_map(HeldOut(f, np.ones(80), np.arange(81)), y, "max")
-        fresh = latent_map.probabilities(2 * rng.normal(size=80), np.ones(80))
+        latent_map = MapFit(HeldOut(f, np.ones(80), np.arange(81)), y, "max").shrunk()
+        fresh = latent_map.read(2 * rng.normal(size=80), np.ones(80)).probabilities
         p = np.exp(fresh.log_positive)
         losses.append(log_loss(y, p))
         means.append(p.mean())
@@ -142,7 +141,7 @@ def test_a_sure_slope_is_hardly_shrunk():
     rng = np.random.default_rng(0)
     f = 4 * rng.normal(size=300)
     y = (rng.random(300) < expit(f)).astype(int)
-    assert fit_map(HeldOut(f, np.zeros(300), np.arange(301)), y, "max").slope > 0.8
+    assert MapFit(HeldOut(f, np.zeros(300), np.arange(301)), y, "max").shrunk().slope > 0.8
 
 
 def test_known_instances_move_the_intercept():
@@ -150,7 +149,10 @@ def test_known_instances_move_the_intercept():
     held_out, y = simulated(rng, "max", 200, 1.0, 0.0)
     known = np.full(len(held_out.mean), -1)
     known[::2] = 0
-    plain, informed = fit_map(held_out, y, "max"), fit_map(held_out, y, "max", known)
+    plain, informed = (
+        MapFit(held_out, y, "max").shrunk(),
+        MapFit(held_out, y, "max", known).shrunk(),
+    )
     assert informed.intercept < plain.intercept - 0.5
 
 
@@ -162,7 +164,7 @@ def test_thinning_keeps_the_map(monkeypatch):
     monkeypatch.setattr(calibration, "_MOST_INSTANCES", 6000)
     thinned, fewer, _, _ = calibration._thinned(held_out, y, None, 0, None)
     assert len(thinned.mean) <= 6000 and len(fewer) > 1500
-    assert fit_map(held_out, y, "noisy-or").slope == pytest.approx(0.6, abs=0.1)
+    assert MapFit(held_out, y, "noisy-or").shrunk().slope == pytest.approx(0.6, abs=0.1)
 
 
 @pytest.fixture(scope="module")

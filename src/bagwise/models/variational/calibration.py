@@ -14,7 +14,7 @@ def fit_calibration(left_out: LeftOutScores, offsets: Ints, y: Ints, rule: BagRu
     product. Under ``joint`` it is that of the bag score, an instance counting as a bag of one.
     Where the left-out scores say nothing the best slope is 0; a hint of one keeps the ranking.
     Sites of the other bags know a left-out label a little, so that only two such maps are
-    compared, never one used by itself: probabilities come from `latent_map.fit_map`.
+    compared, never one used by itself: probabilities come from `latent_map.MapFit`.
     """
     if rule == "noisy-or":
         scores, platt = left_out.instances, fit_noisy_or_platt(left_out.instances, offsets, y)

@@ -179,10 +179,6 @@ class LatentMap(NamedTuple):
         deviation = drawn - drawn.mean(1, keepdims=True)
         return (held_out.shrink * mean)[:, None] + self.spread * deviation
 
-    def probabilities(self, mean: Floats, var: Floats) -> SigmoidMoments:
-        """Moments of sigmoid(f') for every instance."""
-        return sigmoid_moments(*self.moments(mean, var))
-
 
 def stretch(slope: float) -> float:
     """By what to multiply the deviations of a function whose log-odds have a map of this slope.
@@ -428,42 +424,29 @@ def rule_log_odds(held_out: HeldOut, rule: BagRule, latent_map: LatentMap) -> Fl
     return np.log(np.maximum(some, tiny)) - np.log(np.maximum(none, tiny))
 
 
-def fit_map(
-    held_out: HeldOut,
-    y: ArrayLike,
-    rule: BagRule,
-    known: ArrayLike | None = None,
-    *,
-    random_state: int = 0,
-    weight: Floats | None = None,
-) -> LatentMap:
-    """The map under which held-out bags have their labels most likely, shrunk where that is noise.
-
-    Two numbers are fitted by maximum likelihood with Platt's smoothed targets; known instance
-    labels (0 or 1; -1 where unknown) join as bags of one. ``weight`` [b] says how often each bag
-    counts; once where it is None. The slope is then shrunk by what chance may have brought of the
-    rise in log-likelihood over the base rate (`core.platt.shrinkage`).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.models.variational.latent_map import HeldOut, fit_map
-    >>> rng = np.random.default_rng(0)
-    >>> f = 3 * rng.normal(size=400)  # three times too sure
-    >>> y = (rng.random(400) < 1 / (1 + np.exp(-f / 3))).astype(int)
-    >>> held_out = HeldOut(f, np.zeros(400), np.arange(401))
-    >>> 0.2 < fit_map(held_out, y, "max").slope < 0.45
-    True
-    """
-    return MapFit(held_out, y, rule, known, random_state=random_state, weight=weight).shrunk()
-
-
 class MapFit:
-    """Slope and level of the map that suits held-out bags best; arguments are `fit_map`'s.
+    """Slope and level of the map under which held-out bags have their labels most likely.
 
-    ``count`` is that of `core.platt.smoothed`. ``compress`` pulls the largest log-odds of bags
-    outside their `core.platt.typical_range` towards it; for the rule "max", and where instances
-    have a map of their own, most of whose log-odds are far below those of bags.
+    Two numbers are fitted by maximum likelihood with Platt's smoothed targets; `shrunk` then takes
+    off what chance may have brought.
+
+    Parameters
+    ----------
+    held_out : HeldOut
+    y : array of shape (b,)
+    rule : BagRule
+    known : array of shape (n,), optional
+        Instance labels, 0 or 1, and -1 where unknown; they join as bags of one.
+    random_state : int
+        Of the bags that are looked at where there are very many.
+    weight : array of shape (b,), optional
+        How often each bag counts; once where it is None.
+    count : float, optional
+        That of `core.platt.smoothed`.
+    compress : bool
+        Pull the largest log-odds of bags outside their `core.platt.typical_range` towards it; for
+        the rule "max", and where instances have a map of their own, most of whose log-odds are far
+        below those of bags.
 
     Attributes
     ----------
@@ -473,6 +456,17 @@ class MapFit:
         Rise in log-likelihood that it has brought over the base rate.
     labels : array of shape (b,)
         Of all bags given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import HeldOut, MapFit
+    >>> rng = np.random.default_rng(0)
+    >>> f = 3 * rng.normal(size=400)  # three times too sure
+    >>> y = (rng.random(400) < 1 / (1 + np.exp(-f / 3))).astype(int)
+    >>> held_out = HeldOut(f, np.zeros(400), np.arange(401))
+    >>> 0.2 < MapFit(held_out, y, "max").shrunk().slope < 0.45
+    True
     """
 
     def __init__(
@@ -539,7 +533,10 @@ class MapFit:
         return shrinkage(self.gain)
 
     def shrunk(self, towards: float = 0.0) -> LatentMap:
-        """The map whose slope is shrunk to another, as far as its own is not sure."""
+        """The map whose slope is shrunk to another, as far as its own is not sure.
+
+        By what chance may have brought of its gain over the base rate (`core.platt.shrinkage`).
+        """
         slope = self._factor * self._steep
         if towards:
             slope += (1 - self._factor) * towards * self._spread
