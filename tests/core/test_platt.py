@@ -467,6 +467,15 @@ def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
         compress_beyond(np.array([3.001, -2.001]), -2.0, 3.0), [3.001, -2.001], atol=1e-6
     )
     np.testing.assert_array_equal(compress_beyond(far, 1.0, 1.0), far)
+    np.testing.assert_array_equal(compress_beyond(far, -np.inf, np.inf), far)
+    # The second order bends later, and ends at the same limits.
+    later = compress_beyond(far, -2.0, 3.0, order=2)
+    assert (np.diff(later) > 0).all()
+    assert (np.abs(later - 0.5) >= np.abs(pulled - 0.5)).all()
+    np.testing.assert_allclose(later[[0, -1]], [-7.0, 8.0], atol=1e-4)
+    np.testing.assert_allclose(
+        compress_beyond(np.array([8.0]), -2.0, 3.0, order=2), 3 + 5 / np.sqrt(2)
+    )
 
 
 def test_the_usual_range_is_that_of_the_quartiles_of_both_classes(rng):

@@ -399,12 +399,14 @@ def typical_range(scores: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def compress_beyond(scores: ArrayT, low: float, high: float) -> ArrayT:
+def compress_beyond(scores: ArrayT, low: float, high: float, order: int = 1) -> ArrayT:
     """Scores with those outside a range pulled to within its width of it; their order stays.
 
     A line through scores between ``low`` and ``high`` says nothing far outside: a bag a thousand
     times as far out is not a thousand times as sure. Beyond the range scores rise ever more
-    slowly, by one width of the range in all. An infinite range has nothing outside.
+    slowly, by one width of the range in all. ``order`` says how soon the line bends: at once (1),
+    for distances and votes, which have no scale; later (2) for log-odds, which a model means as
+    such. An infinite range has nothing outside.
 
     Examples
     --------
@@ -412,13 +414,15 @@ def compress_beyond(scores: ArrayT, low: float, high: float) -> ArrayT:
     >>> from bagwise.core.platt import compress_beyond
     >>> compress_beyond(np.array([-99.0, 0.2, 1.0, 2.0]), 0.0, 1.0).round(2).tolist()
     [-0.99, 0.2, 1.0, 1.5]
+    >>> compress_beyond(np.array([-99.0, 0.2, 1.0, 2.0]), 0.0, 1.0, order=2).round(2).tolist()
+    [-1.0, 0.2, 1.0, 1.71]
     """
     width = high - low
     if width == 0 or np.isinf(width):
         return scores
     above, below = at_least(scores - high, 0.0), at_least(low - scores, 0.0)
-    inside = at_most(at_least(scores, low), high)
-    return cast("ArrayT", inside + above / (1 + above / width) - below / (1 + below / width))
+    above, below = (x / (1 + (x / width) ** order) ** (1 / order) for x in (above, below))
+    return cast("ArrayT", at_most(at_least(scores, low), high) + above - below)
 
 
 def keep_ranking(platt: Platt, scores: Floats) -> Platt:

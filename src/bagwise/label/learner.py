@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
 from bagwise.core import linalg, segments
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import Platt, compress_beyond, fit_platt, keep_ranking
+from bagwise.core.platt import Platt, fit_platt, keep_ranking
 from bagwise.core.rules import bag_log_odds
 from bagwise.models.drivers import Serial
 from bagwise.models.pipeline import last_step
@@ -30,7 +30,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.calibration import fit_calibration
 from bagwise.models.variational.densities import Density
 from bagwise.models.variational.estimators import VariationalClassifier
-from bagwise.models.variational.latent_map import InstanceMap, LatentMap
+from bagwise.models.variational.latent_map import InstanceMap, LatentMap, bent
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.parts import Part, Sites
 from bagwise.models.variational.projection import Projector
@@ -410,7 +410,7 @@ class Learner:
                 z = member.platt.log_odds(left.instances)
                 return bag_log_odds(z, self.bags.offsets, "noisy-or")
             return left.bags if member.platt is None else member.platt.log_odds(left.bags)
-        return compress_beyond(self._platt.log_odds(self._left_out_total()), *self._bag_range)
+        return bent(self._platt.log_odds(self._left_out_total()), *self._bag_range)
 
     def copy(self) -> Learner:
         """A learner that shares the projected instances and can learn apart from this one."""

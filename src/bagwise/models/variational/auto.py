@@ -23,7 +23,6 @@ from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
 from bagwise.core.platt import (
     Platt,
-    compress_beyond,
     cool,
     fit_shrunk_platt,
     typical_range,
@@ -62,6 +61,7 @@ from bagwise.models.variational.latent_map import (
     HeldOut,
     InstanceMap,
     MapFit,
+    bent,
     fit_instance_map,
     level_with_bags,
 )
@@ -578,7 +578,7 @@ class AutoVGPMIL(InstanceClassifier):
             scores, part.y, offsets, *settings, again, rule_price
         )
         ends = typical_range(left_out, part.y) if compress else (-np.inf, np.inf)
-        compressed = compress_beyond(left_out, *ends)
+        compressed = bent(left_out, *ends)
         platt = fit_shrunk_platt(compressed, part.y, smoothing)
         units = np.arange(len(left_out) + 1)
         self.platt_ = cool(platt, compressed, units, part.y, part.bags.held_out)

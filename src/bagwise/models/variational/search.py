@@ -23,7 +23,7 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Array, Floats, Ints, host_rows, is_tensor, to_numpy
 from bagwise.core.kernels import RBF, Constant, Kernel, Matern32, MultiScale, OfMedian
-from bagwise.core.platt import WHOLE_BAG, Platt, compress_beyond, fit_platts, keep_ranking
+from bagwise.core.platt import WHOLE_BAG, Platt, fit_platts, keep_ranking
 from bagwise.core.squared import median_sq_distance
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
@@ -32,6 +32,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
     Fraction,
     InstanceMap,
+    bent,
     stretch,
     with_log_odds,
 )
@@ -503,7 +504,7 @@ def pooled_scores(
     unless they have a map of their own.
     """
     latent = pooled_latent(readouts, voices)
-    latent = latent._replace(bag=compress_beyond(latent.bag, *bag_range))
+    latent = latent._replace(bag=bent(latent.bag, *bag_range))
     bag_std = _probability_std(latent.bag, latent.bag_std)
     if instance_map is None:
         instance_std = _probability_std(latent.instance, latent.instance_std)
