@@ -611,4 +611,5 @@ def test_only_bags_read_off_their_largest_instance_are_compressed(rng):
     line = MapFit(held_out, y, "max", compress=True).without_ends()
     as_it_was = MapFit(held_out, y, "max")
     assert (line.slope, line.gain) == (as_it_was.slope, as_it_was.gain)
+    assert as_it_was.without_ends() is as_it_was  # nothing to fit again
     assert line.slope < MapFit(held_out, y, "max", compress=True).slope

@@ -524,6 +524,8 @@ class MapFit:
 
     def without_ends(self) -> MapFit:
         """The same fit of a line to all bags, however far out."""
+        if np.isinf(self._range).all():
+            return self
         line = copy(self)
         line._range = -np.inf, np.inf
         line._fit()
