@@ -230,7 +230,7 @@ def evidence_of(model, bags):
     """What a box says for its image: its log-odds through the images' map."""
     classifier = model.classifiers_[0]
     latent = classifier.predict_latent(bags.map(model.reducer_.transform))
-    slope, intercept = classifier.calibration_
+    slope, intercept, *_ = classifier.calibration_
     return slope * sigmoid_moments(*latent).log_odds + intercept
 
 
