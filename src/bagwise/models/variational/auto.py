@@ -21,12 +21,7 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Column, Floats, Ints, RandomState, Wholes
 from bagwise.core.kernels import Kernel
-from bagwise.core.platt import (
-    Platt,
-    cool,
-    fit_shrunk_platt,
-    typical_range,
-)
+from bagwise.core.platt import Platt, cool, fit_shrunk_platt, typical_range
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, SeveralClasses, TrainingData
 from bagwise.models.classes import (
