@@ -191,6 +191,8 @@ def folder(quick: bool) -> Iterator[Line]:
         yield Line(f"VGPMIL().fit, {n_files} files, GPU", ours, "reading the files", reading)
         for name, dtype in (("cores", "float64"), ("cores, float32", "float32")):
             execution = Execution(dtype=dtype)  # type: ignore[arg-type]
+            few = slice(0, 60)  # enough for every compiled pass to be loaded
+            model(execution=execution).fit(bags[few], y[few])
             ours = seconds(partial(model(execution=execution).fit, bags, y), 1)
             bare = 2 * N_ITER * products_on_cores(n_files * rows, N_INDUCING, dtype)
             what = f"VGPMIL().fit, {n_files} files, {name}"

@@ -97,3 +97,16 @@ def way(request):
         pytest.importorskip("torch")
         return _by_torch
     return lambda A, *weights: passes.add_statistics(*linalg.no_statistics(A), A, *weights)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_standardised_and_measured_rows_are_those_of_plain_numpy(rng, dtype):
+    X = (3 * rng.normal(size=(70, 5)) + 1e3).astype(dtype)
+    rows = X.astype(np.float64)
+    mean, squares = passes.feature_sums(X)
+    np.testing.assert_array_equal(mean, rows.sum(axis=0) / 70)
+    np.testing.assert_array_equal(squares, np.square(rows - mean).sum(axis=0))
+    out = np.full((80, 5), np.nan)
+    found = passes.standardised(X, mean, squares, out)
+    np.testing.assert_array_equal(found, (rows - mean) / squares)
+    assert np.isnan(out[70:]).all()

@@ -21,7 +21,7 @@ from bagwise.models.drivers import Serial, Threads, cut, make_driver
 from bagwise.models.execution import parse_bytes
 from bagwise.models.variational import parts as parts_module
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.parts import Projected, make_parts
+from bagwise.models.variational.parts import Projected, make_parts, share_out
 from tests.checks.options import gathered
 
 OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 12, "tol": 0.0, "chunk_size": 64}
@@ -185,6 +185,31 @@ def test_parts_hold_every_bag_once():
         np.testing.assert_array_equal(
             np.concatenate([pi for part in made for pi in part.pis]), np.arange(33.0)
         )
+
+
+@pytest.mark.parametrize(("n_rows", "n_spans"), [(4, 1), (9, 4), (80, 32), (1000, 256)])
+def test_spans_are_of_equal_length_and_can_be_shared_evenly(n_rows, n_spans):
+    """With chunks of one row a span has about four: as many as 2, 4, 8 and 16 divide."""
+    spans = cut(np.arange(n_rows + 1), 1)
+    assert len(spans) == n_spans
+    lengths = [span.stop - span.start for span in spans]
+    assert max(lengths) - min(lengths) <= 1
+    for n_parts in (2, 4, 8, 16):
+        rows = [group[-1].stop - group[0].start for group in share_out(spans, n_parts)]
+        assert max(rows) <= np.ceil(n_rows / min(n_parts, n_spans)) + 1
+
+
+def test_spans_hold_whole_bags_in_chunks_of_equal_length():
+    sizes = np.random.default_rng(0).integers(1, 60, size=200)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    spans = cut(offsets, 10)
+    assert [span.first_bag for span in spans] == [0, *(span.last_bag for span in spans[:-1])]
+    assert spans[-1].last_bag == len(sizes)
+    for span in spans:
+        assert (span.start, span.stop) == (offsets[span.first_bag], offsets[span.last_bag])
+        lengths = np.diff([*(start for start, _ in span.rows), span.stop])
+        assert lengths.max() <= 10 and np.ptp(lengths) <= 1
+        assert span.stop - span.start <= 40 + sizes.max()
 
 
 def test_make_driver():

@@ -570,6 +570,29 @@ def test_the_contrast_knows_its_gradient(rng):
             assert gradient[i] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize(("size", "share"), [(20, 0.05), (200, 0.3), (20, 0.6)])
+def test_some_instances_show_the_way_for_all(rng, monkeypatch, size, share):
+    """Starts on a part of the instances end where starts on all of them do."""
+    n_bags = 6000 // size
+    y = np.arange(n_bags) % 2
+    truth = np.repeat(y, size) * (rng.random(6000) < share)
+    mean = 3 * truth + rng.normal(size=6000) + np.repeat(0.3 * rng.normal(size=n_bags), size)
+    held_out = HeldOut(mean, np.full(6000, 0.1), np.arange(0, 6001, size))
+    whole = fit_instance_map(held_out, y, slope=1.0, gain=20.0)
+    used = []
+    loss = _Contrast.loss
+    monkeypatch.setattr(
+        _Contrast,
+        "loss",
+        lambda self, *x, by_kind: used.append(len(by_kind[0])) or loss(self, *x, by_kind=by_kind),
+    )
+    monkeypatch.setattr("bagwise.models.variational.latent_map._ROUGH", 500)
+    found = fit_instance_map(held_out, y, slope=1.0, gain=20.0)
+    np.testing.assert_allclose(found.own[:2], whole.own[:2], rtol=2e-3)
+    assert found.positive_rate == pytest.approx(whole.positive_rate, abs=1e-3)
+    assert used.count(3000) < used.count(250)
+
+
 def test_a_map_with_ends_bends_what_lies_beyond_them(rng):
     latent_map, first = LatentMap(2.0, 1.0, -1.0, 3.0), Platt(0.5, -0.25)
     z = rng.normal(scale=8.0, size=200)

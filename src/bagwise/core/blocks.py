@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,3 +24,20 @@ def whole_segments(offsets: Ints, rows: int) -> Iterator[tuple[int, int]]:
         last = min(max(last, first + 1), n)
         yield first, last
         first = last
+
+
+def even_runs(offsets: Ints, n: int) -> Iterator[tuple[int, int]]:
+    """At most ``n`` runs of whole segments ``[first, last)``, with about as many rows each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.blocks import even_runs
+    >>> list(even_runs(np.array([0, 1, 2, 10, 19, 20]), 2))
+    [(0, 3), (3, 5)]
+    """
+    offsets = np.asarray(offsets)
+    goals = offsets[0] + np.arange(1, n) * ((offsets[-1] - offsets[0]) / n)
+    after = np.clip(np.searchsorted(offsets, goals), 1, max(len(offsets) - 1, 1))
+    edges = after - (goals - offsets[after - 1] < offsets[after] - goals) if n > 1 else after
+    yield from pairwise(np.unique([0, *edges, len(offsets) - 1]).tolist())

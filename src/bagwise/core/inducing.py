@@ -18,6 +18,8 @@ _MAX_ROWS = 10_000
 _MINI_BATCH_FROM = 5_000
 # After so many passes of mini-batches the inertia is within 2 % of that of full k-means.
 _PASSES = 5
+# Features that rows are told apart by before all of them are compared.
+_TELLING = 8
 
 
 class Scale(Protocol):
@@ -120,9 +122,10 @@ def _distinct(
         rows = np.arange(rows)
     chosen = host_rows(X, rows)
     scaled = chosen if scaling is None else to_numpy(scaling(chosen))
-    order = np.argsort(scaled[:, 0])
-    if np.all(np.diff(scaled[order, 0]) > 0):
-        # Rows that differ in their first feature are distinct: sorting by it is all there is to do.
+    # Rows that differ in their first features are distinct: sorting by those is all there is to do.
+    first = scaled[:, :_TELLING]
+    order = np.lexsort(first.T[::-1])
+    if np.all(np.any(np.diff(first[order], axis=0) != 0, axis=1)):
         return _Pool(scaled[order], np.ones(len(scaled), dtype=np.int64))
     return _Pool(*np.unique(scaled, axis=0, return_counts=True))
 

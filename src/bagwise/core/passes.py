@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Reals
 
 # Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
-_CACHED = 1 << 19
+_CACHED = 1 << 20
 # Columns that a typical one is the mean of: few, of a chunk that is in cache.
 _TYPICAL = 64
 
@@ -69,6 +69,36 @@ def add_statistics(
     else:
         _add_around_typical(*given)
     return precision, linear
+
+
+def standardised(X: Reals, center: Floats, width: Floats, out: Floats) -> Floats:
+    """``(X - center) / width`` in float64, written to the first rows of ``out``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.passes import standardised
+    >>> X = np.array([[1.0, 4.0]], dtype=np.float32)
+    >>> standardised(X, np.array([0.0, 2.0]), np.array([1.0, 4.0]), np.empty((3, 2))).tolist()
+    [[1.0, 0.5]]
+    """
+    _standardise(X, center, width, out)
+    return out[: len(X)]
+
+
+def feature_sums(X: Reals) -> tuple[Floats, Floats]:
+    """Mean of every column, and the sum of squares about it, in float64, without a copy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.passes import feature_sums
+    >>> [x.tolist() for x in feature_sums(np.array([[1.0], [3.0]], dtype=np.float32))]
+    [[2.0], [2.0]]
+    """
+    mean, squares = np.zeros((2, X.shape[1]))
+    _feature_sums(X, mean, squares)
+    return mean, squares
 
 
 def _constants(A: Reals) -> tuple[NDArray[np.uint8], NDArray[np.int32], Reals]:
@@ -214,3 +244,24 @@ def _add_around_typical(
         around = shared[j] + weights * center[j]
         for i in range(j, M):
             precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _standardise(X: Reals, center: Floats, width: Floats, out: Floats) -> None:
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            out[i, j] = (np.float64(X[i, j]) - center[j]) / width[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _feature_sums(X: Reals, mean: Floats, squares: Floats) -> None:
+    n, d = X.shape
+    for i in range(n):
+        for j in range(d):
+            mean[j] += X[i, j]
+    for j in range(d):
+        mean[j] /= n
+    for i in range(n):
+        for j in range(d):
+            off = np.float64(X[i, j]) - mean[j]
+            squares[j] += off * off

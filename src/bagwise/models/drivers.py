@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from bagwise.core.blocks import whole_segments
+from bagwise.core.blocks import even_runs
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -48,25 +48,32 @@ class Span(NamedTuple):
 
 
 def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
-    """Cut bags into spans of at most ``n_chunks`` chunks of ``chunk_size`` rows.
+    """Cut bags into spans of about ``n_chunks`` chunks of at most ``chunk_size`` rows.
 
-    A span never splits a bag, a chunk may. A bag larger than a span has one to itself, of as
-    many chunks as it takes.
+    A span never splits a bag, a chunk may; spans, and the chunks of one, are of about equal
+    length. A bag larger than a span has one to itself, of as many chunks as it takes.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bagwise.models.drivers import cut
     >>> [span.rows for span in cut(np.array([0, 2, 3, 10]), chunk_size=3, n_chunks=1)]
-    [((0, 3),), ((3, 6), (6, 9), (9, 10))]
+    [((0, 3),), ((3, 5), (5, 7), (7, 10))]
     """
     offsets = np.asarray(offsets)
+    n_rows = int(offsets[-1] - offsets[0])
     spans = []
-    for first, last in whole_segments(offsets, n_chunks * chunk_size):
+    for first, last in even_runs(offsets, _shareable(-(-n_rows // (n_chunks * chunk_size)))):
         start, stop = int(offsets[first]), int(offsets[last])
-        edges = [*range(start, stop, chunk_size), stop]
+        n = max(1, -(-(stop - start) // chunk_size))
+        edges = [start + (stop - start) * i // n for i in range(n + 1)]
         spans.append(Span(first, last, tuple(itertools.pairwise(edges))))
     return spans
+
+
+def _shareable(n: int) -> int:
+    """At least ``n`` spans, which 2, 4, 8 or 16 threads share evenly: all wait for the last."""
+    return 1 << (max(n, 1) - 1).bit_length() if n <= 16 else -(-n // 16) * 16
 
 
 Part = TypeVar("Part")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from bagwise.core import linalg
-from bagwise.core.arrays import Doubles, Rows, is_sparse, is_tensor, to_numpy, torch_rows
+from bagwise.core.arrays import Doubles, Floats, Rows, is_sparse, is_tensor, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # Numbers read at a time while the features are measured: 8 MB.
 _NUMBERS = 1_000_000
+# From so many numbers on one compiled pass takes the place of several plain ones.
+_COMPILED_FROM = 200_000
 # Such chunks in a run of rows that one worker measures.
 _CHUNKS = 32
 
@@ -32,13 +34,19 @@ class FeatureScaling(NamedTuple):
     center: Doubles  # [D]
     width: Doubles  # [D]
 
-    def __call__(self, X: Rows) -> Doubles:
-        """Scaled rows, in float64, on the device the scaling lives on."""
+    def __call__(self, X: Rows, out: Floats | None = None) -> Doubles:
+        """Scaled rows, in float64, on the device the scaling lives on; on the host in ``out``."""
         if is_sparse(X):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
         if is_tensor(self.center):
             return _on_device(X, self.center, self.width)
-        rows = np.asarray(X).astype(np.float64)
+        rows = np.asarray(X)
+        if _is_long(rows):
+            from bagwise.core import passes
+
+            room = np.empty(rows.shape) if out is None else out
+            return passes.standardised(rows, self.center, self.width, room)
+        rows = rows.astype(np.float64)
         rows -= self.center  # in place: fresh memory takes longer than the arithmetic
         rows /= self.width
         return rows
@@ -46,6 +54,11 @@ class FeatureScaling(NamedTuple):
     def undo(self, X: Doubles) -> Doubles:
         """Back to the user's units."""
         return X * self.width + self.center
+
+
+def _is_long(rows: NDArray[np.generic]) -> bool:
+    """Whether one compiled pass over rows is worth loading the compiler for."""
+    return rows.size >= _COMPILED_FROM and rows.dtype.char in "fd" and rows.flags.c_contiguous
 
 
 def _on_device(X: Rows, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
@@ -74,7 +87,12 @@ def measure(X: Rows) -> FeatureMoments:
 
 
 def _measure(X: Rows) -> FeatureMoments:
-    rows = np.array(X, dtype=np.float64)
+    rows = np.asarray(X)
+    if _is_long(rows):
+        from bagwise.core import passes
+
+        return FeatureMoments(len(rows), *passes.feature_sums(rows))
+    rows = rows.astype(np.float64)
     # NaN and infinity go through, so that one pass over rows on disk also finds them.
     with np.errstate(invalid="ignore", over="ignore"):
         mean = rows.sum(axis=0) / len(rows)

@@ -22,6 +22,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from bagwise.core.arrays import Array, Ints, Rows, beside
+from bagwise.core.blocks import even_runs
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -178,12 +179,8 @@ class Relabel:
 
 def share_out(spans: list[Span], n_parts: int) -> list[tuple[Span, ...]]:
     """Neighbouring spans as at most ``n_parts`` groups of about as many rows each."""
-    ends = np.array([span.stop for span in spans])
-    goals = np.arange(1, n_parts + 1) * (ends[-1] / n_parts)
-    edges = np.unique(np.concatenate([[0], np.searchsorted(ends, goals - 0.5) + 1]))
-    edges = np.minimum(edges, len(spans))
-    groups = [tuple(spans[a:b]) for a, b in itertools.pairwise(edges)]
-    return [group for group in groups if group]
+    edges = np.array([spans[0].start, *(span.stop for span in spans)])
+    return [tuple(spans[first:last]) for first, last in even_runs(edges, n_parts)]
 
 
 def rows_of(X: Rows, spans: tuple[Span, ...]) -> Rows:

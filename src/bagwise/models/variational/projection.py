@@ -46,9 +46,10 @@ class Projector(NamedTuple):
             return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
         A, r = self._room_for(n)
         # Slabs bound the float64 workspace; what is kept is rounded where it is stored.
+        room = None if self.on_device else np.empty((step, X.shape[1]))
         for start in range(0, n, step):
             rows = slice(start, min(start + step, n))
-            scaled = self.scaling(X[rows])
+            scaled = self.scaling(X[rows], room)
             A[:, rows], r[rows] = project(self.kernel, scaled, self.Z, self.L, self.L.dtype)
         return A, r
 
