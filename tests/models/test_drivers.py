@@ -212,6 +212,19 @@ def test_spans_hold_whole_bags_in_chunks_of_equal_length():
         assert span.stop - span.start <= 40 + sizes.max()
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "n_jobs", "chunk"),
+    [(500, 1, 1024), (20_000, 1, 5000), (10**6, 1, 8192), (250_000, 16, 3906), (60_000, 16, 1024)],
+)
+def test_chunks_grow_as_far_as_every_thread_has_its_share(n_rows, n_jobs, chunk):
+    driver = Threads(n_jobs) if n_jobs > 1 else Serial()
+    assert Execution().chunk(False, driver, n_rows) == chunk
+    spans = cut(np.arange(n_rows + 1), chunk)
+    if n_rows > n_jobs * 1024 * 4:
+        assert len(share_out(spans, n_jobs)) == n_jobs
+    assert Execution(chunk_size=7).chunk(False, driver, n_rows) == 7
+
+
 def test_make_driver():
     assert isinstance(make_driver(), Serial)
     assert isinstance(make_driver(1, "serial"), Serial)

@@ -571,26 +571,28 @@ def test_the_contrast_knows_its_gradient(rng):
 
 
 @pytest.mark.parametrize(("size", "share"), [(20, 0.05), (200, 0.3), (20, 0.6)])
-def test_some_instances_show_the_way_for_all(rng, monkeypatch, size, share):
-    """Starts on a part of the instances end where starts on all of them do."""
+def test_groups_of_neighbouring_scores_stand_for_all(rng, monkeypatch, size, share):
     n_bags = 6000 // size
     y = np.arange(n_bags) % 2
     truth = np.repeat(y, size) * (rng.random(6000) < share)
     mean = 3 * truth + rng.normal(size=6000) + np.repeat(0.3 * rng.normal(size=n_bags), size)
     held_out = HeldOut(mean, np.full(6000, 0.1), np.arange(0, 6001, size))
-    whole = fit_instance_map(held_out, y, slope=1.0, gain=20.0)
-    used = []
-    loss = _Contrast.loss
-    monkeypatch.setattr(
-        _Contrast,
-        "loss",
-        lambda self, *x, by_kind: used.append(len(by_kind[0])) or loss(self, *x, by_kind=by_kind),
-    )
-    monkeypatch.setattr("bagwise.models.variational.latent_map._ROUGH", 500)
-    found = fit_instance_map(held_out, y, slope=1.0, gain=20.0)
-    np.testing.assert_allclose(found.own[:2], whole.own[:2], rtol=2e-3)
-    assert found.positive_rate == pytest.approx(whole.positive_rate, abs=1e-3)
-    assert used.count(3000) < used.count(250)
+    known = np.where(rng.random(6000) < 0.01, truth, -1)
+    whole = _Contrast(held_out, y * 1.0, 1.0, known)
+    monkeypatch.setattr("bagwise.models.variational.latent_map._GROUPS", 600)
+    groups = _Contrast(held_out, y * 1.0, 1.0, known)
+    for ours, theirs in zip(groups._by_kind, whole._by_kind, strict=True):
+        assert ours.counts.sum() == len(theirs.scores) == theirs.counts.sum()
+        assert ours.counts @ ours.scores == pytest.approx(theirs.scores.sum())
+        assert len(ours.scores) <= max(700, len(theirs.scores) / 2)
+        highest = np.sort(theirs.scores)[-300:]
+        np.testing.assert_array_equal(np.sort(ours.scores)[-len(highest) :], highest)
+    for point in ([1.0, 0.0, 0.0, 0.0], [2.0, -3.0, 1.0, 0.5]):
+        for ours, theirs in zip(groups.loss(*point), whole.loss(*point), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=0.3)
+    found, exact = groups.fitted(1.5), whole.fitted(1.5)
+    assert found.loss == pytest.approx(exact.loss, abs=0.3)
+    np.testing.assert_allclose(found[1:], exact[1:], atol=0.02)
 
 
 def test_a_map_with_ends_bends_what_lies_beyond_them(rng):

@@ -16,15 +16,21 @@ from typing import Literal
 import numpy as np
 
 from bagwise.core.arrays import Rows, is_tensor
-from bagwise.models.drivers import DRIVERS, Driver, Threads, make_driver, one_blas_thread
+from bagwise.models.drivers import (
+    CHUNKS_PER_SPAN,
+    DRIVERS,
+    Driver,
+    make_driver,
+    one_blas_thread,
+)
 
 # Instances from which a product in TF32 is quicker than one in float32.
 TF32_FROM = 262_144
 CACHES = ("auto", "memory", "disk", "none")
-# Instances per chunk: [M, 1024] stays in cache between the two products of an iteration.
+# Instances per chunk: long ones let threads meet at the interpreter's lock less often, short ones
+# give every thread its share of few instances.
 CHUNK_SIZE = 1024
-# Threads meet at the interpreter lock between two products: fewer, longer chunks suit them.
-THREAD_CHUNK_SIZE = 4096
+_LONGEST_CHUNK = 8192
 # On a GPU launches cost more than the cache saves.
 DEVICE_CHUNK_SIZE = 1 << 24
 _CHECKPOINT_EVERY = 10
@@ -59,8 +65,8 @@ class Execution:
         Bytes, or such as "2GB", that the projected instances may take. Default: half of what is
         free where they are kept, on the host or on the device.
     chunk_size : int, optional
-        Instances per chunk of work. Default: 1024, which stays in cache, 4096 in threads, and
-        2^24 on a GPU.
+        Instances per chunk of work. Default: 1024, up to 8192 where there are enough for every
+        thread, and 2^24 on a GPU.
     checkpoint : path, optional
         Save the state of the fit there; a fit of the same problem that finds the file goes on
         from it. Removed when the fit ends.
@@ -133,13 +139,14 @@ class Execution:
         """The driver that runs work over ``size`` numbers, on a torch device or on the host."""
         return make_driver(self.n_jobs, self.driver, size if device is None else 0)
 
-    def chunk(self, on_device: bool, driver: Driver) -> int:
-        """Instances per chunk: one that stays in cache, or one that keeps a device busy."""
+    def chunk(self, on_device: bool, driver: Driver, n_rows: int) -> int:
+        """Instances per chunk: a span of them for each worker, or what keeps a device busy."""
         if self.chunk_size is not None:
             return self.chunk_size
         if on_device:
             return DEVICE_CHUNK_SIZE
-        return THREAD_CHUNK_SIZE if isinstance(driver, Threads) else CHUNK_SIZE
+        share = n_rows // (CHUNKS_PER_SPAN * driver.n_parts)
+        return min(max(share, CHUNK_SIZE), _LONGEST_CHUNK)
 
     @property
     def saves_every(self) -> int:

@@ -534,7 +534,8 @@ class AutoVGPMIL(InstanceClassifier):
         space, variance = spaces[design.scale], search.WHOLE_BAGS[design.likelihood]
         projector = space.projector(design.kernel, execution.dtype or self._dtype)
         device = execution.torch_device(bags.instances)
-        chunk = execution.chunk(device is not None, driver_for(execution, bags, self.n_inducing))
+        driver = driver_for(execution, bags, self.n_inducing)
+        chunk = execution.chunk(device is not None, driver, bags.n_instances)
         points = pooled_bags(bags, labels, projector.to(device), variance, chunk)
         q = fit_points(points, self.max_iter, search.TOL)
         return WholeMember(

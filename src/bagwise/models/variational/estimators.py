@@ -151,6 +151,12 @@ class FitProblem(NamedTuple):
     driver: Driver
     parts: list[Any] | None = None  # projected already, under whatever labels
 
+    @property
+    def chunk_size(self) -> int:
+        """Instances worked on at a time."""
+        on_device, n = self.projector.on_device, self.bags.n_instances
+        return self.execution.chunk(on_device, self.driver, n)
+
 
 class Calibration(NamedTuple):
     """What a model is calibrated on: bags that were held out, and the map fitted to them."""
@@ -742,7 +748,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
         X, Z = scaling(to_numpy(problem.bags.instances[:])), to_numpy(projector.Z)
         device = execution.torch_device(problem.bags.instances)
-        chunk = execution.chunk(projector.on_device, problem.driver)
+        chunk = problem.chunk_size
 
         def under(kernel: Kernel) -> Projector:
             return make_projector(kernel, Z, scaling, execution.dtype or self._dtype).to(device)
@@ -822,7 +828,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def _train_or_halve(self, problem: FitProblem, watch: Patience | None) -> tuple[list[Any], Fit]:
         """`_train`; when a device runs out of memory, once more with chunks half as long."""
-        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
+        chunk = problem.chunk_size
         if not problem.projector.on_device:
             return self._train(problem, watch, chunk)
         import torch
@@ -915,7 +921,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         codes = (y == self.classes_[1]).astype(int)
         unknown = np.full(bags.n_instances, -1, dtype=np.int8)
         labels = BagLabels(bags.offsets, codes, unknown)
-        chunk = problem.execution.chunk(problem.projector.on_device, problem.driver)
+        chunk = problem.chunk_size
         parts = make_parts(bags.instances, labels, problem.projector, unknown, chunk, 1)
         blocks = [block for part in parts for block in part.blocks]
         return Patience(blocks, codes, self.bag_rule, patience)
@@ -950,9 +956,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     def project(self, problem: FitProblem) -> list[Any]:
         """The bags of a problem as projected parts, which several members may fit."""
-        return self._parts(
-            problem, problem.execution.chunk(problem.projector.on_device, problem.driver)
-        )
+        return self._parts(problem, problem.chunk_size)
 
     def fit_projected(self, problem: FitProblem, parts: list[Any]) -> Fit:
         """Fit q(v) to parts that `project` made; the model's own likelihood and density count."""
@@ -1601,7 +1605,8 @@ def read_bags(
     X = map_rows_of(bags.instances)
     device = execution.torch_device(X)
     driver = execution.make_driver(bags.n_instances * len(projectors[0].Z), device)
-    spans = cut(bags.offsets, execution.chunk(device is not None, driver))
+    chunk = execution.chunk(device is not None, driver, bags.n_instances)
+    spans = cut(bags.offsets, chunk)
     work = ReadRows(tuple(p.to(device) for p in projectors), readers, finish, on_disk(bags))
     try:
         columns = list(driver.map(work, make_row_parts(X, bags.offsets, spans, driver.n_parts)))

@@ -63,8 +63,8 @@ BagRule = Literal["noisy-or", "max", "joint"]
 _NODES = 20
 # Bags are thinned so that the fit of two numbers sees at most this many instances.
 _MOST_INSTANCES = 100_000
-# Of many instances as many are enough to come close to what is most likely for all of them.
-_ROUGH = 10_000
+# Scores, and groups of neighbouring ones, that stand for those of many times as many instances.
+_GROUPS = 5_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
 _LEAST_SPREAD = 1e-3
 # Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
@@ -791,15 +791,30 @@ class _Level(NamedTuple):
     tilt: float  # by which the log-odds of q rise with the score, in units of `_Contrast.rise`
 
 
-Scores = tuple[Floats, ...]  # of four kinds of instances, see `_Contrast`
+class _Grouped(NamedTuple):
+    """Scores that stand for several of their neighbours each."""
+
+    scores: Floats  # [k] their means
+    counts: Floats  # [k] of how many
 
 
-def _log_sigmoids(z: Floats) -> tuple[float, Floats]:
+def _grouped(scores: Floats) -> _Grouped:
+    """Many scores in groups of neighbours, but for the highest, where positives are few."""
+    n = len(scores) - _GROUPS // 2
+    size = max(1, 2 * n // _GROUPS)
+    if size == 1:
+        return _Grouped(scores, np.ones(len(scores)))
+    starts = np.concatenate([np.arange(0, n, size), np.arange(n, len(scores))])
+    counts = np.diff(starts, append=len(scores)).astype(np.float64)
+    return _Grouped(np.add.reduceat(np.sort(scores), starts) / counts, counts)
+
+
+def _log_sigmoids(z: Floats, counts: Floats) -> tuple[float, Floats]:
     """Sum of ``log sigmoid(z)``, and its slopes ``sigmoid(-z)``: one exponential makes both."""
     e = np.exp(-np.abs(z))
     whole = 1 + e
-    total = float(np.minimum(z, 0).sum() - np.log(whole).sum())
-    return total, np.where(z > 0, e, 1.0) / whole
+    total = float(counts @ (np.minimum(z, 0) - np.log(whole)))
+    return total, counts * np.where(z > 0, e, 1.0) / whole
 
 
 class _Contrast:
@@ -818,52 +833,42 @@ class _Contrast:
         labels = np.full(len(scores), -1) if known is None else np.asarray(known)
         free = labels < 0
         kinds = (free & in_positive, free & ~in_positive, labels == 1, labels == 0)
-        self._by_kind = tuple(scores[kind] - self._centre for kind in kinds)
-        step = max(1, len(scores) // _ROUGH)
-        self._some = tuple(own[::step] for own in self._by_kind) if step > 1 else self._by_kind
+        self._by_kind = tuple(_grouped(scores[kind] - self._centre) for kind in kinds)
         self._of_positive_bags = scores[in_positive] - self._centre
 
     def negative_share(self, q: float) -> float:
         """Of the instances in positive bags, as q has it."""
         return float(q / (1 - q) * (1 - self._share) / self._share)
 
-    def loss(
-        self,
-        slope: float,
-        level: float,
-        logit: float,
-        tilt: float,
-        *,
-        by_kind: Scores | None = None,
-    ) -> tuple[float, Floats]:
+    def loss(self, slope: float, level: float, logit: float, tilt: float) -> tuple[float, Floats]:
         """Negative log-likelihood with the priors on positives and tilt; its gradient, [4]."""
-        by_kind = by_kind or self._by_kind
-        of_positive, of_negative, known_positive, known_negative = by_kind
+        of_positive, of_negative, known_positive, known_negative = self._by_kind
         inside = float(expit(logit))
         middle = self._share * inside  # q of an average score
         negatives = self.negative_share(middle)
         few = (self._size - 1) * np.log(negatives) + np.log1p(-negatives)
         by_middle = ((self._size - 1) - negatives / (1 - negatives)) / (middle * (1 - middle))
         log_odds = np.log(middle / (1 - middle))
-        p = expit(slope * of_positive + level)
-        q = expit(log_odds + self.rise * tilt * (of_positive - self._middle))
+        x, counts = of_positive
+        p = expit(slope * x + level)
+        q = expit(log_odds + self.rise * tilt * (x - self._middle))
         mixed = q + (1 - q) * p
-        total = few + np.log(mixed).sum()
-        by_score = [(1 - q) * p * (1 - p) / mixed]
-        by_odds = [(1 - p) * q * (1 - q) / mixed]  # of q
-        t = log_odds + self.rise * tilt * (of_negative - self._middle)
-        own, slopes = _log_sigmoids(-t)
+        total = few + float(counts @ np.log(mixed))
+        by_score = [counts * (1 - q) * p * (1 - p) / mixed]
+        by_odds = [counts * (1 - p) * q * (1 - q) / mixed]  # of q
+        x, counts = of_negative
+        own, slopes = _log_sigmoids(-log_odds - self.rise * tilt * (x - self._middle), counts)
         total += own
         by_odds.append(-slopes)
-        for scores, sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
-            own, slopes = _log_sigmoids(sign * (slope * scores + level))
+        for (x, counts), sign in ((of_negative, -1), (known_positive, 1), (known_negative, -1)):
+            own, slopes = _log_sigmoids(sign * (slope * x + level), counts)
             total += own
             by_score.append(sign * slopes)
         total -= 0.5 * tilt**2
         free = (of_positive, of_negative)
-        above = sum(float(d @ (x - self._middle)) for d, x in zip(by_odds, free, strict=True))
+        above = sum(float(d @ (x - self._middle)) for d, (x, _) in zip(by_odds, free, strict=True))
         by_tilt = self.rise * above - tilt
-        by_slope = sum(float(d @ scores) for d, scores in zip(by_score, by_kind, strict=True))
+        by_slope = sum(float(d @ x) for d, (x, _) in zip(by_score, self._by_kind, strict=True))
         by_level = sum(float(d.sum()) for d in by_score)
         by_odds_of_middle = sum(float(d.sum()) for d in by_odds)
         by_logit = (by_middle * middle + by_odds_of_middle / (1 - middle)) * (1 - inside)
@@ -872,45 +877,28 @@ class _Contrast:
     def best_slope(self, std: float) -> tuple[float, float]:
         """The most probable slope, in units of the bags', under a prior of this width; its loss."""
 
-        def loss(x: Floats, by_kind: Scores) -> tuple[float, Floats]:
+        def loss(x: Floats) -> tuple[float, Floats]:
             slope = float(np.exp(x[0]))
-            value, gradient = self.loss(slope, *x[1:], by_kind=by_kind)
+            value, gradient = self.loss(slope, *x[1:])
             prior = np.array([x[0] / std**2, 0.0, 0.0, 0.0])
             return value + 0.5 * float(x[0] / std) ** 2, gradient * [slope, 1, 1, 1] + prior
 
         start = np.array([0.0, *self.fitted(1.0)[1:]])
-        end = self._least(loss, [start], [(-_STEEPEST, _STEEPEST), *_LEVELS_LOGITS_TILTS])
+        end = _least(loss, start, [(-_STEEPEST, _STEEPEST), *_LEVELS_LOGITS_TILTS])
         return float(np.exp(end.x[0])), float(end.fun) - 0.5 * float(end.x[0] / std) ** 2
 
     def fitted(self, slope: float) -> _Level:
         """The most likely level at a slope."""
 
-        def loss(x: Floats, by_kind: Scores) -> tuple[float, Floats]:
-            value, gradient = self.loss(slope, *x, by_kind=by_kind)
+        def loss(x: Floats) -> tuple[float, Floats]:
+            value, gradient = self.loss(slope, *x)
             return value, gradient[1:]
 
         # Few or many positives: the likelihood of a mixture may have several maxima, and is flat
         # where there are no positives at all, so that starts lie where the shares put them.
-        starts = [self._start(slope, share) for share in self._shares]
-        end = self._least(loss, starts, _LEVELS_LOGITS_TILTS)
+        ends = [_least(loss, self._start(slope, s), _LEVELS_LOGITS_TILTS) for s in self._shares]
+        end = min(ends, key=lambda end: float(end.fun))
         return _Level(float(end.fun), *end.x)
-
-    def _least(
-        self,
-        loss: Callable[[Floats, Scores], tuple[float, Floats]],
-        starts: Sequence[Floats],
-        bounds: Sequence[tuple[float, float]],
-    ) -> OptimizeResult:
-        """The least loss from any start; of many instances some show the way to it."""
-
-        def least(start: Floats, by_kind: Scores) -> OptimizeResult:
-            return minimize(loss, start, (by_kind,), jac=True, method="L-BFGS-B", bounds=bounds)
-
-        # Steps over a few numbers: threads of BLAS would wait for each other longer than they work.
-        with one_blas_thread():
-            ends = [least(start, self._some) for start in starts]
-            end = min(ends, key=lambda end: float(end.fun))
-            return end if self._some is self._by_kind else least(end.x, self._by_kind)
 
     @property
     def _shares(self) -> tuple[float, ...]:
@@ -954,6 +942,16 @@ def background_tilt(scores: Floats, offsets: Ints, positive: Bools) -> float:
     between = float(off @ off) / max(len(off) - 2, 1)
     spread = max(float(np.var(low)), float(np.finfo(np.float64).tiny))
     return float(np.sqrt(between * np.sum(1 / counts)) / spread)
+
+
+def _least(
+    loss: Callable[[Floats], tuple[float, Floats]],
+    start: Floats,
+    bounds: Sequence[tuple[float, float]],
+) -> OptimizeResult:
+    # Steps over a few numbers: threads of BLAS would wait for each other longer than they work.
+    with one_blas_thread():
+        return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
 
 
 def held_out_values(

@@ -144,7 +144,7 @@ class StochasticFit:
             projector = self._fitted_projector(execution.dtype or self._dtype).to(device)
         labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
         q = None if first else self._posterior()
-        chunk = execution.chunk(projector.on_device, driver)
+        chunk = execution.chunk(projector.on_device, driver, data.bags.n_instances)
         batch, pi = self._batch_statistics(data.bags, labels, projector, q, driver, chunk)
         scale = (seen.n_bags if total_bags is None else total_bags) / len(data.bags)
         size = default_step(0 if old is None else old.n_steps) if step is None else step
