@@ -35,7 +35,8 @@ def run(quick: bool) -> list[dict[str, Any]]:
         gigabytes = _write(root, n_bags, size, width)
         bags = ["--bags", str(root / "bags")]
         fit = ["fit", *bags, "--labels", str(root / "labels.csv"), "--out", str(root / "m.bagwise")]
-        fit += ["--set", "n_inducing=100", "--set", "dtype=float32", "--set", "max_iter=20"]
+        fit += ["--model", "vgpmil", "--set", "n_inducing=100", "--set", "max_iter=20"]
+        fit += ["--set", "execution.dtype=float32"]
         predict = ["predict", str(root / "m.bagwise"), *bags, "--out", str(root / "results")]
         for name, command in [("fit", fit), ("predict", predict)]:
             start = time.perf_counter()

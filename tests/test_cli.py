@@ -90,6 +90,17 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     assert "How good is it?" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_how_a_model_runs_is_set_like_its_parameters(tmp_path):
+    folder, labels = make_folder(tmp_path)
+    path = tmp_path / "m.bagwise"
+    given = ["--model", "vgpmil", "--set", "n_inducing=15", "--set", "execution.dtype=float32"]
+    given += ["--set", "execution.cache=none"]
+    assert run("fit", "--bags", folder, "--labels", labels, *given, "--out", path) == 0
+    model = bagwise.load(path)
+    assert model.execution == bagwise.Execution(dtype="float32", cache="none")
+    assert model.cache_ == "none"
+
+
 def test_predictions_equal_the_model_in_memory(tmp_path):
     folder, labels = make_folder(tmp_path)
     model, out = tmp_path / "m.bagwise", tmp_path / "out"
@@ -350,6 +361,9 @@ def test_arguments_that_make_no_sense(tmp_path, capsys, trained):
         (["--set", "n_inducing"], "--set needs NAME=VALUE"),
         (["--set", "colour=red"], "has no parameter 'colour'"),
         (["--set", "n_inducing=-3"], "n_inducing"),
+        (["--set", "execution.colour=red"], "execution.colour: an execution has device"),
+        (["--set", "execution.dtype=int8"], "dtype must be one of"),
+        (["--set", "execution=cpu", "--set", "execution.n_jobs=1"], "exclude each other"),
         (["--cv", "13"], "needs at least 2 folds and 13 bags of each class"),
         (["--cv", "1"], "at least 2 folds"),
     ]:

@@ -7,7 +7,7 @@ import re
 
 import pandas as pd
 import pytest
-from benchmarks import bench_auto, bench_micrf, bench_mio, bench_peers, bench_svm, gpu
+from benchmarks import bench_auto, bench_files, bench_micrf, bench_mio, bench_peers, bench_svm, gpu
 from benchmarks.stored import MEASURED, store
 from experiments import figures, stored, tables
 
@@ -134,7 +134,9 @@ def test_every_quoted_figure_has_a_benchmark_that_writes_it():
     quoted |= {*bench_peers.QUOTED.values()}
     quoted |= set(bench_mio._passes(quick=True)["quoted"])
     quoted |= set(re.findall(r'"(MI-CRF, .*?)"', inspect.getsource(bench_micrf)))
-    quoted |= {"fit from disk, peak memory in GB", "features on disk, GB"}
+    files = bench_files.run(quick=True)
+    assert all(row["ok"] for row in files)
+    quoted |= {name for row in files for name in row["quoted"]}
     quoted |= {"Dask, one worker, seconds", "Dask, two workers, seconds"}
     quoted |= {f"CT, forty studies, ct {command}, peak MB" for command in ("fit", "predict")}
     grown = gpu.Line("growth in features: 256", 2.0, "exponent", 0.5)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bagwise.evaluate.thresholds import Rates
     from bagwise.models.base import Model
     from bagwise.models.dpmil import ClusterExamples
+    from bagwise.models.execution import Execution
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.predictions import Predictions
 
@@ -599,7 +600,10 @@ def _make(name: str, seed: int, given: Mapping[str, object]) -> Model:
 
 
 def settings(pairs: list[str]) -> dict[str, object]:
-    """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text."""
+    """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text.
+
+    ``execution.dtype=float32`` and its like together make one `Execution`.
+    """
     found: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -609,7 +613,26 @@ def settings(pairs: list[str]) -> dict[str, object]:
             found[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             found[name] = text
-    return found
+    own = {name: value for name, value in found.items() if name.startswith("execution.")}
+    if not own:
+        return found
+    if "execution" in found:
+        raise ValueError(f"--set execution={found['execution']} and {min(own)} exclude each other.")
+    return {name: value for name, value in found.items() if name not in own} | {
+        "execution": _execution({name.partition(".")[2]: value for name, value in own.items()})
+    }
+
+
+def _execution(given: Mapping[str, object]) -> Execution:
+    from dataclasses import fields
+
+    from bagwise.models.execution import Execution
+
+    known = [field.name for field in fields(Execution)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"--set execution.{name}: an execution has {', '.join(known)}.")
+    return Execution(**given)  # type: ignore[arg-type]
 
 
 def _known_labels(arguments: Namespace, data: Training) -> Column | None:

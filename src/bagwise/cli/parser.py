@@ -218,7 +218,8 @@ def _fit(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a parameter of the model; may be repeated",
+        help="a parameter of the model, or of how it runs, such as execution.dtype=float32; "
+        "may be repeated",
     )
     model.add_argument(
         "--class-weight",
