@@ -193,7 +193,7 @@ def folder(quick: bool) -> Iterator[Line]:
         for name, dtype in (("cores", "float64"), ("cores, float32", "float32")):
             execution = Execution(dtype=dtype)  # type: ignore[arg-type]
             model(execution=execution).fit(bags[few], y[few])
-            ours = seconds(partial(model(execution=execution).fit, bags, y), 1)
+            ours = seconds(partial(model(execution=execution).fit, bags, y))
             bare = 2 * N_ITER * products_on_cores(n_files * rows, N_INDUCING, dtype)
             what = f"VGPMIL().fit, {n_files} files, {name}"
             yield Line(what, ours, "bare products of a fit and its refit", bare)
