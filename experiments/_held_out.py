@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -151,5 +153,17 @@ def main(run: Callable[..., pd.DataFrame]) -> None:
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    table = run(arguments.quick, arguments.out, arguments.jobs)
+    table = importable(run)(arguments.quick, arguments.out, arguments.jobs)
     print(table.round(3).to_string(index=False))
+
+
+def importable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the module that is being run, as other processes import it.
+
+    Those that work for it know ``python -m experiments.NAME`` by its name alone: what it keeps in a
+    cache cannot be sent to them.
+    """
+    spec = sys.modules["__main__"].__spec__
+    if function.__module__ != "__main__" or spec is None:
+        return function
+    return getattr(importlib.import_module(spec.name), function.__name__)  # type: ignore[no-any-return]

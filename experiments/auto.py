@@ -26,7 +26,7 @@ from bagwise import MISVM, VGPMIL, AutoVGPMIL, datasets
 from bagwise.evaluate import expected_calibration_error
 from bagwise.models.variational import ExactOr, SoftWitness
 from bagwise.models.variational.search import KERNELS
-from experiments._held_out import present
+from experiments._held_out import importable, present
 
 TITLE = "AutoVGPMIL: one estimator, no tuning"
 PAPER = "none: this library's own model"
@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=())
     parser.add_argument("--models", nargs="*", default=(), choices=list(make_models()))
     given = parser.parse_args()
-    table = run(given.quick, given.out, given.jobs, tuple(given.data), tuple(given.models))
+    table = importable(run)(
+        given.quick, given.out, given.jobs, tuple(given.data), tuple(given.models)
+    )
     wide = table.pivot_table(index=["metric", "model"], columns="data", values="mean", sort=False)
     five = [name for name in BENCHMARKS if name in wide.columns]
     wide["mean of benchmarks"] = wide[five].mean(axis=1)

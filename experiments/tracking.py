@@ -28,7 +28,7 @@ from bagwise.datasets import fetch_tracking
 from bagwise.evaluate import box_iou, centre_error
 from bagwise.vision import MIOTracker, Track, track
 from experiments._clips import KINDS, make_clip
-from experiments._held_out import present
+from experiments._held_out import importable, present
 
 TITLE = "Tracking: mean centre error in pixels (Li, Kwok, Lu 2010, table 2)"
 PAPER = "MIO, Table 2"
@@ -271,7 +271,9 @@ def main() -> None:
         first, last = (int(v) for v in options.seeds.split("-"))
         seeds = range(first, last + 1)
     trackers = options.trackers.split(",")
-    table = run(options.quick, options.out, options.jobs, trackers=trackers, seeds=seeds)
+    table = importable(run)(
+        options.quick, options.out, options.jobs, trackers=trackers, seeds=seeds
+    )
     table.to_csv(options.out / "tracking.csv", index=False)
     print(table.to_string())
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +15,7 @@ from experiments._held_out import gather
 
 from bagwise.report.tables import RESULT_COLUMNS
 
+ROOT = Path(__file__).parents[1]
 NAMES = (
     "permuted_labels",
     "probability_levels",
@@ -85,3 +89,13 @@ def test_differences_are_taken_on_the_same_split():
     note = table.loc[("VGPMIL", "a", "AUC over GVGPMIL"), "note"]
     assert note == "+3.0 standard errors"
     assert ("GVGPMIL", "a", "AUC over GVGPMIL") not in table.index
+
+
+def test_an_experiment_run_by_name_may_use_several_processes(tmp_path):
+    """What it caches cannot be sent to them: they import it instead."""
+    words = [sys.executable, "-m", "experiments.probability_levels", "--quick", "--jobs", "2"]
+    made = subprocess.run(
+        [*words, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    assert "musk1, one in ten positive" in made.stdout
