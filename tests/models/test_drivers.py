@@ -126,6 +126,25 @@ def test_scaling_of_rows_on_disk(tmp_path, monkeypatch, driver, scale):
     np.testing.assert_allclose(found.width, np.where(np.equal(width, 0), 1, width), rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["<f4", ">f4", ">f8", "f2", "i4", "u1", "F", "rows", "unaligned"])
+def test_long_rows_of_every_kind_are_measured_and_scaled(kind, monkeypatch):
+    from bagwise.models import scaling
+
+    X = np.random.default_rng(0).integers(0, 99, size=(60, 4)).astype(np.float64)
+    rows = X.astype(kind) if kind[-1].isdigit() else X.copy()
+    if kind == "F":
+        rows = np.asfortranarray(rows)
+    elif kind == "rows":
+        rows = np.repeat(X, 2, axis=0)[::2]
+    elif kind == "unaligned":
+        rows = np.frombuffer(b"." + X.tobytes(), dtype=np.float64, offset=1).reshape(X.shape)
+    monkeypatch.setattr(scaling, "_COMPILED_FROM", 1)
+    found = scaling.learn_scaling(rows, "feature")
+    np.testing.assert_allclose(found.center, X.mean(axis=0))
+    np.testing.assert_allclose(found.width, X.std(axis=0))
+    np.testing.assert_array_equal(found(rows), (X - found.center) / found.width)
+
+
 @pytest.mark.parametrize("options", [{"driver": "serial"}, {"n_jobs": 2}])
 @pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
 def test_rows_on_disk_must_be_finite(musk, tmp_path, options, bad, word):

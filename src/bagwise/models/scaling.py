@@ -58,7 +58,9 @@ class FeatureScaling(NamedTuple):
 
 def _is_long(rows: NDArray[np.generic]) -> bool:
     """Whether one compiled pass over rows is worth loading the compiler for."""
-    return rows.size >= _COMPILED_FROM and rows.dtype.char in "fd" and rows.flags.c_contiguous
+    # Numbers of the other byte order, as some files hold, are for NumPy to read.
+    plain = rows.dtype in (np.dtype(np.float32), np.dtype(np.float64)) and rows.flags.c_contiguous
+    return plain and rows.size >= _COMPILED_FROM
 
 
 def _on_device(X: Rows, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
