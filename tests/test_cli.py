@@ -90,6 +90,12 @@ def test_from_a_folder_of_features_to_a_report(layout, tmp_path, capsys):
     assert "How good is it?" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_command_also_runs_as_a_module():
+    words = [sys.executable, "-m", "bagwise", "--version"]
+    made = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert bagwise.__version__ in made.stdout
+
+
 def test_how_a_model_runs_is_set_like_its_parameters(tmp_path):
     folder, labels = make_folder(tmp_path)
     path = tmp_path / "m.bagwise"
