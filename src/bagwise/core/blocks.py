@@ -38,6 +38,6 @@ def even_runs(offsets: Ints, n: int) -> Iterator[tuple[int, int]]:
     """
     offsets = np.asarray(offsets)
     goals = offsets[0] + np.arange(1, n) * ((offsets[-1] - offsets[0]) / n)
-    after = np.clip(np.searchsorted(offsets, goals), 1, max(len(offsets) - 1, 1))
-    edges = after - (goals - offsets[after - 1] < offsets[after] - goals) if n > 1 else after
+    after = np.searchsorted(offsets, goals)
+    edges = after - (goals - offsets[after - 1] < offsets[after] - goals)
     yield from pairwise(np.unique([0, *edges, len(offsets) - 1]).tolist())
