@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
-    """Cut bags into spans of about ``n_chunks`` chunks of at most ``chunk_size`` rows.
+    """Cut bags into spans of at most ``n_chunks`` chunks of at most ``chunk_size`` rows.
 
     A span never splits a bag, a chunk may; spans, and the chunks of one, are of about equal
     length. A bag larger than a span has one to itself, of as many chunks as it takes.
@@ -60,13 +60,18 @@ def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[
     >>> [span.rows for span in cut(np.array([0, 2, 3, 10]), chunk_size=3, n_chunks=1)]
     [((0, 3),), ((3, 5), (5, 7), (7, 10))]
     """
-    offsets = np.asarray(offsets)
-    n_rows = int(offsets[-1] - offsets[0])
+    offsets, most = np.asarray(offsets), n_chunks * chunk_size
+    n = _shareable(-(-int(offsets[-1] - offsets[0]) // most))
+    while any(
+        last - first > 1 and offsets[last] - offsets[first] > most
+        for first, last in even_runs(offsets, n)
+    ):
+        n = _shareable(n + 1)
     spans = []
-    for first, last in even_runs(offsets, _shareable(-(-n_rows // (n_chunks * chunk_size)))):
+    for first, last in even_runs(offsets, n):
         start, stop = int(offsets[first]), int(offsets[last])
-        n = max(1, -(-(stop - start) // chunk_size))
-        edges = [start + (stop - start) * i // n for i in range(n + 1)]
+        k = max(1, -(-(stop - start) // chunk_size))
+        edges = [start + (stop - start) * i // k for i in range(k + 1)]
         spans.append(Span(first, last, tuple(itertools.pairwise(edges))))
     return spans
 
