@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 from scipy.stats import beta
+from sklearn.base import clone
 from sklearn.metrics import log_loss
 
-from bagwise import LMVGPMIL, VGPMIL
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, compress_beyond, fit_shrunk_platt, typical_range
@@ -286,6 +287,18 @@ def test_values_of_fits_that_drift_are_moved_to_the_level_of_the_fit_to_all_bags
         assert abs(rise) > 0.05
 
 
+def spied(monkeypatch):
+    """A list of what the next fits are calibrated on."""
+    found, refit = [], estimators.refit_folds
+
+    def spy(*args, **kwargs):
+        found.append(refit(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(estimators, "refit_folds", spy)
+    return found
+
+
 def test_only_the_large_margin_drifts(monkeypatch):
     """Its updates go round in a circle: where they stop, its level is by chance."""
     seen = []
@@ -303,6 +316,54 @@ def test_only_the_large_margin_drifts(monkeypatch):
     ]
     assert seen[1] is None
     np.testing.assert_allclose(seen[0].m, fitted[0].posterior_mean_)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": "feature", "inducing": "class-kmeans"},
+        {"inducing": "subset", "posterior": "marginal"},
+        {"inducing": np.arange(12.0).reshape(4, 3) / 4},
+    ],
+)
+@pytest.mark.parametrize("model", [VGPMIL, GVGPMIL])
+def test_bags_are_held_out_of_everything(model, options, monkeypatch):
+    """Calibration reads the models that `fit` makes of the other bags, nothing shared."""
+    if model is GVGPMIL:
+        options = {k: v for k, v in options.items() if k != "posterior"}
+    found = spied(monkeypatch)
+    bags, y = make_gaussian_bags(30, 3, random_state=1, return_X_y=True)
+    made = model(max_iter=20, tol=0.0, random_state=0, **options).fit(bags, y)
+    (held_out,) = found
+    folds = bag_folds(y)
+    for k in range(folds.max() + 1):
+        seen = folds != k
+        alone = clone(made).set_params(calibrate=False).fit(bags[seen], y[seen])
+        mean, var = alone.predict_latent(bags[~seen])
+        rows, _ = segments.take(bags.offsets, np.flatnonzero(~seen))
+        np.testing.assert_allclose(held_out.mean[rows], mean, atol=1e-7)
+        np.testing.assert_allclose(held_out.var[rows], var, atol=1e-7)
+
+
+def test_many_bags_share_their_projection(monkeypatch):
+    """Beyond so many numbers no fold is projected again, whether they are features or points."""
+    bags, y = make_gaussian_bags(30, 3, random_state=1, return_X_y=True)
+    projected = []
+    choose = estimators.choose_projector
+    monkeypatch.setattr(
+        estimators, "choose_projector", lambda *args: projected.append(0) or choose(*args)
+    )
+
+    def fits(n_inducing):
+        projected.clear()
+        VGPMIL(n_inducing=n_inducing, max_iter=3, tol=0.0, random_state=0).fit(bags, y)
+        return len(projected)
+
+    monkeypatch.setattr(estimators, "_FEW_NUMBERS", 3 * bags.n_instances)
+    assert (fits(3), fits(4)) == (1 + bag_folds(y).max() + 1, 1)
+    monkeypatch.setattr(estimators, "_FEW_NUMBERS", 3 * bags.n_instances - 1)
+    assert fits(2) == 1
 
 
 @pytest.mark.parametrize("copied", [True, False])
@@ -638,3 +699,17 @@ def test_only_bags_read_off_their_largest_instance_are_compressed(rng):
     assert (line.slope, line.gain) == (as_it_was.slope, as_it_was.gain)
     assert as_it_was.without_ends() is as_it_was  # nothing to fit again
     assert line.slope < MapFit(held_out, y, "max", compress=True).slope
+
+
+def test_bags_are_compressed_where_that_makes_their_labels_likelier(rng):
+    """Bags far out that are as sure as the line says keep it; chance out there bends it."""
+    f = np.concatenate([rng.normal(size=2000), 4 * rng.normal(size=600)])
+    held_out = HeldOut(f, np.zeros(2600), np.arange(2601))
+    sure = (rng.random(2600) < expit(f)).astype(int)
+    unsure = sure.copy()
+    unsure[2000:] = rng.random(600) < expit(np.sign(f[2000:]))
+    straight, bending = (MapFit(held_out, y, "max", compress=True) for y in (sure, unsure))
+    as_it_was = MapFit(held_out, sure, "max")
+    assert straight.shrunk() == as_it_was.shrunk()
+    assert straight.shrunk()[2:] == (-np.inf, np.inf)
+    assert bending.shrunk()[2:] == typical_range(held_out.largest(), unsure)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, RandomState, concatenate, to_numpy
+from bagwise.core.arrays import Array, Bools, Floats, Ints, RandomState, concatenate, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.files import map_rows_of, read_plainly
@@ -81,7 +81,7 @@ from bagwise.models.variational.projection import (
     choose_projector,
     make_projector,
 )
-from bagwise.models.variational.refits import refit_folds
+from bagwise.models.variational.refits import Refit, refit_folds
 from bagwise.models.variational.score import (
     BagRule,
     NotFiniteError,
@@ -125,8 +125,10 @@ from bagwise.models.variational.updates import (
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _N_INDUCING = 100
-# Rows on disk with at most so many numbers, 8 MB, are read into memory at once.
-_FEW_NUMBERS = 1_000_000
+# Sets of at most so many numbers, 128 MB, are read into memory at once, and every fold has a
+# projection of its own. In larger ones an inducing point stands for so many instances that those
+# of a fold do not move it far.
+_FEW_NUMBERS = 1 << 24
 # Kernel learning: this many short fits at most, until no log-parameter moves by more than the tol.
 _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
@@ -609,10 +611,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             folds = np.where(held_out_draw(y, bags.sizes), 0, 1) if large else bag_folds(y)
         n_refits = 1 if large else int(folds.max()) + 1
 
-        def fit(kept: list[Any]) -> InducingPosterior:
+        M = len(problem.projector.Z)
+
+        def fit(kept: list[Any], M: int = M) -> InducingPosterior:
             state, ended = iterate(
                 kept,
-                len(problem.projector.Z),
+                M,
                 problem.likelihood,
                 problem.density,
                 max_iter=max_iter,
@@ -622,10 +626,36 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return self._refined(problem, ended, state.q) if self._refines else state.q
 
-        # One class of several has no map of the instances' own.
-        compress = not question.one_of_several
+        def project(seen: Bools) -> tuple[list[Any], Refit]:
+            projector = self._without(problem, seen)
+            own = self._parts(problem._replace(projector=projector), problem.chunk_size)
+            return own, partial(fit, M=len(projector.Z))
+
+        # Classes that share a projection share it in their folds, too.
+        own = problem.parts is None and bags.n_instances * max(bags.n_features, M) <= _FEW_NUMBERS
         return self._read_folds(
-            problem, parts, folds, n_refits, fit, counts, question.smoothing, compress
+            problem,
+            parts,
+            folds,
+            n_refits,
+            fit,
+            counts,
+            question.smoothing,
+            # One class of several has no map of the instances' own.
+            compress=not question.one_of_several,
+            project=project if own else None,
+        )
+
+    def _without(self, problem: FitProblem, seen: Bools) -> Projector:
+        """The projection that a fit to some of the bags would choose."""
+        y, known = problem.labels.y.astype(np.int64), problem.labels.known
+        rows, _ = segments.take(problem.bags.offsets, np.flatnonzero(seen))
+        return self._choose_projector(
+            TrainingData(problem.bags[seen], y[seen], known[rows]),
+            check_random_state(self.random_state),
+            problem.execution,
+            problem.driver,
+            kernel=problem.projector.kernel if self.learn_kernel else None,
         )
 
     def _read_folds(
@@ -638,6 +668,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         counts: Floats | None,
         smoothing: float | None = None,
         compress: bool = False,
+        project: Callable[[Bools], tuple[list[Any], Refit]] | None = None,
     ) -> Calibration:
         """What a map is fitted to: the values of each fold's bags by the fit without them."""
         y, bags = problem.labels.y, problem.bags
@@ -651,6 +682,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             problem.driver,
             joint=self.bag_rule == "joint",
             drifting=self._posterior() if isinstance(problem.likelihood, LargeMargin) else None,
+            project=project,
         )
         chosen = np.flatnonzero(folds < n_refits)
         rows, _ = segments.take(bags.offsets, chosen)
@@ -712,9 +744,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         execution: Execution,
         driver: Driver,
         several: bool = False,
+        kernel: Kernel | None = None,
     ) -> Projector:
         choices = ProjectionChoices(
-            make_kernel(self.kernel),
+            make_kernel(self.kernel if kernel is None else kernel),
             measured_scaling(data.bags, self.scale, driver),
             self._inducing(data.bags.n_features),
             self.n_inducing,

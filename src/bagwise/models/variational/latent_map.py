@@ -452,9 +452,9 @@ class MapFit:
     count : float, optional
         That of `core.platt.smoothed`.
     compress : bool
-        Pull the largest log-odds of bags outside their `core.platt.typical_range` towards it; for
-        the rule "max", and where instances have a map of their own, most of whose log-odds are far
-        below those of bags.
+        Pull the largest log-odds of bags outside their `core.platt.typical_range` towards it,
+        where that makes the labels likelier; for the rule "max", and where instances have a map
+        of their own, most of whose log-odds are far below those of bags.
 
     Attributes
     ----------
@@ -494,19 +494,25 @@ class MapFit:
             held_out, np.asarray(y, dtype=np.float64), known, random_state, weight
         )
         held_out = held_out.with_top() if rule == "max" else held_out
-        self._range = -np.inf, np.inf
-        if compress and rule == "max":
-            self._range = typical_range(held_out.largest(), target)
         self._held_out, self._weight = held_out, weight
         self._target = smoothed(target, count, weight)
         self._rows = np.arange(0) if known is None else np.flatnonzero(np.asarray(known) >= 0)
         self._given = None if known is None else np.asarray(known, dtype=np.float64)[self._rows]
         each = None if weight is None else segments.spread(np.asarray(weight), held_out.offsets)
         self._given_weight = None if each is None else each[self._rows]
-        self._fit()
+        self._fit(-np.inf, np.inf)
+        self._line: MapFit | None = None
+        if compress and rule == "max":
+            line = copy(self)
+            self._fit(*typical_range(held_out.largest(), target))
+            # The ends cost no parameter, so the likelier of the two fits is the better guess.
+            if line._least_loss <= self._least_loss:
+                self._fit(*line._range)
+            self._line = line
 
-    def _fit(self) -> None:
-        held_out = self._held_out
+    def _fit(self, low: float, high: float) -> None:
+        """Fit the map that compresses log-odds outside a range."""
+        self._range, held_out = (low, high), self._held_out
         # Bags are decided near their largest values: about these slope and intercept hardly
         # interact.
         top = segments.max(held_out.mean / _widening(held_out.var), held_out.offsets)
@@ -521,17 +527,13 @@ class MapFit:
             bounds=[(-_STEEPEST, _STEEPEST), (-_WIDEST, _WIDEST)],
             options={"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200},
         )
+        self._least_loss = float(best.fun)
         self.gain = float(flat.fun - best.fun)
         self._steep = float(np.exp(best.x[0]))  # per standard deviation of the bags' values
 
     def without_ends(self) -> MapFit:
         """The same fit of a line to all bags, however far out."""
-        if np.isinf(self._range).all():
-            return self
-        line = copy(self)
-        line._range = -np.inf, np.inf
-        line._fit()
-        return line
+        return self if self._line is None else self._line
 
     @property
     def slope(self) -> float:

@@ -1,9 +1,10 @@
-"""Fits without some of the bags, on the projections of a fit to all of them.
+"""Fits without some of the bags.
 
-Calibration needs the latent values of bags under models that never saw their labels. The parts of
-a fit hold the projected instances already, wherever the driver keeps them. A fit without a fold of
-bags reads the same blocks: small ones in memory without the columns of that fold, others with its
-bags weighed 0.
+Calibration needs the latent values of bags under models that never saw their labels. Bags that had
+a part in the choice of the inducing points lie nearer to them than new ones do, so a fit without a
+fold projects all bags onto points that the others chose. Where the bags are so many that a fold
+moves no point far, it reads the projections of the fit to all of them, wherever the driver keeps
+those: small blocks in memory without the columns of that fold, others with its bags weighed 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints, beside, is_tensor
+from bagwise.core.arrays import Array, Bools, Floats, Ints, beside, is_tensor
 from bagwise.models.drivers import Driver
 from bagwise.models.variational.blocks import Block
 from bagwise.models.variational.latent_map import HeldOut, held_out_values, joined, select_bags
@@ -25,6 +26,9 @@ from bagwise.models.variational.updates import InducingPosterior
 
 # Bytes of projections that are copied rather than passed over in every iteration.
 _COPIED = 1 << 26
+
+# Fits q to parts.
+Refit = Callable[[list[Any]], InducingPosterior]
 
 
 @dataclass(frozen=True)
@@ -122,15 +126,19 @@ def refit_folds(
     offsets: Ints,
     folds: Ints,
     n_refits: int,
-    fit: Callable[[list[Any]], InducingPosterior],
+    fit: Refit,
     driver: Driver,
     joint: bool = False,
     drifting: InducingPosterior | None = None,
+    project: Callable[[Bools], tuple[list[Any], Refit]] | None = None,
 ) -> HeldOut:
     """Held-out latent values of the bags of the first folds, in the order of the bags.
 
     ``fit`` is given parts without the bags of a fold, which start from ``start`` [N]: started
     from the fit to all bags, or from its beliefs, it would know the labels it does without.
+
+    ``project`` makes parts of all bags on a projection that those of a mask chose, and the ``fit``
+    that goes with it; by default every fold has the projection of ``parts``.
 
     ``drifting`` is the fit to all bags, where fits to nearly the same bags differ in level: the
     values of each refit are then moved by as much as the level of its training bags is below that
@@ -139,7 +147,9 @@ def refit_folds(
     extents: list[slice] = []
     parts = driver.sweep(_extent, parts, extents.append)
 
-    def read(q: InducingPosterior, chosen: Array, joint: bool = joint) -> HeldOut:
+    def read(
+        parts: Sequence[Any], q: InducingPosterior, chosen: Array, joint: bool = joint
+    ) -> HeldOut:
         columns: list[HeldOut] = []
         which = _having(parts, extents, chosen)
         driver.sweep(ReadHeldOut(q, joint, chosen), which, columns.append)
@@ -148,15 +158,16 @@ def refit_folds(
 
     level = None
     if drifting is not None:
-        level = _level(read(drifting, np.ones(len(folds), dtype=bool), joint=False))
+        level = _level(read(parts, drifting, np.ones(len(folds), dtype=bool), joint=False))
     values = []
     for fold in range(n_refits):
         seen = folds != fold
-        kept = driver.sweep(LeaveOut(seen, start, offsets), parts, lambda _: None)
-        q = fit(kept)
-        held_out = read(q, ~seen)
+        own, refit = (parts, fit) if project is None else project(seen)
+        kept = driver.sweep(LeaveOut(seen, start, offsets), own, lambda _: None)
+        q = refit(kept)
+        held_out = read(own, q, ~seen)
         if level is not None:
-            rise = level - _level(read(q, seen, joint=False))
+            rise = level - _level(read(own, q, seen, joint=False))
             held_out = held_out._replace(mean=held_out.mean + rise)
         values.append(held_out)
     return joined(values, folds[folds < n_refits])
