@@ -233,14 +233,28 @@ def test_spans_hold_whole_bags_in_chunks_of_equal_length():
 
 @pytest.mark.parametrize(
     ("n_rows", "n_jobs", "chunk"),
-    [(500, 1, 1024), (20_000, 1, 5000), (10**6, 1, 8192), (250_000, 16, 3906), (60_000, 16, 1024)],
+    [
+        (500, 1, 1024),
+        (8_000, 1, 2000),
+        (20_000, 1, 25_000),
+        (20_000, 2, 4096),
+        (10**6, 1, 32_768),
+        (250_000, 16, 4882),
+        (2 * 10**6, 16, 32_768),
+    ],
 )
 def test_chunks_grow_as_far_as_every_thread_has_its_share(n_rows, n_jobs, chunk):
     driver = Threads(n_jobs) if n_jobs > 1 else Serial()
     assert Execution().chunk(False, driver, n_rows) == chunk
-    spans = cut(np.arange(n_rows + 1), chunk)
-    if n_rows > n_jobs * 1024 * 4:
-        assert len(share_out(spans, n_jobs)) == n_jobs
+    spans = cut(np.arange(0, n_rows + 1, 10), chunk)
+    # Long spans are one chunk, which compiled passes take; all threads have as many of them.
+    assert all(
+        len(span.rows) == 1 and span.stop - span.start > 2048 for span in spans[: n_rows // 8192]
+    )
+    assert len(spans) % n_jobs == 0
+    # Bags of ten do not end where a 64th of 250,000 rows does: still one span for each part.
+    if n_rows >= n_jobs * 15_000:
+        assert len(share_out(spans, driver.n_parts)) == driver.n_parts
     assert Execution(chunk_size=7).chunk(False, driver, n_rows) == 7
 
 

@@ -112,7 +112,7 @@ def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
     if is_tensor(A):
         return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
-    if A.shape[1] >= _COMPILED_FROM:
+    if is_long(A):
         from bagwise.core import passes
 
         return passes.moments(m, W, A)
@@ -165,10 +165,15 @@ def add_statistics(
     )
 
 
+def is_long(A: Array) -> bool:
+    """Whether compiled passes work through the columns, on the host."""
+    return not is_tensor(A) and A.shape[1] >= _COMPILED_FROM
+
+
 def _host_statistics(
     precision: Floats, linear: Floats, A: Reals, omega: Floats, rho: Floats
 ) -> tuple[Floats, Floats]:
-    if A.shape[1] >= _COMPILED_FROM:
+    if is_long(A):
         from bagwise.core import passes
 
         return passes.add_statistics(precision, linear, A, omega, rho)

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 # Bytes of the columns worked on at a time: they share a core's cache with the small matrices.
 _CACHED = 1 << 20
-# Columns that a typical one is the mean of: few, of a chunk that is in cache.
+# Columns that a typical one is the mean of.
 _TYPICAL = 64
+# Columns that float32 sums up before float64 does: longer sums lose digits of q.
+_SHORT_SUM = 8192
 
 
 def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
@@ -43,7 +45,7 @@ def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
     n = A.shape[1]
     mean, squares = np.empty(n), np.empty(n)
     trmm = address("trmm", A.dtype.char)
-    _moments(trmm, *_constants(A), m, np.asfortranarray(W), A, _workspace(A), mean, squares)
+    add_moments(trmm, *constants(A), m, np.asfortranarray(W), A, workspace(A), mean, squares)
     return mean, squares
 
 
@@ -62,12 +64,12 @@ def add_statistics(
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
     syrk = address("syrk", A.dtype.char)
-    given = syrk, *_constants(A), precision, linear, A, _workspace(A), omega, rho
+    given = syrk, *constants(A), precision, linear, A, workspace(A), omega, rho
     if A.dtype == np.float64:
         nothing, unused = np.zeros((2, len(A)))
-        _add_statistics(*given, nothing, unused)
+        add_plainly(*given, nothing, unused)
     else:
-        _add_around_typical(*given)
+        add_around_typical(*given)
     return precision, linear
 
 
@@ -101,13 +103,19 @@ def feature_sums(X: Reals) -> tuple[Floats, Floats]:
     return mean, squares
 
 
-def _constants(A: Reals) -> tuple[NDArray[np.uint8], NDArray[np.int32], Reals]:
+def routines(A: Reals) -> tuple[int, int]:
+    """Addresses of the two products."""
+    return address("trmm", A.dtype.char), address("syrk", A.dtype.char)
+
+
+def constants(A: Reals) -> tuple[NDArray[np.uint8], NDArray[np.int32], Reals]:
     """What BLAS reads through addresses, kept alive by the caller: letters, two sizes, and 1."""
     letters = np.frombuffer(b"LN", dtype=np.uint8)
     return letters, np.array([A.shape[0], 0], dtype=np.int32), np.ones(1, dtype=A.dtype)
 
 
-def _workspace(A: Reals) -> Reals:
+def workspace(A: Reals) -> Reals:
+    """Room for a few columns, which stay in the cache of a core."""
     M = A.shape[0]
     step = max(16, _CACHED // (max(M, 1) * A.itemsize))
     return np.empty((M, min(step, A.shape[1])), dtype=A.dtype, order="F")
@@ -133,7 +141,7 @@ def _call(typing_context: object, routine: types.Type, arguments: types.UniTuple
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _moments(
+def add_moments(
     trmm: int,
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
@@ -145,6 +153,7 @@ def _moments(
     mean: Floats,
     squares: Floats,
 ) -> None:
+    """`moments`, for compiled code to call."""
     M, n = A.shape
     left, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
     rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
@@ -173,7 +182,7 @@ def _moments(
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _add_statistics(
+def add_plainly(
     syrk: int,
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
@@ -212,7 +221,7 @@ def _add_statistics(
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _add_around_typical(
+def add_around_typical(
     syrk: int,
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
@@ -224,26 +233,32 @@ def _add_around_typical(
     omega: Floats,
     rho: Floats,
 ) -> None:
-    """`_add_statistics` of what differs from a typical instance, which is put back in float64.
+    """`add_plainly` of what differs from a typical instance, which is put back in float64.
 
-    What instances share is most of what float32 would round off their sums. `linalg.typical` and
-    `linalg.uncentred` say the same in calls.
+    What instances share is most of what float32 would round off their sums, which are short.
+    `linalg.typical` and `linalg.uncentred` say the same in calls.
     """
-    M, n = A.shape
-    every = max(n // _TYPICAL, 1)
-    center = np.zeros(M, A.dtype)
-    for j in range(0, n, every):
-        center += A[:, j]
-    center /= max((n + every - 1) // every, 1)
+    M = len(A)
     gram = np.zeros((M, M), A.dtype).T
-    line, shared = np.zeros(M), np.zeros(M)
-    _add_statistics(syrk, letters, sizes, one, gram, line, A, work, omega, rho, center, shared)
-    weights, pulls = omega.sum(), rho.sum()
-    for j in range(M):
-        linear[j] += line[j] + pulls * center[j]
-        around = shared[j] + weights * center[j]
-        for i in range(j, M):
-            precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
+    for start in range(0, A.shape[1], _SHORT_SUM):
+        own = slice(start, min(start + _SHORT_SUM, A.shape[1]))
+        columns, weights, pulls = A[:, own], omega[own], rho[own]
+        every = max(columns.shape[1] // _TYPICAL, 1)
+        center = np.zeros(M, A.dtype)
+        for j in range(0, columns.shape[1], every):
+            center += columns[:, j]
+        center /= (columns.shape[1] + every - 1) // every
+        gram[:] = 0
+        line, shared = np.zeros(M), np.zeros(M)
+        add_plainly(
+            *(syrk, letters, sizes, one, gram, line, columns, work, weights, pulls, center, shared)
+        )
+        weight, pull = weights.sum(), pulls.sum()
+        for j in range(M):
+            linear[j] += line[j] + pull * center[j]
+            around = shared[j] + weight * center[j]
+            for i in range(j, M):
+                precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
 CHUNKS_PER_SPAN = 4
+# Chunks of so many instances are for compiled passes, which want one chunk per span.
+LONG_CHUNK = 4096
+
+
+# Parts per thread: more of them would meet at the interpreter's lock more often.
+_PARTS_PER_THREAD = 4
 
 
 class Span(NamedTuple):
@@ -47,8 +53,10 @@ class Span(NamedTuple):
         return self.rows[-1][1]
 
 
-def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[Span]:
+def cut(offsets: Any, chunk_size: int, n_chunks: int | None = None) -> list[Span]:
     """Cut bags into spans of at most ``n_chunks`` chunks of at most ``chunk_size`` rows.
+
+    By default a span has four short chunks, or one that is long.
 
     A span never splits a bag, a chunk may; spans, and the chunks of one, are of about equal
     length. A bag larger than a span has one to itself, of as many chunks as it takes.
@@ -60,6 +68,8 @@ def cut(offsets: Any, chunk_size: int, n_chunks: int = CHUNKS_PER_SPAN) -> list[
     >>> [span.rows for span in cut(np.array([0, 2, 3, 10]), chunk_size=3, n_chunks=1)]
     [((0, 3),), ((3, 5), (5, 7), (7, 10))]
     """
+    if n_chunks is None:
+        n_chunks = 1 if chunk_size >= LONG_CHUNK else CHUNKS_PER_SPAN
     offsets, most = np.asarray(offsets), n_chunks * chunk_size
     n = _shareable(-(-int(offsets[-1] - offsets[0]) // most))
     while any(
@@ -142,8 +152,8 @@ class Threads:
 
     def __init__(self, n_jobs: int) -> None:
         self.n_jobs = n_jobs
-        # Parts are of about equal length; more of them would only meet at the lock more often.
-        self.n_parts = n_jobs
+        # Cores are not equally fast: whoever is done takes the next part.
+        self.n_parts = _PARTS_PER_THREAD * n_jobs
 
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""

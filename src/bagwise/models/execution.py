@@ -19,6 +19,7 @@ from bagwise.core.arrays import Rows, is_tensor
 from bagwise.models.drivers import (
     CHUNKS_PER_SPAN,
     DRIVERS,
+    LONG_CHUNK,
     Driver,
     make_driver,
     one_blas_thread,
@@ -30,7 +31,9 @@ CACHES = ("auto", "memory", "disk", "none")
 # Instances per chunk: long ones let threads meet at the interpreter's lock less often, short ones
 # give every thread its share of few instances.
 CHUNK_SIZE = 1024
-_LONGEST_CHUNK = 8192
+_LONGEST_CHUNK = 32_768
+# Instances from which compiled passes, which long chunks are for, are worth loading.
+_LONG_FROM = 8192
 # On a GPU launches cost more than the cache saves.
 DEVICE_CHUNK_SIZE = 1 << 24
 _CHECKPOINT_EVERY = 10
@@ -145,8 +148,11 @@ class Execution:
             return self.chunk_size
         if on_device:
             return DEVICE_CHUNK_SIZE
-        share = n_rows // (CHUNKS_PER_SPAN * driver.n_parts)
-        return min(max(share, CHUNK_SIZE), _LONGEST_CHUNK)
+        share = n_rows // driver.n_parts
+        if n_rows < _LONG_FROM:
+            return max(share // CHUNKS_PER_SPAN, CHUNK_SIZE)
+        # Bags do not end where shares do: a span that may be no longer would be cut in two.
+        return min(max(share + share // 4, LONG_CHUNK), _LONGEST_CHUNK)
 
     @property
     def saves_every(self) -> int:

@@ -9,7 +9,8 @@ The engine knows a likelihood by four pure methods over whole bags:
 - ``bound(f, log_psi, labels, targets)``: its part of the evidence bound, summed over the bags by
   ``labels.total``, which counts each bag by its weight; the engine weighs the update itself.
 
-For all four likelihoods here ``omega = w theta`` and ``rho = w (t - 1/2)``.
+For all four likelihoods here ``omega = w theta`` and ``rho = w (t - 1/2)``. One may say all of them
+``at_once`` where a compiled loop knows it; the answers are the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from bagwise.core.arrays import (
     namespace,
     softplus,
 )
-from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.densities import Density, Sech
 
 _TINY = float(np.finfo(np.float64).tiny)
 _TINY32 = float(np.finfo(np.float32).tiny)
@@ -227,6 +229,52 @@ class NoisyMax(_WeightedTargets):
         if self.schedule == "damped":
             return (pi + new) / 2, (tail + new_tail) / 2
         return new, new_tail
+
+    def at_once(
+        self,
+        block: Block,
+        q: tuple[Array, Array],
+        previous: Targets,
+        density: Density,
+        bounded: bool,
+        sums: tuple[Array, Array],
+    ) -> tuple[Targets, Array, Array, float] | None:
+        """Targets, weighed ``omega`` and ``rho``, and the bound of a block, in one compiled call.
+
+        The sums of `linalg.no_statistics` get its statistics. None where there is no such call:
+        on a device, for few instances, for chunks that cut a bag, or for another density.
+        """
+        (A, *more), labels, (m, W) = block.A, block.labels, q
+        if more or self.schedule == "sequential" or not isinstance(density, Sech):
+            return None
+        if not linalg.is_long(A):
+            return None
+        from bagwise.core import passes
+        from bagwise.models.variational.sweeps import noisy_max_pass
+
+        weight = np.ones(len(labels.y)) if labels.weight is None else labels.weight
+        pi, tail, omega, rho, bound = noisy_max_pass(
+            passes.routines(A),
+            passes.constants(A),
+            passes.workspace(A),
+            A.dtype != np.float64,
+            A,
+            block.r,
+            m,
+            np.asfortranarray(W),
+            math.log(self.H),
+            labels.y,
+            labels.offsets,
+            labels.known,
+            weight,
+            previous.pi,
+            previous.tail,
+            self.expectation == "exact",
+            self.schedule == "damped",
+            bounded,
+            *sums,
+        )
+        return _unit_weights(pi, tail), omega, rho, bound
 
     def bound(
         self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets

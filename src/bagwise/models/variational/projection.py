@@ -22,7 +22,7 @@ from bagwise.models.variational.blocks import BagLabels, Block
 
 # Instances whose distances make the median length scale.
 _MEDIAN_ROWS = 1000
-# Numbers of scaled instances projected at a time on the host: 4 MB, written over again and again.
+# Numbers projected at a time on the host, features or coordinates: 4 MB, written over and over.
 _SLAB_NUMBERS = 1 << 19
 
 
@@ -41,7 +41,7 @@ class Projector(NamedTuple):
     def __call__(self, X: Rows) -> tuple[Array, Array]:
         """``A`` [M, n] and ``r`` [n]."""
         n = X.shape[0]
-        step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // X.shape[1])
+        step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // max(self.Z.shape))
         if n <= step and not self.on_device:  # nothing to put together
             return project(self.kernel, self.scaling(X), self.Z, self.L, self.dtype)
         A, r = self._room_for(n)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from bagwise.core.passes import add_around_typical, add_moments, add_plainly
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Floats, Ints
+    from bagwise.core.arrays import Codes, Floats, Ints, Reals
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -135,3 +138,57 @@ def sech_log_psi(c: Floats) -> Floats:
     for i in range(c.shape[0]):
         log_psi[i] = -c[i] / 2 - np.log1p(np.exp(-c[i]))
     return log_psi
+
+
+@njit(cache=True, nogil=True)
+def noisy_max_pass(
+    blas: tuple[int, int],
+    constants: tuple[NDArray[np.uint8], NDArray[np.int32], Reals],
+    work: Reals,
+    around: bool,
+    A: Reals,
+    r: Floats,
+    m: Reals,
+    W: Reals,
+    log_odds: float,
+    y: Codes,
+    offsets: Ints,
+    known: Codes,
+    weight: Floats,
+    pi: Floats,
+    tail: Floats,
+    exact: bool,
+    damped: bool,
+    bounded: bool,
+    precision: Floats,
+    linear: Floats,
+) -> tuple[Floats, Floats, Floats, Floats, float]:
+    """One pass over a chunk of whole bags under `Sech`: pi, tail, omega, rho and the bound.
+
+    ``precision`` and ``linear`` get its statistics. What it stands for are a dozen calls, between
+    which sixteen threads would hand the lock on for longer than they work.
+    """
+    (trmm, syrk), (letters, sizes, one) = blas, constants
+    M, n = A.shape
+    mean, var, c = np.empty(n), np.empty(n), np.empty(n)
+    add_moments(trmm, letters, sizes, one, m, W, A, work, mean, var)
+    for i in range(n):
+        c[i] = np.sqrt(mean[i] * mean[i] + var[i] + r[i])
+    pi, tail = noisy_max(mean, log_odds, y, offsets, known, pi, tail, exact, damped)
+    bound = 0.0
+    if bounded:
+        log_psi = sech_log_psi(c)
+        bound = noisy_max_bound(mean, log_psi, log_odds, y, offsets, weight, pi, tail)
+    omega, rho = sech_theta(c), np.empty(n)
+    for b in range(offsets.shape[0] - 1):
+        for i in range(offsets[b], offsets[b + 1]):
+            omega[i] *= weight[b]
+            rho[i] = weight[b] * (pi[i] - 0.5)
+    if around:
+        add_around_typical(syrk, letters, sizes, one, precision, linear, A, work, omega, rho)
+    else:
+        nothing, unused = np.zeros(M, A.dtype), np.zeros(M)
+        add_plainly(
+            syrk, letters, sizes, one, precision, linear, A, work, omega, rho, nothing, unused
+        )
+    return pi, tail, omega, rho, bound

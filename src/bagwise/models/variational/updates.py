@@ -152,6 +152,12 @@ def expect(
     brings the beliefs and the bound up to date. The bound is 0 unless it is asked for.
     """
     labels = block.labels
+    if q is not None and not last and hasattr(likelihood, "at_once"):
+        sums = linalg.no_statistics(block.A[0])
+        made = likelihood.at_once(block, q, previous, density, bounded, sums)
+        if made is not None:
+            targets, omega, rho, bound = made
+            return Expected(targets, Sites(omega, rho), Statistics(*sums, bound))
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
     c = f.second**0.5
     log_psi = density.log_psi(c)
