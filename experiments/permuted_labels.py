@@ -42,7 +42,7 @@ QUICK_MODELS = ("single-instance", "vgpmil")
 MANY = {
     ("vgpmil", "musk1"): 200,
     ("vgpmil", "elephant"): 100,
-    **dict.fromkeys([("g-vgpmil", "musk1"), ("g-vgpmil", "elephant")], 100),
+    **dict.fromkeys([("g-vgpmil", name) for name in ("musk1", "elephant", "digits")], 100),
     **dict.fromkeys([("lm-vgpmil", "musk1"), ("lm-vgpmil", "elephant")], 100),
     **dict.fromkeys([("auto", "elephant"), ("auto", "digits")], 80),
 }
