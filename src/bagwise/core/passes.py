@@ -64,12 +64,7 @@ def add_statistics(
     [[[5.0, 0.0], [11.0, 25.0]], [3.0, 7.0]]
     """
     syrk = address("syrk", A.dtype.char)
-    given = syrk, *constants(A), precision, linear, A, workspace(A), omega, rho
-    if A.dtype == np.float64:
-        nothing, unused = np.zeros((2, len(A)))
-        add_plainly(*given, nothing, unused)
-    else:
-        add_around_typical(*given)
+    add_around_typical(syrk, *constants(A), precision, linear, A, workspace(A), omega, rho)
     return precision, linear
 
 
@@ -182,7 +177,7 @@ def add_moments(
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def add_plainly(
+def _add_columns(
     syrk: int,
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],
@@ -233,7 +228,7 @@ def add_around_typical(
     omega: Floats,
     rho: Floats,
 ) -> None:
-    """`add_plainly` of what differs from a typical instance, which is put back in float64.
+    """`_add_columns` of what differs from a typical instance, which is put back in float64.
 
     What instances share is most of what float32 would round off their sums, which are short.
     `linalg.typical` and `linalg.uncentred` say the same in calls.
@@ -250,7 +245,7 @@ def add_around_typical(
         center /= (columns.shape[1] + every - 1) // every
         gram[:] = 0
         line, shared = np.zeros(M), np.zeros(M)
-        add_plainly(
+        _add_columns(
             *(syrk, letters, sizes, one, gram, line, columns, work, weights, pulls, center, shared)
         )
         weight, pull = weights.sum(), pulls.sum()

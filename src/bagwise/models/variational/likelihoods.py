@@ -257,7 +257,6 @@ class NoisyMax(_WeightedTargets):
             passes.routines(A),
             passes.constants(A),
             passes.workspace(A),
-            A.dtype != np.float64,
             A,
             block.r,
             m,

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bagwise.core.passes import add_around_typical, add_moments, add_plainly
+from bagwise.core.passes import add_around_typical, add_moments
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Floats, Ints, Reals
@@ -145,7 +145,6 @@ def noisy_max_pass(
     blas: tuple[int, int],
     constants: tuple[NDArray[np.uint8], NDArray[np.int32], Reals],
     work: Reals,
-    around: bool,
     A: Reals,
     r: Floats,
     m: Reals,
@@ -169,7 +168,7 @@ def noisy_max_pass(
     which sixteen threads would hand the lock on for longer than they work.
     """
     (trmm, syrk), (letters, sizes, one) = blas, constants
-    M, n = A.shape
+    n = A.shape[1]
     mean, var, c = np.empty(n), np.empty(n), np.empty(n)
     add_moments(trmm, letters, sizes, one, m, W, A, work, mean, var)
     for i in range(n):
@@ -184,11 +183,5 @@ def noisy_max_pass(
         for i in range(offsets[b], offsets[b + 1]):
             omega[i] *= weight[b]
             rho[i] = weight[b] * (pi[i] - 0.5)
-    if around:
-        add_around_typical(syrk, letters, sizes, one, precision, linear, A, work, omega, rho)
-    else:
-        nothing, unused = np.zeros(M, A.dtype), np.zeros(M)
-        add_plainly(
-            syrk, letters, sizes, one, precision, linear, A, work, omega, rho, nothing, unused
-        )
+    add_around_typical(syrk, letters, sizes, one, precision, linear, A, work, omega, rho)
     return pi, tail, omega, rho, bound
