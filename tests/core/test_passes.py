@@ -110,3 +110,16 @@ def test_standardised_and_measured_rows_are_those_of_plain_numpy(rng, dtype):
     found = passes.standardised(X, mean, squares, out)
     np.testing.assert_array_equal(found, (rows - mean) / squares)
     assert np.isnan(out[70:]).all()
+
+
+def test_float32_sums_are_short(rng):
+    """A long chunk is summed in pieces of 8,192 columns, each added to float64."""
+    A = np.asfortranarray(rng.normal(size=(4, 20_000)).astype(np.float32))
+    omega, rho = rng.random(20_000), rng.normal(size=20_000)
+    whole, pieces = (linalg.no_statistics(A) for _ in range(2))
+    passes.add_statistics(*whole, A, omega, rho)
+    for start in range(0, 20_000, 8192):
+        own = slice(start, start + 8192)
+        passes.add_statistics(*pieces, A[:, own], omega[own], rho[own])
+    for a, b in zip(whole, pieces, strict=True):
+        np.testing.assert_array_equal(a, b)

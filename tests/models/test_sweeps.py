@@ -86,8 +86,7 @@ def test_what_one_call_does_not_know_takes_the_plain_way(rng, monkeypatch):
 
     def knows(likelihood, density, block):
         previous = likelihood.start(None, block.labels, pi)
-        sums = linalg.no_statistics(block.A[0])
-        return likelihood.at_once(block, q, previous, density, True, sums) is not None
+        return likelihood.at_once(block, q, previous, density, True) is not None
 
     assert not knows(NoisyMax(), Sech(), block)  # few
     monkeypatch.setattr(linalg, "_COMPILED_FROM", 1)

@@ -45,7 +45,7 @@ def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
     n = A.shape[1]
     mean, squares = np.empty(n), np.empty(n)
     trmm = address("trmm", A.dtype.char)
-    add_moments(trmm, *constants(A), m, np.asfortranarray(W), A, workspace(A), mean, squares)
+    write_moments(trmm, *constants(A), m, np.asfortranarray(W), A, workspace(A), mean, squares)
     return mean, squares
 
 
@@ -136,7 +136,7 @@ def _call(typing_context: object, routine: types.Type, arguments: types.UniTuple
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def add_moments(
+def write_moments(
     trmm: int,
     letters: NDArray[np.uint8],
     sizes: NDArray[np.int32],

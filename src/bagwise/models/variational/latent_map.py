@@ -1,8 +1,8 @@
 """Calibration on bags whose labels the model never saw, as a map of the latent function.
 
 Leaving a bag out at fixed sites is not enough: its label still sits in the sites of the others.
-Here the model is fitted again without each fold of bags, from the start, on the projection that
-all fits share. The left-out bags' latent values f ~ N(mean, var) are then mapped to
+Here the model is fitted again without each fold of bags, from the start (`refits`). The left-out
+bags' latent values f ~ N(mean, var) are then mapped to
 
 f' whose log-odds are ``slope * log-odds of f + intercept``, slope > 0,
 

@@ -237,12 +237,11 @@ class NoisyMax(_WeightedTargets):
         previous: Targets,
         density: Density,
         bounded: bool,
-        sums: tuple[Array, Array],
-    ) -> tuple[Targets, Array, Array, float] | None:
-        """Targets, weighed ``omega`` and ``rho``, and the bound of a block, in one compiled call.
+    ) -> tuple[Targets, tuple[Array, Array], tuple[Array, Array, float]] | None:
+        """Targets, ``omega`` and ``rho``, and the statistics of a block, in one compiled call.
 
-        The sums of `linalg.no_statistics` get its statistics. None where there is no such call:
-        on a device, for few instances, for chunks that cut a bag, or for another density.
+        None where there is no such call: on a device, for few instances, for chunks that cut a
+        bag, or for another density.
         """
         (A, *more), labels, (m, W) = block.A, block.labels, q
         if more or self.schedule == "sequential" or not isinstance(density, Sech):
@@ -253,6 +252,7 @@ class NoisyMax(_WeightedTargets):
         from bagwise.models.variational.sweeps import noisy_max_pass
 
         weight = np.ones(len(labels.y)) if labels.weight is None else labels.weight
+        sums = linalg.no_statistics(A)
         pi, tail, omega, rho, bound = noisy_max_pass(
             passes.routines(A),
             passes.constants(A),
@@ -273,7 +273,7 @@ class NoisyMax(_WeightedTargets):
             bounded,
             *sums,
         )
-        return _unit_weights(pi, tail), omega, rho, bound
+        return _unit_weights(pi, tail), (omega, rho), (*sums, bound)
 
     def bound(
         self, f: Moments, log_psi: Array, labels: BagLabels, targets: Targets

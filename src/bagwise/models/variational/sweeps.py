@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from bagwise.core.passes import add_around_typical, add_moments
+from bagwise.core.passes import add_around_typical, write_moments
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Floats, Ints, Reals
@@ -170,7 +170,7 @@ def noisy_max_pass(
     (trmm, syrk), (letters, sizes, one) = blas, constants
     n = A.shape[1]
     mean, var, c = np.empty(n), np.empty(n), np.empty(n)
-    add_moments(trmm, letters, sizes, one, m, W, A, work, mean, var)
+    write_moments(trmm, letters, sizes, one, m, W, A, work, mean, var)
     for i in range(n):
         c[i] = np.sqrt(mean[i] * mean[i] + var[i] + r[i])
     pi, tail = noisy_max(mean, log_odds, y, offsets, known, pi, tail, exact, damped)

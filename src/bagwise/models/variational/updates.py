@@ -153,11 +153,10 @@ def expect(
     """
     labels = block.labels
     if q is not None and not last and hasattr(likelihood, "at_once"):
-        sums = linalg.no_statistics(block.A[0])
-        made = likelihood.at_once(block, q, previous, density, bounded, sums)
+        made = likelihood.at_once(block, q, previous, density, bounded)
         if made is not None:
-            targets, omega, rho, bound = made
-            return Expected(targets, Sites(omega, rho), Statistics(*sums, bound))
+            targets, sites, sums = made
+            return Expected(targets, Sites(*sites), Statistics(*sums))
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
     c = f.second**0.5
     log_psi = density.log_psi(c)
