@@ -123,3 +123,14 @@ def test_float32_sums_are_short(rng):
         passes.add_statistics(*pieces, A[:, own], omega[own], rho[own])
     for a, b in zip(whole, pieces, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_float32_sum_of_vectors_is_carried_over_few_columns(rng):
+    """Terms of one sign: the longer their sum, the more of the next one is rounded off."""
+    A = np.asfortranarray(rng.normal(size=(30, 8192)).astype(np.float32))
+    linear = [
+        passes.add_statistics(*linalg.no_statistics(A), A, np.ones(8192), np.sign(a))[1][i]
+        for i, a in enumerate(A)
+    ]
+    off = np.array(linear) / np.abs(A).sum(axis=1, dtype=np.float64) - 1
+    assert np.abs(off).mean() < 2.5e-8

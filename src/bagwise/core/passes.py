@@ -29,6 +29,8 @@ _CACHED = 1 << 20
 _TYPICAL = 64
 # Columns that float32 sums up before float64 does: longer sums lose digits of q.
 _SHORT_SUM = 8192
+# Columns that a sum of vectors carries in the precision of A.
+_CARRIED = 128
 
 
 def moments(m: Reals, W: Reals, A: Reals) -> tuple[Floats, Floats]:
@@ -177,42 +179,39 @@ def write_moments(
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _add_columns(
-    syrk: int,
-    letters: NDArray[np.uint8],
-    sizes: NDArray[np.int32],
-    one: Reals,
-    gram: Reals,
-    linear: Floats,
+def _weigh(
     A: Reals,
-    work: Reals,
+    start: int,
+    stop: int,
     omega: Floats,
     rho: Floats,
     center: Reals,
+    work: Reals,
+    linear: Floats,
     shared: Floats,
 ) -> None:
-    """Sums over the columns of ``A - center``; ``shared`` [M] gets those weighed by omega."""
-    M, n = A.shape
-    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
-    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
-    step = work.shape[1]
-    for start in range(0, n, step):
-        stop = min(start + step, n)
-        sizes[1] = stop - start
-        for j in range(start, stop):
-            weight, pull = np.sqrt(omega[j]), rho[j]
+    """Columns of ``A - center``, times sqrt(omega), fill ``work``.
+
+    ``linear`` and ``shared`` [M] get the sums of ``A - center`` weighed by rho and by omega.
+    """
+    M = len(A)
+    # All in the precision of A: one float64 among the factors would halve the speed of float32.
+    factors = np.empty(3, A.dtype)
+    pulled, weighed = np.empty(M, A.dtype), np.empty(M, A.dtype)
+    for first in range(start, stop, _CARRIED):
+        pulled[:] = 0
+        weighed[:] = 0
+        for j in range(first, min(first + _CARRIED, stop)):
+            factors[0], factors[1], factors[2] = np.sqrt(omega[j]), rho[j], omega[j]
+            root, pull, weight = factors[0], factors[1], factors[2]
             for i in range(M):
                 a = A[i, j] - center[i]
-                work[i, j - start] = a * weight
-                linear[i] += a * pull
-                shared[i] += a * omega[j]
-        _call(
-            syrk,
-            (
-                *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
-                *(one.ctypes.data, gram.ctypes.data, rows),
-            ),
-        )
+                work[i, j - start] = a * root
+                pulled[i] += a * pull
+                weighed[i] += a * weight
+        for i in range(M):
+            linear[i] += pulled[i]
+            shared[i] += weighed[i]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -228,32 +227,51 @@ def add_around_typical(
     omega: Floats,
     rho: Floats,
 ) -> None:
-    """`_add_columns` of what differs from a typical instance, which is put back in float64.
+    """Sums of what differs from a typical instance, which is put back in float64.
 
     What instances share is most of what float32 would round off their sums, which are short.
     `linalg.typical` and `linalg.uncentred` say the same in calls.
     """
-    M = len(A)
+    M, n = A.shape
+    lower, plain = letters[:1].ctypes.data, letters[1:].ctypes.data
+    rows, columns = sizes[:1].ctypes.data, sizes[1:].ctypes.data
     gram = np.zeros((M, M), A.dtype).T
-    for start in range(0, A.shape[1], _SHORT_SUM):
-        own = slice(start, min(start + _SHORT_SUM, A.shape[1]))
-        columns, weights, pulls = A[:, own], omega[own], rho[own]
-        every = max(columns.shape[1] // _TYPICAL, 1)
-        center = np.zeros(M, A.dtype)
-        for j in range(0, columns.shape[1], every):
-            center += columns[:, j]
-        center /= (columns.shape[1] + every - 1) // every
+    step = work.shape[1]
+    # Columns are named by their place in A: of a slice, compiled code does not know that they are
+    # contiguous, and takes them number by number.
+    for first in range(0, n, _SHORT_SUM):
+        last = min(first + _SHORT_SUM, n)
+        center = _typical(A, first, last)
         gram[:] = 0
         line, shared = np.zeros(M), np.zeros(M)
-        _add_columns(
-            *(syrk, letters, sizes, one, gram, line, columns, work, weights, pulls, center, shared)
-        )
-        weight, pull = weights.sum(), pulls.sum()
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            sizes[1] = stop - start
+            _weigh(A, start, stop, omega, rho, center, work, line, shared)
+            _call(
+                syrk,
+                (
+                    *(lower, plain, rows, columns, one.ctypes.data, work.ctypes.data, rows),
+                    *(one.ctypes.data, gram.ctypes.data, rows),
+                ),
+            )
+        weight, pull = omega[first:last].sum(), rho[first:last].sum()
         for j in range(M):
             linear[j] += line[j] + pull * center[j]
             around = shared[j] + weight * center[j]
             for i in range(j, M):
                 precision[i, j] += gram[i, j] + shared[i] * center[j] + around * center[i]
+
+
+@njit(nogil=True, cache=True)
+def _typical(A: Reals, first: int, last: int) -> Reals:
+    """Mean of a few of the columns."""
+    every = max((last - first) // _TYPICAL, 1)
+    center = np.zeros(len(A), A.dtype)
+    for j in range(first, last, every):
+        center += A[:, j]
+    center /= (last - first + every - 1) // every
+    return center
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
