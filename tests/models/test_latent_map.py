@@ -28,9 +28,11 @@ from bagwise.models.variational.latent_map import (
     bag_folds,
     beta_interval,
     fit_instance_map,
+    folds_of_large,
     held_out_draw,
     held_out_values,
     instance_interval,
+    joined,
     level_with_bags,
     positive_fraction,
     rule_log_odds,
@@ -166,6 +168,12 @@ def test_thinning_keeps_the_map(monkeypatch):
     thinned, fewer, _, _ = calibration._thinned(held_out, y, None, 0, None)
     assert len(thinned.mean) <= 6000 and len(fewer) > 1500
     assert MapFit(held_out, y, "noisy-or").shrunk().slope == pytest.approx(0.6, abs=0.1)
+    # However large the bags are, fifty are looked at, and all where only their tops count.
+    monkeypatch.setattr(calibration, "_MOST_INSTANCES", 10)
+    assert len(calibration._thinned(held_out, y, None, 0, None)[1]) == 50
+    few = MapFit(held_out, y, "max").shrunk()
+    monkeypatch.undo()
+    assert few == MapFit(held_out, y, "max").shrunk()
 
 
 @pytest.fixture(scope="module")
@@ -407,6 +415,27 @@ def test_held_out_draw_takes_the_same_share_of_each_class():
     few = held_out_draw(np.repeat([0, 1], [10, 2]), np.full(12, 5))
     assert few[:10].sum() == 2  # never more than a fifth
     assert few[10:].sum() == 1
+    # Bags of 5,000: two numbers need bags, not instances.
+    assert held_out_draw(y, np.full(10_000, 5000)).sum() == 1000
+
+
+def test_few_large_bags_are_held_out_in_several_folds():
+    rare = np.repeat([0, 1], [950, 50])
+    folds, n_refits = folds_of_large(rare, np.full(1000, 1000))
+    # Ten positive bags in a fold: three folds have 25.
+    assert n_refits == 3
+    assert [int(rare[folds == k].sum()) for k in range(5)] == [10] * 5
+    folds, n_refits = folds_of_large(np.repeat([0, 1], [250, 125]), np.full(375, 1000))
+    assert n_refits == 1 and np.sum(folds == 0) == 75
+
+
+def test_the_largest_log_odds_are_read_with_the_values(problem):
+    A, r, labels = problem
+    q = prior(4)._replace(m=np.array([1.0, -2.0, 0.5, 3.0]))
+    values = held_out_values(make_blocks(A, r, labels, 2), q, top=True)
+    np.testing.assert_allclose(values.top, values._replace(top=None).largest(), atol=1e-12)
+    both = joined([values.take(np.array([0, 2])), values.take(np.array([1]))], np.array([0, 1, 0]))
+    np.testing.assert_array_equal(both.top, values.top[:3])
 
 
 def test_the_map_of_the_largest_instance_keeps_its_order():

@@ -59,7 +59,7 @@ from bagwise.models.variational.latent_map import (
     beta_interval,
     cooled,
     fit_instance_map,
-    held_out_draw,
+    folds_of_large,
     instance_interval,
     level_with_bags,
     rule_log_odds,
@@ -606,10 +606,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             return None
         large = bags.n_instances > _ONE_FOLD
         if question.folds is not None:
-            folds = question.folds
+            folds, n_refits = question.folds, 1 if large else int(question.folds.max()) + 1
+        elif large:
+            folds, n_refits = folds_of_large(y, bags.sizes)
         else:
-            folds = np.where(held_out_draw(y, bags.sizes), 0, 1) if large else bag_folds(y)
-        n_refits = 1 if large else int(folds.max()) + 1
+            folds = bag_folds(y)
+            n_refits = int(folds.max()) + 1
 
         M = len(problem.projector.Z)
 
@@ -681,6 +683,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             fit,
             problem.driver,
             joint=self.bag_rule == "joint",
+            top=self.bag_rule == "max",
             drifting=self._posterior() if isinstance(problem.likelihood, LargeMargin) else None,
             project=project,
         )
@@ -1249,10 +1252,10 @@ class VGPMIL(VariationalClassifier):
         function so that the held-out bags it makes by ``bag_rule`` have their labels most
         likely. Probabilities, standard deviations and intervals all are those of the mapped
         function; scores that say nothing about held-out bags give about the base rate. Costs
-        about five more fits; with more than 200,000 instances bags of at most 100,000 of them
-        are held out, one more fit. Where features were learned from the bags' labels, the
-        log-odds are shrunk by a factor estimated on the bags held out from that. False gives
-        the papers' uncalibrated probabilities.
+        about five more fits; with more than 200,000 instances at most a fifth of the bags are
+        held out, one more fit, or a few where that would be fewer than 25 bags of a class. Where
+        features were learned from the bags' labels, the log-odds are shrunk by a factor estimated
+        on the bags held out from that. False gives the papers' uncalibrated probabilities.
     posterior : {"factorised", "marginal"}
         ``factorised`` is the papers' q(v), which treats every instance as labelled to the extent
         it is believed in and is far too narrow. ``marginal`` goes on from there with the hidden

@@ -61,8 +61,10 @@ BagRule = Literal["noisy-or", "max", "joint"]
 
 # Nodes for expectations while the map is fitted; 1e-3 is plenty there.
 _NODES = 20
-# Bags are thinned so that the fit of two numbers sees at most this many instances.
+# The fit of two numbers looks at bags of at most this many instances in all, and
 _MOST_INSTANCES = 100_000
+# at no fewer bags than these, of each class and in all, however large they are.
+_ENOUGH_OF_CLASS, _ENOUGH_BAGS, _MANY_BAGS = 25, 50, 1_000
 # Scores, and groups of neighbouring ones, that stand for those of many times as many instances.
 _GROUPS = 5_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
@@ -343,8 +345,8 @@ def bag_folds(y: ArrayLike, n_folds: int | None = None, random_state: int = 0) -
 def held_out_draw(y: ArrayLike, sizes: Ints, random_state: int = 0) -> Bools:
     """Which bags of a large set to hold out: the same share of each class, [b] booleans.
 
-    At most a fifth of the bags, of about `_MOST_INSTANCES` instances in all: two numbers are
-    fitted to them, and more would not move these.
+    At most a fifth of the bags, `_MANY_BAGS` or as many as have `_MOST_INSTANCES` instances in
+    all: two numbers are fitted to them, and more would not move these.
 
     Examples
     --------
@@ -356,12 +358,35 @@ def held_out_draw(y: ArrayLike, sizes: Ints, random_state: int = 0) -> Bools:
     (100, 100)
     """
     y, rng = np.asarray(y), np.random.default_rng(random_state)
-    share = min(0.2, _MOST_INSTANCES / float(np.sum(sizes)))
+    share = min(0.2, max(_MOST_INSTANCES / float(np.sum(sizes)), _MANY_BAGS / len(y)))
     drawn = np.zeros(len(y), dtype=bool)
     for label in (0, 1):
         bags = np.flatnonzero(y == label)
         drawn[rng.choice(bags, max(1, round(share * len(bags))), replace=False)] = True
     return drawn
+
+
+def folds_of_large(y: ArrayLike, sizes: Ints) -> tuple[Ints, int]:
+    """Folds of the bags of a large set, [b], and how many of them to hold out in turn.
+
+    One, if it has `_ENOUGH_OF_CLASS` bags of each class. Where bags are few and large, as many of
+    the `bag_folds` as it takes; all, where there are no more bags.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import folds_of_large
+    >>> [folds_of_large(np.arange(n) % 2, np.full(n, 5000))[1] for n in (400, 200, 60)]
+    [1, 2, 5]
+    """
+    y = np.asarray(y)
+    drawn = held_out_draw(y, sizes)
+    if np.bincount(y[drawn], minlength=2).min() >= _ENOUGH_OF_CLASS:
+        return np.where(drawn, 0, 1), 1
+    folds = bag_folds(y)
+    of_class = np.array([np.bincount(folds[y == label]) for label in (0, 1)])  # [2, folds]
+    short = np.cumsum(of_class, axis=1).min(axis=0) < _ENOUGH_OF_CLASS
+    return folds, min(int(short.sum()) + 1, of_class.shape[1])
 
 
 def select_bags(blocks: Iterable[Block], chosen: Array | Bools) -> Iterator[Block]:
@@ -490,9 +515,12 @@ class MapFit:
         compress: bool = False,
     ) -> None:
         self.labels, self._rule = y, rule
-        held_out, target, known, weight = _thinned(
-            held_out, np.asarray(y, dtype=np.float64), known, random_state, weight
-        )
+        target = np.asarray(y, dtype=np.float64)
+        # The largest log-odds are worked out once; nothing else costs more for larger bags.
+        if rule != "max" or (known is not None and np.any(np.asarray(known) >= 0)):
+            held_out, target, known, weight = _thinned(
+                held_out, target, known, random_state, weight
+            )
         held_out = held_out.with_top() if rule == "max" else held_out
         self._held_out, self._weight = held_out, weight
         self._target = smoothed(target, count, weight)
@@ -633,13 +661,14 @@ def _thinned(
     random_state: int,
     weight: Floats | None,
 ) -> tuple[HeldOut, Floats, ArrayLike | None, Floats | None]:
-    """At most `_MOST_INSTANCES` instances, of bags chosen at random."""
+    """Bags chosen at random, of at most `_MOST_INSTANCES` instances, but `_ENOUGH_BAGS`."""
     n = int(held_out.offsets[-1])
     if n <= _MOST_INSTANCES:
         return held_out, y, known, weight
     order = np.random.default_rng(random_state).permutation(len(y))
     sizes = segments.lengths(held_out.offsets)[order]
-    chosen = np.sort(order[: max(2, int(np.searchsorted(np.cumsum(sizes), _MOST_INSTANCES)))])
+    n_bags = max(_ENOUGH_BAGS, int(np.searchsorted(np.cumsum(sizes), _MOST_INSTANCES)))
+    chosen = np.sort(order[:n_bags])
     rows, _ = segments.take(held_out.offsets, chosen)
     known = None if known is None else np.asarray(known)[rows]
     weight = None if weight is None else np.asarray(weight)[chosen]
@@ -957,22 +986,34 @@ def _least(
 
 
 def held_out_values(
-    blocks: Iterable[Block], q: InducingPosterior, joint: bool = False, n_functions: int = 64
+    blocks: Iterable[Block],
+    q: InducingPosterior,
+    joint: bool = False,
+    top: bool = False,
+    n_functions: int = 64,
 ) -> HeldOut:
-    """Latent moments of the bags of some blocks under q, and functions where a rule needs them."""
+    """Latent moments of the bags of some blocks under q, and what a rule needs of them.
+
+    That are functions for the joint rule, and the ``top`` of each bag for the rule "max".
+    """
     columns: list[list[Floats]] = [[], [], [], []]
-    sizes = []
+    sizes, tops = [], []
     for block in blocks:
         f = moments(block.A, block.r, q)
+        offsets = to_numpy(block.labels.offsets).astype(np.int64)
+        if top:
+            log_odds = sigmoid_moments(f.mean, f.var).log_odds
+            tops.append(segments.max(to_numpy(log_odds), offsets))
         own = [f.mean, f.var]
         if joint:
             own += draw_functions(block, q, n_functions)
         for column, values in zip(columns, own, strict=False):
             column.append(to_numpy(values))
-        sizes.append(to_numpy(segments.lengths(block.labels.offsets)).astype(np.int64))
+        sizes.append(segments.lengths(offsets))
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
     mean, var, *drawn = (np.concatenate(c) for c in columns if c)
-    return HeldOut(mean, var, offsets, *drawn)
+    values = HeldOut(mean, var, offsets, *drawn)
+    return values._replace(top=np.concatenate(tops)) if top else values
 
 
 def joined(parts: Sequence[HeldOut], folds: Ints) -> HeldOut:
@@ -984,4 +1025,7 @@ def joined(parts: Sequence[HeldOut], folds: Ints) -> HeldOut:
         *((part.mean, part.var, part.functions, part.shrink) for part in parts), strict=True
     )
     mean, var, *drawn = (np.concatenate(column) for column in columns if column[0] is not None)
-    return HeldOut(mean, var, offsets, *drawn).take(order)
+    values = HeldOut(mean, var, offsets, *drawn)
+    if parts[0].top is not None:
+        values = values._replace(top=np.concatenate([part.largest() for part in parts]))
+    return values.take(order)

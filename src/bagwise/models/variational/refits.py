@@ -103,13 +103,14 @@ class ReadHeldOut:
     """Latent values of some bags of a part under a posterior that was fitted without them."""
 
     q: InducingPosterior
-    joint: bool
     chosen: Array  # mask over all bags
+    joint: bool = False
+    top: bool = False
 
     def __call__(self, part: Part) -> tuple[Part, HeldOut]:
         """The part as it was, and the values."""
         blocks = select_bags(part.blocks, _own(part, self.chosen))
-        return part, held_out_values(blocks, self.q, self.joint)
+        return part, held_out_values(blocks, self.q, self.joint, self.top)
 
 
 def _own(part: Part, chosen: Array) -> Array:
@@ -129,10 +130,13 @@ def refit_folds(
     fit: Refit,
     driver: Driver,
     joint: bool = False,
+    top: bool = False,
     drifting: InducingPosterior | None = None,
     project: Callable[[Bools], tuple[list[Any], Refit]] | None = None,
 ) -> HeldOut:
     """Held-out latent values of the bags of the first folds, in the order of the bags.
+
+    ``joint`` and ``top`` say what else is read of them; see `held_out_values`.
 
     ``fit`` is given parts without the bags of a fold, which start from ``start`` [N]: started
     from the fit to all bags, or from its beliefs, it would know the labels it does without.
@@ -147,27 +151,25 @@ def refit_folds(
     extents: list[slice] = []
     parts = driver.sweep(_extent, parts, extents.append)
 
-    def read(
-        parts: Sequence[Any], q: InducingPosterior, chosen: Array, joint: bool = joint
-    ) -> HeldOut:
+    def read(parts: Sequence[Any], q: InducingPosterior, chosen: Array, **more: bool) -> HeldOut:
         columns: list[HeldOut] = []
         which = _having(parts, extents, chosen)
-        driver.sweep(ReadHeldOut(q, joint, chosen), which, columns.append)
+        driver.sweep(ReadHeldOut(q, chosen, **more), which, columns.append)
         owner = np.repeat(np.arange(len(columns)), [len(c.offsets) - 1 for c in columns])
         return joined(columns, owner)
 
     level = None
     if drifting is not None:
-        level = _level(read(parts, drifting, np.ones(len(folds), dtype=bool), joint=False))
+        level = _level(read(parts, drifting, np.ones(len(folds), dtype=bool)))
     values = []
     for fold in range(n_refits):
         seen = folds != fold
         own, refit = (parts, fit) if project is None else project(seen)
         kept = driver.sweep(LeaveOut(seen, start, offsets), own, lambda _: None)
         q = refit(kept)
-        held_out = read(own, q, ~seen)
+        held_out = read(own, q, ~seen, joint=joint, top=top and level is None)
         if level is not None:
-            rise = level - _level(read(own, q, seen, joint=False))
+            rise = level - _level(read(own, q, seen))
             held_out = held_out._replace(mean=held_out.mean + rise)
         values.append(held_out)
     return joined(values, folds[folds < n_refits])
