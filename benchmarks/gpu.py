@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags, Execution
+from benchmarks import bench_threads
+from benchmarks.bench_threads import iterations
 from benchmarks.stored import store
 
 TF32 = Execution(device="cuda", dtype="float32", precision="tf32")
@@ -200,36 +202,18 @@ def folder(quick: bool) -> Iterator[Line]:
 
 
 def threads(quick: bool) -> Iterator[Line]:
-    """Iterations on the cores: from the difference of two fits of different length."""
+    """Iterations on the cores, and what bare products gain by as many threads."""
     n = 20_000 if quick else 250_000
-    bags, y = make_bags(n, 128, device="cpu")
-    bags = bags.with_instances(bags.instances.double().numpy())
-    Z = bags.instances[:N_INDUCING].copy()
-
-    def fit_seconds(execution: Execution | None, max_iter: int) -> float:
-        fit = model(
-            inducing=Z, n_inducing=100, max_iter=max_iter, calibrate=False, execution=execution
-        )
-        start = time.perf_counter()
-        fit.fit(bags, y)
-        return time.perf_counter() - start
-
-    def per_iteration(execution: Execution | None) -> float:
-        fit_seconds(execution, 1)  # threads start, and compiled code is loaded
-        # The best of several: other guests of the machine slow down one fit or another.
-        pairs = [[fit_seconds(execution, n) for n in (2, 12)] for _ in range(4)]
-        short, long = np.min(pairs, axis=0)
-        return float(long - short) / 10
-
-    one = per_iteration(Execution(n_jobs=1))
-    for name, execution in (
-        ("2 threads", Execution(n_jobs=2)),
-        ("4 threads", Execution(n_jobs=4)),
-        ("8 threads", Execution(n_jobs=8)),
-        ("16 threads", Execution(n_jobs=16)),
-        ("default settings", None),
+    counts = [1, 2, 4, 8, 16]
+    executions = [*(Execution(n_jobs=k) for k in counts), None]
+    one, *more = iterations(*bench_threads.make_bags(n), executions)
+    for name, ours in zip(
+        [*(f"{k} threads" for k in counts[1:]), "default settings"], more, strict=True
     ):
-        yield Line(f"one iteration, {n} x 128, {name}", per_iteration(execution), "1 thread", one)
+        yield Line(f"one iteration, {n} x 128, {name}", ours, "1 thread", one)
+    one, *more = bench_threads.bare_products(n, counts)
+    for k, bare in zip(counts[1:], more, strict=True):
+        yield Line(f"bare products, {n} x 200, {k} threads", bare, "1 thread", one)
 
 
 def auto(quick: bool) -> Iterator[Line]:
