@@ -9,7 +9,7 @@ from scipy.stats import beta
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 
-from bagwise import GVGPMIL, LMVGPMIL, VGPMIL
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags
 from bagwise.core import segments
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt, compress_beyond, fit_shrunk_platt, typical_range
@@ -27,6 +27,7 @@ from bagwise.models.variational.latent_map import (
     _Contrast,
     bag_folds,
     beta_interval,
+    enough_folds,
     fit_instance_map,
     folds_of_large,
     held_out_draw,
@@ -421,12 +422,26 @@ def test_held_out_draw_takes_the_same_share_of_each_class():
 
 def test_few_large_bags_are_held_out_in_several_folds():
     rare = np.repeat([0, 1], [950, 50])
-    folds, n_refits = folds_of_large(rare, np.full(1000, 1000))
-    # Ten positive bags in a fold: three folds have 25.
-    assert n_refits == 3
+    folds = folds_of_large(rare, np.full(1000, 1000))
     assert [int(rare[folds == k].sum()) for k in range(5)] == [10] * 5
-    folds, n_refits = folds_of_large(np.repeat([0, 1], [250, 125]), np.full(375, 1000))
-    assert n_refits == 1 and np.sum(folds == 0) == 75
+    assert enough_folds(folds, rare) == 3  # ten positive bags in each: three have 25
+    balanced = np.repeat([0, 1], [250, 125])
+    folds = folds_of_large(balanced, np.full(375, 1000))
+    assert np.sum(folds == 0) == 75 and enough_folds(folds, balanced) == 1
+    # Fewer than 25 bags in all: every fold.
+    assert enough_folds(np.arange(30) % 3, np.arange(30) // 3 % 2) == 3
+
+
+def test_a_large_set_of_several_classes_holds_out_enough_of_each(monkeypatch):
+    """Classes of 20, 20 and 80 bags: the rare ones need all three folds, the other two."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [20, 20, 80])
+    X = rng.normal(size=(240, 3)) + 2 * np.eye(3)[np.repeat(y, 2)]
+    monkeypatch.setattr(estimators, "_ONE_FOLD", 100)
+    bags = Bags(X, np.arange(0, 241, 2))
+    model = VGPMIL(n_inducing=10, max_iter=5, random_state=0).fit(bags, y)
+    held_out = [int(np.isfinite(m.held_out_decision_).sum()) for m in model.per_class_]
+    assert held_out == [120, 120, 80]
 
 
 def test_the_largest_log_odds_are_read_with_the_values(problem):

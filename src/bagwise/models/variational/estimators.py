@@ -58,6 +58,7 @@ from bagwise.models.variational.latent_map import (
     bag_folds,
     beta_interval,
     cooled,
+    enough_folds,
     fit_instance_map,
     folds_of_large,
     instance_interval,
@@ -605,13 +606,10 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
             )
             return None
         large = bags.n_instances > _ONE_FOLD
-        if question.folds is not None:
-            folds, n_refits = question.folds, 1 if large else int(question.folds.max()) + 1
-        elif large:
-            folds, n_refits = folds_of_large(y, bags.sizes)
-        else:
-            folds = bag_folds(y)
-            n_refits = int(folds.max()) + 1
+        folds = question.folds
+        if folds is None:
+            folds = folds_of_large(y, bags.sizes) if large else bag_folds(y)
+        n_refits = enough_folds(folds, y) if large else int(folds.max()) + 1
 
         M = len(problem.projector.Z)
 

@@ -366,27 +366,33 @@ def held_out_draw(y: ArrayLike, sizes: Ints, random_state: int = 0) -> Bools:
     return drawn
 
 
-def folds_of_large(y: ArrayLike, sizes: Ints) -> tuple[Ints, int]:
-    """Folds of the bags of a large set, [b], and how many of them to hold out in turn.
+def folds_of_large(y: ArrayLike, sizes: Ints) -> Ints:
+    """Folds of the bags of a large set, of which `enough_folds` are held out, [b].
 
-    One, if it has `_ENOUGH_OF_CLASS` bags of each class. Where bags are few and large, as many of
-    the `bag_folds` as it takes; all, where there are no more bags.
+    The first has the bags of `held_out_draw`, the second the others. Where that would be too few
+    of a class, because bags are few and large, they are the `bag_folds` of a small set.
+    """
+    y = np.asarray(y)
+    drawn = held_out_draw(y, sizes)
+    enough = np.bincount(y[drawn], minlength=2).min() >= _ENOUGH_OF_CLASS
+    return np.where(drawn, 0, 1) if enough else bag_folds(y)
+
+
+def enough_folds(folds: Ints, y: ArrayLike) -> int:
+    """How many folds, from the first on, have `_ENOUGH_OF_CLASS` bags of each class; or all.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.models.variational.latent_map import folds_of_large
-    >>> [folds_of_large(np.arange(n) % 2, np.full(n, 5000))[1] for n in (400, 200, 60)]
+    >>> from bagwise.models.variational.latent_map import enough_folds, folds_of_large
+    >>> labels = [np.arange(n) % 2 for n in (400, 200, 60)]
+    >>> [enough_folds(folds_of_large(y, np.full(len(y), 5000)), y) for y in labels]
     [1, 2, 5]
     """
-    y = np.asarray(y)
-    drawn = held_out_draw(y, sizes)
-    if np.bincount(y[drawn], minlength=2).min() >= _ENOUGH_OF_CLASS:
-        return np.where(drawn, 0, 1), 1
-    folds = bag_folds(y)
-    of_class = np.array([np.bincount(folds[y == label]) for label in (0, 1)])  # [2, folds]
+    y, n_folds = np.asarray(y), int(np.max(folds)) + 1
+    of_class = [np.bincount(folds[y == label], minlength=n_folds) for label in (0, 1)]
     short = np.cumsum(of_class, axis=1).min(axis=0) < _ENOUGH_OF_CLASS
-    return folds, min(int(short.sum()) + 1, of_class.shape[1])
+    return min(int(short.sum()) + 1, n_folds)
 
 
 def select_bags(blocks: Iterable[Block], chosen: Array | Bools) -> Iterator[Block]:
