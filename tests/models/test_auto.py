@@ -99,10 +99,36 @@ def test_threads_change_nothing(fitted):
 
 
 def test_search_on_a_part_of_many_bags():
-    bags, y, _ = make_problem(n_bags=40)
-    model = make(max_search_instances=60).fit(bags, y)
-    assert len(model.held_out_decision_) < 30
+    bags, y, _ = make_problem(n_bags=140)
+    model = make(max_search_instances=bags.n_instances // 2).fit(bags, y)
+    assert len(model.held_out_decision_) == pytest.approx(70, abs=1)
     assert model.score(bags, y) >= 0.8
+
+
+def test_few_large_bags_are_compared_by_some_instances_and_weighed_whole(monkeypatch):
+    """At least 25 bags of each class, thinned; three designs then see them whole."""
+    bags, y, _ = make_problem(n_bags=140)
+    seen = []
+    real = AutoVGPMIL._held_out
+
+    def watched(self, work, designs, *rest):
+        seen.append((len(designs), len(work.bags), work.bags.n_instances))
+        return real(self, work, designs, *rest)
+
+    monkeypatch.setattr(AutoVGPMIL, "_held_out", watched)
+    model = make(max_search_instances=60, n_finalists=5).fit(bags, y)
+    (_, n, few), (n_finalists, _, fewer), (n_weighed, _, whole) = seen
+    assert n == len(model.held_out_decision_) == 50
+    assert np.bincount(y[model._searched]).tolist() == [25, 25]
+    assert few == fewer == pytest.approx(60, rel=0.2)
+    assert whole == bags[model._searched].n_instances
+    assert n_finalists == 5 and 1 <= n_weighed <= 3
+    assert len(model.members_) <= 3 * len(search.RULES)
+    assert model.score(bags, y) >= 0.8
+    # Bags less than twice too large are compared as they are.
+    seen.clear()
+    make(max_search_instances=int(0.6 * whole)).fit(bags[model._searched], y[model._searched])
+    assert [n_instances for _, _, n_instances in seen] == [whole, whole]
 
 
 def test_too_few_bags_to_cross_validate():

@@ -79,6 +79,9 @@ from bagwise.models.variational.whole_bags import WholeMember, fit_points, poole
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
 _SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 5
 _SCREEN_RULES: tuple[BagRule, ...] = ("max",)
+# Bags of each class that designs are compared on, at least; bags so many times larger than
+# `max_search_instances` lend some of their instances, and whole ones weigh the best designs.
+_ENOUGH_OF_CLASS, _MUCH_LARGER, _WEIGHED_ON_WHOLE = 25, 2, 3
 # What `search_results_` and `best_params_` call the rule of members that look at whole bags.
 _WHOLE_RULE = "whole"
 Group = tuple[Scale, str]
@@ -117,7 +120,9 @@ class AutoVGPMIL(InstanceClassifier):
         the instances are scored by the other members alone.
     max_search_instances : int
         Where there are more training instances, designs are compared on a stratified part of
-        the bags with about so many; the refit sees them all.
+        the bags with about so many; the refit sees them all. Where bags are so large that this
+        would be fewer than 25 of each class, designs are compared on some instances of so many
+        bags, and the best three are weighed and calibrated on the whole bags.
     execution : Execution or {"serial", "threads", "dask", "cpu", "cuda"}, optional
         Where and how the search, the refit and the prediction run; see `Execution`. A
         checkpoint keeps every finished stage: the screen, the cross-validation, each member.
@@ -345,6 +350,7 @@ class AutoVGPMIL(InstanceClassifier):
                 f"class has {rarest}. Use VGPMIL, which chooses nothing."
             )
         part, self._searched = self._search_part(data, rng)
+        few = self._thinned(part, rng)
         part_weight = None if weight is None else weight[self._searched]
         seeds = [int(rng.randint(2**31 - 1)) for _ in range(2)]
         points = {scale: _some(space.Z, _SCREEN_INDUCING, rng) for scale, space in spaces.items()}
@@ -355,41 +361,58 @@ class AutoVGPMIL(InstanceClassifier):
         with stage_bar(self.verbose, total, "AutoVGPMIL") as advance:
 
             def held_out(
+                some: TrainingData,
                 chosen: Sequence[Design],
                 rules: tuple[BagRule, ...],
                 folds: search.Folds,
                 max_iter: int,
                 Z: dict[Scale, Floats] | None = None,
             ) -> search.HeldOutScores:
-                labels = _labels(part, part_weight)
-                work = search.HeldOut(part.bags, labels, rules, folds, max_iter)
+                labels = _labels(some, part_weight)
+                work = search.HeldOut(some.bags, labels, rules, folds, max_iter)
                 return self._held_out(work, chosen, spaces, Z, execution, driver, advance)
+
+            def cross_validated(
+                some: TrainingData, chosen: list[Design], stage: str = ""
+            ) -> tuple[list[Candidate], list[Design], search.HeldOutScores]:
+                stored = keeper.stage(
+                    "full" + stage,
+                    lambda: held_out(some, chosen, search.RULES, full_folds, self.max_iter),
+                )
+                scores, compared = search.HeldOutScores(*stored), chosen
+                if self.assumption == "any":
+                    compared = [*chosen, *search.whole_grid()]
+                    labels = _labels(some, part_weight)
+                    work = search.HeldOutWhole(some.bags, labels, full_folds, self.max_iter)
+                    (whole,) = keeper.stage(
+                        "whole" + stage,
+                        lambda: [self._held_out_whole(work, spaces, execution, driver)],
+                    )
+                    scores = scores.beside(whole)
+                candidates = self._choose(
+                    some, scores, compared, seeds[1], smoothing, not one_of_several
+                )
+                return candidates, compared, scores
 
             advance(f"screening {len(designs)} designs", 0)
             folds = search.make_folds(part.y, _SCREEN_FOLDS, seeds[0])
             (screened,) = keeper.stage(
                 "screen",
-                lambda: held_out(designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points)[:1],
+                lambda: held_out(few, designs, _SCREEN_RULES, folds, _SCREEN_ITERATIONS, points)[
+                    :1
+                ],
             )
             finalists = self._finalists(designs, screened, part.y)
             advance(f"cross-validating {len(finalists)} designs", 0)
             full_folds = search.make_folds(part.y, self.cv, seeds[1])
-            stored = keeper.stage(
-                "full", lambda: held_out(finalists, search.RULES, full_folds, self.max_iter)
-            )
-            scores = search.HeldOutScores(*stored)
-            compared = finalists
-            if self.assumption == "any":
-                compared = [*finalists, *search.whole_grid()]
-                labels = _labels(part, part_weight)
-                work = search.HeldOutWhole(part.bags, labels, full_folds, self.max_iter)
-                (whole,) = keeper.stage(
-                    "whole", lambda: [self._held_out_whole(work, spaces, execution, driver)]
-                )
-                scores = scores.beside(whole)
-            candidates = self._choose(
-                part, scores, compared, seeds[1], smoothing, not one_of_several
-            )
+            candidates, compared, scores = cross_validated(few, finalists)
+            if few is not part:
+                # Whole bags reach higher than a few of their instances: on these the best designs
+                # are weighed and calibrated.
+                inside = [compared[c.design] for c in candidates if c.design < len(finalists)]
+                finalists = list(dict.fromkeys(inside))[:_WEIGHED_ON_WHOLE]
+                advance(f"calibrating {len(finalists)} designs", 0)
+                candidates, compared, scores = cross_validated(part, finalists, " of whole bags")
             self._report(designs, screened, compared, scores, candidates, part.y)
             self._set_members(candidates, compared, len(finalists))
             advance(f"refitting {len(candidates)} members", 0)
@@ -458,14 +481,17 @@ class AutoVGPMIL(InstanceClassifier):
     def _search_part(
         self, data: TrainingData, rng: np.random.RandomState
     ) -> tuple[TrainingData, Ints]:
-        """All bags, or a stratified draw with about `max_search_instances`; and which they are."""
+        """All bags, or a stratified draw with about `max_search_instances`; and which they are.
+
+        However large they are, there are `_ENOUGH_OF_CLASS` of each class, or all of it.
+        """
         share = self.max_search_instances / data.bags.n_instances
         part, bags = data, np.arange(len(data.bags))
         if share < 1:
             chosen = []
             for label in (0, 1):
                 of_class = np.flatnonzero(data.y == label)
-                n = max(2, round(share * len(of_class)))
+                n = max(_ENOUGH_OF_CLASS, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
             rows, _ = segments.take(data.bags.offsets, bags)
@@ -474,6 +500,22 @@ class AutoVGPMIL(InstanceClassifier):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
         return part._replace(bags=part.bags.with_instances(rows)), bags
+
+    def _thinned(self, part: TrainingData, rng: np.random.RandomState) -> TrainingData:
+        """The same bags with about `max_search_instances` instances drawn from all of them."""
+        share = self.max_search_instances / part.bags.n_instances
+        if share > 1 / _MUCH_LARGER:
+            return part
+        offsets = part.bags.offsets
+        kept = [
+            start + np.sort(rng.choice(size, max(1, round(share * size)), replace=False))
+            for start, size in zip(offsets[:-1], part.bags.sizes, strict=True)
+        ]
+        rows = np.concatenate(kept)
+        few = Bags(
+            part.bags.instances[rows], np.concatenate([[0], np.cumsum([len(k) for k in kept])])
+        )
+        return TrainingData(few, part.y, part.instance_labels[rows])
 
     def _held_out(
         self,
