@@ -131,6 +131,13 @@ def test_few_large_bags_are_compared_by_some_instances_and_weighed_whole(monkeyp
     assert [n_instances for _, _, n_instances in seen] == [whole, whole]
 
 
+def test_few_large_bags_on_disk_are_thinned_alike(tmp_path):
+    bags, y, _ = make_problem(n_bags=60)
+    lazy = Bags.load(bags.save(tmp_path / "bags.h5"), lazy=True)
+    inside, outside = (make(max_search_instances=60).fit(b, y) for b in (bags, lazy))
+    np.testing.assert_array_equal(inside.held_out_decision_, outside.held_out_decision_)
+
+
 def test_too_few_bags_to_cross_validate():
     X = np.random.default_rng(0).normal(size=(5, 4, 2))
     with pytest.raises(ValueError, match="at least 2 bags of each class"):

@@ -496,25 +496,32 @@ class AutoVGPMIL(InstanceClassifier):
             bags = np.sort(np.concatenate(chosen))
             rows, _ = segments.take(data.bags.offsets, bags)
             part = TrainingData(data.bags[bags], data.y[bags], data.instance_labels[rows])
-        if not on_disk(part.bags):
+        if not on_disk(part.bags) or self._is_much(part.bags):
             return part, bags
         rows = part.bags.instances[0 : part.bags.n_instances]
         return part._replace(bags=part.bags.with_instances(rows)), bags
 
+    def _is_much(self, bags: Bags) -> bool:
+        """Whether bags are too large to compare all designs on."""
+        return bags.n_instances >= _MUCH_LARGER * self.max_search_instances
+
     def _thinned(self, part: TrainingData, rng: np.random.RandomState) -> TrainingData:
         """The same bags with about `max_search_instances` instances drawn from all of them."""
-        share = self.max_search_instances / part.bags.n_instances
-        if share > 1 / _MUCH_LARGER:
+        if not self._is_much(part.bags):
             return part
-        offsets = part.bags.offsets
-        kept = [
-            start + np.sort(rng.choice(size, max(1, round(share * size)), replace=False))
-            for start, size in zip(offsets[:-1], part.bags.sizes, strict=True)
+        share = self.max_search_instances / part.bags.n_instances
+        drawn = [
+            np.sort(rng.choice(size, max(1, round(share * size)), replace=False))
+            for size in part.bags.sizes
         ]
-        rows = np.concatenate(kept)
-        few = Bags(
-            part.bags.instances[rows], np.concatenate([[0], np.cumsum([len(k) for k in kept])])
-        )
+        starts, X = part.bags.offsets[:-1], part.bags.instances
+        rows = np.concatenate([start + own for start, own in zip(starts, drawn, strict=True)])
+        if on_disk(part.bags):  # bag by bag, so that memory holds one of them
+            spans = itertools.pairwise(part.bags.offsets)
+            X = np.concatenate([X[a:b][own] for (a, b), own in zip(spans, drawn, strict=True)])
+        else:
+            X = X[rows]
+        few = Bags(X, np.concatenate([[0], np.cumsum([len(own) for own in drawn])]))
         return TrainingData(few, part.y, part.instance_labels[rows])
 
     def _held_out(
