@@ -28,6 +28,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CACHE = Path(tempfile.gettempdir()) / "bagwise-bccd"
 
 
+def plain() -> str:
+    """What a row says where the network's weights are not installed."""
+    return "" if have_backbone("mobilenetv2") else ", HOG and colour"
+
+
 def describe(data: Any, min_side: float, images: Any) -> Bags:
     """Regions of the images, kept on disk between runs."""
     backbone = "mobilenetv2" if have_backbone("mobilenetv2") else "hog"
@@ -71,7 +76,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
             found = detector.predict(held_out)
             values.append(measure(found, truth, y[test]))
         for metric, column in zip(("CorLoc", "AP"), np.transpose(values), strict=True):
-            rows.append(row(f"VGPMIL, {name}", class_name, metric, column))
+            rows.append(row(f"VGPMIL, {name}{plain()}", class_name, metric, column))
     _show(data, test, found, out)
     return pd.DataFrame(rows)
 

@@ -273,6 +273,43 @@ def test_folds_are_fitted_without_their_bags(problem, copied, monkeypatch):
     np.testing.assert_allclose(some.mean, 4 * A.sum(0)[: sizes[:2].sum()])
 
 
+def test_between_large_bags_that_are_left_out_nothing_is_weighed(problem, monkeypatch):
+    """Long runs of other bags are views of their block, with their labels and starts."""
+    A, r, labels = problem
+    monkeypatch.setattr(refits, "_COPIED", 0)
+    labels = labels._replace(weight=np.arange(1.0, 7.0))
+    (block,) = make_blocks(np.asfortranarray(A), r, labels, chunk_size=100)
+    part = Part((block,), (), offsets=(labels.offsets,))
+    start, folds = np.arange(22.0), np.array([1, 0, 1, 1, 0, 1])
+    kept = []
+
+    def fit(own):
+        kept.append(own[0])
+        return prior(4)
+
+    def left_out():
+        refit_folds([part], start, labels.offsets, folds, 1, fit, Serial())
+        return kept.pop()
+
+    # Bags 0, 2 and 3, and 5: 3, 9 and 4 instances, 16/3 on average.
+    monkeypatch.setattr(refits, "_LONG_RUN", 6)
+    assert len(left_out().blocks) == 1
+    monkeypatch.setattr(refits, "_LONG_RUN", 5)
+    pieces = left_out()
+    rows = [np.arange(3), np.arange(4, 13), np.arange(18, 22)]
+    for own, piece, pi, offsets in zip(
+        rows, pieces.blocks, pieces.pis, pieces.offsets, strict=True
+    ):
+        np.testing.assert_array_equal(piece.A[0], A[:, own])
+        assert np.shares_memory(piece.A[0], block.A[0])
+        np.testing.assert_array_equal(piece.r, r[own])
+        np.testing.assert_array_equal(pi, own)
+        np.testing.assert_array_equal(piece.labels.offsets, offsets)
+    middle = pieces.blocks[1].labels
+    assert middle.offsets.tolist() == [0, 7, 9] and middle.y.tolist() == [0, 1]
+    assert middle.weight.tolist() == [3.0, 4.0]
+
+
 def test_values_of_fits_that_drift_are_moved_to_the_level_of_the_fit_to_all_bags(problem):
     A, r, labels = problem
     parts = parts_of(make_blocks(A, r, labels, chunk_size=2), labels, [0, 1])

@@ -4,7 +4,7 @@ Calibration needs the latent values of bags under models that never saw their la
 a part in the choice of the inducing points lie nearer to them than new ones do, so a fit without a
 fold projects all bags onto points that the others chose. Where the bags are so many that a fold
 moves no point far, it reads the projections of the fit to all of them, wherever the driver keeps
-those: small blocks in memory without the columns of that fold, others with its bags weighed 0.
+those: a small set without the columns of that fold, others with its bags passed over or weighed 0.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import numpy as np
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Bools, Floats, Ints, beside, is_tensor
 from bagwise.models.drivers import Driver
-from bagwise.models.variational.blocks import Block
+from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import HeldOut, held_out_values, joined, select_bags
 from bagwise.models.variational.parts import Part
 from bagwise.models.variational.updates import InducingPosterior
 
-# Bytes of projections that are copied rather than passed over in every iteration.
-_COPIED = 1 << 26
+# Bytes of all projections that are copied rather than passed over in every iteration.
+_COPIED = 1 << 27
+# Instances from one left-out bag to the next, on average, from which they are blocks of their own.
+_LONG_RUN = 4096
 
 # Fits q to parts.
 Refit = Callable[[list[Any]], InducingPosterior]
@@ -53,14 +55,16 @@ class Weighed:
 class LeaveOut:
     """A part without some bags, as before the first iteration: nothing is believed of it.
 
-    Small blocks in memory are copied without these bags: a fit passes over the copy a hundred
-    times. In others the bags stay with a weight of 0, so that no projection is copied; blocks in
-    memory that hold no other bags are passed over. The fit is the same either way.
+    Small projections are copied without these bags: a fit passes over the copy a hundred times. Of
+    others none is copied: what lies between left-out bags is a block, if it is long, and else they
+    stay with a weight of 0; blocks in memory that hold no other bags are passed over. The fit is
+    the same either way.
     """
 
     seen: Array  # mask over all bags
     start: Floats  # [N] instance probabilities to start from
     offsets: Ints  # of all bags
+    copied: bool
 
     def __call__(self, part: Part) -> tuple[Part, None]:
         """The part as the fit is to see it."""
@@ -71,7 +75,7 @@ class LeaveOut:
         if not isinstance(part.blocks, tuple):
             return part.afresh(Weighed(part.blocks, seen), pis, part.offsets), None
         some = [bool(own.any()) for own in of_block]
-        if any(some) and _is_small(part.blocks):
+        if any(some) and self.copied:
             blocks = tuple(select_bags(part.blocks, seen))
             taken = [
                 segments.take(offsets, np.flatnonzero(own))
@@ -79,23 +83,36 @@ class LeaveOut:
             ]
             pis = tuple(pi[rows] for pi, (rows, _) in zip(pis, taken, strict=True))
             kept = tuple(offsets for _, offsets in taken)
-        else:
-            some[0] = some[0] or not any(some)  # a part is never empty
-            blocks = tuple(itertools.compress(Weighed(part.blocks, seen), some))
-            kept = part.offsets
-        pis, kept = tuple(itertools.compress(pis, some)), tuple(itertools.compress(kept, some))
-        return part.afresh(blocks, pis, kept), None
+            pis, kept = tuple(itertools.compress(pis, some)), tuple(itertools.compress(kept, some))
+            return part.afresh(blocks, pis, kept), None
+        some[0] = some[0] or not any(some)  # a part is never empty
+        columns = zip(Weighed(part.blocks, seen), of_block, pis, part.offsets, strict=True)
+        pieces = [piece for own in itertools.compress(columns, some) for piece in _runs(*own)]
+        return part.afresh(*zip(*pieces, strict=True)), None
+
+
+def _runs(block: Block, seen: Array, pi: Array, offsets: Ints) -> list[tuple[Block, Array, Ints]]:
+    """Neighbouring bags that are seen as blocks, if these are long; the weighed block otherwise.
+
+    With each block goes what its instances start from, and the offsets of its bags.
+    """
+    edges = np.flatnonzero(np.diff(seen, prepend=False, append=False)).reshape(-1, 2)
+    rows = offsets[edges]
+    long = len(edges) and np.diff(rows).mean() >= _LONG_RUN
+    if not long or len(block.A) > 1 or is_tensor(block.A[0]):
+        return [(block, pi, offsets)]
+    pieces = []
+    for (first, last), (a, b) in zip(edges, rows, strict=True):
+        own, (_, y, known, _) = offsets[first : last + 1] - a, block.labels
+        weight = block.labels.bags(first, last)
+        labels = BagLabels(own, y[first:last], known[a:b], weight)
+        pieces.append((Block((block.A[0][:, a:b],), block.r[a:b], labels), pi[a:b], own))
+    return pieces
 
 
 def _cut(x: Array, lengths: Sequence[int]) -> tuple[Array, ...]:
     """The first entries of ``x``, in pieces of these lengths."""
     return tuple(x[b - n : b] for b, n in zip(itertools.accumulate(lengths), lengths, strict=True))
-
-
-def _is_small(blocks: tuple[Block, ...]) -> bool:
-    """Whether the projections of some blocks, on the host, may be held twice."""
-    chunks = [chunk for block in blocks for chunk in block.A]
-    return not is_tensor(chunks[0]) and sum(chunk.nbytes for chunk in chunks) <= _COPIED
 
 
 @dataclass(frozen=True)
@@ -117,8 +134,13 @@ def _own(part: Part, chosen: Array) -> Array:
     return chosen[part.first_bag : part.first_bag + part.n_bags]
 
 
-def _extent(part: Part) -> tuple[Part, slice]:
-    return part, slice(part.first_bag, part.first_bag + part.n_bags)
+def _extent(part: Part) -> tuple[Part, tuple[slice, float]]:
+    """Which bags a part holds, and bytes of its projections; without end where not in memory."""
+    own = slice(part.first_bag, part.first_bag + part.n_bags)
+    if not isinstance(part.blocks, tuple):
+        return part, (own, np.inf)
+    chunks = [chunk for block in part.blocks for chunk in block.A]
+    return part, (own, np.inf if is_tensor(chunks[0]) else sum(chunk.nbytes for chunk in chunks))
 
 
 def refit_folds(
@@ -148,8 +170,9 @@ def refit_folds(
     values of each refit are then moved by as much as the level of its training bags is below that
     of all bags under this one.
     """
-    extents: list[slice] = []
-    parts = driver.sweep(_extent, parts, extents.append)
+    found: list[tuple[slice, float]] = []
+    parts = driver.sweep(_extent, parts, found.append)
+    extents = [own for own, _ in found]
 
     def read(parts: Sequence[Any], q: InducingPosterior, chosen: Array, **more: bool) -> HeldOut:
         columns: list[HeldOut] = []
@@ -165,7 +188,8 @@ def refit_folds(
     for fold in range(n_refits):
         seen = folds != fold
         own, refit = (parts, fit) if project is None else project(seen)
-        kept = driver.sweep(LeaveOut(seen, start, offsets), own, lambda _: None)
+        leave_out = LeaveOut(seen, start, offsets, sum(size for _, size in found) <= _COPIED)
+        kept = driver.sweep(leave_out, own, lambda _: None)
         q = refit(kept)
         held_out = read(own, q, ~seen, joint=joint, top=top and level is None)
         if level is not None:
