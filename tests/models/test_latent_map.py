@@ -479,6 +479,8 @@ def test_a_large_set_of_several_classes_holds_out_enough_of_each(monkeypatch):
     model = VGPMIL(n_inducing=10, max_iter=5, tol=0.0, random_state=0).fit(bags, y)
     held_out = [int(np.isfinite(m.held_out_decision_).sum()) for m in model.per_class_]
     assert held_out == [120, 120, 80]
+    # Of the classes together only those bags are told that all of them held out.
+    assert np.isfinite(model.held_out_decision_).all(axis=1).sum() == 80
 
 
 def test_the_largest_log_odds_are_read_with_the_values(problem):

@@ -71,6 +71,7 @@ from bagwise.models.variational.several import (
     class_smoothing,
     combined,
     fitted_rule,
+    held_out_classes,
     warn_of_rare,
 )
 from bagwise.models.variational.updates import Fit, InducingPosterior
@@ -328,7 +329,7 @@ class AutoVGPMIL(InstanceClassifier):
         for f, member in enumerate(self.per_class_):
             held_out[member._searched, f] = member.held_out_decision_
         self.class_rule_ = fitted_rule(labels, list(held_out.T))
-        self.held_out_decision_ = self.class_rule_.of_bags(held_out, 0.0 * held_out).log_odds
+        self.held_out_decision_ = held_out_classes(self.class_rule_, held_out)
         self.n_iter_ = max(member.n_iter_ for member in self.per_class_)
         return self
 

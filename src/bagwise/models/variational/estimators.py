@@ -105,6 +105,7 @@ from bagwise.models.variational.several import (
     combined,
     fitted_rule,
     fraction_stds,
+    held_out_classes,
     joint_bound,
     warn_of_rare,
 )
@@ -502,7 +503,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         self.instance_proba_ = class_columns([m.instance_proba_ for m in members], rule)
         if all(column is not None for column in held_out):
             log_odds = np.column_stack([np.asarray(column) for column in held_out])
-            self.held_out_decision_ = rule.of_bags(log_odds, np.zeros_like(log_odds)).log_odds
+            self.held_out_decision_ = held_out_classes(rule, log_odds)
         self.bound_history_ = joint_bound([member.bound_history_ for member in members])
         self.n_iter_ = max(member.n_iter_ for member in members)
         self.converged_ = all(member.converged_ for member in members)

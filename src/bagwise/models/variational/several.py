@@ -78,6 +78,21 @@ def fitted_rule(labels: ClassLabels, held_out: Sequence[Floats | None]) -> Class
     return fit_temperature(labels.rule, np.column_stack(columns), labels.codes)
 
 
+def held_out_classes(rule: ClassRule, log_odds: Floats) -> Floats:
+    """Held-out log-odds of the classes from those of the findings, [B, C].
+
+    NaN for bags that some finding, which had enough of the others, did not hold out; findings that
+    do not exclude each other have NaN of their own only.
+    """
+    if rule.multilabel:
+        return rule.of_bags(log_odds, np.zeros_like(log_odds)).log_odds
+    classes = np.full((len(log_odds), rule.n_classes), np.nan)
+    all_of_them = np.isfinite(log_odds).all(axis=1)
+    known = log_odds[all_of_them]
+    classes[all_of_them] = rule.of_bags(known, np.zeros_like(known)).log_odds
+    return classes
+
+
 def joint_bound(histories: Sequence[Floats]) -> Floats:
     """Bound of all classes together after every iteration; a class that has ended stays there."""
     longest = max(map(len, histories))
