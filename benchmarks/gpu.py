@@ -23,7 +23,6 @@ import numpy as np
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags, Execution
 from benchmarks import bench_threads
-from benchmarks.bench_threads import iterations
 from benchmarks.stored import store
 
 TF32 = Execution(device="cuda", dtype="float32", precision="tf32")
@@ -206,7 +205,7 @@ def threads(quick: bool) -> Iterator[Line]:
     n = 20_000 if quick else 250_000
     counts = [1, 2, 4, 8, 16]
     executions = [*(Execution(n_jobs=k) for k in counts), None]
-    one, *more = iterations(*bench_threads.make_bags(n), executions)
+    one, *more = bench_threads.iterations(*bench_threads.make_bags(n), executions)
     for name, ours in zip(
         [*(f"{k} threads" for k in counts[1:]), "default settings"], more, strict=True
     ):

@@ -20,12 +20,13 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from bagwise import Bags
 from bagwise.models.registry import make_model
-from experiments._held_out import gather, main
+from experiments._held_out import gather, main, rows
 
 TITLE = "Few large bags: probabilities of new ones"
 PAPER = "none"
 NEEDS = ("synthetic",)
 SETS = {"60 bags of 4,000": (60, 4000, 0.5), "400 bags of 1,000": (400, 1000, 0.2)}
+METRICS = ["log-loss", "log-loss of the base rate", "bag AUC"]
 MODELS = {"60 bags of 4,000": ("vgpmil", "g-vgpmil", "auto"), "400 bags of 1,000": ("vgpmil",)}
 
 
@@ -65,21 +66,9 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     names = ("400 bags of 1,000",) if quick else tuple(SETS)
     cells = [(m, d, s, quick) for s in range(1 if quick else 3) for d in names for m in MODELS[d]]
     kept = gather(one_run, cells, out, n_jobs)
-    table = []
+    table: list[dict[str, Any]] = []
     for (data, model), part in kept.groupby(["data", "model"], sort=False):
-        for metric in ("log-loss", "log-loss of the base rate", "bag AUC"):
-            table.append(
-                {
-                    "model": model,
-                    "data": data,
-                    "metric": metric,
-                    "published": np.nan,
-                    "mean": part[metric].mean(),
-                    "spread": part[metric].std(ddof=1) if len(part) > 1 else np.nan,
-                    "n_seeds": len(part),
-                    "note": "seeds: " + " ".join(f"{value:.3f}" for value in part[metric]),
-                }
-            )
+        table += rows(model, data, part[METRICS], {})
     return pd.DataFrame(table)
 
 

@@ -123,3 +123,11 @@ def test_the_papers_k_beside_the_default(tmp_path):
     table = tracking_k.run(quick=True, out=tmp_path)
     assert table["model"].tolist() == list(tracking_k.MODELS)
     assert table["mean"].between(0, 50).all()
+
+
+def test_new_large_bags_have_probabilities_beside_the_base_rate(tmp_path):
+    from experiments import large_bags
+
+    table = large_bags.run(quick=True, out=tmp_path)
+    assert table["metric"].tolist() == large_bags.METRICS
+    assert table["mean"].between(0, 1.5).all()

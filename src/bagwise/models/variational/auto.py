@@ -53,6 +53,7 @@ from bagwise.models.variational.estimators import (
     with_uncertainty,
 )
 from bagwise.models.variational.latent_map import (
+    ENOUGH_OF_CLASS,
     HeldOut,
     InstanceMap,
     MapFit,
@@ -80,9 +81,10 @@ from bagwise.models.variational.whole_bags import WholeMember, fit_points, poole
 # The screen: fewer inducing points, folds and iterations, and the cheapest rule.
 _SCREEN_INDUCING, _SCREEN_FOLDS, _SCREEN_ITERATIONS = 100, 3, 5
 _SCREEN_RULES: tuple[BagRule, ...] = ("max",)
-# Bags of each class that designs are compared on, at least; bags so many times larger than
-# `max_search_instances` lend some of their instances, and whole ones weigh the best designs.
-_ENOUGH_OF_CLASS, _MUCH_LARGER, _WEIGHED_ON_WHOLE = 25, 2, 3
+# Bags with so many times `max_search_instances` are compared by some of their instances;
+_MUCH_LARGER = 2
+# so many of the best designs are then weighed on whole ones.
+_WEIGHED_ON_WHOLE = 3
 # What `search_results_` and `best_params_` call the rule of members that look at whole bags.
 _WHOLE_RULE = "whole"
 Group = tuple[Scale, str]
@@ -484,7 +486,7 @@ class AutoVGPMIL(InstanceClassifier):
     ) -> tuple[TrainingData, Ints]:
         """All bags, or a stratified draw with about `max_search_instances`; and which they are.
 
-        However large they are, there are `_ENOUGH_OF_CLASS` of each class, or all of it.
+        However large they are, there are `ENOUGH_OF_CLASS` of each class, or all of it.
         """
         share = self.max_search_instances / data.bags.n_instances
         part, bags = data, np.arange(len(data.bags))
@@ -492,7 +494,7 @@ class AutoVGPMIL(InstanceClassifier):
             chosen = []
             for label in (0, 1):
                 of_class = np.flatnonzero(data.y == label)
-                n = max(_ENOUGH_OF_CLASS, round(share * len(of_class)))
+                n = max(ENOUGH_OF_CLASS, round(share * len(of_class)))
                 chosen.append(rng.choice(of_class, min(n, len(of_class)), replace=False))
             bags = np.sort(np.concatenate(chosen))
             rows, _ = segments.take(data.bags.offsets, bags)

@@ -61,10 +61,12 @@ BagRule = Literal["noisy-or", "max", "joint"]
 
 # Nodes for expectations while the map is fitted; 1e-3 is plenty there.
 _NODES = 20
-# The fit of two numbers looks at bags of at most this many instances in all, and
+# Two numbers are fitted to bags of at most this many instances in all.
 _MOST_INSTANCES = 100_000
-# at no fewer bags than these, of each class and in all, however large they are.
-_ENOUGH_OF_CLASS, _ENOUGH_BAGS, _MANY_BAGS = 25, 50, 1_000
+# However large bags are, so many are looked at, and so many held out where there are more.
+_ENOUGH_BAGS, _MANY_BAGS = 50, 1_000
+# Bags of each class that are held out, at least, if there are as many.
+ENOUGH_OF_CLASS = 25
 # Scores, and groups of neighbouring ones, that stand for those of many times as many instances.
 _GROUPS = 5_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
@@ -374,12 +376,12 @@ def folds_of_large(y: ArrayLike, sizes: Ints) -> Ints:
     """
     y = np.asarray(y)
     drawn = held_out_draw(y, sizes)
-    enough = np.bincount(y[drawn], minlength=2).min() >= _ENOUGH_OF_CLASS
+    enough = np.bincount(y[drawn], minlength=2).min() >= ENOUGH_OF_CLASS
     return np.where(drawn, 0, 1) if enough else bag_folds(y)
 
 
 def enough_folds(folds: Ints, y: ArrayLike) -> int:
-    """How many folds, from the first on, have `_ENOUGH_OF_CLASS` bags of each class; or all.
+    """How many folds, from the first on, have `ENOUGH_OF_CLASS` bags of each class; or all.
 
     Examples
     --------
@@ -391,7 +393,7 @@ def enough_folds(folds: Ints, y: ArrayLike) -> int:
     """
     y, n_folds = np.asarray(y), int(np.max(folds)) + 1
     of_class = [np.bincount(folds[y == label], minlength=n_folds) for label in (0, 1)]
-    short = np.cumsum(of_class, axis=1).min(axis=0) < _ENOUGH_OF_CLASS
+    short = np.cumsum(of_class, axis=1).min(axis=0) < ENOUGH_OF_CLASS
     return min(int(short.sum()) + 1, n_folds)
 
 

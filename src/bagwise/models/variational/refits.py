@@ -172,7 +172,7 @@ def refit_folds(
     """
     found: list[tuple[slice, float]] = []
     parts = driver.sweep(_extent, parts, found.append)
-    extents = [own for own, _ in found]
+    extents, copied = [own for own, _ in found], sum(size for _, size in found) <= _COPIED
 
     def read(parts: Sequence[Any], q: InducingPosterior, chosen: Array, **more: bool) -> HeldOut:
         columns: list[HeldOut] = []
@@ -188,8 +188,7 @@ def refit_folds(
     for fold in range(n_refits):
         seen = folds != fold
         own, refit = (parts, fit) if project is None else project(seen)
-        leave_out = LeaveOut(seen, start, offsets, sum(size for _, size in found) <= _COPIED)
-        kept = driver.sweep(leave_out, own, lambda _: None)
+        kept = driver.sweep(LeaveOut(seen, start, offsets, copied), own, lambda _: None)
         q = refit(kept)
         held_out = read(own, q, ~seen, joint=joint, top=top and level is None)
         if level is not None:
