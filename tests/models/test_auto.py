@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedShuffleSplit
 
 from bagwise import AutoVGPMIL, Bags, Execution
 from bagwise.core.gaussians import sigmoid_moments
@@ -10,7 +11,8 @@ from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import search
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.score import read_rules
+from bagwise.models.variational.latent_map import Fraction, InstanceMap, LatentMap
+from bagwise.models.variational.score import read_block, read_rules
 from bagwise.models.variational.search import Voice, pooled_latent
 from bagwise.models.variational.updates import InducingPosterior
 from tests.checks import CHECKS, make_problem
@@ -217,13 +219,20 @@ def test_pooling_is_the_mean_of_the_members_and_their_disagreement(posterior):
         mean = 0.3 * centres[0] + 0.7 * centres[1]
         draws, shared = np.where(which, *centres), rng.normal(size=n_draws)
         for v, ro in zip(voices, readouts, strict=True):
-            # Values half as large deviate half as much, values twice as large by a third root.
-            factor = 0.5 if v.platt.slope == 0.5 else 2.0 ** (1 / 3)
+            # Values half as large deviate half as much, values twice as large by a power.
+            factor = 0.5 if v.platt.slope == 0.5 else 2.0**0.6
             std = np.sqrt(ro.latent_var[i])
             error = (1 / 3) ** 0.5 * shared + (2 / 3) ** 0.5 * rng.normal(size=n_draws)
             draws = draws + v.weight * factor * std * error
         assert pooled.instance[i] == pytest.approx(mean)
         assert pooled.instance_std[i] == pytest.approx(draws.std(), abs=0.03)
+    other = pooled_latent(readouts, [v._replace(top=Platt(3.0, 1.0)) for v in voices])
+    np.testing.assert_array_equal(other.bag, pooled.bag)
+    np.testing.assert_allclose(other.instance, 3 * readouts[0].instance + 1)  # the same in both
+    alone = pooled_latent(readouts[:1], (Voice(1.0, Platt(8.0, 0.0)),))
+    p = expit(readouts[0].bag)
+    own = np.minimum(readouts[0].bag_std / (p * (1 - p)), 10)
+    np.testing.assert_allclose(alone.bag_std, 2 * own)  # bags follow by a third root
     alone = pooled_latent(readouts[:1], (Voice(1.0, Platt(1.0, 0.0)),))
     np.testing.assert_allclose(alone.instance_std, np.sqrt(readouts[0].latent_var))
     p = expit(readouts[0].bag)
@@ -257,6 +266,23 @@ def test_held_out_scores_are_held_out():
     np.testing.assert_allclose(before.bags[:, 0], np.transpose(largest))
 
 
+def test_shares_of_positives_are_as_wide_as_their_instances(posterior):
+    A, r, q = posterior
+    offsets = np.array([0, 1, 5, 11])
+    readout = read_block(block_of(A, r, offsets), q, "max", fractions=True)
+    voice = Voice(1.0, Platt(8.0, 0.0), top=Platt(1.5, 0.0))
+    share, std = search.pooled_fractions([readout], offsets, [voice])
+    each = np.split(expit(1.5 * readout.instance), offsets[1:-1])
+    np.testing.assert_allclose(share, [p.mean() for p in each])
+    np.testing.assert_allclose(std, np.minimum(1.5**0.6 * readout.fraction.std, 0.5))
+    own = InstanceMap(LatentMap(1.2, -1.0, power=0.6), 0.3)
+    _, within = search.pooled_fractions([readout], offsets, [voice], own)
+    inside = [expit(1.2 * 1.5 * z - 1.0).mean() for z in np.split(readout.instance, offsets[1:-1])]
+    wide = np.minimum(1.8**0.6 * readout.fraction.std, 0.5)
+    expected = own.fraction(Fraction(np.array(inside), wide), 8.0 * readout.bag)
+    np.testing.assert_allclose(within, expected.std)
+
+
 def test_weights_prefer_the_better_design():
     rng = np.random.default_rng(0)
     y = np.arange(40) % 2
@@ -270,7 +296,10 @@ def test_weights_prefer_the_better_design():
     pair = search.HeldOutScores(scores, np.stack([good, poor]))
     of_bags, of_instances = search.combine(members, pair)
     np.testing.assert_allclose(of_bags, members[0].platt.log_odds(good), rtol=1e-12)
-    np.testing.assert_allclose(of_instances, members[0].platt.log_odds(good), rtol=1e-12)
+    # Instances go through the map of the first rule, the largest one, whichever the bags have.
+    (plain,) = search.weigh(scores[:1, :1], y, [0], 1.0)
+    assert members[0].top == plain.platt != members[0].platt
+    np.testing.assert_allclose(of_instances, plain.platt.log_odds(good), rtol=1e-12)
 
 
 def test_an_ensemble_is_weighed_without_the_bags_it_scores():
@@ -292,6 +321,22 @@ def test_an_ensemble_is_weighed_without_the_bags_it_scores():
             inside = sum(w * p.log_odds(instances[d, own]) for w, p, d in pairs)
             assert ours[0][b] == pytest.approx(bag)
             np.testing.assert_allclose(ours[1][own], inside)
+
+
+def test_instances_keep_their_level_where_bags_add_them_up():
+    """The joint rule has a map of its own; instances read through it were called .02 of .075."""
+    data = make_gaussian_bags(
+        120, 5, bag_size=(20, 20), n_positive=(3, 3), separation=3.0, random_state=100
+    )
+    train, test = next(
+        StratifiedShuffleSplit(1, test_size=0.3, random_state=100).split(data.y, data.y)
+    )
+    model = AutoVGPMIL(random_state=100).fit(data.bags[train], data.y[train])
+    assert model.best_params_["bag_rule"] == "joint"
+    assert model.instance_maps_[0] != model.maps_[0]
+    truth = np.asarray(data.instance_labels)[np.isin(data.bags.bag_index, test)]
+    p = model.predict_proba_instances(data.bags[np.sort(test)])[:, 1]
+    assert p.mean() == pytest.approx(truth.mean(), abs=0.02)
 
 
 def test_instances_have_the_level_of_the_truth():

@@ -66,6 +66,23 @@ def test_the_identity_changes_nothing_and_a_steep_map_widens_by_a_third_root():
         np.testing.assert_allclose(found, expected)
     np.testing.assert_allclose(LatentMap(27.0, 0.0).moments(mean, var)[1], 9 * var)
     np.testing.assert_allclose(LatentMap(0.5, 0.0).moments(mean, var)[1], var / 4)
+    np.testing.assert_allclose(LatentMap(0.5, power=0.6).moments(mean, var)[1], var / 4)
+
+
+def test_instances_follow_a_steep_map_further_than_bags_and_keep_to_it():
+    rng = np.random.default_rng(0)
+    y, offsets = np.arange(60) % 2, np.arange(0, 601, 10)
+    mean = rng.normal(size=600)
+    mean[offsets[:-1][y == 1]] += 4
+    held_out = HeldOut(mean, np.full(600, 0.1), offsets)
+    found = fit_instance_map(held_out, y, slope=3.0)
+    assert found.own.slope > 1
+    for own in (
+        found.own,
+        found.after(2.0, 1.0).own,
+        level_with_bags(found, held_out, y, np.where(y == 1, 2.0, -2.0)).own,
+    ):
+        assert own.spread == pytest.approx(own.slope**0.6, rel=1e-12)
 
 
 def test_beta_interval_has_the_moments_and_the_level():
@@ -769,11 +786,11 @@ def test_only_bags_read_off_their_largest_instance_are_compressed(rng):
     y = (rng.random(100) < 1 / (1 + np.exp(-f.reshape(100, 3).max(1)))).astype(int)
     held_out = HeldOut(f, np.full(300, 0.1), np.arange(0, 301, 3))
     found = MapFit(held_out, y, "max", compress=True).shrunk()
-    assert found[2:] == typical_range(held_out.largest(), y)
+    assert found[2:4] == typical_range(held_out.largest(), y)
     for rule, compress in (("max", False), ("noisy-or", True)):
-        assert MapFit(held_out, y, rule, compress=compress).shrunk()[2:] == (-np.inf, np.inf)
+        assert MapFit(held_out, y, rule, compress=compress).shrunk()[2:4] == (-np.inf, np.inf)
     # The slope is that of the compressed values, by the plain fit of two numbers.
-    plain = fit_shrunk_platt(compress_beyond(held_out.largest(), *found[2:], order=2), y)
+    plain = fit_shrunk_platt(compress_beyond(held_out.largest(), *found[2:4], order=2), y)
     assert found.slope == pytest.approx(plain.slope, rel=0.02)
     assert found.intercept == pytest.approx(plain.intercept, abs=0.02)
     # Instances are measured against the line through all bags, as if none were compressed.
@@ -794,5 +811,5 @@ def test_bags_are_compressed_where_that_makes_their_labels_likelier(rng):
     straight, bending = (MapFit(held_out, y, "max", compress=True) for y in (sure, unsure))
     as_it_was = MapFit(held_out, sure, "max")
     assert straight.shrunk() == as_it_was.shrunk()
-    assert straight.shrunk()[2:] == (-np.inf, np.inf)
-    assert bending.shrunk()[2:] == typical_range(held_out.largest(), unsure)
+    assert straight.shrunk()[2:4] == (-np.inf, np.inf)
+    assert bending.shrunk()[2:4] == typical_range(held_out.largest(), unsure)

@@ -110,6 +110,12 @@ class _Member:
     rho: Any = None
     start: InducingPosterior | None = None  # q(v) of the model, the prior where bags have no labels
     instances: InstanceMap | None = None  # of the whole model, where instances have their own
+    top: Platt | None = None  # of the largest instance, where that of the bags is another
+
+    @property
+    def instance_platt(self) -> Platt | LatentMap | None:
+        """The map that instances go through."""
+        return self.platt if self.top is None else self.top
 
     def condition(self, known: NDArray[np.int8]) -> None:
         """q(v) of the model given the known instances alone: bags without labels say nothing."""
@@ -398,7 +404,8 @@ class Learner:
         total = np.zeros(len(rows))
         for member in self._members:
             p = sigmoid_moments(*member.without_own_site(rows)).log_odds
-            total += member.weight * (p if member.platt is None else member.platt.log_odds(p))
+            own = member.instance_platt
+            total += member.weight * (p if own is None else own.log_odds(p))
         z = total if self._platt is None else self._platt.log_odds(total)
         source = "answered instances, each predicted without its answer"
         return HeldOut(z, (self.known[rows] == 1).astype(np.int64), source)
@@ -440,7 +447,7 @@ class Learner:
     def views(self) -> list[View]:
         """The members as the strategies see them."""
         return [
-            View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.platt, self._platt))
+            View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.instance_platt, self._platt))
             for m in self._members
         ]
 
@@ -483,7 +490,7 @@ def project(model: Any, bags: Bags) -> list[View]:
     """
     outer = _outer_platt(last_step(model))
     return [
-        View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.platt, outer))
+        View(m.A, m.r, m.q.m, m.q.W, m.weight, *_map(m.instance_platt, outer))
         for m in _members(model, bags, None)
     ]
 
@@ -495,6 +502,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     models: Sequence[Any]
     weights: Sequence[float]
     maps: Sequence[Platt | LatentMap | None]
+    tops: Sequence[Platt | None]
     if isinstance(last, AutoVGPMIL):
         if last.whole_members_:
             raise ValueError(
@@ -502,8 +510,9 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
                 "at whole bags. Fit it with assumption='standard'."
             )
         models, weights, maps = last.members_, last.weights_.tolist(), last.maps_
+        tops = last.instance_maps_ or last.maps_
     elif isinstance(last, VariationalClassifier):
-        models, weights, maps = [last], [1.0], [last.calibration_]
+        models, weights, maps, tops = [last], [1.0], [last.calibration_], [None]
     else:
         raise ValueError(
             "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
@@ -512,7 +521,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
     of_bag = 1.0 if y is None else np.repeat(y, bags.sizes)
     shared: dict[tuple[Any, str], tuple[Any, Any]] = {}
     members = []
-    for one, weight, platt in zip(models, weights, maps, strict=True):
+    for one, weight, platt, top in zip(models, weights, maps, tops, strict=True):
         key = one.scale, repr(one.kernel_)
         if len(models) == 1 or key not in shared:
             shared[key] = _project(one._fitted_projector(_DTYPE), inside)
@@ -520,7 +529,7 @@ def _members(model: Any, bags: Bags, y: Ints | None) -> list[_Member]:
         q = InducingPosterior(one.posterior_mean_, one.posterior_factor_)
         pi = expit(A.T @ q.m) * of_bag
         parts = (one._bag_likelihood(), one._density(), q, pi, one.bag_rule, float(weight), platt)
-        members.append(_Member(A, r, *parts, start=q, instances=last.instance_map_))
+        members.append(_Member(A, r, *parts, start=q, instances=last.instance_map_, top=top))
     return members
 
 
@@ -566,7 +575,9 @@ def _scores(
     bag_range: tuple[float, float],
 ) -> Scores:
     """Scores from the cache, read as the model itself reads them."""
-    voices = [Voice(member.weight, _map(member.platt, outer)) for member in members]
+    voices = [
+        Voice(m.weight, _map(m.platt, outer), top=_map(m.instance_platt, outer)) for m in members
+    ]
     own = members[0].platt if isinstance(members[0].platt, LatentMap) else None
     spans: list[tuple[Any, ...]] = []
     for blocks in zip(*(make_blocks(m.A, m.r, labels) for m in members), strict=True):

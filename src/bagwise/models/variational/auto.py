@@ -141,7 +141,9 @@ class AutoVGPMIL(InstanceClassifier):
     weights_ : array of shape (n_members,)
         How much each member counts.
     maps_ : list of Platt
-        The map that each member's log-odds go through before they are averaged.
+        The map that each member's log-odds of bags go through before they are averaged.
+    instance_maps_ : list of Platt
+        The same for instances: the map of the largest instance of a bag.
     platt_ : Platt
         The final map of the average.
     bag_range_ : (float, float)
@@ -182,6 +184,7 @@ class AutoVGPMIL(InstanceClassifier):
 
     # Also of models that were saved before they had them.
     instance_map_: InstanceMap | None = None
+    instance_maps_: Sequence[Platt] = ()  # those without read instances by `maps_`
     bag_range_: tuple[float, float] = (-np.inf, np.inf)
     assumption: Literal["standard", "any"] = "standard"
     whole_members_: Sequence[WholeMember] = ()
@@ -447,6 +450,7 @@ class AutoVGPMIL(InstanceClassifier):
         self._designs, self._rules = lender._designs[:1], lender._rules[:1]
         self.best_params_ = {**self._designs[0]._asdict(), "bag_rule": self._rules[0]}
         self.weights_, self.maps_ = np.ones(1), lender.maps_[:1]
+        self.instance_maps_ = lender.instance_maps_[:1]
         self.platt_ = lender.platt_._replace(intercept=lender.platt_.intercept + shift)
         self.search_results_ = {}
         self._searched, self.held_out_decision_ = np.arange(0), np.empty(0)
@@ -690,6 +694,7 @@ class AutoVGPMIL(InstanceClassifier):
         self._rules = [search.RULES[c.rule] for c in inside]
         self.weights_ = np.array([c.weight for c in inside])
         self.maps_ = [c.platt for c in inside]
+        self.instance_maps_ = [c.top for c in inside]
         self.whole_weights_ = [c.weight for c in whole]
         self.whole_maps_ = [c.platt for c in whole]
         best = candidates[0]
@@ -847,8 +852,11 @@ class AutoVGPMIL(InstanceClassifier):
     def _voices(self) -> tuple[Voice, ...]:
         total = float(np.sum(self.weights_))
         inside = self.weights_ / total if total > 0 else np.ones(1)  # whole bags have all of it
-        members = zip(self.weights_, self.maps_, inside, strict=True)
-        voices = [Voice(float(w), self.platt_.after(p), float(own)) for w, p, own in members]
+        tops = self.instance_maps_ or self.maps_
+        voices = [
+            Voice(float(weight), self.platt_.after(platt), float(own), self.platt_.after(top))
+            for weight, platt, own, top in zip(self.weights_, self.maps_, inside, tops, strict=True)
+        ]
         whole = zip(self.whole_weights_, self.whole_maps_, strict=True)
         return (*voices, *(Voice(float(w), self.platt_.after(p), 0.0) for w, p in whole))
 

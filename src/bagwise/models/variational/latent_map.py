@@ -87,6 +87,8 @@ _FAR_OUT = 12.0
 # How soon log-odds of bags bend beyond their range. Chosen on seeds 100 and 101 of the sets of the
 # leaderboard; 1 costs a little of what MUSK1 and MUSK2 are sure of.
 _BEND = 2
+# By which power of a map's slope the deviations of bags and of instances grow; see `stretch`.
+BAGS_FOLLOW, INSTANCES_FOLLOW = 1 / 3, 0.6
 
 
 def bent(log_odds: ArrayT, low: float, high: float) -> ArrayT:
@@ -144,11 +146,12 @@ class LatentMap(NamedTuple):
     intercept: float = 0.0
     low: float = -np.inf
     high: float = np.inf
+    power: float = BAGS_FOLLOW
 
     @property
     def spread(self) -> float:
         """By what the standard deviation of f is multiplied."""
-        return stretch(self.slope)
+        return stretch(self.slope, self.power)
 
     def log_odds(self, log_odds: ArrayT) -> ArrayT:
         """Those of f' from those of f."""
@@ -161,12 +164,12 @@ class LatentMap(NamedTuple):
         --------
         >>> from bagwise.core.platt import Platt
         >>> from bagwise.models.variational.latent_map import LatentMap
-        >>> LatentMap(2.0, 1.0, -4.0, 5.0).after(Platt(3.0, -1.0))
-        LatentMap(slope=6.0, intercept=-1.0, low=-1.0, high=2.0)
+        >>> LatentMap(2.0, 1.0, -4.0, 5.0, power=0.5).after(Platt(3.0, -1.0))
+        LatentMap(slope=6.0, intercept=-1.0, low=-1.0, high=2.0, power=0.5)
         """
         slope, intercept = Platt(self.slope, self.intercept).after(first)
-        ends = ((end - first.intercept) / first.slope for end in (self.low, self.high))
-        return LatentMap(slope, intercept, *ends)
+        low, high = ((end - first.intercept) / first.slope for end in (self.low, self.high))
+        return LatentMap(slope, intercept, low, high, self.power)
 
     def moments(self, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of f' from those of f."""
@@ -192,21 +195,22 @@ class LatentMap(NamedTuple):
         return (held_out.shrink * mean)[:, None] + self.spread * deviation
 
 
-def stretch(slope: float) -> float:
+def stretch(slope: float, power: float = BAGS_FOLLOW) -> float:
     """By what to multiply the deviations of a function whose log-odds have a map of this slope.
 
     A slope below 1 says that the function is too sure, and shrinks its deviations as it does its
-    values. One above 1 says that its values are too timid. Their deviations then grow by its
-    third root: refits to bootstrapped bags spread more than deviations left as they are, and less
-    than deviations that grow in step (``experiments/bootstrap_std.py``).
+    values. One above 1 says that its values are too timid. Their deviations then grow by a power
+    of it, the third root for bags and more for instances, whose refits differ more than those of
+    the largest of a bag. Refits to bootstrapped bags spread more than deviations left as they are,
+    and less than deviations that grow in step (``experiments/bootstrap_std.py``).
 
     Examples
     --------
     >>> from bagwise.models.variational.latent_map import stretch
-    >>> stretch(0.5), stretch(8.0)
-    (0.5, 2.0)
+    >>> stretch(0.5), stretch(8.0), stretch(9.0, power=0.5)
+    (0.5, 2.0, 3.0)
     """
-    return min(slope, float(np.cbrt(slope)))
+    return min(slope, float(slope**power))
 
 
 def _widening(var: ArrayT) -> ArrayT:
@@ -730,8 +734,7 @@ class InstanceMap(NamedTuple):
 
     def after(self, slope: float, shift: float) -> InstanceMap:
         """The map for scores that become those it was made for by ``slope * score + shift``."""
-        own = self.own
-        return self._replace(own=LatentMap(own.slope * slope, own.slope * shift + own.intercept))
+        return self._replace(own=self.own.after(Platt(slope, shift)))
 
 
 def fit_instance_map(
@@ -813,7 +816,7 @@ def level_with_bags(
     # Bags that say nothing may have less to share out than is wanted.
     ends = (-_WIDEST, _WIDEST)
     shift = brentq(gap, *ends) if gap(ends[0]) < 0 < gap(ends[1]) else 0.0
-    return instance_map._replace(own=LatentMap(own.slope, float(own.intercept + shift)))
+    return instance_map._replace(own=own._replace(intercept=float(own.intercept + shift)))
 
 
 def _slope_std(gain: float) -> float:
@@ -961,7 +964,11 @@ class _Contrast:
         q = float(expit(np.log(middle / (1 - middle)) - rise * self._middle))
         own_slope = max(float(slope - rise * (1 - q)), _LEAST_SPREAD)
         intercept = level - np.log(q)
-        own = LatentMap(own_slope * self._unit, float(intercept - own_slope * self._centre))
+        own = LatentMap(
+            own_slope * self._unit,
+            float(intercept - own_slope * self._centre),
+            power=INSTANCES_FOLLOW,
+        )
         # The mean of the probabilities; 1 - `negative_share` rests on the lowest scores alone.
         p = expit(own_slope * self._of_positive_bags + intercept)
         return InstanceMap(own, float(p.mean()))

@@ -30,8 +30,11 @@ from bagwise.models.execution import CHUNK_SIZE, DEVICE_CHUNK_SIZE
 from bagwise.models.scaling import FeatureScaling, Scale, feature_moments, scaling_of
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.latent_map import (
+    BAGS_FOLLOW,
+    INSTANCES_FOLLOW,
     Fraction,
     InstanceMap,
+    LatentMap,
     bent,
     stretch,
     with_log_odds,
@@ -133,7 +136,8 @@ class Candidate(NamedTuple):
     design: int  # position in the list of designs
     rule: int  # position in the list of rules
     weight: float
-    platt: Platt
+    platt: Platt  # of its bags, by its rule
+    top: Platt  # of the largest instance of a bag, and so of instances
 
 
 def grid() -> list[Design]:
@@ -383,19 +387,28 @@ def weigh(
         if weights[i] > 0 or i == np.argmin(loss[:n_scoring])
     ]
     return [
-        Candidate(i, j, float(weights[i]), keep_ranking(maps[i * n_rules + j], scores[i, j]))
+        Candidate(
+            i,
+            j,
+            float(weights[i]),
+            *(keep_ranking(maps[i * n_rules + rule], scores[i, rule]) for rule in (j, 0)),
+        )
         for i, j in zip(kept, best_rule[kept].tolist(), strict=True)
     ]
 
 
 def combine(candidates: Sequence[Candidate], scores: HeldOutScores) -> tuple[Floats, Floats]:
-    """The ensemble's log-odds of bags and of instances from those of the designs."""
+    """The ensemble's log-odds of bags and of instances from those of the designs.
+
+    Instances pass through the map of the largest one of a bag, whatever rule the bags have: another
+    rule adds its instances up, and a map of sums shifts each of them.
+    """
     of_bags, of_instances = np.zeros(scores.bags.shape[2]), np.zeros(scores.instances.shape[1])
     inside = inside_weights(candidates, len(scores.instances))
     for c, weight in zip(candidates, inside, strict=True):
         of_bags += c.weight * c.platt.log_odds(scores.bags[c.design, c.rule])
         if weight > 0:
-            of_instances += weight * c.platt.log_odds(scores.instances[c.design])
+            of_instances += weight * c.top.log_odds(scores.instances[c.design])
     return of_bags, of_instances
 
 
@@ -448,11 +461,17 @@ class Voice(NamedTuple):
     platt: Platt
     # Weight among the members that score instances; the same one where all of them do.
     inside: float | None = None
+    top: Platt | None = None  # map of its instances; that of its bags where they have none
 
     @property
     def of_instances(self) -> float:
         """Weight of its instances."""
         return self.weight if self.inside is None else self.inside
+
+    @property
+    def instance_platt(self) -> Platt:
+        """Map of its instances."""
+        return self.platt if self.top is None else self.top
 
 
 def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Scores:
@@ -466,14 +485,16 @@ def pooled_latent(readouts: Sequence[Readout], voices: Sequence[Voice]) -> Score
         first, second = np.zeros(()), np.zeros(())
         together, apart = np.zeros(()), np.zeros(())
         for readout, voice in zip(readouts, voices, strict=True):
-            weight, platt = voice.of_instances if which == "instance" else voice.weight, voice.platt
+            weight, platt, power = voice.weight, voice.platt, BAGS_FOLLOW
+            if which == "instance":
+                weight, platt, power = voice.of_instances, voice.instance_platt, INSTANCES_FOLLOW
             if weight == 0:
                 continue
             log_odds, std = _latent_moments(readout, which)
             z = platt.log_odds(log_odds)
             first = first + weight * z
             second = second + weight * z * z
-            own = weight * stretch(platt.slope) * std
+            own = weight * stretch(platt.slope, power) * std
             together, apart = together + own, apart + own * own
         disagreement = np.maximum(second - first * first, 0.0)
         variance = _ALIKE * together**2 + (1 - _ALIKE) * apart + disagreement
@@ -550,15 +571,16 @@ def pooled_fractions(
     """
     scores = pooled_scores(readouts, offsets, voices, instance_map, bag_range)
     first, second = np.zeros_like(scores.bag), np.zeros_like(scores.bag)
-    in_positive = Platt(1.0, 0.0) if instance_map is None else Platt(*instance_map.own[:2])
+    own_map = LatentMap() if instance_map is None else instance_map.own
     for readout, voice in zip(readouts, voices, strict=True):
         weight = voice.of_instances
         if weight == 0:
             continue
         assert readout.fraction is not None  # the readers asked for it
-        whole = in_positive.after(voice.platt)
-        own = segments.mean(expit(whole.log_odds(readout.instance)), offsets)
-        std = np.minimum(stretch(whole.slope) * readout.fraction.std, 0.5)
+        platt = voice.instance_platt
+        own = segments.mean(expit(own_map.log_odds(platt.log_odds(readout.instance))), offsets)
+        widened = stretch(platt.slope, INSTANCES_FOLLOW) * own_map.spread
+        std = np.minimum(widened * readout.fraction.std, 0.5)
         first += weight * own
         second += weight * (own * own + std * std)
     share = Fraction(first, np.sqrt(np.maximum(second - first * first, 0.0)))
