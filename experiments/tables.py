@@ -562,8 +562,12 @@ def bootstrap_ratios() -> str:
     """Stated standard deviations over the spread of refits."""
     sets = {"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"}
     models = ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
-    rows = [[f"`{m}`", *(value("bootstrap_std", d, m, "ratio", "2") for d in sets)] for m in models]
-    return _markdown(["", *sets.values()], rows)
+    rows = [
+        [f"`{model}`", of, *(value("bootstrap_std", d, model, metric, "2") for d in sets)]
+        for model in models
+        for of, metric in (("bags", "ratio"), ("instances", "ratio of instances"))
+    ]
+    return _markdown(["", "of", *sets.values()], rows)
 
 
 def posterior_costs() -> str:
