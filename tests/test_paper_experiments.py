@@ -131,3 +131,19 @@ def test_new_large_bags_have_probabilities_beside_the_base_rate(tmp_path):
     table = large_bags.run(quick=True, out=tmp_path)
     assert table["metric"].tolist() == large_bags.METRICS
     assert table["mean"].between(0, 1.5).all()
+
+
+def test_another_classifier_learns_from_the_same_regions(tmp_path, data_home, monkeypatch):
+    pytest.importorskip("cv2")
+    from experiments import detection_ablation
+
+    one = dict([*detection_ablation.SETTINGS.items()][:1])
+    monkeypatch.setattr(detection_ablation, "SETTINGS", one)
+    table = detection_ablation.run(quick=True, out=tmp_path)
+    assert [name.split(",")[0] for name in table["model"][::2]] == [
+        "VGPMIL (the detector's own)",
+        "single-instance",
+    ]
+    assert table["metric"].tolist() == ["CorLoc", "AP"] * 2
+    assert table["mean"].between(0, 1).all()
+    assert len(pd.read_csv(tmp_path / "detection_ablation.csv")) == len(table)
