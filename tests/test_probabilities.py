@@ -70,7 +70,7 @@ def test_a_bag_far_out_is_not_as_far_sure(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(bags, y)
-    slope, intercept, low, high = model.calibration_
+    slope, intercept, low, high, _ = model.calibration_
     raw = (model.held_out_decision_ - intercept) / slope  # compressed
     assert np.isfinite([low, high]).all() and low < high
     # A quarter of either class may lie beyond its end, and no more than a width beyond it.
@@ -116,4 +116,4 @@ def test_classes_of_several_have_no_ends():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(bags, y)
-    assert [one.calibration_[2:] for one in model.per_class_] == 3 * [(-np.inf, np.inf)]
+    assert [one.calibration_[2:4] for one in model.per_class_] == 3 * [(-np.inf, np.inf)]
