@@ -21,10 +21,9 @@ import numpy as np
 import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 
-from bagwise.datasets import fetch_detection
 from bagwise.models.registry import make_model
 from bagwise.vision import WeakDetector
-from experiments.detection_bccd import SETTINGS, describe, measure, plain, row
+from experiments.detection_bccd import SETTINGS, describe, load, measure, plain, row
 
 TITLE = "Another classifier on the same regions: platelets on the test images of BCCD"
 PAPER = "VGPMIL, section 4.4 (other images)"
@@ -50,14 +49,8 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
 
 def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") -> pd.DataFrame:
     """Every classifier on the regions of both settings, three seeds."""
-    data = fetch_detection("bccd")
-    c = list(data.class_names).index(class_name)
-    y = data.image_label[:, c]
-    train = np.flatnonzero(np.isin(data.split, ["train", "val"]))
-    test = np.flatnonzero(data.split == "test")
-    if quick:
-        train, test = train[::6], test[::4]
-    truth = [data.boxes[i][data.box_classes[i] == c] for i in test]
+    data, y, train, test, boxes = load(quick, class_name)
+    truth = [boxes[i] for i in test]
     names = ("VGPMIL (the detector's own)", "single-instance") if quick else tuple(CLASSIFIERS)
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -52,16 +52,32 @@ def measure(detections: Any, truth: Any, labels: Any) -> tuple[float, float]:
     return corloc(best, [truth[i] for i in positive]), detection_ap(images, boxes, scores, truth)
 
 
-def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") -> pd.DataFrame:
-    """Train on image labels, measure on the test images, five seeds."""
+class Task(NamedTuple):
+    """One class of the set: its images, who is trained on, who is measured, and the true boxes."""
+
+    data: Any
+    y: Any  # of every image
+    train: Any
+    test: Any
+    boxes: list[Any]  # of every image
+
+
+def load(quick: bool, class_name: str) -> Task:
+    """The class in the shipped splits; quick: some of the images."""
     data = fetch_detection("bccd")
     c = list(data.class_names).index(class_name)
-    y = data.image_label[:, c]
     train = np.flatnonzero(np.isin(data.split, ["train", "val"]))
     test = np.flatnonzero(data.split == "test")
     if quick:
         train, test = train[::6], test[::4]
-    truth = [data.boxes[i][data.box_classes[i] == c] for i in test]
+    boxes = [own[kinds == c] for own, kinds in zip(data.boxes, data.box_classes, strict=True)]
+    return Task(data, data.image_label[:, c], train, test, boxes)
+
+
+def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") -> pd.DataFrame:
+    """Train on image labels, measure on the test images, five seeds."""
+    data, y, train, test, boxes = load(quick, class_name)
+    truth = [boxes[i] for i in test]
     rows = []
     for name, setting in SETTINGS.items():
         fitted, held_out = (describe(data, setting["min_side"], part) for part in (train, test))

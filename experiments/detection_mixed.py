@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import log_loss
 
-from bagwise.datasets import fetch_detection
 from bagwise.evaluate import box_iou
 from bagwise.vision import WeakDetector
-from experiments.detection_bccd import SETTINGS, describe, measure, row
+from experiments.detection_bccd import SETTINGS, describe, load, measure, row
 
 TITLE = "Mixed supervision on BCCD: test images, by the share of positive images with boxes"
 PAPER = "none: boxes for some images"
@@ -24,15 +23,9 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
 
 def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") -> pd.DataFrame:
     """For each seed the boxed images are a growing random subset."""
-    data = fetch_detection("bccd")
-    c = list(data.class_names).index(class_name)
-    y = data.image_label[:, c]
-    train = np.flatnonzero(np.isin(data.split, ["train", "val"]))
-    test = np.flatnonzero(data.split == "test")
-    if quick:
-        train, test = train[::6], test[::4]
-    truth = [data.boxes[i][data.box_classes[i] == c] for i in test]
-    true_train = [data.boxes[i][data.box_classes[i] == c] for i in train]
+    data, y, train, test, boxes = load(quick, class_name)
+    truth = [boxes[i] for i in test]
+    true_train = [boxes[i] for i in train]
     parts = {
         name: [describe(data, setting["min_side"], part) for part in (train, test)]
         for name, setting in SETTINGS.items()
