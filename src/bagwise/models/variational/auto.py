@@ -50,6 +50,7 @@ from bagwise.models.variational.estimators import (
     probabilities,
     read_bags,
     start,
+    with_deviations,
     with_uncertainty,
 )
 from bagwise.models.variational.latent_map import (
@@ -287,7 +288,9 @@ class AutoVGPMIL(InstanceClassifier):
         with _on_device(execution, data.bags):
             rng = check_random_state(self.random_state)
             spaces = self._make_spaces(data.bags, rng, driver)
-            return self._fit(data, weight, spaces, rng, execution, driver)
+            self._fit(data, weight, spaces, rng, execution, driver)
+            self.instance_map_ = with_deviations(self, data.bags)
+        return self
 
     def _make_spaces(
         self, bags: Bags, rng: np.random.RandomState, driver: Driver

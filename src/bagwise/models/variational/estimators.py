@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeGuard, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -56,6 +56,7 @@ from bagwise.models.variational.latent_map import (
     LatentMap,
     MapFit,
     bag_folds,
+    bags_to_read,
     beta_interval,
     cooled,
     enough_folds,
@@ -65,6 +66,7 @@ from bagwise.models.variational.latent_map import (
     level_with_bags,
     rule_log_odds,
     shared_slope,
+    usual_deviations,
 )
 from bagwise.models.variational.likelihoods import (
     BagLikelihood,
@@ -301,6 +303,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
             self._fit_instance_map(calibration)
+            self.instance_map_ = with_deviations(self, data.bags)
         return self
 
     def _begin(
@@ -1649,6 +1652,28 @@ def read_bags(
         check_bags(bags)  # says where
         raise
     return tuple(concatenate(column) for column in zip(*columns, strict=True))
+
+
+class ReadsInstances(Protocol):
+    """A fitted model whose instances may have a map of their own."""
+
+    instance_map_: InstanceMap | None
+
+    def score_bags(self, bags: Bags) -> Scores:
+        """Everything it says about bags."""
+
+    def predict_latent(self, bags: Bags) -> tuple[Floats, Floats]:
+        """Mean and variance of its latent function."""
+
+
+def with_deviations(model: ReadsInstances, bags: Bags) -> InstanceMap | None:
+    """Its map, with what the deviations of the training instances have in common."""
+    if model.instance_map_ is None:
+        return None
+    some = bags[bags_to_read(bags.sizes)]
+    scores, (_, var) = model.score_bags(some), model.predict_latent(some)
+    deviations = usual_deviations(scores.instance, scores.instance_std, np.sqrt(var))
+    return model.instance_map_._replace(deviations=deviations)
 
 
 def probabilities(

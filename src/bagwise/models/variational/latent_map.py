@@ -72,6 +72,7 @@ _GROUPS = 5_000
 # Smallest mapped spread of the scores, so that a ranking is kept where the best slope is 0.
 _LEAST_SPREAD = 1e-3
 # Where the map is sought: log-odds of an average bag, and log of the mapped spread of the scores.
+# Deviations of log-odds are sought within as many powers of e.
 _WIDEST = 20.0
 _STEEPEST = 4.0
 # How far the slope of instances may lie from that of bags: standard deviation of its logarithm.
@@ -87,6 +88,9 @@ _FAR_OUT = 12.0
 # How soon log-odds of bags bend beyond their range. Chosen on seeds 100 and 101 of the sets of the
 # leaderboard; 1 costs a little of what MUSK1 and MUSK2 are sure of.
 _BEND = 2
+# Share of the training instances whose log-odds count as equally uncertain, and how many are read
+# to find out; see `Deviations`. Chosen on seeds 100 to 103 of `experiments.instance_probabilities`.
+_ALIKE, _READ = 0.99, 5_000
 # By which power of a map's slope the deviations of bags and of instances grow; see `stretch`.
 BAGS_FOLLOW, INSTANCES_FOLLOW = 1 / 3, 0.6
 
@@ -694,6 +698,72 @@ class ProbabilityMoments(NamedTuple):
     std: Doubles
 
 
+class Deviations(NamedTuple):
+    """How far the log-odds of instances deviate: all alike, but for those far from training.
+
+    At one probability the posterior calls some instances more certain than others. Refits to
+    bootstrapped bags agree with that only in part, bag labels cannot tell who is right, and where
+    probabilities are right any difference puts the labels to check in a worse order than the
+    probabilities do. So instances whose f deviates no more than that of nearly all training
+    instances share the ``usual`` deviation. Beyond ``far`` it grows in proportion to that of f:
+    there the model has seen little.
+
+    A deviation s of the log-odds makes the standard deviation ``v s / sqrt(1 + v s^2)`` of the
+    probability, v = p (1 - p): ``v s`` where s is small, and never more than a coin's, sqrt(v).
+    """
+
+    usual: float  # of log-odds
+    far: float  # of f
+
+    def std(self, v: Doubles, latent_std: Doubles) -> Doubles:
+        """Standard deviations of probabilities, from ``v`` and the deviations of f.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bagwise.models.variational.latent_map import Deviations
+        >>> Deviations(1.0, far=2.0).std(0.25, np.array([0.5, 2.0, 4.0])).round(3).tolist()
+        [0.224, 0.224, 0.354]
+        """
+        of_log_odds = self.usual * at_least(latent_std / self.far, 1.0)
+        return v * of_log_odds / (1 + v * of_log_odds**2) ** 0.5
+
+
+def usual_deviations(log_odds: Floats, std: Floats, latent_std: Floats) -> Deviations:
+    """What the deviations of training instances have in common, [n] each.
+
+    ``log_odds`` and ``std`` are those of their probabilities, whose mean standard deviation stays
+    what it is.
+    """
+    v = np.exp(-np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -log_odds))
+    far = float(np.quantile(latent_std, _ALIKE)) or np.inf  # infinite where nothing is in doubt
+    wanted = float(np.mean(std))
+
+    def gap(log_usual: float) -> float:
+        return float(np.mean(Deviations(float(np.exp(log_usual)), far).std(v, latent_std))) - wanted
+
+    if gap(-_WIDEST) >= 0:
+        return Deviations(0.0, far)
+    # No probability deviates more than a coin, which no deviation of log-odds reaches.
+    usual = brentq(gap, -_WIDEST, _WIDEST) if gap(_WIDEST) > 0 else _WIDEST
+    return Deviations(float(np.exp(usual)), far)
+
+
+def bags_to_read(sizes: Ints) -> Ints:
+    """Bags drawn at random that have about `_READ` instances in all, at least one bag.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.variational.latent_map import bags_to_read
+    >>> [len(bags_to_read(np.full(100, n))) for n in (10, 100, 10_000)]
+    [100, 50, 1]
+    """
+    order = np.random.default_rng(0).permutation(len(sizes))
+    n_bags = int(np.searchsorted(np.cumsum(sizes[order]), _READ)) + 1
+    return np.sort(order[:n_bags])
+
+
 class InstanceMap(NamedTuple):
     """What bag labels say about instances, by contrast between positive and negative bags.
 
@@ -702,6 +772,7 @@ class InstanceMap(NamedTuple):
 
     own: LatentMap
     positive_rate: float  # mean probability of the held-out instances in positive bags
+    deviations: Deviations | None = None  # None leaves the posterior's own
 
     def probabilities(
         self, mean: Array, var: Array, bag: Array, bag_std: Array
@@ -711,16 +782,21 @@ class InstanceMap(NamedTuple):
         An instance is positive if its bag is and if it is one of its positives: the product of
         two probabilities, which never exceeds that of the bag. Both read one latent function, so
         they are wrong together: their relative deviations add up, as far as a probability can
-        deviate at all.
+        deviate at all. ``deviations``, where there are any, replace this sum and keep its mean over
+        the training instances.
         """
         p = self.own.read(mean, var).probabilities
         xp = namespace(p.log_positive)
         log_bag, log_no_bag = -softplus(-bag), -softplus(bag)
         log_positive = log_bag + p.log_positive
         log_negative = xp.logaddexp(log_no_bag, log_bag + p.log_negative)
-        together = xp.exp(log_bag) * p.std + xp.exp(p.log_positive) * bag_std
-        most = xp.exp((log_positive + log_negative) / 2)
-        return ProbabilityMoments(log_positive - log_negative, at_most(together, most))
+        v = xp.exp(log_positive + log_negative)
+        if self.deviations is None:
+            together = xp.exp(log_bag) * p.std + xp.exp(p.log_positive) * bag_std
+            std = at_most(together, v**0.5)
+        else:
+            std = self.deviations.std(v, var**0.5)
+        return ProbabilityMoments(log_positive - log_negative, std)
 
     def fraction(self, share: Fraction, bag: Floats) -> Fraction:
         """Share of positives in bags with log-odds ``bag``, from that in positive bags, [b].
@@ -734,7 +810,10 @@ class InstanceMap(NamedTuple):
 
     def after(self, slope: float, shift: float) -> InstanceMap:
         """The map for scores that become those it was made for by ``slope * score + shift``."""
-        return self._replace(own=self.own.after(Platt(slope, shift)))
+        deviations = self.deviations
+        if deviations is not None:
+            deviations = deviations._replace(far=deviations.far / slope)
+        return self._replace(own=self.own.after(Platt(slope, shift)), deviations=deviations)
 
 
 def fit_instance_map(
