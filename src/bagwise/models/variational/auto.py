@@ -921,8 +921,8 @@ class AutoVGPMIL(InstanceClassifier):
 
         It is the chance that the bag is positive and that the instance is one of its positives,
         which the contrast between positive and negative held-out bags tells (``instance_map_``);
-        no instance is more probable than its bag. With several classes an instance counts as a
-        bag of one.
+        no instance is more probable than its bag. Standard deviations are as in
+        `VGPMIL.predict_proba_instances`. With several classes an instance counts as a bag of one.
         """
         scores = self.score_bags(bags)
         return probabilities(scores.instance, scores.instance_std, return_std, return_interval)

@@ -1178,7 +1178,9 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
         Calibrated, with two classes, it is the chance that the bag is positive and that the
         instance is one of its positives, which the contrast between positive and negative held-out
-        bags tells (``instance_map_``), and its interval is that of a Beta distribution. With
+        bags tells (``instance_map_``), and its interval is that of a Beta distribution. Most
+        instances of one probability have one standard deviation; it is larger where the model is
+        less certain than at most training instances (``instance_map_.deviations``). With
         ``calibrate=False`` the ends of an interval are quantiles of sigmoid(f). With several
         classes no instance is more probable than its bag, and without a background a row may sum
         to less than one: what is missing is the chance that the instance is of no class.

@@ -85,12 +85,15 @@ _MOST_TILT = 0.1
 _NEWTON_STEPS = 3
 # Log-odds beyond which differences of expectations lose their digits.
 _FAR_OUT = 12.0
+_TINY = float(np.finfo(np.float64).tiny)
+# How near the variance of a probability may come to that of a coin: its log-odds deviate freely.
+_NEARLY_A_COIN = 1e-12
 # How soon log-odds of bags bend beyond their range. Chosen on seeds 100 and 101 of the sets of the
 # leaderboard; 1 costs a little of what MUSK1 and MUSK2 are sure of.
 _BEND = 2
-# Share of the training instances whose log-odds count as equally uncertain, and how many are read
-# to find out; see `Deviations`. Chosen on seeds 100 to 103 of `experiments.instance_probabilities`.
-_ALIKE, _READ = 0.99, 5_000
+# Most of the training instances and nearly all of them, and how many are read to find out; see
+# `Deviations`. Chosen on seeds 100 to 103 of `experiments.instance_probabilities`.
+_MOST, _NEARLY_ALL, _READ = 0.85, 0.99, 5_000
 # By which power of a map's slope the deviations of bags and of instances grow; see `stretch`.
 BAGS_FOLLOW, INSTANCES_FOLLOW = 1 / 3, 0.6
 
@@ -699,34 +702,50 @@ class ProbabilityMoments(NamedTuple):
 
 
 class Deviations(NamedTuple):
-    """How far the log-odds of instances deviate: all alike, but for those far from training.
+    """How far the log-odds of instances deviate: most alike, those beyond the usual more.
 
     At one probability the posterior calls some instances more certain than others. Refits to
     bootstrapped bags agree with that only in part, bag labels cannot tell who is right, and where
     probabilities are right any difference puts the labels to check in a worse order than the
-    probabilities do. So instances whose f deviates no more than that of nearly all training
-    instances share the ``usual`` deviation. Beyond ``far`` it grows in proportion to that of f:
-    there the model has seen little.
+    probabilities do. So most instances share the ``usual`` deviation. It grows in proportion where
+    an instance's own is beyond that of most training instances (``wide``), as with rare words in
+    text, or where f deviates more than at nearly all of them (``far``): there the model has seen
+    little.
 
     A deviation s of the log-odds makes the standard deviation ``v s / sqrt(1 + v s^2)`` of the
     probability, v = p (1 - p): ``v s`` where s is small, and never more than a coin's, sqrt(v).
     """
 
     usual: float  # of log-odds
+    wide: float  # of log-odds
     far: float  # of f
 
-    def std(self, v: Doubles, latent_std: Doubles) -> Doubles:
-        """Standard deviations of probabilities, from ``v`` and the deviations of f.
+    def shared(self, std: Doubles, v: Doubles, latent_std: Doubles) -> Doubles:
+        """Standard deviations of probabilities, from their own and the deviations of f.
 
         Examples
         --------
         >>> import numpy as np
         >>> from bagwise.models.variational.latent_map import Deviations
-        >>> Deviations(1.0, far=2.0).std(0.25, np.array([0.5, 2.0, 4.0])).round(3).tolist()
-        [0.224, 0.224, 0.354]
+        >>> deviations = Deviations(1.0, wide=1.0, far=2.0)
+        >>> own, v = np.array([0.1, 0.2, 0.3, 0.1]), np.full(4, 0.25)
+        >>> deviations.shared(own, v, np.array([0.5, 0.5, 0.5, 4.0])).round(3).tolist()
+        [0.224, 0.224, 0.3, 0.354]
         """
-        of_log_odds = self.usual * at_least(latent_std / self.far, 1.0)
-        return v * of_log_odds / (1 + v * of_log_odds**2) ** 0.5
+        own = deviation_of_log_odds(std, v)
+        beyond = namespace(own).maximum(own / self.wide, latent_std / self.far)
+        return deviation_of_probability(self.usual * at_least(beyond, 1.0), v)
+
+
+def deviation_of_probability(of_log_odds: Doubles, v: Doubles) -> Doubles:
+    """What a deviation of the log-odds makes of a probability; see `Deviations`."""
+    return v * of_log_odds / (1 + v * of_log_odds**2) ** 0.5
+
+
+def deviation_of_log_odds(std: Doubles, v: Doubles) -> Doubles:
+    """The inverse of `deviation_of_probability`."""
+    relative = std / at_least(v, _TINY)
+    return relative / at_least(1 - std * relative, _NEARLY_A_COIN) ** 0.5
 
 
 def usual_deviations(log_odds: Floats, std: Floats, latent_std: Floats) -> Deviations:
@@ -736,17 +755,20 @@ def usual_deviations(log_odds: Floats, std: Floats, latent_std: Floats) -> Devia
     what it is.
     """
     v = np.exp(-np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -log_odds))
-    far = float(np.quantile(latent_std, _ALIKE)) or np.inf  # infinite where nothing is in doubt
+    # Infinite where nothing is in doubt: then nothing is beyond the usual.
+    wide = float(np.quantile(deviation_of_log_odds(std, v), _MOST)) or np.inf
+    far = float(np.quantile(latent_std, _NEARLY_ALL)) or np.inf
     wanted = float(np.mean(std))
 
     def gap(log_usual: float) -> float:
-        return float(np.mean(Deviations(float(np.exp(log_usual)), far).std(v, latent_std))) - wanted
+        found = Deviations(float(np.exp(log_usual)), wide, far).shared(std, v, latent_std)
+        return float(np.mean(found)) - wanted
 
     if gap(-_WIDEST) >= 0:
-        return Deviations(0.0, far)
+        return Deviations(0.0, wide, far)
     # No probability deviates more than a coin, which no deviation of log-odds reaches.
     usual = brentq(gap, -_WIDEST, _WIDEST) if gap(_WIDEST) > 0 else _WIDEST
-    return Deviations(float(np.exp(usual)), far)
+    return Deviations(float(np.exp(usual)), wide, far)
 
 
 def bags_to_read(sizes: Ints) -> Ints:
@@ -782,8 +804,8 @@ class InstanceMap(NamedTuple):
         An instance is positive if its bag is and if it is one of its positives: the product of
         two probabilities, which never exceeds that of the bag. Both read one latent function, so
         they are wrong together: their relative deviations add up, as far as a probability can
-        deviate at all. ``deviations``, where there are any, replace this sum and keep its mean over
-        the training instances.
+        deviate at all. ``deviations`` then make them alike and keep their mean over the training
+        instances.
         """
         p = self.own.read(mean, var).probabilities
         xp = namespace(p.log_positive)
@@ -791,11 +813,10 @@ class InstanceMap(NamedTuple):
         log_positive = log_bag + p.log_positive
         log_negative = xp.logaddexp(log_no_bag, log_bag + p.log_negative)
         v = xp.exp(log_positive + log_negative)
-        if self.deviations is None:
-            together = xp.exp(log_bag) * p.std + xp.exp(p.log_positive) * bag_std
-            std = at_most(together, v**0.5)
-        else:
-            std = self.deviations.std(v, var**0.5)
+        together = xp.exp(log_bag) * p.std + xp.exp(p.log_positive) * bag_std
+        std = at_most(together, v**0.5)
+        if self.deviations is not None:
+            std = self.deviations.shared(std, v, var**0.5)
         return ProbabilityMoments(log_positive - log_negative, std)
 
     def fraction(self, share: Fraction, bag: Floats) -> Fraction:
