@@ -1,10 +1,17 @@
 """Standard deviations against refits: ``python -m experiments.bootstrap_std [--jobs N]``.
 
 Each model is fitted to ten bootstraps (AutoVGPMIL to five) of the training bags, drawn with
-replacement by class, of MUSK1, Elephant and digits. The spread of its probabilities over these
-refits is compared with the standard deviation that one fit to all of them states, on bags that no
-fit saw and on their instances. ``ratio`` is the mean stated standard deviation over the mean
-spread; it should lie within 0.7 and 1.4. ``correlation`` is that of the two over the bags.
+replacement by class, of MUSK1, Elephant and digits, and of three sets that show how far instances
+of one probability differ: bags of twenty with 3 and 10 positives, and a newsgroup. The spread of
+its probabilities over these refits is compared with the standard deviation that one fit to all of
+them states, on bags that no fit saw and on their instances. ``ratio`` is the mean stated standard
+deviation over the mean spread; on the first three sets it should lie within 0.7 and 1.4.
+``correlation`` is that of the two over the bags.
+
+``scatter`` is how far instances of probabilities between 0.02 and 0.98 are apart in the logarithm
+of stated deviation over spread (its standard deviation over these instances): 0 would mean that
+refits differ in proportion to what is stated. ``scatter of posterior`` is the same for the
+deviations of the posterior before they are made alike (`latent_map.Deviations`).
 
 How far deviations follow a steep map (`latent_map.stretch`), and how far members of an ensemble err
 together, was chosen on seeds 100 and 101, for instances also with made bags of 1, 3 and 10
@@ -25,13 +32,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from bagwise import GVGPMIL, VGPMIL, AutoVGPMIL
-from experiments import permuted_labels
+from experiments import instance_probabilities, permuted_labels
 from experiments._held_out import gather, main
 
 TITLE = "Stated standard deviations against refits on bootstrapped bags"
 PAPER = "none: the uncertainty of this library"
-NEEDS = ("bundled",)
-SETS = ("musk1", "elephant", "digits")
+NEEDS = ("bundled", "synthetic", "newsgroups")
+SETS = ("musk1", "elephant", "digits", "made 3", "made 10", "comp_graphics")
 MODELS: dict[str, Any] = {
     "VGPMIL": VGPMIL,
     "GVGPMIL": GVGPMIL,
@@ -43,11 +50,21 @@ FEWER = {"AutoVGPMIL": 5}
 METRICS = ("ratio", "correlation")
 # What the metrics are called: those of bags, and those of instances.
 OF = ("", " of instances")
+POSTERIOR = " of posterior"
+# Probabilities between which deviations are compared one by one.
+LOW, HIGH = 0.02, 0.98
+
+
+def load(data: str, seed: int) -> tuple[Any, Any]:
+    """Bags and their labels."""
+    if data in instance_probabilities.SETS:
+        return instance_probabilities.load(data, seed)[:2]
+    return permuted_labels.load(data)
 
 
 def one_fit(model_name: str, data: str, seed: int, bootstrap: int) -> dict[str, Any]:
     """Probabilities and deviations of unseen bags and instances of one fit; 0 is to all bags."""
-    bags, y = permuted_labels.load(data)
+    bags, y = load(data, seed)
     ((train, test),) = StratifiedShuffleSplit(1, test_size=0.3, random_state=seed).split(y, y)
     if bootstrap:
         rng = np.random.default_rng([seed, bootstrap])
@@ -62,7 +79,15 @@ def one_fit(model_name: str, data: str, seed: int, bootstrap: int) -> dict[str, 
     for of, predict in zip(OF, (model.predict_proba, model.predict_proba_instances), strict=True):
         p, std = predict(bags[test], return_std=True)
         row |= {f"p{of}": p[:, 1].tolist(), f"std{of}": std.tolist()}
-    return row
+    model.instance_map_ = model.instance_map_._replace(deviations=None)
+    std = model.predict_proba_instances(bags[test], return_std=True)[1]
+    return row | {f"std{POSTERIOR}": std.tolist()}
+
+
+def scatter(stated: Any, spread: Any, p: Any) -> float:
+    """How far instances are apart in the logarithm of stated deviation over spread."""
+    near = (p > LOW) & (p < HIGH)
+    return float(np.std(np.log(stated[near] / spread[near]), ddof=1))
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
@@ -81,13 +106,21 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     rows = []
     for (model, data), own in fits.groupby(["model", "data"], sort=False):
         values: dict[str, list[float]] = {f"{m}{of}": [] for of in OF for m in METRICS}
+        values |= {"scatter": [], f"scatter{POSTERIOR}": []}
         for _, split in own.groupby("seed"):
             refits = split[split["bootstrap"] > 0]
+            fit = split[split["bootstrap"] == 0].iloc[0]
+            whole = {name: np.array(x) for name, x in fit.items() if isinstance(x, list)}
             for of in OF:
-                stated = np.array(split[split["bootstrap"] == 0][f"std{of}"].iloc[0])
+                stated = whole[f"std{of}"]
                 spread = np.stack(list(refits[f"p{of}"])).std(axis=0, ddof=1)
                 values[f"ratio{of}"].append(stated.mean() / spread.mean())
                 values[f"correlation{of}"].append(spearmanr(stated, spread).statistic)
+            for name, key in (
+                ("scatter", "std of instances"),
+                (f"scatter{POSTERIOR}", f"std{POSTERIOR}"),
+            ):
+                values[name].append(scatter(whole[key], spread, whole["p of instances"]))
         for metric, of_seeds in values.items():
             mean, n = float(np.mean(of_seeds)), len(of_seeds)
             outside = metric.startswith("ratio") and not 0.7 <= mean <= 1.4
