@@ -558,16 +558,31 @@ def latent_coverage() -> str:
     return _markdown(["", "posterior", "variance 1", "4", "16"], rows)
 
 
+_REFITTED = {
+    **{"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"},
+    **{name: name for name in ("made 3", "made 10", "comp_graphics")},
+    "6 sets": "mean",
+}
+
+
 def bootstrap_ratios() -> str:
     """Stated standard deviations over the spread of refits."""
-    sets = {"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"}
-    models = ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
+    return _refitted("of", {"bags": "ratio", "instances": "ratio of instances"})
+
+
+def deviation_scatter() -> str:
+    """How far instances are apart in stated deviation over the spread of refits."""
+    return _refitted("deviations", {"sums": "scatter of posterior", "as stated": "scatter"})
+
+
+def _refitted(head: str, metrics: Mapping[str, str]) -> str:
+    """Metrics of `bootstrap_std`, two rows per model."""
     rows = [
-        [f"`{model}`", of, *(value("bootstrap_std", d, model, metric, "2") for d in sets)]
-        for model in models
-        for of, metric in (("bags", "ratio"), ("instances", "ratio of instances"))
+        [f"`{model}`", words, *(value("bootstrap_std", d, model, metric, "2") for d in _REFITTED)]
+        for model in ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
+        for words, metric in metrics.items()
     ]
-    return _markdown(["", "of", *sets.values()], rows)
+    return _markdown(["", head, *_REFITTED.values()], rows)
 
 
 def posterior_costs() -> str:
