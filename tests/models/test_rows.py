@@ -120,8 +120,9 @@ def test_rows_on_disk_are_read_few_times(counted, scale, monkeypatch):
     assert sum(reads) == bags.n_instances
     reads.clear()
     monkeypatch.setattr("bagwise.models.variational.estimators._FEW_NUMBERS", 0)
-    # As in a large set, where k-means and the search for leaks see a part of the rows.
+    # As in a large set, where k-means, leaks and deviations are sought in a part of the rows.
     monkeypatch.setattr("bagwise.core.inducing._MAX_ROWS", 20)
+    monkeypatch.setattr("bagwise.models.variational.latent_map._READ", 20)
     model = bagwise.VGPMIL(n_inducing=2, scale=scale, random_state=0, execution="serial")
     model.fit(bags, y)
     # Once to measure, once to choose the inducing points, once to project.

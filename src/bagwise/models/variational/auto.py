@@ -50,7 +50,6 @@ from bagwise.models.variational.estimators import (
     probabilities,
     read_bags,
     start,
-    with_deviations,
     with_uncertainty,
 )
 from bagwise.models.variational.latent_map import (
@@ -58,9 +57,11 @@ from bagwise.models.variational.latent_map import (
     HeldOut,
     InstanceMap,
     MapFit,
+    bags_to_read,
     bent,
     fit_instance_map,
     level_with_bags,
+    usual_deviations,
 )
 from bagwise.models.variational.monitors import stage_bar
 from bagwise.models.variational.projection import Projector
@@ -289,8 +290,14 @@ class AutoVGPMIL(InstanceClassifier):
             rng = check_random_state(self.random_state)
             spaces = self._make_spaces(data.bags, rng, driver)
             self._fit(data, weight, spaces, rng, execution, driver)
-            self.instance_map_ = with_deviations(self, data.bags)
+            self._fit_deviations(data.bags)
         return self
+
+    def _fit_deviations(self, bags: Bags) -> None:
+        """What the deviations of the instances have in common, from some of the training bags."""
+        assert self.instance_map_ is not None
+        read = self._read(bags[bags_to_read(bags.sizes)], search.pooled_deviations)
+        self.instance_map_ = self.instance_map_._replace(deviations=usual_deviations(*read))
 
     def _make_spaces(
         self, bags: Bags, rng: np.random.RandomState, driver: Driver

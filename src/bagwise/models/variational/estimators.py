@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeGuard, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from array_api_compat import is_torch_array
@@ -303,7 +303,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
             self._fit_instance_map(calibration)
-            self.instance_map_ = with_deviations(self, data.bags)
+            self._fit_deviations(data.bags)
         return self
 
     def _begin(
@@ -723,6 +723,12 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         contrast = fit_instance_map(held_out, y, slope, calibration.known, gain=line.gain)
         of_bags = self.held_out_decision_[calibration.bags]
         self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
+
+    def _fit_deviations(self, bags: Bags) -> None:
+        """What the deviations of the instances have in common, from some of the training bags."""
+        assert self.instance_map_ is not None
+        read = self._read(bags[bags_to_read(bags.sizes)], _instances)
+        self.instance_map_ = self.instance_map_._replace(deviations=usual_deviations(*read))
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.
@@ -1656,28 +1662,6 @@ def read_bags(
     return tuple(concatenate(column) for column in zip(*columns, strict=True))
 
 
-class ReadsInstances(Protocol):
-    """A fitted model whose instances may have a map of their own."""
-
-    instance_map_: InstanceMap | None
-
-    def score_bags(self, bags: Bags) -> Scores:
-        """Everything it says about bags."""
-
-    def predict_latent(self, bags: Bags) -> tuple[Floats, Floats]:
-        """Mean and variance of its latent function."""
-
-
-def with_deviations(model: ReadsInstances, bags: Bags) -> InstanceMap | None:
-    """Its map, with what the deviations of the training instances have in common."""
-    if model.instance_map_ is None:
-        return None
-    some = bags[bags_to_read(bags.sizes)]
-    scores, (_, var) = model.score_bags(some), model.predict_latent(some)
-    deviations = usual_deviations(scores.instance, scores.instance_std, np.sqrt(var))
-    return model.instance_map_._replace(deviations=deviations)
-
-
 def probabilities(
     log_odds: Floats, std: Floats, return_std: bool, return_interval: float | None = None
 ) -> Floats | tuple[Floats, ...]:
@@ -1731,6 +1715,12 @@ def on_disk(bags: BagsLike) -> TypeGuard[Bags]:
 
 def _is(value: object, name: str) -> bool:
     return isinstance(value, str) and value == name
+
+
+def _instances(readouts: Sequence[Readout], offsets: Ints) -> tuple[Floats, ...]:
+    """Log-odds and standard deviations of the instances of a span, and the deviations of f."""
+    (readout,) = readouts
+    return readout.instance, readout.instance_std, np.sqrt(readout.latent_var)
 
 
 def _latent(

@@ -557,6 +557,18 @@ def pooled_instances(
     return latent.instance, latent.instance_std**2
 
 
+def pooled_deviations(
+    readouts: Sequence[Readout],
+    offsets: Ints,
+    voices: Sequence[Voice],
+    instance_map: InstanceMap | None = None,
+    bag_range: tuple[float, float] = (-np.inf, np.inf),
+) -> tuple[Floats, ...]:
+    """Log-odds and standard deviations of the instances, and the deviations of the function."""
+    scores = pooled_scores(readouts, offsets, voices, instance_map, bag_range)
+    return scores.instance, scores.instance_std, pooled_latent(readouts, voices).instance_std
+
+
 def pooled_fractions(
     readouts: Sequence[Readout],
     offsets: Ints,
