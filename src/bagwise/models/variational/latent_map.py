@@ -708,9 +708,8 @@ class Deviations(NamedTuple):
     bootstrapped bags agree with that only in part, bag labels cannot tell who is right, and where
     probabilities are right any difference puts the labels to check in a worse order than the
     probabilities do. So most instances share the ``usual`` deviation. It grows in proportion where
-    an instance's own is beyond that of most training instances (``wide``), as with rare words in
-    text, or where f deviates more than at nearly all of them (``far``): there the model has seen
-    little.
+    an instance's own is beyond that of most training instances (``wide``), or where f deviates more
+    than at nearly all of them (``far``): there the model has seen little.
 
     A deviation s of the log-odds makes the standard deviation ``v s / sqrt(1 + v s^2)`` of the
     probability, v = p (1 - p): ``v s`` where s is small, and never more than a coin's, sqrt(v).
