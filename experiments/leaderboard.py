@@ -204,6 +204,11 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except SystemError as error:
+        # Compiled code that the alarm interrupts wraps what it raises.
+        if not isinstance(error.__cause__, TimeoutError):
+            raise
+        raise error.__cause__ from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -214,3 +214,11 @@ def test_bad_names_are_refused(tmp_path):
     with pytest.raises(ValueError, match="is not a table of fits"):
         FitFile(tmp_path / "fits.csv")
     assert Fit("a", "b", 0, 0, "c").model == "a"
+
+
+def test_an_alarm_inside_compiled_code_is_still_a_time_limit():
+    """Compiled code turns the alarm's TimeoutError into a SystemError; a run must end cleanly."""
+    with pytest.raises(TimeoutError, match="longer than 9 s"), leaderboard._time_limit(100):
+        raise SystemError("a result with an exception set") from TimeoutError("longer than 9 s")
+    with pytest.raises(SystemError, match="something else"), leaderboard._time_limit(100):
+        raise SystemError("something else")
