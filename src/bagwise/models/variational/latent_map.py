@@ -760,8 +760,8 @@ def usual_deviations(log_odds: Floats, std: Floats, latent_std: Floats) -> Devia
     wanted = float(np.mean(std))
 
     def gap(log_usual: float) -> float:
-        found = Deviations(float(np.exp(log_usual)), wide, far).shared(std, v, latent_std)
-        return float(np.mean(found)) - wanted
+        deviations = Deviations(float(np.exp(log_usual)), wide, far)
+        return float(np.mean(deviations.shared(std, v, latent_std))) - wanted
 
     if gap(-_WIDEST) >= 0:
         return Deviations(0.0, wide, far)
