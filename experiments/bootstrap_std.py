@@ -15,8 +15,7 @@ deviations of the posterior before they are made alike (`latent_map.Deviations`)
 
 How far deviations follow a steep map (`latent_map.stretch`), and how far members of an ensemble err
 together, was chosen on seeds 100 and 101, for instances also with made bags of 1, 3 and 10
-positives of twenty; so was how alike the deviations of instances are (`latent_map.Deviations`), on
-digits, made bags and newsgroups. The table is of seeds 0 and 1.
+positives of twenty. The table is of seeds 0 and 1.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ levels of -0.035 where ten of twenty are positive. The tilt of the background ca
 and from seeds 100 and 101. That instances of AutoVGPMIL pass through the map of the largest one was
 found on seed 100 of made 3, with a look at its seeds 0 to 2. Seeds 3 to 9 had been looked at for
 digits 9 alone. How alike the deviations of instances are (`latent_map.Deviations`) was chosen on
-seeds 100 to 103 of digits and made bags and seeds 100 and 101 of three newsgroups (comp_graphics,
-misc_forsale, rec_sport_hockey), by the order of errors and by refits to bootstrapped bags; it was
-asked because in seeds 0 to 9 of made bags the posterior's own put errors in a worse order than p.
+seeds 100 to 103 of digits, 100 to 113 of made bags and 100 and 101 of three newsgroups
+(comp_graphics, misc_forsale, rec_sport_hockey), by the order of errors; it was asked because in
+seeds 0 to 9 of made bags the posterior's own put errors in a worse order than p.
 """
 
 from __future__ import annotations
