@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints, RandomState
+from bagwise.core.arrays import Floats, Ints, RandomState, Reals
 from bagwise.models.comparators.common import Comparator, InstanceComparator
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 from bagwise.models.scaling import Scale
@@ -123,15 +123,17 @@ class MIForest(InstanceComparator):
         X, offsets = bags.instances, bags.offsets
         # Bags weigh the same, so that a large one does not outvote the others.
         weights = 1 / segments.spread(bags.sizes.astype(np.float64), offsets)
+        # As scikit-learn compares them, and column by column, as it reads them.
+        columns = np.asfortranarray(X, dtype=np.float32)
         self.labels_ = segments.spread(y, offsets)
-        self.trees_ = self._grow(X, self.labels_, weights, rng)
+        self.trees_ = self._grow(columns, self.labels_, weights, rng)
         steps = np.geomspace(self.first_temperature, self.last_temperature, self.n_steps)
         for temperature in steps:
             scores = self._instance_scores(X)
             self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
-            self.trees_ = self._grow(X, self.labels_, weights, rng)
+            self.trees_ = self._grow(columns, self.labels_, weights, rng)
 
-    def _grow(self, X: Floats, labels: Ints, weights: Floats, rng: np.random.RandomState) -> Trees:
+    def _grow(self, X: Reals, labels: Ints, weights: Floats, rng: np.random.RandomState) -> Trees:
         seed = int(rng.randint(2**31 - 1))
         forest = ExtraTreesClassifier(
             self.n_estimators, min_samples_leaf=self.min_samples_leaf, random_state=seed
