@@ -6,6 +6,7 @@ from scipy.special import expit
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags
 from bagwise.datasets import make_gaussian_bags
+from bagwise.models.variational import estimators
 from bagwise.models.variational.latent_map import (
     Deviations,
     InstanceMap,
@@ -13,6 +14,8 @@ from bagwise.models.variational.latent_map import (
     bags_to_read,
     usual_deviations,
 )
+
+MADE = {"n_features": 5, "bag_size": (20, 20), "n_positive": (10, 10), "separation": 3.0}
 
 
 def naive_std(deviations, p, latent_std):
@@ -65,7 +68,8 @@ def test_the_usual_deviation_keeps_the_mean_and_most_have_it():
     p = expit(log_odds)
     v, of_own, latent_std = p * (1 - p), *np.exp(rng.normal(size=(2, 4000)))
     stated = v * of_own / np.sqrt(1 + v * of_own**2)
-    found = usual_deviations(log_odds, stated, latent_std)
+    found = usual_deviations(log_odds, stated, latent_std, far=3.5)
+    assert found.far == 3.5
     std = found.shared(v, latent_std)
     assert std.mean() == pytest.approx(stated.mean(), rel=1e-8)
     alike = np.isclose(of_log_odds(std, p), found.usual, rtol=1e-6)
@@ -74,10 +78,25 @@ def test_the_usual_deviation_keeps_the_mean_and_most_have_it():
     assert np.quantile(of_own, 0.1) < found.usual < np.quantile(of_own, 0.9)
 
 
-@pytest.mark.parametrize(("largest", "far"), [(9.0, 7.0), (3.0, 3.0)])
-def test_far_is_some_times_the_median_or_beyond_all(largest, far):
-    latent_std = np.array([1.0, 2.0, largest])
-    assert usual_deviations(np.zeros(3), np.full(3, 0.1), latent_std).far == far
+def test_without_far_it_is_beyond_all_that_were_read():
+    latent_std = np.array([1.0, 3.0, 2.0])
+    assert usual_deviations(np.zeros(3), np.full(3, 0.1), latent_std).far == 3.0
+
+
+def test_far_is_beyond_all_that_were_held_out(monkeypatch):
+    held_out_std = []
+    level = estimators.level_with_bags
+
+    def keep(instance_map, held_out, *others):
+        held_out_std.append(np.sqrt(held_out.var).max())
+        return level(instance_map, held_out, *others)
+
+    monkeypatch.setattr(estimators, "level_with_bags", keep)
+    train = make_gaussian_bags(60, random_state=0, **MADE)
+    model = VGPMIL(random_state=0).fit(train.bags, train.y)
+    assert model.instance_map_.deviations.far == pytest.approx(held_out_std[0], rel=1e-12)
+    # Those that a model learned from are less in doubt than those that it did not.
+    assert np.sqrt(model.predict_latent(train.bags)[1].max()) < held_out_std[0]
 
 
 def test_a_posterior_without_doubt_and_one_that_knows_nothing():
@@ -116,9 +135,6 @@ def test_some_thousand_instances_are_read_whatever_the_bags():
         assert read >= min(5000, sizes.sum())
         assert read - sizes[chosen].max() < 5000
     np.testing.assert_array_equal(bags_to_read(np.array([3, 4])), [0, 1])
-
-
-MADE = {"n_features": 5, "bag_size": (20, 20), "n_positive": (10, 10), "separation": 3.0}
 
 
 @pytest.mark.parametrize("model", [VGPMIL(random_state=0), AutoVGPMIL(n_inducing=40, cv=3)])

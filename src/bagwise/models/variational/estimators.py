@@ -303,7 +303,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         if calibration is not None:
             self._take_map(calibration, calibration.map_fit.shrunk())
             self._fit_instance_map(calibration)
-            self._fit_deviations(data.bags)
+            self._fit_deviations(data.bags, calibration.held_out)
         return self
 
     def _begin(
@@ -724,11 +724,13 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
         of_bags = self.held_out_decision_[calibration.bags]
         self.instance_map_ = level_with_bags(contrast, held_out, y, of_bags)
 
-    def _fit_deviations(self, bags: Bags) -> None:
+    def _fit_deviations(self, bags: Bags, held_out: HeldOut) -> None:
         """What the deviations of the instances have in common, from some of the training bags."""
         assert self.instance_map_ is not None
         read = self._read(bags[bags_to_read(bags.sizes)], _instances)
-        self.instance_map_ = self.instance_map_._replace(deviations=usual_deviations(*read))
+        far = float(held_out.var.max()) ** 0.5
+        deviations = usual_deviations(*read, far=far)
+        self.instance_map_ = self.instance_map_._replace(deviations=deviations)
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
         # Pages of a memory map would count as memory of this process.

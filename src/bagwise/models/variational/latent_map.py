@@ -88,10 +88,8 @@ _FAR_OUT = 12.0
 # How soon log-odds of bags bend beyond their range. Chosen on seeds 100 and 101 of the sets of the
 # leaderboard; 1 costs a little of what MUSK1 and MUSK2 are sure of.
 _BEND = 2
-# How many times the usual deviation of f is far, chosen on seeds 100 to 113 of
-# `experiments.instance_probabilities`, and how many instances are read to find the usual one; see
-# `usual_deviations`.
-_FAR, _READ = 3.5, 5_000
+# Training instances that are read to find their usual deviation.
+_READ = 5_000
 # By which power of a map's slope the deviations of bags and of instances grow; see `stretch`.
 BAGS_FOLLOW, INSTANCES_FOLLOW = 1 / 3, 0.6
 
@@ -700,13 +698,14 @@ class ProbabilityMoments(NamedTuple):
 
 
 class Deviations(NamedTuple):
-    """How far the log-odds of instances deviate: alike, unless f is far less certain than usual.
+    """How far the log-odds of instances deviate: alike, unless f is less certain than ever before.
 
     At one probability the posterior calls some instances more certain than others. Refits to
     bootstrapped bags agree with that only in part, bag labels cannot tell who is right, and where
     probabilities are right any difference puts the labels to check in a worse order than the
     probabilities do. So instances share the ``usual`` deviation. It grows in proportion where f
-    deviates more than ``far``: there the model has seen little.
+    deviates more than ``far``, its largest deviation at instances that the model did not learn
+    from: the new one is like none of them.
 
     A deviation s of the log-odds makes the standard deviation ``v s / sqrt(1 + v s^2)`` of the
     probability, v = p (1 - p): ``v s`` where s is small, and never more than a coin's, sqrt(v).
@@ -730,16 +729,17 @@ class Deviations(NamedTuple):
         return v * s / (1 + v * s**2) ** 0.5
 
 
-def usual_deviations(log_odds: Floats, std: Floats, latent_std: Floats) -> Deviations:
+def usual_deviations(
+    log_odds: Floats, std: Floats, latent_std: Floats, *, far: float | None = None
+) -> Deviations:
     """What the deviations of training instances have in common, [n] each.
 
     ``log_odds`` and ``std`` are those of their probabilities, whose mean standard deviation stays
-    what it is. F is far less certain than usual where it deviates `_FAR` times as much as at the
-    median of them, or more than at all of them.
+    what it is. Without ``far`` it is the largest deviation of f among them.
     """
     v = np.exp(-np.logaddexp(0.0, log_odds) - np.logaddexp(0.0, -log_odds))
     # Infinite where nothing is in doubt: then nothing is beyond the usual.
-    far = float(min(_FAR * np.median(latent_std), np.max(latent_std))) or np.inf
+    far = float(np.max(latent_std) if far is None else far) or np.inf
     wanted = float(np.mean(std))
 
     def gap(log_usual: float) -> float:
