@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from bagwise import VGPMIL, AutoVGPMIL, Bags
+from bagwise import GVGPMIL, VGPMIL, AutoVGPMIL, Bags
 from bagwise.datasets import make_gaussian_bags
 from bagwise.models.variational import estimators
 from bagwise.models.variational.latent_map import (
@@ -81,6 +81,15 @@ def test_the_usual_deviation_keeps_the_mean_and_most_have_it():
 def test_without_far_it_is_beyond_all_that_were_read():
     latent_std = np.array([1.0, 3.0, 2.0])
     assert usual_deviations(np.zeros(3), np.full(3, 0.1), latent_std).far == 3.0
+
+
+def test_gvgpmil_calls_a_multiple_of_the_median_far():
+    train = make_gaussian_bags(60, random_state=0, **MADE)
+    model = GVGPMIL(random_state=0).fit(train.bags, train.y)
+    latent_std = np.sqrt(model.predict_latent(train.bags)[1])  # 1,200 instances: all are read
+    expected = 3.5 * np.median(latent_std)
+    assert expected < latent_std.max()
+    assert model.instance_map_.deviations.far == pytest.approx(expected, rel=1e-6)
 
 
 def test_far_is_beyond_all_that_were_held_out(monkeypatch):
