@@ -610,3 +610,17 @@ def test_a_device_and_a_cluster_do_not_mix(monkeypatch):
     monkeypatch.setattr(Execution, "make_driver", lambda *_: object())
     with pytest.raises(ValueError, match="one device here"):
         DPMIL().fit(bags, y)
+
+
+@pytest.mark.parametrize("n_kept", [3, 0.9])
+def test_components_where_lapack_does_not_converge(monkeypatch, n_kept):
+    X = np.random.default_rng(0).normal(size=(60, 5)) * [5, 4, 3, 1, 0.1] + 2
+    expected = module._components(X, n_kept)
+
+    def diverges(*_, **__):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr("sklearn.decomposition._pca.linalg.svd", diverges)
+    components = module._components(X, n_kept)
+    assert components.n_components_ == 3
+    np.testing.assert_allclose(components.transform(X), expected.transform(X), atol=1e-12)

@@ -57,6 +57,16 @@ class ClusterExamples(NamedTuple):
     rows: Ints  # of ``bags.instances``, nearest first, at most one of each bag
 
 
+def _components(X: Floats, n_kept: float) -> PCA:
+    """Principal components; ``n_kept`` is their number, or the share of variance they keep."""
+    try:
+        return PCA(n_kept, svd_solver="full").fit(X)
+    except np.linalg.LinAlgError:
+        # LAPACK's divide and conquer does not converge on some sparse rows. The eigenvectors of the
+        # covariance are the same components.
+        return PCA(n_kept, svd_solver="covariance_eigh").fit(X)
+
+
 class DPMIL(ScalesFeatures, InstanceClassifier):
     """Dirichlet-process mixtures that name the positive instances and show their clusters.
 
@@ -304,8 +314,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         if self.n_dimensions is not None and data.bags.n_features > 1:
             n = self.n_dimensions
             limit = min(data.bags.n_features, data.bags.n_instances)
-            reduce = PCA(n if n < 1 else min(int(n), limit), svd_solver="full")
-            self.components_ = reduce.fit(np.asarray(data.bags.instances[:]))
+            n_kept = n if n < 1 else min(int(n), limit)
+            self.components_ = _components(np.asarray(data.bags.instances[:]), n_kept)
         return data._replace(bags=self._reduced(data.bags))
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
