@@ -704,8 +704,8 @@ class Deviations(NamedTuple):
     bootstrapped bags agree with that only in part, bag labels cannot tell who is right, and where
     probabilities are right any difference puts the labels to check in a worse order than the
     probabilities do. So instances share the ``usual`` deviation. It grows in proportion where f
-    deviates more than ``far``, its largest deviation at instances that the model did not learn
-    from: the new one is like none of them.
+    deviates more than ``far``, as a rule its largest deviation at held-out instances: the new one
+    is then like none of them.
 
     A deviation s of the log-odds makes the standard deviation ``v s / sqrt(1 + v s^2)`` of the
     probability, v = p (1 - p): ``v s`` where s is small, and never more than a coin's, sqrt(v).
