@@ -123,7 +123,7 @@ class MIForest(InstanceComparator):
         X, offsets = bags.instances, bags.offsets
         # Bags weigh the same, so that a large one does not outvote the others.
         weights = 1 / segments.spread(bags.sizes.astype(np.float64), offsets)
-        # As scikit-learn compares them, and column by column, as it reads them.
+        # Trees compare float32 and read one column at a time.
         columns = np.asfortranarray(X, dtype=np.float32)
         self.labels_ = segments.spread(y, offsets)
         self.trees_ = self._grow(columns, self.labels_, weights, rng)

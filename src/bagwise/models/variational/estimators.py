@@ -214,7 +214,7 @@ class VariationalClassifier(StochasticFit, InstanceClassifier):
 
     # Storage of the projected instances, unless ``execution`` says otherwise.
     _dtype: ClassVar[str] = "float64"
-    # From so many times its median on, too, the deviation of f widens that of a probability.
+    # Standard deviations of instances also grow where f deviates this many times its median.
     _far_times: ClassVar[float | None] = None
     _keeps_rows = True
     _multi_class = True
