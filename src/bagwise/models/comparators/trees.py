@@ -30,7 +30,7 @@ class Trees(NamedTuple):
         """Value of the leaf that each row reaches in each tree, [N, T]."""
         from bagwise.models.comparators.walks import walk
 
-        x = np.ascontiguousarray(X, dtype=np.float32)  # as scikit-learn compares
+        x = np.asfortranarray(X, dtype=np.float32)  # as scikit-learn compares
         values = np.empty((len(x), len(self.roots)))
         walk(x, self.roots, self.left, self.right, self.feature, self.threshold, self.value, values)
         return values
