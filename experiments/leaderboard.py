@@ -64,6 +64,7 @@ QUICK_FOLDS = 2
 
 METRICS = ("auc", "accuracy", "log_loss", "brier")
 LOWER = ("log_loss", "brier", "ece", "fit_seconds")
+SPREAD = (*METRICS, "instance_auc")
 COLUMNS = (
     *("model", "data", "repetition", "fold", "settings", *METRICS),
     *("instance_auc", "instance_auc_pr", "fit_seconds", "predict_seconds", "probabilities"),
@@ -354,21 +355,32 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
             per_repetition = part.groupby("repetition")[metric].mean()
             values[metric] = per_repetition.mean()
             values[f"{metric}_spread"] = per_repetition.std(ddof=1)
-        values["ece"] = np.mean([_ece(data, p) for _, p in part.groupby("repetition")])
+        if part["probabilities"].notna().all():
+            pooled = [pool(data, p) for _, p in part.groupby("repetition")]
+            values["ece"] = np.mean([expected_calibration_error(y, p) for y, p in pooled])
+            values["ece_if_right"] = np.mean([ece_if_right(p) for _, p in pooled])
         values["fit_seconds"] = part["fit_seconds"].median()  # the first fit of a worker compiles
         table.append(values)
     return pd.DataFrame(table)
 
 
-def _ece(data: str, part: pd.DataFrame) -> float:
-    """Calibration error over the test bags of all folds of a repetition."""
-    if part["probabilities"].isna().any():
-        return np.nan
+def pool(data: str, part: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and probabilities of the test bags of all folds of a repetition."""
     y, p, where = np.asarray(load(data).y), [], []
     for row in part.itertuples():
         p += [float(word) for word in str(row.probabilities).split()]
         where += [*splits(data)[row.repetition, row.fold].test]
-    return expected_calibration_error((y[where] == np.unique(y)[1]).astype(int), np.array(p))
+    return (y[where] == np.unique(y)[1]).astype(int), np.array(p)
+
+
+def ece_if_right(p: np.ndarray, n_draws: int = 5) -> float:
+    """Calibration error that these probabilities have when they are right, by drawing labels.
+
+    A hundred bags do not bring it near 0, and the nearer all probabilities are to each other, the
+    lower it is: a model that says the base rate to everything has the least.
+    """
+    drawn = np.random.default_rng(0).random((n_draws, len(p))) < p
+    return float(np.mean([expected_calibration_error(y.astype(int), p) for y in drawn]))
 
 
 def constant_row(model: str, data: str, repetition: int, fold: int) -> dict[str, Any]:
@@ -434,29 +446,51 @@ def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
     per_set = summarise(shared)
     table: list[dict[str, Any]] = []
     n_folds = shared.drop_duplicates(["data", "repetition", "fold"]).groupby("data").size()
+    few, most = int(n_folds.min()), int(n_folds.max())
     failed = shared[shared["settings"].isna()].groupby("model").size()
-    where = f"{per_set['data'].nunique()} sets"
-    over = f"{int(n_folds.min())} to {int(n_folds.max())} folds of each set"
+    n = whole_repetitions(shared)["repetition"].nunique()
+    over = f"{most if few == most else f'{few} to {most}'} folds of each set"
     for metric in (*METRICS, "ece", "instance_auc", "fit_seconds"):
         wide = per_set.pivot_table(index="data", columns="model", values=metric).dropna(axis=1)
         if not len(wide.columns):
             continue
         ranks = wide.rank(axis=1, ascending=metric in LOWER).mean()
+        where = f"{len(wide)} sets"  # instances are labelled in some of them
+        # Of fit times the median counts, and the calibration error is pooled: neither has a spread.
+        spread = spread_over_sets(shared, metric) if metric in SPREAD else {}
         worse = worse_than_best(shared) if metric == "auc" else {}
         for model in ranks.sort_values().index:
             note = f"mean rank {ranks[model]:.2f} of {len(ranks)}; {over}"
             if metric == "auc":
-                note += f"; below the best on {worse[model]} sets"
+                note += f"; below the best on {worse[model]} set{'s' * (worse[model] != 1)}"
                 n_failed = failed.get(model, 0)
                 note += f"; {n_failed} fits failed and count as constant" if n_failed else ""
-            table.append(_row(model, where, metric, np.nan, wide[model].mean(), note))
+            if metric == "ece":
+                right = per_set.loc[per_set["model"] == model, "ece_if_right"].mean()
+                note += f"; {right:.3f} if its probabilities were right"
+            row = _row(model, where, metric, np.nan, wide[model].mean(), note)
+            table.append({**row, "spread": spread.get(model, np.nan), "n_seeds": n})
     for model, (figures, protocol) in PUBLISHED.items():
         for name, figure in zip(CLASSICAL, figures, strict=True):
             cell = per_set[(per_set["model"] == model) & (per_set["data"] == name)]
             if len(cell) and figure is not None:
                 ours = 100 * cell["accuracy"].item()
-                table.append(_row(model, name, "accuracy, %", figure, ours, protocol))
+                row = _row(model, name, "accuracy, %", figure, ours, protocol)
+                table.append({**row, "spread": 100 * cell["accuracy_spread"].item(), "n_seeds": n})
     return pd.DataFrame(table)
+
+
+def whole_repetitions(shared: pd.DataFrame) -> pd.DataFrame:
+    """The rows of repetitions that have all their folds: one of fewer folds spreads more."""
+    cells = shared.drop_duplicates(["data", "repetition", "fold"]).groupby("repetition").size()
+    return shared[shared["repetition"].isin(cells.index[cells == cells.max()])]
+
+
+def spread_over_sets(shared: pd.DataFrame, metric: str) -> dict[str, float]:
+    """Standard deviation of each model's mean over the sets, from one repetition to another."""
+    per_set = whole_repetitions(shared).groupby(["model", "repetition", "data"])[metric].mean()
+    means = per_set.groupby(["model", "repetition"]).mean()
+    return means.groupby("model").std(ddof=1).to_dict()
 
 
 def _row(
@@ -495,7 +529,8 @@ def write_results(rows: pd.DataFrame, out: Path) -> pd.DataFrame:
 def _draw(ranking: Any, metric: str, out: Path) -> None:
     from bagwise.report.ranks import plot_ranks
 
-    words = f"mean rank by {metric.replace('_', '-')} over {ranking.n_datasets} sets (1 is best)"
+    name = {"auc": "AUC", "log_loss": "log-loss"}[metric]
+    words = f"mean rank by {name} over {ranking.n_datasets} sets (1 is best)"
     figure = plot_ranks(ranking, f"{words}; bars: Wilcoxon, Holm, p ≥ 0.05")
     figure.savefig(out / f"ranks_{metric}.png", dpi=150)
 

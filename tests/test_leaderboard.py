@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from experiments import leaderboard
 from experiments.leaderboard import Fit, FitFile
+from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -150,7 +151,26 @@ def test_tables_say_ranks_folds_and_what_was_published(finished, fits, tmp_path)
     assert published.loc[("single-instance", "musk1"), "published"] == 78.3
     assert "MI-CRF paper" in published.loc[("single-instance", "musk1"), "note"]
     auc = table[table["metric"] == "auc"]
-    assert auc["note"].str.contains("2 to 2 folds of each set").all()
+    assert auc["note"].str.contains("; 2 folds of each set").all()
+
+
+def test_the_calibration_error_of_right_probabilities_is_not_zero():
+    """Two levels of 50 bags: how far a share of 50 is from its level, by the binomial law."""
+    p = np.repeat([0.25, 0.75], 50)
+    k = np.arange(51)
+    expected = binom.pmf(k, 50, 0.25) @ np.abs(k / 50 - 0.25)
+    assert leaderboard.ece_if_right(p, n_draws=2000) == pytest.approx(expected, rel=0.03)
+    assert leaderboard.ece_if_right(np.repeat(p, 100)) < 0.2 * expected
+
+
+def test_the_spread_is_of_whole_repetitions():
+    """Two repetitions of two sets by two folds; of the third one fold is there, far away."""
+    auc = {(0, "a"): 0.6, (0, "b"): 0.8, (1, "a"): 0.7, (1, "b"): 0.9}
+    cells = [(k, d, f, v + (0.05 if f else -0.05)) for (k, d), v in auc.items() for f in (0, 1)]
+    rows = pd.DataFrame([*cells, (2, "a", 0, 0.0)], columns=["repetition", "data", "fold", "auc"])
+    assert set(leaderboard.whole_repetitions(rows)["repetition"]) == {0, 1}
+    spread = leaderboard.spread_over_sets(rows.assign(model="m"), "auc")
+    assert spread == {"m": pytest.approx(np.std([0.7, 0.8], ddof=1))}
 
 
 def test_worse_than_best_needs_more_than_luck():
