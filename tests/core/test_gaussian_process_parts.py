@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from bagwise.core import gaussians, inducing, linalg, segments
 from bagwise.core.kernels import RBF
 from bagwise.core.platt import fit_noisy_or_platt
+from bagwise.datasets import load_digit_bags
 from bagwise.models.execution import device_settings
 
 
@@ -169,6 +171,32 @@ def test_inducing_points_of_many_rows(rng):
     positive = np.arange(60_000) % 2 == 0
     Z = inducing.choose(X, positive, 10, "kmeans", np.random.RandomState(0))
     assert Z.shape == (10, 2)
+
+
+def test_points_keep_their_order_whatever_the_threads_round(rng):
+    """Features that are 0 in the training rows are 0 but for the last digit in centroids."""
+    rows = np.column_stack([np.zeros(200), rng.integers(0, 5, (200, 6)), 1e6 * rng.random(200)])
+    first, second = (
+        inducing._in_order((rows + 1e-17 * rng.normal(size=rows.shape))[rng.permutation(200)])
+        for _ in range(2)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-12)
+    assert (np.diff(first[:, 1]) > -1e-12).all()
+    # Where one feature is huge, the others count still: no point is lost.
+    assert len(first) == 200
+
+
+def test_points_do_not_depend_on_the_number_of_threads():
+    """On digits, whose corners are always blank, k-means leaves signed zeros there."""
+    bags, y = load_digit_bags(return_X_y=True)
+    bags, y = bags[:105], y[:105]
+    X, positive = bags.instances.astype(float), np.repeat(y, bags.sizes) == 1
+    made = []
+    for n_threads in (1, 2, 3):
+        with threadpool_limits(n_threads):
+            made.append(inducing.choose(X, positive, 100, "kmeans", np.random.RandomState(0)))
+    for Z in made[1:]:
+        np.testing.assert_allclose(Z, made[0], atol=1e-12)
 
 
 def test_noisy_or_platt_recovers_the_truth():

@@ -18,6 +18,8 @@ _MAX_ROWS = 10_000
 _MINI_BATCH_FROM = 5_000
 # After so many passes of mini-batches the inertia is within 2 % of that of full k-means.
 _PASSES = 5
+# Digits, of the largest value, that points are put in order by.
+_DIGITS = 9
 # Features that rows are told apart by before all of them are compared.
 _TELLING = 8
 
@@ -73,8 +75,7 @@ def choose(
             want[1 - i] = min(want[1 - i] + short, len(pools[1 - i].rows))
     pick = _centroids if method == "kmeans" else _draw
     points = [pick(pool, k, rng) for pool, k in zip(pools, want, strict=True) if k > 0]
-    # Both classes may hold the same row.
-    return np.unique(np.concatenate(points), axis=0)
+    return _in_order(np.concatenate(points))
 
 
 def choose_by_group(
@@ -106,7 +107,7 @@ def choose_by_group(
         own = np.random.RandomState(seed)
         pool = _distinct(X, np.flatnonzero(group == name), n, own, scaling)
         points.append(pick(pool, max(1, n // len(groups)), own))
-    return np.unique(np.concatenate(points), axis=0)
+    return _in_order(np.concatenate(points))
 
 
 def _distinct(
@@ -143,6 +144,17 @@ def _centroids(pool: _Pool, k: int, rng: np.random.RandomState) -> Floats:
     # Batches are small: many threads would wait for each other longer than they work.
     with threadpool_limits(1) if many else nullcontext():
         return kmeans.fit(pool.rows, sample_weight=pool.counts).cluster_centers_
+
+
+def _in_order(points: Floats) -> Floats:
+    """Distinct points, for both classes may hold the same row, in an order that rounding leaves.
+
+    Sums of k-means differ in their last digits with the number of threads; who draws some of the
+    points by number must get the same ones.
+    """
+    points = np.unique(points, axis=0)
+    largest = np.abs(points).max(initial=0.0) or 1.0
+    return points[np.lexsort(np.round(points / largest, _DIGITS).T[::-1])]
 
 
 def _draw(pool: _Pool, k: int, rng: np.random.RandomState) -> Floats:
