@@ -36,6 +36,7 @@ QUICK = {
     "lm-vgpmil": {"n_inducing": 10, "max_iter": 500},
     "psi-vgpmil": {"n_inducing": 10},
     "g-vgpmil": {"n_inducing": 10},
+    "mi-forest": {"n_estimators": 8, "n_steps": 2},
 }
 
 

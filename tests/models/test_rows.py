@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -31,6 +32,10 @@ QUICK = {
     "lm-vgpmil": {"n_inducing": 12},
     "g-vgpmil": {"n_inducing": 12},
     "dpmil": {"n_components": 3, "max_iter": 10},
+    "mi-forest": {"n_estimators": 8, "n_steps": 2},
+    "forest": {"n_estimators": 20},
+    "blrt": {"n_estimators": 20},
+    "dd-svm": {"n_starts": 4},
 }
 KINDS = ("float32", "memmap", "files", "csr", "tensor")
 
@@ -66,12 +71,18 @@ def fitted(name, bags, y):
         return make_model(name, **QUICK.get(name, {}), random_state=0).fit(bags, y)
 
 
+@pytest.fixture(scope="module")
+def of_arrays(problem):
+    """A model by name, fitted to plain arrays once for all kinds of rows."""
+    return cache(lambda name: fitted(name, *problem))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_rows_gives_the_same_numbers(name, kind, problem, tmp_path):
+def test_every_kind_of_rows_gives_the_same_numbers(name, kind, problem, of_arrays, tmp_path):
     """Fit, predict, instances, save and load; or one line that says what to do."""
     bags, y = problem
-    model = fitted(name, bags, y)
+    model = of_arrays(name)
     rows = rows_of(kind, bags, tmp_path)
     # Sparse features are scaled without taking their mean off: another model, told apart below.
     moved = kind == "csr" and type(model)._accept_sparse
