@@ -204,9 +204,8 @@ def comparators() -> str:
                 continue
             what = ("comparators", data, name, "accuracy")
             published = row(*what)["published"]
-            within = "" if pd.isna(published) else "yes"
-            if "below by more" in str(row(*what)["note"]):
-                within = "**no**"
+            verdicts = {"within": "yes", "better": "above", "below": "**no**", "no": ""}
+            within = verdicts[str(row(*what)["note"]).split()[0].rstrip(";")]
             cells += [
                 "" if pd.isna(published) else value(*what, "%", "published"),
                 value(*what, "%"),
