@@ -468,15 +468,14 @@ def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
             if metric == "ece":
                 right = per_set.loc[per_set["model"] == model, "ece_if_right"].mean()
                 note += f"; {right:.3f} if its probabilities were right"
-            row = _row(model, where, metric, np.nan, wide[model].mean(), note)
-            table.append({**row, "spread": spread.get(model, np.nan), "n_seeds": n})
+            ours = wide[model].mean(), spread.get(model, np.nan)
+            table.append(_row(model, where, metric, np.nan, ours, n, note))
     for model, (figures, protocol) in PUBLISHED.items():
         for name, figure in zip(CLASSICAL, figures, strict=True):
             cell = per_set[(per_set["model"] == model) & (per_set["data"] == name)]
             if len(cell) and figure is not None:
-                ours = 100 * cell["accuracy"].item()
-                row = _row(model, name, "accuracy, %", figure, ours, protocol)
-                table.append({**row, "spread": 100 * cell["accuracy_spread"].item(), "n_seeds": n})
+                ours = 100 * cell["accuracy"].item(), 100 * cell["accuracy_spread"].item()
+                table.append(_row(model, name, "accuracy, %", figure, ours, n, protocol))
     return pd.DataFrame(table)
 
 
@@ -494,10 +493,17 @@ def spread_over_sets(shared: pd.DataFrame, metric: str) -> dict[str, float]:
 
 
 def _row(
-    model: str, data: str, metric: str, published: float, mean: float, note: str
+    model: str,
+    data: str,
+    metric: str,
+    published: float,
+    ours: tuple[float, float],
+    n_repetitions: int,
+    note: str,
 ) -> dict[str, Any]:
-    row = {"model": model, "data": data, "metric": metric, "published": published, "mean": mean}
-    return {**row, "spread": np.nan, "n_seeds": 1, "note": note}
+    row = {"model": model, "data": data, "metric": metric, "published": published}
+    mean, spread = ours
+    return {**row, "mean": mean, "spread": spread, "n_seeds": n_repetitions, "note": note}
 
 
 def write_results(rows: pd.DataFrame, out: Path) -> pd.DataFrame:

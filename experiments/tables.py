@@ -184,6 +184,15 @@ def micrf() -> str:
     return _markdown(["accuracy, % (published)", *(SETS[d] for d in sets)], rows)
 
 
+# How the table writes `experiments.comparators.verdict`.
+_VERDICTS = {
+    "within two standard errors": "yes",
+    "better": "above",
+    "below by more than two standard errors": "**no**",
+    "no published figure": "",
+}
+
+
 def comparators() -> str:
     """The rivals of the papers' tables: published and measured accuracy, and measured AUC."""
     stored = results("comparators")
@@ -199,8 +208,7 @@ def comparators() -> str:
                 continue
             what = ("comparators", data, name, "accuracy")
             published = row(*what)["published"]
-            verdicts = {"within": "yes", "better": "above", "below": "**no**", "no": ""}
-            within = verdicts[str(row(*what)["note"]).split()[0].rstrip(";")]
+            within = _VERDICTS[row(*what)["note"].split("; ")[0]]
             cells += [
                 "" if pd.isna(published) else value(*what, "%", "published"),
                 value(*what, "%"),
