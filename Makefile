@@ -5,11 +5,12 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 CONSTRAINTS := constraints/test.txt
 
-.PHONY: help demo test lint bench docs figures clean
+.PHONY: help demo test lowest lint bench docs figures clean
 
 help:
 	@echo "make demo   set up .venv and run the main job on bundled data"
 	@echo "make test   set up .venv with every extra and run the tests"
+	@echo "make lowest  the tests of files and models with the lowest versions allowed"
 	@echo "make lint   ruff, mypy strict, import contract"
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   build the site, warnings are errors"
@@ -38,6 +39,15 @@ test: .venv/.dev
 	@echo "== running the tests on two processes"
 	@$(THREADS) $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+lowest:
+	@echo "== files, persistence and hardening with the lowest versions pyproject.toml allows"
+	@$(PYTHON) -m venv .venv-lowest
+	@.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --torch-backend cpu \
+		--resolution lowest-direct -e ".[torch,dask,vision,label,dev]"
+	@$(THREADS) .venv-lowest/bin/python -m pytest -q -n 2 --dist worksteal \
+		tests/test_files.py tests/test_inputs.py tests/test_persist.py tests/test_hardening.py
+
 lint: .venv/.dev
 	@echo "== ruff, mypy, import contract"
 	@$(BIN)/ruff check .
@@ -56,4 +66,4 @@ figures: .venv/.dev
 	@$(BIN)/python -m experiments.figures # README, guides and results page from experiments/results
 
 clean:
-	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

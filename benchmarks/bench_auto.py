@@ -1,4 +1,4 @@
-"""What choosing costs: AutoVGPMIL on MUSK1 in units of one plain VGPMIL fit."""
+"""What choosing costs: AutoVGPMIL on MUSK1 in units of one VGPMIL fit."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from bagwise.core.linalg import cholesky
 from bagwise.models.drivers import Threads
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
-from bagwise.models.variational.likelihoods import NoisyMax
+from bagwise.models.variational.noisy_max import NoisyMax
 from bagwise.models.variational.updates import (
     Part,
     expect,
@@ -77,7 +77,7 @@ class Problem(NamedTuple):
             max_iter=self.n_iter,
             tol=0.0,
             calibrate=False,
-            bag_rule="max",
+            inference="paper",
             execution=Execution(driver=driver),
         )
 
@@ -91,9 +91,9 @@ class Problem(NamedTuple):
     def warm_up(self, driver: Any) -> None:
         """Imports are no part of a fit."""
         bags, y = self.bags()
-        VGPMIL(n_inducing=5, max_iter=1, tol=0.0, execution=Execution(driver=driver)).fit(
-            bags[:40], y[:40]
-        )
+        execution = Execution(driver=driver)
+        model = VGPMIL(inference="paper", n_inducing=5, max_iter=1, tol=0.0, execution=execution)
+        model.fit(bags[:40], y[:40])
 
 
 def make_problem(quick: bool, folder: Path) -> Problem:
@@ -217,7 +217,7 @@ def fit_from_disk(path: Path, n: int) -> None:
         max_iter=3,
         tol=0.0,
         calibrate=False,
-        bag_rule="max",
+        inference="paper",
         random_state=0,
         execution=Execution(dtype="float32", cache="disk", driver="serial"),
     ).fit(bags, y)

@@ -1,4 +1,4 @@
-"""VGPMIL against what BLAS alone would take, float32 against float64, memory, and growth with N.
+"""VGPMIL by the paper's updates: against BLAS alone, float32 and float64, memory, growth with N.
 
 The bound of a fit of n iterations is one kernel product plus n times (syrk + a product of a chunk
 that is in cache) over all instances, run in full on this machine with one thread. Repeats are
@@ -35,6 +35,7 @@ def problem(n: int, d: int, dtype: str, seed: int = 0) -> tuple[Bags, Any, Any]:
 def model(Z: Any, dtype: str, n_iter: int) -> VGPMIL:
     """A fit of exactly ``n_iter`` iterations with given inducing points."""
     return VGPMIL(
+        inference="paper",
         inducing=Z,
         max_iter=n_iter,
         tol=0.0,

@@ -19,7 +19,7 @@ from bagwise.datasets import load_digit_bags
 data = load_digit_bags()
 positive = np.repeat(data.y == 1, data.bags.sizes)
 models = {
-    "VGPMIL": VGPMIL(random_state=0),
+    "VGPMIL": VGPMIL(inference="paper", random_state=0),
     "LM-VGPMIL, V = 1": LMVGPMIL(V=1.0, random_state=0),
     "LM-VGPMIL, V = 2": LMVGPMIL(V=2.0, random_state=0),
 }

@@ -24,20 +24,20 @@ train, test = data.bags[a], data.bags[b]
 shares = [0.0, 0.05, 0.1, 0.2, 0.5, 1.0]
 order = np.random.default_rng(0).permutation(len(train))
 curves = {}
-for likelihood in ("noisy-max", "witness"):
-    curves[likelihood] = []
+for inference in ("marginal", "paper"):
+    curves[inference] = []
     for share in shares:
         told = np.repeat(order < share * len(train), train.sizes)
         known = np.where(told, train.instance_labels, -1)
-        model = VGPMIL(likelihood=likelihood, random_state=0)
+        model = VGPMIL(inference=inference, random_state=0)
         model.fit(train, data.y[a], instance_labels=known)
         score = model.decision_function_instances(test)
-        curves[likelihood].append(average_precision_score(test.instance_labels, score))
+        curves[inference].append(average_precision_score(test.instance_labels, score))
 
 # %%
 figure, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
-for likelihood, values in curves.items():
-    ax.plot(100 * np.array(shares), values, marker="o", label=likelihood)
+for inference, values in curves.items():
+    ax.plot(100 * np.array(shares), values, marker="o", label=inference)
 ax.set(xlabel="fully labelled bags, %", ylabel="instance average precision, held out")
-ax.legend(title="likelihood")
+ax.legend(title="inference")
 plt.show()

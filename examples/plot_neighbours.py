@@ -18,9 +18,7 @@ from bagwise.datasets import make_neighbour_bags
 
 train = make_neighbour_bags(n_bags=40, separation=2.5, random_state=0)
 test = make_neighbour_bags(n_bags=20, separation=2.5, random_state=1)
-model = Coupled(VGPMIL(n_inducing=40, likelihood="witness", tol=0.02, random_state=0)).fit(
-    train.bags, train.y
-)
+model = Coupled(VGPMIL(n_inducing=40, random_state=0)).fit(train.bags, train.y)
 print(f"strength {model.strength_:.2f}")
 
 # %%
@@ -45,7 +43,7 @@ plt.show()
 # What each strength gained on held-out training bags. The strength is raised as long as the gain
 # rises, and taken only if the gain is significant. Where positives are scattered, little is gained.
 scattered = make_neighbour_bags(n_bags=40, smooth=False, separation=2.5, random_state=0)
-other = Coupled(VGPMIL(n_inducing=40, likelihood="witness", tol=0.02, random_state=0))
+other = Coupled(VGPMIL(n_inducing=40, random_state=0))
 other.fit(scattered.bags, scattered.y)
 print(f"strength where positives are scattered: {other.strength_:.2f}")
 figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")

@@ -17,7 +17,7 @@ from bagwise.datasets import make_patient_bags
 
 train = make_patient_bags(n_patients=50, random_state=0)
 test = make_patient_bags(n_patients=30, random_state=1)
-model = VGPMIL(n_inducing=50, likelihood="witness", random_state=0).fit(train.bags, train.y)
+model = VGPMIL(n_inducing=50, random_state=0).fit(train.bags, train.y)
 levels = predict_levels(model, test.bags)
 for name, truth, level in (
     ("patients", test.y, levels.bags),

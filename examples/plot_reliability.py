@@ -9,7 +9,7 @@ number. Both are taken on held-out bags, for bags and for instances.
 
 # %%
 # Bags of digits, positive when they hold a nine. Three models: a Gaussian process, the same with
-# its score calibrated on leave-one-bag-out predictions, and a classifier on instances that
+# its probabilities calibrated on held-out bags, and a classifier on instances that
 # inherit their bag's label.
 import matplotlib.pyplot as plt
 from sklearn.linear_model import LogisticRegression

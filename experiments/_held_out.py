@@ -7,7 +7,8 @@ import importlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pandas as pd
 from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
-from bagwise import evaluate
+from bagwise import VGPMIL, evaluate
+from bagwise.core.kernels import RBF, Constant
 from bagwise.evaluate import BagFolds, Fold, bag_metrics, instance_metrics
 from experiments._source import package_digest
 
@@ -28,6 +30,24 @@ INSTANCE_METRICS = {
     "instance AUC": "auc",
     "instance AP": "auc_pr",
 }
+
+
+@contextmanager
+def quiet_fits() -> Iterator[None]:
+    """Without warnings of fits that stop early and of labels that bags do not tell.
+
+    Both are expected in some experiments, which measure what follows from them.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", ".* found nothing in these bags", UserWarning)
+        yield
+
+
+def paper_vgpmil(**settings: Any) -> VGPMIL:
+    """VGPMIL by the paper's updates, with a kernel of variance 4 and a bias."""
+    kernel = RBF("sqrt_dim", 4.0) + Constant(4.0)
+    return VGPMIL(inference="paper", kernel=kernel, **settings)
 
 
 def table_metrics(fold: Fold) -> dict[str, float]:

@@ -9,18 +9,16 @@ or a few times; it must hold out enough of them. The default settings of the mod
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss, roc_auc_score
 
 from bagwise import Bags
 from bagwise.models.registry import make_model
-from experiments._held_out import gather, main, rows
+from experiments._held_out import gather, main, quiet_fits, rows
 
 TITLE = "Few large bags: probabilities of new ones"
 PAPER = "none"
@@ -47,8 +45,7 @@ def one_run(model: str, data: str, seed: int, quick: bool) -> dict[str, Any]:
     bags, y = make_bags(n_bags, size, rate, seed)
     new, truth = make_bags(40 if quick else 150, size, rate, 1000 + seed)
     fitted = make_model(model, random_state=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with quiet_fits():
         fitted.fit(bags, y)
     p = fitted.predict_proba(new)[:, 1]
     return {

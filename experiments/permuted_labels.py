@@ -2,8 +2,8 @@
 
 The labels of the bags of MUSK1, Fox, Elephant and digits are permuted twenty times, and every
 registered model with probabilities is fitted to three quarters of the bags. There is nothing to
-learn: an honest model says about the base rate for the others, a log-loss of 0.693. Per model and
-set:
+learn: a calibrated model predicts about the base rate for the others, a log-loss of 0.693. Per
+model and set:
 
 - ``log loss``: mean over the permutations of the log-loss on the bags not fitted to; at most 0.70,
 - ``level``: mean probability less the share of positives among the training bags; within 0.02,
@@ -12,26 +12,23 @@ set:
   of 0.085, so that twenty may miss this by chance; the note then says by how many standard errors.
   `MANY` further permutations settle it where they did (``held-out AUC, many permutations``).
 
-The way of shrinking was chosen on permutations 100 to 119 of MUSK1 and Fox, the range beyond which
-scores are compressed on seed 100 of `probability_levels`; the table is of permutations 0 to 19.
+The table is of permutations 0 to 19.
 """
 
 from __future__ import annotations
 
 import functools
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from bagwise import datasets
 from bagwise.models.registry import MODELS, make_model
-from experiments._held_out import gather, main
+from experiments._held_out import gather, main, quiet_fits
 
 TITLE = "Permuted labels: what models say where there is nothing to learn"
 PAPER = "none: the calibration of this library"
@@ -64,9 +61,7 @@ def one_fit(model_name: str, data: str, permutation: int) -> dict[str, Any]:
     ((train, test),) = splitter.split(y, y)
     row: dict[str, Any] = {"model": model_name, "data": data, "permutation": permutation}
     model = make_model(model_name, random_state=permutation)
-    with warnings.catch_warnings():
-        # On noise the last digits of a fit wander, and some machines cycle: neither matters here.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with quiet_fits():
         model.fit(bags[train], y[train])
     p = model.predict_proba(bags[test])[:, 1]
     held_out = getattr(model, "held_out_decision_", None)

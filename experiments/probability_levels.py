@@ -14,19 +14,17 @@ Per model and set:
 from __future__ import annotations
 
 import functools
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise.models.registry import make_model
 from experiments import permuted_labels
-from experiments._held_out import gather, main
+from experiments._held_out import gather, main, quiet_fits
 
 TITLE = "Mean held-out probability of every model, common and rare positives"
 PAPER = "none: the calibration of this library"
@@ -62,8 +60,7 @@ def one_run(model_name: str, data: str, seed: int) -> dict[str, Any]:
     p, distinct = np.empty(len(y)), []
     for train, test in StratifiedKFold(n_folds, shuffle=True, random_state=seed).split(y, y):
         model = make_model(model_name, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with quiet_fits():
             model.fit(bags[train], y[train])
         p[test] = model.predict_proba(bags[test])[:, 1]
         distinct.append(len(np.unique(p[test])) / len(test))

@@ -66,12 +66,12 @@ def held_out() -> str:
 
 
 def auto_auc() -> str:
-    """AutoVGPMIL beside the best fixed design of each set and MI-SVM, AUC."""
-    from experiments.auto import FIXED
-
+    """AutoVGPMIL beside the best fixed settings of each set and MI-SVM, AUC."""
+    others = ("AutoVGPMIL", "MI-SVM, Platt", "all")
+    fixed = [m for m in results("auto")["model"].unique() if m not in others]
     ours = ["AutoVGPMIL", *(value("auto", d, "AutoVGPMIL", "auc") for d in SETS)]
-    best = ["best fixed design, chosen with hindsight"]
-    best += [max(value("auto", d, design, "auc") for design in FIXED) for d in SETS]
+    best = ["best fixed settings, chosen on the test bags"]
+    best += [max(value("auto", d, model, "auc") for model in fixed) for d in SETS]
     rival = ["MI-SVM, Platt", *(value("auto", d, "MI-SVM, Platt", "auc") for d in SETS)]
     ours.append(value("auto", _FIVE, "AutoVGPMIL", "auc"))
     rival.append(value("auto", _FIVE, "MI-SVM, Platt", "auc"))
@@ -368,8 +368,7 @@ def vgpmil() -> str:
 
 def mixed_supervision() -> str:
     """Instance average precision by the share of bags that are fully labelled."""
-    models = {"`VGPMIL`": "VGPMIL", '`VGPMIL(likelihood="witness")`': "VGPMIL, witness"}
-    models["`LMVGPMIL`"] = "LM-VGPMIL"
+    models = results("mixed_supervision")["model"].unique()
     rows = [
         [
             f"{share} %",
@@ -381,7 +380,7 @@ def mixed_supervision() -> str:
                     "instance AP",
                     "±",
                 )
-                for model in models.values()
+                for model in models
             ),
         ]
         for share in (0, 5, 10, 20, 50, 100)
@@ -518,30 +517,20 @@ def assumptions() -> str:
     return _markdown(head, rows)
 
 
-def instance_levels() -> str:
-    """Instances of the GP models against known labels: AUC, log-loss, level, and order by doubt."""
-    from experiments.instance_probabilities import MODELS
-    from experiments.instance_probabilities import SETS as INSIDE
+def ablation() -> str:
+    """What changes without each rule, over the sets that it concerns."""
+    from experiments.ablation import METRICS, TOGETHER
 
+    stored = results("ablation")
+    alone = {data for members in TOGETHER.values() for data in members}
+    stored = stored[~stored["data"].isin(alone) & stored["metric"].str.endswith("difference")]
     rows = []
-    for data in INSIDE:
-        for model in MODELS:
-            of = results("instance_probabilities")
-            own = of[(of["data"] == data) & (of["model"] == model)].set_index("metric")
-            constant = float(own.loc["log loss", "note"].rsplit(maxsplit=1)[-1])
-            by_p = own.loc["AURC by std", "note"].rsplit(maxsplit=1)[-1]
-            cells = [
-                data if model == next(iter(MODELS)) else "",
-                f"`{model}`",
-                f"{own.loc['AUC', 'mean']:.3f}",
-                f"{own.loc['log loss', 'mean'] / constant:.2f}",
-                f"{own.loc['level', 'mean']:+.3f}",
-                f"{own.loc['AURC by std', 'mean']:.4f}",
-                f"{float(by_p):.4f}",
-            ]
-            rows.append(cells)
-    head = ["bags", "model", "AUC", "log-loss, share", "level", "AURC by std", "by p"]
-    return _markdown(head, rows)
+    for (data, rule), part in stored.groupby(["data", "model"], sort=False):
+        measured = set(part["metric"])
+        keys = [f"{metric}, difference" for metric in METRICS]
+        cells = [value("ablation", data, rule, k, "±") if k in measured else "" for k in keys]
+        rows.append([rule, data, *cells, str(part["n_seeds"].max())])
+    return _markdown(["", "data", *METRICS, "fits"], rows)
 
 
 def latent_coverage() -> str:
@@ -558,46 +547,6 @@ def latent_coverage() -> str:
             values = [value("posterior_coverage", f"v = {v}", model, metric) for v in (1, 4, 16)]
             rows.append([name if model == "updates" else "", words, *values])
     return _markdown(["", "posterior", "variance 1", "4", "16"], rows)
-
-
-_REFITTED = {
-    **{"musk1": "MUSK1", "elephant": "Elephant", "digits": "digits"},
-    **{name: name for name in ("made 3", "made 10", "comp_graphics")},
-    "6 sets": "mean",
-}
-
-
-def bootstrap_ratios() -> str:
-    """Stated standard deviations over the spread of refits."""
-    return _refitted("of", {"bags": "ratio", "instances": "ratio of instances"})
-
-
-def deviation_scatter() -> str:
-    """How far instances are apart in stated deviation over the spread of refits."""
-    return _refitted("deviations", {"sums": "scatter of posterior", "as stated": "scatter"})
-
-
-def _refitted(head: str, metrics: Mapping[str, str]) -> str:
-    """Metrics of `bootstrap_std`, two rows per model."""
-    rows = [
-        [f"`{model}`", words, *(value("bootstrap_std", d, model, metric, "2") for d in _REFITTED)]
-        for model in ("VGPMIL", "GVGPMIL", "AutoVGPMIL")
-        for words, metric in metrics.items()
-    ]
-    return _markdown(["", head, *_REFITTED.values()], rows)
-
-
-def posterior_costs() -> str:
-    """The marginal posterior beside the factorised: quality and processor time."""
-    from experiments.posterior_choice import DESIGNS
-    from experiments.posterior_choice import SETS as COMPARED
-
-    rows = []
-    for design in DESIGNS:
-        for metric in ("log loss", "time ratio"):
-            values = [value("posterior_choice", d, design, metric, "2") for d in COMPARED]
-            rows.append([design if metric == "log loss" else "", metric, *values])
-    return _markdown(["design", "", *COMPARED], rows)
 
 
 def photographs() -> str:

@@ -36,8 +36,8 @@ def models() -> dict[str, Any]:
     return {
         "VGPMIL": lambda seed: preset("vgpmil-authors", random_state=seed),
         "G-VGPMIL": lambda seed: preset("g-vgpmil-authors", random_state=seed),
-        "VGPMIL, defaults, max": lambda seed: VGPMIL(bag_rule="max", random_state=seed),
-        "G-VGPMIL, defaults, max": lambda seed: GVGPMIL(bag_rule="max", random_state=seed),
+        "VGPMIL, defaults": lambda seed: VGPMIL(random_state=seed),
+        "G-VGPMIL, defaults": lambda seed: GVGPMIL(random_state=seed),
     }
 
 

@@ -129,6 +129,23 @@ def test_predictions_equal_the_model_in_memory(tmp_path):
     )
 
 
+def test_fit_and_report_say_how_to_read_the_probabilities(tmp_path, capsys):
+    folder, labels = make_folder(tmp_path)
+    model, out = tmp_path / "m.bagwise", tmp_path / "out"
+    data = ["--bags", folder, "--labels", labels]
+    assert run("fit", *data, "--set", "n_inducing=15", "--out", model) == 0
+    weight = f"{100 * bagwise.load(model).whole_bag_weight_:.0f} %"
+    notes = [
+        "whether it is one of those that made its bag positive",
+        f"Candidates that look at whole bags weigh {weight} of this model",
+    ]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert run("predict", model, "--bags", folder, "--out", out) == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for note in notes:
+        assert printed.count(note) == page.count(note) == 1
+
+
 def test_the_positive_class_can_be_named(tmp_path, capsys):
     folder, labels = make_folder(tmp_path)
     write_labels(labels, [(f"{i:03d}", ["wild", "mutant"][i % 2]) for i in range(24)])

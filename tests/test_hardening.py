@@ -18,11 +18,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bagwise import persist
+from bagwise import Bags, persist
 from bagwise.cli import commands, main
-from bagwise.files import BadFilesError, FileProblem, new_file, new_folder, read_bags
+from bagwise.files import (
+    BadFilesError,
+    FileProblem,
+    new_file,
+    new_folder,
+    read_bags,
+    read_geojson,
+    read_label_studio,
+)
 from bagwise.files.limits import allow_unpacked, check_unpacked, check_zip
 from bagwise.vision.images import read_image
+from tests.crafted import BOMBS, FEATURES, PICKLED, write_pickled
 from tests.filing import make_folder, write_labels
 from tests.test_persist import edited, rewrite
 
@@ -176,6 +185,229 @@ def test_a_bomb_inside_the_parameters(tmp_path, trained):
 
 
 # HDF5 that points elsewhere on the machine.
+
+
+WATCHED = """
+import json, resource, sys, time
+from pathlib import Path
+from bagwise.cli import main
+
+for name, bags in json.loads(sys.argv[1]):
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    start = time.perf_counter()
+    code = main(["fit", "--bags", bags, "--labels", sys.argv[2], "--out", "m.bagwise"])
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1e6
+    print(json.dumps([name, code, peak, time.perf_counter() - start]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads peaks from /proc")
+def test_bombs_are_refused_before_they_unpack(tmp_path):
+    for library in ("zarr", "openpyxl"):
+        pytest.importorskip(library)
+    sources = []
+    for number, (name, write) in enumerate(BOMBS.items()):
+        place = tmp_path / str(number)
+        place.mkdir()
+        sources.append((name, str(write(place))))
+    write_labels(tmp_path / "labels.csv", [("a", 0), ("b", 1)])
+    words = [sys.executable, "-c", WATCHED, json.dumps(sources), str(tmp_path / "labels.csv")]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = [json.loads(line) for line in ended.stdout.splitlines() if line[:1] == "["]
+    assert [name for name, *_ in rows] == list(BOMBS)
+    for name, code, gigabytes, seconds in rows:
+        assert code == 2, name
+        assert gigabytes < 1, (name, gigabytes)
+        assert seconds < 15, (name, seconds)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("bagwise: error")]
+    assert len(said) == len(BOMBS)
+    for line in said:
+        assert re.search(r"at most \d+ MB are read.*--max-unpacked", line), line
+    assert not (tmp_path / "m.bagwise").exists()
+
+
+def test_the_limit_is_raised_for_what_is_decoded(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        shape = {"shape": (4, 6), "chunks": (2**20, 100), "maxshape": (None, None)}
+        file.create_dataset("features", dtype="f4", **shape)
+    with pytest.raises(BadFilesError, match="claims 419 MB"):
+        read_bags(tmp_path)
+    with allow_unpacked(10**9):
+        assert read_bags(tmp_path).n_instances == 4
+
+
+def test_long_text_that_is_really_there_is_read(tmp_path):
+    pytest.importorskip("openpyxl", reason="writes .xlsx")
+    frame = pd.DataFrame({"slide_id": [f"{i % 7}" + "x" * 2000 for i in range(300)]})
+    frame["f"] = np.arange(300.0)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    for name in ("t.parquet", "t.xlsx"):
+        assert len(read_bags(tmp_path / name)) == 7
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"] = FEATURES
+        file.create_dataset("instance_labels", data=["a" * 5000] * 4, dtype=h5py.string_dtype())
+    assert read_bags(tmp_path).columns["instance_labels"].shape == (4,)
+
+
+def test_pages_are_counted_as_they_are(tmp_path):
+    import pyarrow.parquet
+
+    from bagwise.files.parquet_pages import count_pages
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"name": [f"s{i}" for i in range(5000)], "x": rng.normal(size=5000)})
+    frame["lists"], frame["gaps"] = [[1.0, 2.0]] * 5000, [True, None, False, None, None] * 1000
+    for number, options in enumerate([{}, {"row_group_size": 999}, {"use_dictionary": False}]):
+        path = tmp_path / f"{number}.parquet"
+        frame.to_parquet(path, data_page_version=f"{1 + number % 2}.0", **options)
+        about = pyarrow.parquet.ParquetFile(path).metadata
+        groups = [about.row_group(g) for g in range(about.num_row_groups)]
+        for i in range(4):
+            columns = [group.column(i) for group in groups]
+            with path.open("rb") as file:
+                pages = count_pages(file, columns)
+            assert pages.values == sum(column.num_values for column in columns)
+            assert 0 < pages.n_bytes < sum(column.total_uncompressed_size for column in columns)
+
+
+def test_an_empty_first_sheet(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="writes .xlsx")
+    openpyxl.Workbook().save(tmp_path / "t.xlsx")
+    with pytest.raises(BadFilesError, match=r"t\.xlsx: has no column 'slide_id'"):
+        read_bags(tmp_path / "t.xlsx")
+
+
+CORNERS = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "coordinates",
+    [
+        3,
+        [3],
+        [[3]],
+        [[]],
+        [[[]]],
+        [[CORNERS[:3]]],
+        [[[[0, 1e308], *CORNERS]]],
+        [[[[0, float("nan")], *CORNERS]]],
+        [[[[0, 10**400], *CORNERS]]],
+        [[[[1, [2]], *CORNERS]]],
+    ],
+)
+def test_shapes_that_are_no_polygons(coordinates, tmp_path):
+    geometry = {"type": "MultiPolygon", "coordinates": coordinates}
+    properties = {"classification": {"name": "b"}}
+    feature = {"type": "Feature", "geometry": geometry, "properties": properties}
+    (tmp_path / "a.geojson").write_text(json.dumps([feature]))
+    bags = Bags(np.ones((1, 2)), [0, 1], ["a"], columns={"coords": np.zeros((1, 2))})
+    with pytest.raises(BadFilesError, match=r"a\.geojson: feature 0: .*points"):
+        read_geojson(tmp_path / "a.geojson", bags, ["a", "b"])
+
+
+def test_json_too_deep_to_read(tmp_path):
+    (tmp_path / "a.geojson").write_text("[" * 100_000 + "]" * 100_000)
+    bags = Bags(np.ones((1, 2)), [0, 1], ["a"], columns={"coords": np.zeros((1, 2))})
+    for read in (read_geojson, read_label_studio):
+        with pytest.raises(BadFilesError, match="is not JSON"):
+            read(tmp_path / "a.geojson", bags, ["a", "b"])
+
+
+# Files that name code.
+
+
+@pytest.mark.parametrize("kind", PICKLED)
+def test_no_codec_of_a_zarr_folder_runs_code(kind, tmp_path, capsys):
+    pytest.importorskip("zarr", reason="reads .zarr folders")
+    write_pickled(tmp_path / "bags" / "a.zarr", kind, tmp_path / "mark")
+    write_labels(tmp_path / "labels.csv", [("a", 0), ("b", 1)])
+    words = ["fit", "--bags", tmp_path / "bags", "--labels", tmp_path / "labels.csv"]
+    said = one_line(capsys, 2, *words, "--out", tmp_path / "m")
+    assert re.search("only numbers are read|stored by the codec 'pickle'", said)
+    assert not re.search("allow|enable|ALLOW|trust", said)
+    assert not (tmp_path / "mark").exists()
+
+
+V2_CODECS = [
+    ([], None),
+    *(([], name) for name in ("Zlib", "GZip", "Zstd", "Blosc", "LZ4", "BZ2")),
+    (["Delta"], "Zlib"),
+    (["Shuffle"], "Zstd"),
+]
+V3_CODECS = [(), ("GzipCodec",), ("ZstdCodec",), ("BloscCodec",), ("ZstdCodec", "Crc32cCodec")]
+
+
+@pytest.mark.parametrize(("filters", "compressor"), V2_CODECS)
+def test_codecs_of_numbers_are_read(filters, compressor, tmp_path):
+    zarr = pytest.importorskip("zarr", reason="writes .zarr folders")
+    numcodecs = pytest.importorskip("numcodecs")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    options = {"Delta": {"dtype": "f4"}, "Shuffle": {"elementsize": 4}}
+    group.create_array(
+        "features",
+        data=FEATURES,
+        filters=[getattr(numcodecs, name)(**options[name]) for name in filters],
+        compressors=None if compressor is None else getattr(numcodecs, compressor)(),
+    )
+    assert np.array_equal(read_bags(tmp_path, lazy=True).instances[:], FEATURES)
+
+
+@pytest.mark.parametrize("names", V3_CODECS)
+def test_codecs_of_the_newer_format_are_read(names, tmp_path):
+    zarr = pytest.importorskip("zarr", reason="writes .zarr folders")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    compressors = [getattr(zarr.codecs, name)() for name in names] or None
+    group.create_array("features", data=FEATURES, compressors=compressors)
+    assert np.array_equal(read_bags(tmp_path).instances, FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"data_type": "string"}, "is of type 'string'"),
+        ({"data_type": {"name": "numpy.datetime64"}}, "only numbers are read"),
+        ({"codecs": [{"name": "bytes"}, {"name": "numcodecs.pickle"}]}, "codec 'pickle'"),
+        ({"codecs": [{"name": "vlen-utf8"}]}, "codec 'vlen-utf8'"),
+        ({"codecs": [{"name": "sharding_indexed"}]}, "codec 'sharding_indexed'"),
+        ({"codecs": [{"name": "gzip"}, {"name": "zstd"}]}, "compressed once and last"),
+        ({"codecs": [{"name": "gzip"}, {"name": "numcodecs.shuffle"}]}, "once and last"),
+        ({"storage_transformers": [{"name": "x"}]}, "storage transformers"),
+        ({"chunk_grid": {"name": "rectilinear"}}, "chunks of different shapes"),
+    ],
+)
+def test_metadata_are_read_before_the_array(change, says, tmp_path):
+    zarr = pytest.importorskip("zarr", reason="writes .zarr folders")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    group.create_array("features", data=FEATURES)
+    place = tmp_path / "a.zarr" / "features" / "zarr.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
+    with pytest.raises(BadFilesError, match=says):
+        read_bags(tmp_path)
+
+
+def test_metadata_gathered_in_the_group_are_not_believed(tmp_path):
+    zarr = pytest.importorskip("zarr", reason="writes .zarr folders")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    group.create_array("features", data=FEATURES)
+    metadata = {".zgroup": {"zarr_format": 2}, "features/.zarray": {"dtype": "|O"}}
+    content = {"zarr_consolidated_format": 1, "metadata": metadata}
+    (tmp_path / "a.zarr" / ".zmetadata").write_text(json.dumps(content))
+    assert np.array_equal(read_bags(tmp_path).instances, FEATURES)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_advice_to_unpickle_is_not_repeated(suffix, tmp_path):
+    objects = np.array([{"a": 1}], dtype=object)
+    if suffix == ".npy":
+        np.save(tmp_path / "a.npy", objects, allow_pickle=True)
+    else:
+        np.savez(tmp_path / "a.npz", features=objects)
+    with pytest.raises(BadFilesError) as caught:
+        read_bags(tmp_path)
+    assert "Python objects" in str(caught.value)
+    assert "allow_pickle" not in str(caught.value)
 
 
 @pytest.fixture
@@ -345,6 +577,18 @@ def test_deep_nesting(trained, tmp_path, capsys):
 
 
 # Names and arguments.
+
+
+@pytest.mark.parametrize("content", [b"", b"other content", b"PK\x03\x04 cut off"])
+def test_a_damaged_checkpoint_is_named(content, trained, tmp_path, capsys):
+    folder, labels, _ = trained
+    checkpoint = tmp_path / "fit.npz"
+    checkpoint.write_bytes(content)
+    words = ["--model", "vgpmil", "--set", f"execution.checkpoint={checkpoint}"]
+    out = tmp_path / "m.bagwise"
+    said = one_line(capsys, 2, "fit", "--bags", folder, "--labels", labels, *words, "--out", out)
+    assert f"{checkpoint} is not a checkpoint" in said
+    assert not out.exists()
 
 
 def test_square_brackets_and_emoji_in_class_names(tmp_path, capsys):

@@ -119,7 +119,8 @@ def test_bad_partitions_are_named(parts, message):
         Bags.concat(parts)
 
 
-def test_fit_on_partitions_of_every_kind(tmp_path):
+@pytest.mark.parametrize("inference", ["marginal", "paper"])
+def test_fit_on_partitions_of_every_kind(tmp_path, inference):
     bags, y = load_musk1(return_X_y=True)
     edges = [0, 20, 50, len(bags)]
     first, second, third = (bags[a:b] for a, b in pairwise(edges))
@@ -130,7 +131,9 @@ def test_fit_on_partitions_of_every_kind(tmp_path):
     lazy = lazy[[lazy.ids.tolist().index(name.removesuffix(".npy")) for name in order]]
     on_disk = Bags(mapped(np.asarray(third.instances), tmp_path / "t.bin"), third.offsets)
     joined = Bags.concat([first, lazy, on_disk])
-    options = {"n_inducing": 20, "random_state": 0, "max_iter": 5, "tol": 0.0}
+    options = {
+        "inference": inference, "n_inducing": 20, "random_state": 0, "max_iter": 5, "tol": 0.0
+    }  # fmt: skip
     a = VGPMIL(**options, execution=Execution(cache="none", driver="serial")).fit(joined, y)
     b = VGPMIL(**options).fit(bags, y)
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-8)

@@ -33,6 +33,7 @@ from tests.checks.contract import assert_same, outputs
 FIXTURES = Path(__file__).parent / "fixtures"
 QUICK = {
     "vgpmil": {"n_inducing": 10},
+    "auto": {"n_inducing": 10},
     "lm-vgpmil": {"n_inducing": 10, "max_iter": 500},
     "psi-vgpmil": {"n_inducing": 10},
     "g-vgpmil": {"n_inducing": 10},
@@ -113,8 +114,8 @@ def test_other_class_labels_and_names(problem, tmp_path):
     assert about["bagwise"] == bagwise.__version__
 
 
-def test_models_of_earlier_releases_load():
-    files = sorted(FIXTURES.glob("*.bagwise"))
+def test_models_of_this_format_load():
+    files = sorted(FIXTURES.glob("*-0.3.*.bagwise"))
     assert files
     for path in files:
         model = bagwise.load(path)
@@ -124,6 +125,14 @@ def test_models_of_earlier_releases_load():
         np.testing.assert_allclose(
             model.predict_proba_instances(bags)[:, 1], expected["p_instances"], rtol=1e-6, atol=1e-9
         )
+
+
+@pytest.mark.parametrize("read", [bagwise.load, persist.about])
+def test_models_of_0_2_must_be_fitted_again(read):
+    path = FIXTURES / "vgpmil-0.2.0.bagwise"
+    with pytest.raises(ValueError, match=r"was written by bagwise 0\.2\.0.*fit .* again") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
 
 
 # Objects that store themselves.
@@ -294,6 +303,32 @@ def test_malicious_files_are_refused_and_never_executed(attack, good, tmp_path, 
     assert not (tmp_path / "exploded").exists()
 
 
+CALLING = ["MethodNode", "PartialNode", "OperatorFuncNode", "ConstructorFromReduceNode", "NewNode"]
+
+
+@pytest.mark.parametrize("loader", CALLING)
+@pytest.mark.parametrize("depth", [0, 3])
+def test_what_calls_something_is_refused_before_skops_sees_it(loader, depth, good, monkeypatch):
+    from skops import io as skops_io
+
+    planted = node("bagwise.bags.bags", "Bags", loader, content={"obj": {}, "func": "save"})
+    for _ in range(depth):
+        planted = node("builtins", "list", "ListNode", content=[planted])
+    payload = zipfile.ZipFile(good).read("model.skops")
+    rewrite(good, payload=edited(payload, lambda schema: schema.update(other=[planted])))
+    for name in ("get_untrusted_types", "loads"):
+        monkeypatch.setattr(skops_io, name, None)
+    with pytest.raises(ValueError, match=rf"refused: it holds bagwise.*Bags \({loader}\)"):
+        bagwise.load(good)
+
+
+def test_a_kind_that_is_not_a_name_is_refused(good):
+    payload = zipfile.ZipFile(good).read("model.skops")
+    rewrite(good, payload=edited(payload, lambda schema: schema.update(__loader__=["MethodNode"])))
+    with pytest.raises(ValueError, match="cannot be read"):
+        bagwise.load(good)
+
+
 def test_a_pickle_is_not_a_model(tmp_path, monkeypatch):
     import pickle  # noqa: TID251 - to attack with
 
@@ -340,13 +375,13 @@ def test_flipped_bytes_never_pass(good, place):
 
 
 def test_newer_and_odd_versions(good):
-    rewrite(good, lambda about: about.update(format_version=3, bagwise="9.0"))
-    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 3.*Update bagwise"):
+    rewrite(good, lambda about: about.update(format_version=4, bagwise="9.0"))
+    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 4.*Update bagwise"):
         bagwise.load(good)
     rewrite(good, lambda about: about.update(format_version="x"))
     with pytest.raises(ValueError, match="format version is 'x'"):
         bagwise.load(good)
-    rewrite(good, lambda about: about.update(format_version=1, sha256="0"))
+    rewrite(good, lambda about: about.update(format_version=persist.FORMAT_VERSION, sha256="0"))
     with pytest.raises(ValueError, match="does not match its checksum"):
         bagwise.load(good)
     rewrite(good, payload=b"PK nothing")

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from experiments import instance_probabilities, kernel_learning
+from experiments import ablation, instance_probabilities, kernel_learning
 from experiments._held_out import gather
 
+from bagwise import AutoVGPMIL
 from bagwise.report.tables import RESULT_COLUMNS
 
 ROOT = Path(__file__).parents[1]
@@ -20,11 +21,11 @@ NAMES = (
     "permuted_labels",
     "probability_levels",
     "instance_probabilities",
-    "posterior_choice",
-    "bootstrap_std",
     "kernel_learning",
+    "ablation",
     "gamma_grid",
     "all_sets",
+    "slides",
 )
 
 
@@ -38,11 +39,29 @@ def test_quick_mode_gives_a_table(name, tmp_path):
 
 
 def test_learning_a_kernel_does_not_let_a_gamma_density_run_away():
-    """Without a limit its variance passes 11.7, the function escapes and the AUC falls by 0.16."""
+    """Without a limit its variance grows until the function escapes, and the AUC falls."""
     row = kernel_learning.one_problem(199)
     assert row["model"] == "GVGPMIL"
     assert row["rise of the bound"] > 0
     assert row["AUC, learned"] > row["AUC, start"] - 0.02
+
+
+@pytest.mark.parametrize("rule", ablation.PATCHES)
+def test_a_rule_is_switched_off_and_on_again(rule):
+    before = [getattr(place, name) for place, name, _ in ablation.PATCHES[rule]]
+    with ablation.switched_off(rule):
+        patched = [getattr(place, name) for place, name, _ in ablation.PATCHES[rule]]
+    assert any(a is not b for a, b in zip(before, patched, strict=True))
+    assert before == [getattr(place, name) for place, name, _ in ablation.PATCHES[rule]]
+
+
+def test_an_ensemble_without_means_is_that_of_the_standard_assumption():
+    case = ablation.load("musk1", 0)
+    without = ablation.fit(ablation.NO_MEANS, "musk1", 0)
+    standard = AutoVGPMIL(assumption="standard", random_state=0).fit(case.train, case.y_train)
+    np.testing.assert_array_equal(
+        without.predict_proba(case.test), standard.predict_proba(case.test)
+    )
 
 
 def test_rows_of_a_stopped_run_are_kept(tmp_path, monkeypatch):
@@ -69,26 +88,19 @@ def test_rows_of_a_stopped_run_are_kept(tmp_path, monkeypatch):
     assert calls == [1, 2, 3, 1, 2]
 
 
-def test_differences_are_taken_on_the_same_split():
-    fits = pd.DataFrame(
-        {
-            "model": 2 * ["GVGPMIL", "GVGPMIL", "VGPMIL", "VGPMIL"],
-            "data": 4 * ["a"] + 4 * ["b"],
-            "seed": 2 * [0, 1, 1, 0],
-            "AUC": [0.5, 0.7, 0.9, 0.6, 0.5, 0.5, 0.5, 0.9],
-            "AURC by std": 8 * [0.3],
-            "AURC by p": 4 * [0.1, 0.2],
-            **dict.fromkeys(("log loss", "constant", "level", "share error"), 0.0),
-        }
-    )
-    made = instance_probabilities.with_differences(fits)
-    np.testing.assert_allclose(made["AUC over GVGPMIL"], [0, 0, 0.2, 0.1, 0, 0, 0, 0.4])
-    table = instance_probabilities.table(fits).set_index(["model", "data", "metric"])
-    assert table.loc[("VGPMIL", "2 sets", "AUC over GVGPMIL"), "mean"] == pytest.approx(0.175)
-    # 0.1 and 0.2 have a mean of 0.15 and a standard error of 0.05.
-    note = table.loc[("VGPMIL", "a", "AUC over GVGPMIL"), "note"]
-    assert note == "+3.0 standard errors"
-    assert ("GVGPMIL", "a", "AUC over GVGPMIL") not in table.index
+def test_every_set_and_all_of_them_have_rows():
+    fits = pd.DataFrame({"model": "VGPMIL", "data": ["a", "a", "b", "b"], "seed": 2 * [0, 1]})
+    fits["AUC, share"] = [0.5, 0.7, 0.9, 0.7]
+    table = instance_probabilities.table(fits).set_index(["data", "metric"])["mean"]
+    assert table["a", "AUC, share"] == pytest.approx(0.6)
+    assert table["2 sets", "AUC, share"] == pytest.approx(0.7)
+
+
+def test_auc_inside_positive_bags_needs_both_kinds():
+    truth, p = np.array([0, 0, 1, 0]), np.array([0.9, 0.1, 0.8, 0.2])
+    inside = np.array([False, False, True, True])
+    assert instance_probabilities.auc_inside(truth, p, inside) == 1.0
+    assert np.isnan(instance_probabilities.auc_inside(truth, p, ~inside))
 
 
 def test_an_experiment_run_by_name_may_use_several_processes(tmp_path):

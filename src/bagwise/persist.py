@@ -44,11 +44,23 @@ if TYPE_CHECKING:
 
 
 FORMAT = "bagwise-model"
-# Since format 2 the description has a checksum of its own.
-FORMAT_VERSION = 2
+# Format 3 is that of bagwise 0.3, whose models keep other attributes than those before.
+FORMAT_VERSION = 3
 _ABOUT, _MODEL = "bagwise.json", "model.skops"
 # Parts of bagwise whose classes may be in a model; the rest has no business there.
 _OWN_ROOMS = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
+
+# How skops may store a part of a model. Those that call something when they are built are not
+# among them: methods, partials, operators, constructors.
+_NODES = frozenset(
+    f"{name}Node"
+    for name in (
+        *("Json", "Dict", "DefaultDict", "_DictWithDeprecatedKeys", "List", "Set", "Tuple"),
+        *("Bytes", "Bytearray", "Slice", "Object", "Type", "Function", "Loss", "SGD"),
+        *("NdArray", "MaskedArray", "DType", "RandomState", "RandomGenerator", "SparseMatrix"),
+        "Cached",
+    )
+)
 
 
 class Packed(NamedTuple):
@@ -135,8 +147,8 @@ def load(path: str | Path) -> Any:
     Raises
     ------
     ValueError
-        When the file is not a bagwise model, is damaged, was written by a newer bagwise, or
-        holds a type that is not on the closed list.
+        When the file is not a bagwise model, is damaged, was written by a newer bagwise or one
+        before 0.3, or holds a type that is not on the closed list.
 
     Examples
     --------
@@ -309,9 +321,14 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     if written > FORMAT_VERSION:
         raise ValueError(
             f"{path}: was saved by bagwise {found.get('bagwise')} in format {written}; this "
-            f"bagwise {version('bagwise')} reads formats up to {FORMAT_VERSION}. Update bagwise."
+            f"bagwise {__version__} reads formats up to {FORMAT_VERSION}. Update bagwise."
         )
-    if written >= 2 and found.get("description_sha256") != _description_checksum(found):
+    if written < FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: was written by bagwise {found.get('bagwise')}, whose models bagwise "
+            f"{__version__} cannot read; fit the model again with this version."
+        )
+    if found.get("description_sha256") != _description_checksum(found):
         raise ValueError(f"{path}: is damaged: its description does not match its checksum.")
     if wrong := _first_wrong(found):
         raise ValueError(f"{path}: is damaged: its description has a wrong {wrong}.")
@@ -442,8 +459,27 @@ def _unknown_types(payload: bytes) -> list[str]:
 
 
 def _refused(payload: bytes) -> list[str]:
-    """Types in the payload that are not on the closed list."""
-    return sorted(name for name in _unknown_types(payload) if not _is_trusted(name))
+    """Types in the payload that are not on the closed list, or are stored as none of ours is."""
+    # Our own walk comes first: what skops reports has had gaps.
+    return _odd_nodes(payload) or sorted(
+        name for name in _unknown_types(payload) if not _is_trusted(name)
+    )
+
+
+def _odd_nodes(payload: bytes) -> list[str]:
+    """Parts of the payload whose kind is not in ``_NODES``, wherever they are in its schema."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        left = [json.loads(archive.read("schema.json"))]
+    odd = set()
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if part.get("__loader__", "JsonNode") not in _NODES:
+                odd.add(f"{part.get('__module__')}.{part.get('__class__')} ({part['__loader__']})")
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    return sorted(odd)
 
 
 def _is_trusted(name: str) -> bool:

@@ -18,8 +18,6 @@ from bagwise.core import fused, linalg  # noqa: E402
 from bagwise.core.gaussians import hermite, sigmoid_moments  # noqa: E402
 from bagwise.core.kernels import RBF  # noqa: E402
 from bagwise.models.scaling import FeatureScaling  # noqa: E402
-from bagwise.models.variational.blocks import BagLabels  # noqa: E402
-from bagwise.models.variational.likelihoods import Moments, NoisyMax, Targets  # noqa: E402
 
 # The interpreter goes through a tile number by number: small ones are as good there.
 MOMENTS = {"tile": None if DEVICE == "cuda" else (32, 16, 128)}
@@ -135,48 +133,6 @@ def test_sigmoid_sums():
     for found, wanted in zip(fused.sigmoid_sums(*here).cpu().numpy(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
     assert fused.sigmoid_sums(here[0][:0], here[1][:0], *here[2:]).shape == (3, 0)
-
-
-@pytest.fixture
-def beliefs():
-    """Bags of very different sizes, one of them empty, ties, and known instances."""
-    rng = np.random.default_rng(0)
-    offsets = np.concatenate([[0], np.cumsum([1, 3, 0, 17, 2, 600, 40])])
-    n = int(offsets[-1])
-    known = np.full(n, -1, dtype=np.int8)
-    known[[5, 30]] = 1, 0
-    tail = rng.uniform(size=n).astype(np.float32)
-    tail[1] = tail[2]
-    tail[40:43] = tail.min() / 2
-    f, log_psi = rng.normal(size=(2, n)).astype(np.float32)
-    here = [torch.as_tensor(a, device=DEVICE) for a in (offsets, [0, 1, 1, 1, 0, 1, 0], known)]
-    return BagLabels(*here), *(torch.as_tensor(a, device=DEVICE) for a in (2 * f, log_psi, tail))
-
-
-@pytest.mark.parametrize("schedule", ["damped", "paper"])
-@pytest.mark.parametrize("expectation", ["plug-in", "exact"])
-def test_update_of_the_noisy_maximum(beliefs, expectation, schedule, monkeypatch):
-    labels, f, _, tail = beliefs
-    likelihood = NoisyMax(100.0, expectation, schedule)
-    monkeypatch.setattr(linalg, "has_fused", lambda A: False)
-    expected = likelihood.update(f, labels, 1 - tail, tail)
-    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
-    for found, wanted in zip(likelihood.update(f, labels, 1 - tail, tail), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_bound_of_the_noisy_maximum(beliefs, weighted, monkeypatch):
-    labels, f, log_psi, tail = beliefs
-    if weighted:
-        weight = torch.linspace(0.5, 2, 7, dtype=torch.float64, device=DEVICE)
-        labels = labels._replace(weight=weight)
-    likelihood, targets = NoisyMax(), Targets(None, None, 1 - tail, tail)
-    monkeypatch.setattr(linalg, "has_fused", lambda A: False)
-    expected = likelihood.bound(Moments(f, 0 * f), log_psi, labels, targets)
-    monkeypatch.setattr(linalg, "has_fused", lambda A: True)
-    found = likelihood.bound(Moments(f, 0 * f), log_psi, labels, targets)
-    assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_says_where_nothing_can_be_compiled(monkeypatch):

@@ -351,8 +351,8 @@ def test_newton_needs_few_passes_and_never_climbs(rng, monkeypatch):
     seen = []
     descend = platt_module._descend
 
-    def spy(s, target, theta, loss, step):
-        new, value = descend(s, target, theta, loss, step)
+    def spy(s, target, theta, loss, step, each):
+        new, value = descend(s, target, theta, loss, step, each)
         seen.append((loss.copy(), value.copy()))
         return new, value
 
@@ -440,7 +440,7 @@ def test_steps_are_halved_row_by_row_until_the_loss_does_not_rise(rng):
     residual = expit(z) - target
     downhill = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
     step = downhill * np.array([[0.01], [2.0], [-1.0]])  # fine, too long, uphill
-    new, value = platt_module._descend(s, target, theta, losses(theta), step)
+    new, value = platt_module._descend(s, target, theta, losses(theta), step, np.ones(30))
     for row in range(3):
         sizes = [0.5**k for k in range(40)]
         candidates = [theta[row] - size * step[row] for size in sizes]

@@ -1,10 +1,10 @@
 """Fuzz every command: ``python -m tests.fuzz --cases 10000``; prints counts and what broke.
 
-Three quarters of the cases spoil one valid file (h5, npz, pt, csv, parquet, png, json, model) for
-a command that reads it; the rest are odd arguments and label files from hypothesis. A case is
-broken by a traceback or an unexpected error, more than 30 s of processor time (or ten times that
-on the clock), a peak over 2 GB, a write outside the output, or a partial output. The exit code is
-1 when any case broke.
+Three quarters of the cases spoil one valid file (h5, npz, pt, zarr, csv, xlsx, parquet, png, json,
+geojson, model) for a command that reads it; the rest are odd arguments and label files from
+hypothesis. A case is broken by a traceback or an unexpected error, more than 30 s of processor time
+(or ten times that on the clock), a peak over 2 GB, a write outside the output, or a partial output.
+The exit code is 1 when any case broke.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.corpus import FAST, LABELS, OUT, TEMPLATES, Case
-from tests.fuzz.mutate import BY_SUFFIX, WORDS
+from tests.fuzz.mutate import WORDS, mutators
 from tests.fuzz.runner import Outcome, Runner
 
 
@@ -32,10 +32,10 @@ def mutated(corpus: Path, seed: int, count: int) -> Iterator[Case]:
     for number in range(count):
         rng = random.Random(f"{seed}-{number}")
         file, words = rng.choice(TEMPLATES)
-        suffix = file.rpartition(".")[2]
-        name = rng.choice(sorted(BY_SUFFIX[suffix]))
-        content = BY_SUFFIX[suffix][name](valid[file], rng)
-        yield Case(f"{suffix} by {name}", words, {file: content})
+        kind, spoil = mutators(file)
+        name = rng.choice(sorted(spoil))
+        content = spoil[name](valid[file], rng)
+        yield Case(f"{kind} by {name}", words, {file: content})
 
 
 TEXT = st.one_of(st.sampled_from(WORDS), st.text(max_size=12)).filter(lambda t: "\x00" not in t)

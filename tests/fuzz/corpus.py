@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cv2
+import numcodecs
 import numpy as np
 import pandas as pd
 import torch
+import zarr
 
 from bagwise.cli import main
 from tests.filing import arrays, write_h5, write_labels
@@ -24,12 +26,22 @@ class Case(NamedTuple):
 
 
 FAST = ("--model", "single-instance")
-GP = ("--model", "vgpmil", "--set", "n_inducing=4", "--set", "max_iter=3", "--set", "n_jobs=1")
+GP = ("--model", "vgpmil", "--set", "n_inducing=4", "--set", "max_iter=3")
 LABELS = ("--labels", "labels.csv")
 OUT = ("--out", "out")
 # What reads the bags of each layout; the first file of it is the one to spoil.
 LAYOUTS = {"h5": "h5/a0.h5", "npz": "npz/a0.npz", "pt": "pt/a0.pt"}
-TABLES = {"csv": "table.csv", "parquet": "table.parquet"}
+ZARRS = {
+    file: layout
+    for layout, members in {
+        "zarr2": (".zarray", "0.0"),
+        "zarr3": ("zarr.json", "c/0/0"),
+    }.items()
+    for name in ("features", "coords")
+    for file in [f"{layout}/a0.zarr/{name}/{member}" for member in members]
+}
+TABLES = {"csv": "table.csv", "parquet": "table.parquet", "xlsx": "table.xlsx"}
+DRAWN = ("label", "model.bagwise", "--bags", "h5", "--export-only", "--out", "out/labels.csv")
 DETECT = ("--images", "images", "--n-boxes", "10", "--pca", "3", "--proposals", "windows")
 
 
@@ -50,6 +62,9 @@ def readers(source: str) -> list[tuple[str, ...]]:
 # (file to spoil, command line); chosen with equal weight.
 TEMPLATES: list[tuple[str, tuple[str, ...]]] = [
     *((file, words) for name, file in LAYOUTS.items() for words in readers(name)),
+    *((file, words) for file, layout in ZARRS.items() for words in readers(layout)[:4:3]),
+    *(("drawn.geojson", (*DRAWN, "--import", "drawn.geojson", "--bag", "a0")) for _ in range(4)),
+    *(("tasks.json", (*DRAWN, "--import", "tasks.json")) for _ in range(4)),
     *((file, words) for file in TABLES.values() for words in readers(file)),
     *(("labels.csv", words) for words in readers("h5")),
     *(("model.bagwise", words) for words in readers("h5") if "model.bagwise" in words),
@@ -76,15 +91,22 @@ TEMPLATES: list[tuple[str, tuple[str, ...]]] = [
 def write_corpus(folder: Path) -> None:
     """Write everything the templates name."""
     made = [(f"a{i}", x, coords, y) for i, (_, x, coords, y) in enumerate(arrays(n_bags=12))]
-    for layout in LAYOUTS:
+    for layout in (*LAYOUTS, "zarr2", "zarr3"):
         (folder / layout).mkdir(parents=True)
     rows = []
     for name, x, coords, _ in made:
         write_h5(folder / "h5" / f"{name}.h5", x, coords, patch_size=256)
         np.savez_compressed(folder / "npz" / f"{name}.npz", features=x, coords=coords)
         torch.save({"features": torch.from_numpy(x)}, folder / "pt" / f"{name}.pt")
+        for version, compressor in [(2, numcodecs.Zstd()), (3, zarr.codecs.ZstdCodec())]:
+            place = folder / f"zarr{version}" / f"{name}.zarr"
+            group = zarr.open_group(place, mode="w", zarr_format=version)
+            group.create_array("features", data=x, compressors=compressor)
+            group.create_array("coords", data=coords, compressors=None)
         rows += [{"slide_id": name, **{f"f{k}": float(v) for k, v in enumerate(r)}} for r in x]
     pd.DataFrame(rows).to_csv(folder / "table.csv", index=False)
+    pd.DataFrame(rows).to_excel(folder / "table.xlsx", index=False)
+    _write_annotations(folder)
     pd.DataFrame(rows).to_parquet(folder / "table.parquet", index=False)
     write_labels(folder / "labels.csv", [(name, ["normal", "tumor"][y]) for name, *_, y in made])
     write_labels(
@@ -108,6 +130,23 @@ def write_corpus(folder: Path) -> None:
         code = main([*line, "--json", option, str(folder / out)])
         if code:
             raise RuntimeError(f"the valid corpus cannot be made: {line} ended with {code}")
+
+
+def _write_annotations(folder: Path) -> None:
+    corner = [[0, 0], [256, 0], [256, 256], [0, 256], [0, 0]]
+    drawn = {
+        "type": "Feature",
+        "geometry": {"type": "Polygon", "coordinates": [corner]},
+        "properties": {"classification": {"name": "tumor"}},
+    }
+    many = {"type": "MultiPolygon", "coordinates": [[corner]]}
+    features = {"type": "FeatureCollection", "features": [drawn, {**drawn, "geometry": many}]}
+    (folder / "drawn.geojson").write_text(json.dumps(features), encoding="utf-8")
+    result = [{"type": "choices", "value": {"choices": ["tumor"]}}]
+    tasks = [
+        {"data": {"bag": "a0", "index": i}, "annotations": [{"result": result}]} for i in range(3)
+    ]
+    (folder / "tasks.json").write_text(json.dumps(tasks), encoding="utf-8")
 
 
 def _write_images(folder: Path) -> None:

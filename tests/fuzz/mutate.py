@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
+import pickle  # noqa: TID251 - written, never loaded
 import random
 import zipfile
+import zlib
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import cv2
 import h5py
+import numcodecs
 import numpy as np
+import openpyxl
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import torch
 
 from bagwise import persist
@@ -27,7 +35,8 @@ WORDS = [
     "{0}", "9" * 400,
 ]  # fmt: skip
 ODD_JSON: list[Any] = [
-    None, True, -1, 0, 2**70, 1e308, "", "x" * 10_000, [], {}, [[]], {"a": None}, [None],
+    None, True, -1, 0, 2**70, 1e308, -1e308, float("nan"), float("inf"), 10**400, "",
+    "x" * 10_000, [], {}, [[]], {"a": None}, [None],
     "<img src=x>",
 ]  # fmt: skip
 
@@ -66,7 +75,7 @@ def spoil_text(data: bytes, rng: random.Random) -> bytes:
     separator, end, encoding = ",", "\n", "utf-8"
     for _ in range(rng.choice([1, 1, 2, 3])):
         row = rng.randrange(len(lines))
-        action = rng.randrange(9)
+        action = rng.randrange(11)
         if action <= 3 and lines[row]:
             lines[row][rng.randrange(len(lines[row]))] = rng.choice(WORDS)
         elif action == 4 and len(lines) > 1:
@@ -76,7 +85,13 @@ def spoil_text(data: bytes, rng: random.Random) -> bytes:
         elif action == 6:
             separator = rng.choice([";", "\t", " ", "|", ",,"])
         elif action == 7:
-            encoding = rng.choice(["utf-16", "utf-8-sig", "latin-1", "utf-32"])
+            encoding = rng.choice(
+                ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "latin-1", "utf-32", "utf-7"]
+            )
+        elif action == 8 and lines[row]:  # a quote that is never closed
+            lines[row][0] = rng.choice(['"', 'a"', '"a""']) + lines[row][0]
+        elif action == 9:
+            lines.insert(row, ["\x00" * rng.choice([1, 5, 70_000])])
         else:
             end = rng.choice(["\r\n", "\r", "\n\n", "\x0b"])
     text = end.join(separator.join(line) for line in lines) + rng.choice(["", end])
@@ -101,7 +116,10 @@ def spoil_json(value: Any, rng: random.Random) -> Any:
 
 
 def spoil_json_text(data: bytes, rng: random.Random) -> bytes:
-    """JSON as above, as text."""
+    """JSON as above, as text; one time in ten nested too deep to be written by a library."""
+    if rng.random() < 0.1:
+        depth, opening = rng.choice([900, 8000, 100_000]), rng.choice([b"[", b'{"a":'])
+        return opening * depth + b"0" + (b"]" if opening == b"[" else b"}") * depth
     return json.dumps(spoil_json(json.loads(data), rng)).encode()
 
 
@@ -160,7 +178,7 @@ def make_h5(data: bytes, rng: random.Random) -> bytes:
         name = rng.choice(["features", "coords", "instance_labels"])
         if name in file and rng.random() < 0.9:
             del file[name]
-        action = rng.randrange(9)
+        action = rng.randrange(11)
         if name in file:
             file[name].attrs["patch_size"] = rng.choice([[1, 2], "big", -1, np.nan, b"\xff"])
         elif action == 0:
@@ -179,6 +197,14 @@ def make_h5(data: bytes, rng: random.Random) -> bytes:
         elif action == 6:
             file.create_dataset(name, data=h5py.Empty("f4"))
         elif action == 7:
+            chunks = rng.choice([(1, 1), (7, 5), (2**16, 6), (2**18, 900), (2**10, 2**18)])
+            more = {"chunks": chunks, "maxshape": (None, None), "compression": "gzip"}
+            file.create_dataset(name, (5, 6), "f4", **more)[:] = 1
+        elif action == 8:
+            more = {"chunks": (5, 2**20), "maxshape": (None, None), "compression": "gzip"}
+            stream = zlib.compress(bytes(rng.choice([10, 10**7, 4 * 10**8])), 1)
+            file.create_dataset(name, (5, 6), "f4", **more).id.write_direct_chunk((0, 0), stream)
+        elif action == 9:
             big = np.zeros((20_000, 6), "f4")
             file.create_dataset(name, data=big, compression="gzip")
         else:
@@ -229,7 +255,9 @@ def make_parquet(data: bytes, rng: random.Random) -> bytes:
         2**60,
     ]
     value = rng.choice(odd)
-    action = rng.randrange(4)
+    action = rng.randrange(6)
+    if action >= 4:
+        return _nested_parquet(frame, column, rng)
     if action == 0:
         frame = frame.drop(columns=column)
     elif action == 1:
@@ -239,6 +267,89 @@ def make_parquet(data: bytes, rng: random.Random) -> bytes:
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     return buffer.getvalue()
+
+
+def _nested_parquet(frame: pd.DataFrame, column: str, rng: random.Random) -> bytes:
+    """A column of lists, groups or repeated text, of little size on disk."""
+    n = len(frame)
+    ends = pyarrow.array([0] * n + [rng.choice([0, 6, 10**4, 3 * 10**7])], pyarrow.int32())
+    zeros = pyarrow.nulls(ends[-1].as_py(), pyarrow.float32()).fill_null(0)
+    lists = pyarrow.ListArray.from_arrays(ends, zeros)
+    texts = pyarrow.array(["x" * rng.choice([0, 10, 10**6])])
+    codes = pyarrow.array([0] * n, pyarrow.int32())
+    odd = [
+        lists,
+        pyarrow.array([[[1.0]]] * n),
+        pyarrow.array([[1.0] * 6] * n, pyarrow.list_(pyarrow.float32(), 6)),
+        pyarrow.array([{"a": 1, "b": "x"}] * n),
+        pyarrow.array([["a", None]] * n),
+        pyarrow.array([[("a", 1)]] * n, pyarrow.map_(pyarrow.string(), pyarrow.int8())),
+        pyarrow.DictionaryArray.from_arrays(codes, texts),
+        pyarrow.DictionaryArray.from_arrays(codes, texts).cast(pyarrow.string()),
+    ]
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    at = table.column_names.index(column)
+    name = rng.choice([column, "features", "label"])
+    buffer = io.BytesIO()
+    table = table.set_column(at, name, rng.choice(odd))
+    pyarrow.parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def make_xlsx(data: bytes, rng: random.Random) -> bytes:
+    """A sheet with an odd value in an odd place, or with a second sheet."""
+    book = openpyxl.load_workbook(io.BytesIO(data))
+    place = rng.choice(["A1", "A2", "C3", "XFD1", "A1048576", "XFD1048576", "ZZ50000", "AB2000"])
+    value = rng.choice(["", "x" * 30_000, "=1/0", "#N/A", 1e308, True, None, datetime(1900, 1, 1)])
+    book.active[place] = value
+    if rng.random() < 0.2:
+        book.create_sheet("more", rng.choice([0, 1]))
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+_CODECS = [
+    None, "pickle", "zlib", "gzip", "zstd", "blosc", "lz4", "bz2", "lzma", "shuffle", "delta",
+    "bytes", "crc32c", "vlen-utf8", "json2", "msgpack2", "numcodecs.pickle", "numcodecs.zlib",
+    "sharding_indexed", "transpose", "no-such-codec", "", 3,
+]  # fmt: skip
+_TYPES = ["<f4", ">f8", "|O", "<U2", "|S3", "<M8[s]", "|b1", "<c8", "<f4,<i2", "float32", "bool",
+          "string", "r16", "complex64", "x", None, 7]  # fmt: skip
+
+
+def make_zarr(data: bytes, rng: random.Random) -> bytes:
+    """Metadata of a .zarr array with odd codecs, types or shapes."""
+    metadata = json.loads(data)
+    newer = metadata["zarr_format"] == 3
+    codec = [rng.choice(_CODECS) for _ in range(rng.choice([1, 1, 2]))]
+    sizes = rng.choice([[5, 6], [], [0, 6], [10**9, 6], [2**20, 900], [-1, 6], [5, 6, 1], ["a"]])
+    action = rng.randrange(6)
+    if action < 3 and newer:
+        metadata["codecs"] = [{"name": name} for name in codec]
+    elif action < 3:
+        metadata["compressor"] = None if codec[0] is None else {"id": codec[0]}
+        metadata["filters"] = [{"id": name} for name in codec[1:]] or None
+    elif action == 3:
+        metadata["data_type" if newer else "dtype"] = rng.choice(_TYPES)
+    elif action == 4:
+        metadata["shape"] = sizes
+    elif newer:
+        metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": sizes}}
+    else:
+        metadata["chunks"] = sizes
+    return json.dumps(metadata).encode()
+
+
+def make_chunk(data: bytes, rng: random.Random) -> bytes:
+    """A chunk that is a pickle, is cut, or decodes to more than it should."""
+    zeros = bytes(rng.choice([0, 10, 10**6, 4 * 10**8]))
+    write = rng.choice(
+        [lambda z: zlib.compress(z, 1), lambda z: gzip.compress(z, 1), numcodecs.Zstd().encode,
+         numcodecs.LZ4().encode, numcodecs.Blosc().encode]
+    )  # fmt: skip
+    whole = bytes(write(zeros))
+    return rng.choice([whole, whole[: len(whole) // 2], whole + b"x", pickle.dumps([1]), b""])
 
 
 def make_png(data: bytes, rng: random.Random) -> bytes:
@@ -259,7 +370,20 @@ BY_SUFFIX: dict[str, dict[str, Mutator]] = {
     "pt": {"bytes": spoil_bytes, "zip": spoil_zip, "pt": make_pt},
     "csv": {"bytes": spoil_bytes, "text": spoil_text},
     "parquet": {"bytes": spoil_bytes, "parquet": make_parquet},
+    "xlsx": {"bytes": spoil_bytes, "zip": spoil_zip, "xlsx": make_xlsx},
+    "zarray": {"bytes": spoil_bytes, "json": spoil_json_text, "zarr": make_zarr},
+    "zarr": {"bytes": spoil_bytes, "json": spoil_json_text, "zarr": make_zarr},
+    "chunk": {"bytes": spoil_bytes, "chunk": make_chunk},
+    "geojson": {"bytes": spoil_bytes, "json": spoil_json_text},
     "png": {"bytes": spoil_bytes, "png": make_png},
     "json": {"bytes": spoil_bytes, "json": spoil_json_text},
     "bagwise": {"bytes": spoil_bytes, "zip": spoil_zip, "model": spoil_model},
 }
+
+
+def mutators(file: str) -> tuple[str, dict[str, Mutator]]:
+    """The kind of a file by its name, and what can spoil it."""
+    if file.endswith("/zarr.json"):
+        return "zarr", BY_SUFFIX["zarr"]
+    suffix = file.rpartition(".")[2]
+    return (suffix, BY_SUFFIX[suffix]) if suffix in BY_SUFFIX else ("chunk", BY_SUFFIX["chunk"])

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="spoils .pt files")
 pytest.importorskip("cv2", reason="spoils pictures")
+pytest.importorskip("zarr", reason="spoils .zarr folders")
+pytest.importorskip("openpyxl", reason="spoils .xlsx files")
 if not Path("/proc/self/clear_refs").exists():
     pytest.skip("reads peak memory from /proc", allow_module_level=True)
 

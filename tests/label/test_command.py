@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +21,8 @@ from bagwise import VGPMIL, save
 from bagwise.cli import main
 from bagwise.files import read_bags
 from tests.filing import arrays, make_folder
+
+KILLS = 3  # of a server that two clients talk to
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +100,121 @@ def test_tasks_for_label_studio_and_answers_back(slides, tmp_path):
     assert run(*words, "--import", tasks, "--export-only") == 0
     data = content[0]["data"]
     assert out.read_text().splitlines()[1:] == [f"{data['bag']},{data['index']},1"]
+
+
+def start(slides, out, *options, **environment):
+    """``bagwise label`` in a process of its own, and the first address that it prints."""
+    root, folder, labels = slides
+    code = "import sys; from bagwise.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [root / "m.bagwise", "--bags", folder, "--labels", labels, "--out", out, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "label", *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    return process, next_address(process)
+
+
+def next_address(process):
+    for line in process.stdout:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)(/\?token=\S+)", line):
+            return int(found.group(1)), found.group(2)
+    raise AssertionError("no address was printed")
+
+
+def ask(port, method, path, body=None, cookie=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    headers = {"Origin": f"http://127.0.0.1:{port}", **({"Cookie": cookie} if cookie else {})}
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    return response, text
+
+
+def visit(port, path):
+    """The cookie that an address is exchanged for, as soon as the server listens."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            response, _ = ask(port, "GET", path)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            assert response.status == 200
+            return response.getheader("Set-Cookie").split(";")[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the browser is a script")
+def test_the_token_is_in_no_childs_arguments_and_works_once(slides, tmp_path):
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    # A browser that notes its arguments, and what it was given to read.
+    browser.write_text(
+        f"#!{sys.executable}\nimport json, os, pathlib, sys, urllib.request\n"
+        'path = urllib.request.url2pathname(sys.argv[1].removeprefix("file://"))\n'
+        "told = [sys.argv, dict(os.environ), path, os.stat(path).st_mode, open(path).read()]\n"
+        f"pathlib.Path({str(seen)!r}).write_text(json.dumps(told))\n"
+    )
+    browser.chmod(0o700)
+    process, (port, path) = start(slides, tmp_path / "o.csv", BROWSER=str(browser))
+    try:
+        ticket = path.partition("=")[2]
+        cookie = visit(port, path)
+        assert ask(port, "GET", path)[0].status == 401
+        arguments, environment, page, mode, text = json.loads(seen.read_text())
+        assert ticket in text and stat.S_IMODE(mode) == 0o600
+        assert not any(ticket in word for word in [*arguments, *environment.values()])
+        assert ticket not in cookie
+        # Another browser gets an address of its own.
+        again, other = next_address(process)
+        assert again == port and other != path
+        assert visit(port, other) == cookie
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert not Path(page).exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
+def test_kill_while_two_clients_answer_loses_nothing_that_was_told(slides, tmp_path):
+    """Killed again and again, the server goes on from its journal."""
+    out, told = tmp_path / "labels.csv", {}
+
+    def answer(port, cookie, tab, k):
+        for i in range(10**6):
+            card = json.loads(ask(port, "GET", f"/api/queue?tab={tab}&n=1", cookie=cookie)[1])
+            row = card[0]["row"] if card else i % 20
+            said = ("yes", "skip", "clear")[(i + k) % 3]
+            body = {"row": row, "answer": said, "tab": tab, "id": f"{tab}-{k}-{i}"}
+            body["replace"] = True
+            if ask(port, "POST", "/api/answer", body, cookie)[0].status == 200:
+                told[body["id"]] = said
+
+    def until_killed(*words):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer(*words)
+
+    for k in range(KILLS):
+        process, (port, path) = start(slides, out, "--no-browser", "--auto", "0")
+        before, cookie = len(told), visit(port, path)
+        clients = [
+            threading.Thread(target=until_killed, args=(port, cookie, tab, k)) for tab in "ab"
+        ]
+        for client in clients:
+            client.start()
+        while len(told) < before + 10:
+            assert all(client.is_alive() for client in clients)
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        for client in clients:
+            client.join()
+        lines = out.with_name("labels.csv.journal").read_bytes().split(b"\n")
+        kept = {r["id"]: r["answer"] for r in map(json.loads, lines[1:-1]) if "id" in r}
+        assert told.items() <= kept.items()
+        assert len(kept) <= len(told) + 2 * (k + 1)  # at most one each that was under way
 
 
 def test_the_experiment_runs_quickly(tmp_path):

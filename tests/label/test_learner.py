@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from scipy.special import expit
+from sklearn.base import clone
 from sklearn.metrics import log_loss, roc_auc_score
 
-from bagwise import VGPMIL, AutoVGPMIL, load, make_pipeline, save
+from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, AutoVGPMIL, load, make_pipeline, save
 from bagwise.label import Learner, project
+from bagwise.label.answers import Answers, condition, left_out, sites, without
+from bagwise.models.variational.inference import posteriors
+
+
+def inverse(K):
+    return np.linalg.solve(K, np.eye(len(K)))
 
 
 def some_answers(data, n=8):
@@ -20,13 +29,15 @@ def some_answers(data, n=8):
     return rows, truth[rows]
 
 
-def inverse(K):
-    return np.linalg.solve(K, np.eye(len(K)))
-
-
 def latent(learner):
     (view,) = learner.views()
     return view.m @ view.A
+
+
+def answered(learner):
+    """Answers as the only process of a learner sees them, in double precision."""
+    (member,) = learner._members
+    return member, member.answers(learner.known)
 
 
 def test_starts_where_the_model_is(model, learner, data):
@@ -37,28 +48,25 @@ def test_starts_where_the_model_is(model, learner, data):
     np.testing.assert_allclose(scores.bag, model.predict_proba(data[0])[:, 1], atol=0.02)
 
 
-def test_learning_is_fitting_again_with_the_same_inducing_points(model, learner, data):
+def test_learning_is_updating_the_model(model, data):
     bags, y, _ = data
+    learner = Learner(model, bags, y, tol=1e-6, max_iter=100)
     rows, values = some_answers(data)
     learner.answer(rows, values)
     learner.learn()
     known = np.full(bags.n_instances, -1)
     known[rows] = values
-    fresh = VGPMIL(inducing=model.inducing_points_, tol=1e-6).fit(bags, y, instance_labels=known)
     fitted = learner.fitted_model()
     own = fitted.predict_proba_instances(bags)[:, 1]
     np.testing.assert_allclose(learner.scores().instance, own, atol=0.005)
-    # A fit holds folds out for its calibration and the learner does not: compare what is learned.
-    for one in (fresh, fitted):
-        one.calibration_ = one.instance_map_ = None
-    expected = fresh.predict_proba_instances(bags)[:, 1]
-    np.testing.assert_allclose(fitted.predict_proba_instances(bags)[:, 1], expected, atol=0.02)
+    updated = copy.deepcopy(model).set_params(tol=1e-6).update(bags, y, instance_labels=known)
+    expected = updated.predict_proba_instances(bags)[:, 1]
+    np.testing.assert_allclose(own, expected, atol=0.005)
 
 
-def test_an_answer_at_once_goes_towards_where_learning_ends(data):
+def test_an_answer_at_once_goes_towards_where_learning_ends(model, data):
     bags, y, _ = data
-    papers = {"kernel": "rbf", "likelihood": "noisy-max", "bag_rule": "noisy-or"}
-    learner = Learner(VGPMIL(n_inducing=20, random_state=0, **papers).fit(bags, y), bags, y)
+    learner = Learner(model, bags, y)
     rows, values = some_answers(data)
     before = latent(learner)
     learner.answer(rows, values)
@@ -69,16 +77,40 @@ def test_an_answer_at_once_goes_towards_where_learning_ends(data):
     assert np.corrcoef(at_once - before, learned - before)[0, 1] > 0.9
 
 
-def test_the_posterior_of_a_local_update_is_that_of_its_sites(learner, data):
-    """``S = (I + A diag(omega) A^T)^-1`` and ``m = S A rho``, summed over all instances."""
+def test_an_answer_adds_its_site_and_nothing_else(learner, data):
+    """Naively: the natural parameters before, and expectations over many draws of v."""
     rows, values = some_answers(data)
     learner.answer(rows, values)
-    (member,) = learner._members
-    A = member.A.astype(np.float64)
-    precision = np.eye(len(A)) + (A * member.omega) @ A.T
-    np.testing.assert_allclose(member.q.m, np.linalg.solve(precision, A @ member.rho), atol=1e-4)
-    S = member.q.W.T @ member.q.W
-    np.testing.assert_allclose(S @ precision, np.eye(len(A)), atol=1e-3)
+    member, known = answered(learner)
+    order = np.argsort(rows)
+    np.testing.assert_array_equal(known.y, values[order])
+    m, P = member.q.m[0], member.q.P[0]
+    rng = np.random.default_rng(0)
+    v = rng.multivariate_normal(m, inverse(P), 200_000).T
+    f = known.A.T @ v + member.process.f0 + np.sqrt(known.r)[:, None] * rng.normal(size=(8, 1))
+    p = expit(member.process.likelihood.alone(f))
+    h, gradient = (p * (1 - p)).mean(1), known.y - p.mean(1)
+    before = member.before
+    np.testing.assert_allclose(P, before.P[0] + (known.A * h) @ known.A.T, rtol=0.01, atol=0.15)
+    linear = before.P[0] @ before.m[0] + known.A @ (h * (known.A.T @ m) + gradient)
+    np.testing.assert_allclose(P @ m, linear, rtol=0.01, atol=0.15)
+
+
+@pytest.mark.parametrize("n_copies", [1, 30])
+def test_surprising_answers_find_the_best_posterior(n_copies):
+    """One dimension, by brute force; full Newton steps would swing to and fro."""
+    before = posteriors(np.array([[-10.0]]), np.array([[[0.01]]]))
+    one = np.ones(n_copies)
+    known = Answers(one[None], 0 * one, 0 * one, one.astype(int))
+    q = condition(before, known)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+    m, s = np.meshgrid(np.linspace(-5, 15, 201), np.linspace(0.2, 10, 99), indexing="ij")
+    f = m[..., None] + s[..., None] * nodes
+    value = -n_copies * np.logaddexp(0, -f) @ weights / np.sqrt(2 * np.pi)
+    kl = 0.5 * (s**2 / 100 + (m + 10) ** 2 / 100 - 1) - np.log(s / 10)
+    best = np.unravel_index(np.argmax(value - kl), m.shape)
+    assert q.m[0, 0] == pytest.approx(m[best], abs=0.15)
+    assert q.W[0, 0, 0] == pytest.approx(s[best], abs=0.15)
 
 
 def test_taking_back_an_answer_restores_the_scores(model, data):
@@ -113,16 +145,19 @@ def test_bags_without_labels_start_from_the_model_and_learn_from_instances(model
     )
     rows = np.arange(0, bags.n_instances, 9)
     learner.answer(rows, truth[rows])
-    (member,) = learner._members
+    member, known = answered(learner)
     # Naively: the model's posterior times one Gaussian site per answer.
-    A = member.A[:, rows].astype(np.float64)
-    W = np.asarray(model.posterior_factor_)
+    own = sites(known, member.q)
+    W = model.posterior_factor_
     prior = inverse(W.T @ W)
-    precision = prior + (A * member.omega[rows]) @ A.T
-    linear = prior @ model.posterior_mean_ + A @ (truth[rows] - 0.5)
-    np.testing.assert_allclose(member.q.m, np.linalg.solve(precision, linear), atol=1e-4)
+    precision = prior + (known.A * own.precision) @ known.A.T
+    expected = np.linalg.solve(precision, prior @ model.posterior_mean_ + known.A @ own.linear)
+    np.testing.assert_allclose(member.q.m[0], expected, atol=1e-4)
     found = learner.held_out()
     assert found.y.tolist() == truth[rows].tolist()
+    # Nothing was learned but the answers: learning again changes nothing.
+    learner.learn()
+    np.testing.assert_allclose(learner._members[0].q.m[0], expected, atol=1e-4)
 
 
 def test_leaving_one_answer_out_is_conditioning_on_the_others(model, data):
@@ -130,23 +165,65 @@ def test_leaving_one_answer_out_is_conditioning_on_the_others(model, data):
     rows = np.array([4, 30, 52, 71])
     learner = Learner(model, bags)
     learner.answer(rows, truth[rows])
-    (member,) = learner._members
-    mean, var = member.without_own_site(rows)
+    member, known = answered(learner)
+    mean, var = left_out(member.q, known)
+    own = sites(known, member.q)
     prior = inverse(model.posterior_factor_.T @ model.posterior_factor_)
     for k in range(len(rows)):
-        others = np.delete(rows, k)
-        A = member.A[:, others].astype(np.float64)
-        S = inverse(prior + (A * member.omega[others]) @ A.T)
-        m = S @ (prior @ model.posterior_mean_ + A @ member.rho[others])
-        a = member.A[:, rows[k]].astype(np.float64)
-        assert mean[k] == pytest.approx(a @ m, abs=1e-3)
-        assert var[k] == pytest.approx(a @ S @ a + member.r[rows[k]], abs=1e-3)
+        others = np.delete(np.arange(len(rows)), k)
+        A = known.A[:, others]
+        S = inverse(prior + (A * own.precision[others]) @ A.T)
+        m = S @ (prior @ model.posterior_mean_ + A @ own.linear[others])
+        a = known.A[:, k]
+        assert mean[k] == pytest.approx(member.level + a @ m, abs=1e-3)
+        assert var[k] == pytest.approx(a @ S @ a + known.r[k], abs=1e-3)
+
+
+def test_what_the_answers_added_can_be_taken_off(model, data):
+    bags, _, truth = data
+    rows = np.arange(0, bags.n_instances, 9)
+    learner = Learner(model, bags)
+    learner.answer(rows, truth[rows])
+    member, known = answered(learner)
+    back = without(member.q, known)
+    np.testing.assert_allclose(back.m, member.before.m, atol=1e-3)
+    np.testing.assert_allclose(back.P, member.before.P, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "model", [GVGPMIL(), LMVGPMIL(tol=0.01), VGPMIL(inference="paper", bag_rule="noisy-or")]
+)
+def test_models_of_the_papers_are_conditioned(model, data, tmp_path):
+    bags, y, _ = data
+    model = clone(model).set_params(n_inducing=20, random_state=0).fit(bags, y)
+    learner = Learner(model, bags, y)
+    start = learner.scores()
+    np.testing.assert_allclose(start.bag, model.predict_proba(bags)[:, 1], atol=1e-3)
+    expected = model.predict_proba_instances(bags)[:, 1]
+    np.testing.assert_allclose(start.instance, expected, atol=1e-3)
+    rows, values = some_answers(data)
+    learner.answer(rows, values)
+    learner.learn()
+    after = learner.scores().instance
+    assert log_loss(values, after[rows]) < log_loss(values, start.instance[rows])
+    assert learner.held_out().y.tolist() == values[np.argsort(rows)].tolist()
+    save(learner.fitted_model(), tmp_path / "m.bagwise")
+    again = load(tmp_path / "m.bagwise").predict_proba_instances(bags)[:, 1]
+    np.testing.assert_allclose(again, after, atol=1e-3)
+
+
+def test_bags_of_both_labels_are_needed_to_hold_some_out(model, data):
+    bags, y, truth = data
+    learner = Learner(model, bags[y == 1][:1], [1])
+    learner.answer([0], [int(truth[bags.offsets[np.flatnonzero(y)[0]]])])
+    learner.learn()
+    assert "answered instances" in learner.held_out().source
 
 
 @pytest.fixture(scope="module")
 def auto(data):
     bags, y, _ = data
-    return AutoVGPMIL(n_inducing=20, n_finalists=3, max_iter=10, random_state=0).fit(bags, y)
+    return AutoVGPMIL(n_inducing=20, random_state=0).fit(bags, y)
 
 
 def test_auto_starts_where_it_is_and_learns(auto, data, tmp_path):
@@ -190,8 +267,8 @@ def test_a_pipeline_is_seen_through(data):
     )
     (view,) = project(model, bags)
     mean, _ = model.predict_latent(bags)
-    np.testing.assert_allclose(view.m @ view.A, mean, atol=1e-3)
-    assert np.isfinite(expit(view.slope * mean + view.intercept)).all()
+    share = model[-1].predictor_.shares[0].log_odds(mean)
+    np.testing.assert_allclose(view.slope * (view.m @ view.A) + view.intercept, share, atol=1e-3)
 
 
 def test_refusals_say_what_and_where(model, data):
@@ -202,6 +279,9 @@ def test_refusals_say_what_and_where(model, data):
     bags, y, _ = data
     with pytest.raises(ValueError, match="needs a Gaussian process model"):
         Learner(SingleInstance(LogisticRegression()).fit(bags, y), bags, y)
+    several = VGPMIL(n_inducing=5, max_iter=3, tol=1.0).fit(bags, np.arange(30) % 3)
+    with pytest.raises(ValueError, match=r"a model of two classes; this one has \[0, 1, 2\]"):
+        Learner(several, bags)
     with pytest.raises(ValueError, match="one label per bag: 30"):
         Learner(model, bags, y[:-1])
     with pytest.raises(ValueError, match=r"bag 0 .*has label 7; the model knows"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -74,27 +75,33 @@ class Server:
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         )
-        said = ""
-        for line in self.process.stdout:
-            said += line
-            if found := re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line):
-                self.url = found.group()
-                break
-        else:
-            raise AssertionError(said)
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
-        self._wait_until_it_listens()
+        self._addresses, self._said = queue.Queue(), ""
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _wait_until_it_listens(self) -> None:
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            self._said += line
+            if found := re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line):
+                self._addresses.put(found.group())
+
+    def new_url(self) -> str:
+        """An address that nobody has used: each works once, and then the next one is printed."""
+        try:
+            url = self._addresses.get(timeout=60)
+        except queue.Empty:
+            raise AssertionError(self._said) from None
+        self._wait_until_it_listens(int(re.search(r":(\d+)/", url).group(1)))
+        return url
+
+    def _wait_until_it_listens(self, port: int) -> None:
         """The address is printed just before the socket opens."""
-        port = int(re.search(r":(\d+)/", self.url).group(1))
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"nothing listens at {self.url}")
+        raise AssertionError(f"nothing listens at port {port}")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -154,7 +161,7 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, start, digits, tmp_pa
     truth = digits[1]
     out = tmp_path / "labels.csv"
     server = start(out)
-    page = open_page(browser, server.url)
+    page = open_page(browser, server.new_url())
     assert "token" not in page.url
     for _ in range(20):
         answer_truly(page, truth)
@@ -190,7 +197,7 @@ def test_twenty_answers_undo_learn_kill_and_go_on(browser, start, digits, tmp_pa
     assert "not saved" in page.locator("#banner").inner_text()
     page.close()
     assert out.read_text() == said
-    page = open_page(browser, start(out).url)
+    page = open_page(browser, start(out).new_url())
     assert counts(page)["yes"] + counts(page)["no"] == 20
     assert counts(page)["skip"] == 1
     assert page.locator("#curve svg").first.locator("circle").count() == 2
@@ -206,7 +213,7 @@ def running(digits, tmp_path_factory):
 
 
 def test_narrow_screen_and_keyboard_alone(browser, running, digits):
-    page = open_page(browser, running.url, 390, 844)
+    page = open_page(browser, running.new_url(), 390, 844)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     box = page.locator("#yes").bounding_box()
     assert box["y"] + box["height"] <= 844 and box["height"] >= 44  # within reach of a thumb
@@ -225,7 +232,7 @@ def test_narrow_screen_and_keyboard_alone(browser, running, digits):
 
 
 def test_every_control_has_a_name(browser, running):
-    page = open_page(browser, running.url)
+    page = open_page(browser, running.new_url())
     page.wait_for_selector("#bags tbody button")  # the list of bags comes after the question
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
@@ -240,7 +247,7 @@ def test_every_control_has_a_name(browser, running):
 
 
 def test_names_with_markup_are_shown_as_they_are(browser, running, digits):
-    page = open_page(browser, running.url)
+    page = open_page(browser, running.new_url())
     evil = EVIL.replace("/", "")
     page.locator("#bags tbody button", has_text="onerror").click()
     wait_text(page, "bag-title", evil)
@@ -250,7 +257,7 @@ def test_names_with_markup_are_shown_as_they_are(browser, running, digits):
 
 
 def test_two_tabs_answer_different_questions_and_keep_both(browser, running, digits):
-    one, two = open_page(browser, running.url), open_page(browser, running.url)
+    one, two = open_page(browser, running.new_url()), open_page(browser, running.new_url())
     assert one.locator("#where").inner_text() != two.locator("#where").inner_text()
     before = sum(counts(one)[k] for k in ("yes", "no"))
     answer_truly(one, digits[1])

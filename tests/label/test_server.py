@@ -14,6 +14,7 @@ import pytest
 
 from bagwise import VGPMIL, Bags
 from bagwise.datasets import make_gaussian_bags
+from bagwise.files.problems import bad_file
 from bagwise.label import ArrayPictures, FolderPictures, Journal, Learner, Session
 
 pytest.importorskip("starlette", reason="the page needs bagwise[label]")
@@ -107,13 +108,42 @@ def test_a_foreign_origin_is_refused_for_reading_too(place):
     assert response.getheader("Access-Control-Allow-Origin") is None
 
 
-def test_the_first_visit_turns_the_token_into_a_cookie(place):
+def test_the_first_visit_exchanges_the_token_for_a_cookie(place):
     server, _ = place
-    response, _ = ask(server, "GET", f"/?token={server.token}", token=False)
-    assert (response.status, response.getheader("Location")) == (303, "/")
+    path = server.url.removeprefix(f"http://127.0.0.1:{server.port}")
+    assert ask(server, "GET", "/?token=wrong", token=False)[0].status == 401
+    for method, host in [("HEAD", None), ("POST", None), ("GET", "evil.example")]:
+        assert ask(server, method, path, token=False, host=host)[0].status in (401, 421)
+    # A browser that was sent here by a file says so, and must be let in.
+    visit = {"Sec-Fetch-Site": "cross-site"}
+    response, text = ask(server, "GET", path, token=False, **visit)
+    assert response.status == 200 and b'content="0; url=/"' in text
     cookie = response.getheader("Set-Cookie")
     assert "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
-    assert ask(server, "GET", "/?token=wrong", token=False)[0].status == 401
+    value = cookie.split(";")[0].partition("=")[2]
+    assert ask(server, "GET", "/api/state", token=value)[0].status == 200
+
+
+def test_the_token_works_once(place):
+    server, _ = place
+    first = server.url.removeprefix(f"http://127.0.0.1:{server.port}")
+    assert ask(server, "GET", first, token=False)[0].status == 200
+    response, text = ask(server, "GET", first, token=False)
+    assert response.status == 401 and response.getheader("Set-Cookie") is None
+    assert b"works once" in text
+    assert ask(server, "GET", first)[0].status == 200  # who has the cookie may reload
+    second = server.url.removeprefix(f"http://127.0.0.1:{server.port}")
+    assert second != first and server.token not in (first + second)
+    assert ask(server, "GET", second, token=False)[0].status == 200
+
+
+def test_an_address_holds_no_other_credential(place):
+    """What the address shows is neither the cookie nor good for the header."""
+    server, _ = place
+    ticket = server.url.partition("token=")[2]
+    assert ask(server, "GET", "/api/state", token=ticket)[0].status == 401
+    header = {"Authorization": f"Bearer {ticket}"}
+    assert ask(server, "GET", "/api/state", token=False, **header)[0].status == 401
 
 
 def test_a_program_may_use_a_header(place):
@@ -221,6 +251,11 @@ def test_a_large_body_in_chunks_is_cut_off(place):
     [
         ("not json", 400),
         ("[]", 400),
+        ("[" * 8000, 400),
+        ('{"row":' * 2000, 400),
+        ('{"row": NaN, "answer": "yes"}', 400),
+        ('{"row": ' + "9" * 5000 + "}", 400),
+        (b"\xff\xfe", 400),
         ({}, 400),
         ({"row": -1, "answer": "yes"}, 400),
         ({"row": True, "answer": "yes"}, 400),
@@ -260,6 +295,25 @@ def test_an_answer_is_on_disk_when_the_server_says_so(place):
     assert ask(server, "POST", "/api/answer", other)[0].status == 409
     undone = json.loads(ask(server, "POST", "/api/undo", {"tab": "t"})[1])
     assert undone["card"]["row"] == card["row"]
+
+
+def test_a_full_disk_is_not_the_fault_of_the_request(place, monkeypatch):
+    server, session = place
+    card = json.loads(ask(server, "GET", "/api/queue?tab=d&n=1")[1])[0]
+    body = {"row": card["row"], "answer": "yes", "tab": "d", "id": "full"}
+
+    def full(path):
+        raise bad_file(path, "cannot be written: the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bagwise.label.journal.new_file", full)
+        response, text = ask(server, "POST", "/api/answer", body)
+        assert response.status == 507 and b"the disk is full" in text
+    place_of = (card["bag"], card["index"])
+    assert place_of not in session.journal.state
+    assert ask(server, "POST", "/api/answer", body)[0].status == 200
+    assert session.journal.state[place_of] == "yes"
+    ask(server, "POST", "/api/undo", {"tab": "d"})
 
 
 def test_pictures_of_a_folder_stay_inside_it(tmp_path):

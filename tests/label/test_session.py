@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bagwise import Bags
 from bagwise.label import CurveBags, Journal, Learner, Session
 from bagwise.label.session import ConflictError
 
@@ -68,6 +69,27 @@ def test_what_contradicts_the_labels_of_bags_is_refused_and_not_written(session,
         session.answer(rows[-1], "no")
     assert len(session.journal.history) == len(rows) - 1
     assert session._learner.known[rows[-1]] == -1
+
+
+def test_nothing_is_left_to_ask(session):
+    for _ in range(session.bags.n_instances):
+        cards = session.queue("tab", 5)
+        if not cards:
+            break
+        for card in cards:
+            session.answer(card["row"], "skip")
+    assert session.queue("tab") == [] and session.state()["n_open"] == 0
+
+
+def test_names_that_labels_cannot_hold_are_refused_at_the_start(model, data, tmp_path):
+    bags, y, _ = data
+    odd = Bags(bags.instances, bags.offsets, ["\udcff", *bags.ids[1:]])
+    learner = Learner(model, odd, y)
+    with (
+        Journal(tmp_path / "labels.csv", learner.classes) as journal,
+        pytest.raises(ValueError, match="has a name that is not UTF-8 text"),
+    ):
+        Session(learner, journal)
 
 
 def test_a_full_disk_is_said_and_the_label_is_not_kept(session, monkeypatch):

@@ -25,7 +25,7 @@ from tests.checks.contract import CHECKS
 
 
 def base(**settings):
-    return VGPMIL(n_inducing=25, likelihood="or", random_state=0, **settings)
+    return VGPMIL(n_inducing=25, random_state=0, **settings)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from bagwise import Bags
+from bagwise import LMVGPMIL, VGPMIL, Bags
 from bagwise.models.drivers import RunningSum, make_driver
-from tests.models.test_drivers import OPTIONS, assert_same_fit, fit, musk, serial  # noqa: F401
+from tests.models.test_drivers import (  # noqa: F401
+    OPTIONS,
+    assert_same_fit,
+    fit,
+    inference,
+    musk,
+    serial,
+)
 
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
 pytestmark = [
@@ -33,17 +43,31 @@ def client():
         yield client
 
 
-def test_same_result_by_the_active_client(client, musk, serial):  # noqa: F811
+def test_same_result_by_the_active_client(client, musk, serial, inference):  # noqa: F811
     assert type(make_driver()).__name__ == "Dask"
-    assert_same_fit(fit(musk), serial, musk[0])
+    assert_same_fit(fit(musk, inference=inference), serial, musk[0])
 
 
 @pytest.mark.parametrize("cache", ["disk", "none"])
-def test_out_of_core_on_workers(client, musk, serial, cache):  # noqa: F811
-    assert_same_fit(fit(musk, driver="dask", cache=cache), serial, musk[0])
+def test_out_of_core_on_workers(client, musk, serial, inference, cache):  # noqa: F811
+    assert_same_fit(fit(musk, inference=inference, driver="dask", cache=cache), serial, musk[0])
 
 
-def test_checkpoint_on_dask(client, musk, serial, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("model", [VGPMIL, LMVGPMIL])
+def test_kernel_learning_on_workers(client, musk, model):  # noqa: F811
+    options = {"learn_kernel": True, **({"inference": "paper"} if model is VGPMIL else {})}
+    here, there = (fit(musk, model, **options, driver=d) for d in ("serial", "dask"))
+    assert_same_fit(there, here, musk[0])
+
+
+def test_several_classes_on_workers(client, musk, inference):  # noqa: F811
+    bags, y = musk
+    y = np.where(np.arange(len(y)) % 3 == 0, 2, y)
+    here, there = (fit((bags, y), inference=inference, driver=d) for d in ("serial", "dask"))
+    assert_same_fit(there, here, bags)
+
+
+def test_checkpoint_on_dask(client, musk, serial, inference, tmp_path):  # noqa: F811
     path = tmp_path / "fit.npz"
 
     def kill(told):
@@ -52,28 +76,28 @@ def test_checkpoint_on_dask(client, musk, serial, tmp_path):  # noqa: F811
 
     with pytest.raises(KeyboardInterrupt):
         fit_now = {"driver": "dask", "checkpoint": path, "checkpoint_every": 2}
-        fit(musk, **fit_now, callback=kill)
-    assert_same_fit(fit(musk, **fit_now), serial, musk[0])
+        fit(musk, inference=inference, **fit_now, callback=kill)
+    assert_same_fit(fit(musk, inference=inference, **fit_now), serial, musk[0])
 
 
-def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, tmp_path):  # noqa: F811
+def test_goes_on_elsewhere_from_rows_on_disk(client, musk, serial, inference, tmp_path):  # noqa: F811
     """A checkpoint of a cluster is good for one process: the problem is the same to the bit."""
     bags, y = musk
     np.asarray(bags.instances, dtype=np.float64).tofile(tmp_path / "rows.bin")
     rows = np.memmap(tmp_path / "rows.bin", np.float64, "r", shape=bags.instances.shape)
     on_disk, path = (Bags(rows, bags.offsets), y), tmp_path / "fit.npz"
+    again, seen = {"inference": inference, "checkpoint": path, "checkpoint_every": 2}, []
 
     def kill(told):
         if told.n_iter == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(on_disk, driver="dask", checkpoint=path, checkpoint_every=2, callback=kill)
-    again, seen = {"checkpoint": path, "checkpoint_every": 2}, []
+        fit(on_disk, driver="dask", **again, callback=kill)
     here = fit(on_disk, driver="serial", **again, callback=lambda told: seen.append(told.n_iter))
-    assert seen[0] == 4
+    assert seen[0] == (5 if inference == "marginal" else 4)
     assert_same_fit(here, serial, bags)
-    on_workers = fit(on_disk, driver="dask")
+    on_workers = fit(on_disk, inference=inference, driver="dask")
     np.testing.assert_allclose(
         on_workers.predict_proba_instances(on_disk[0]),
         serial.predict_proba_instances(bags),
@@ -105,7 +129,7 @@ def test_no_workers(client, monkeypatch):
             ask()
 
 
-def test_killed_worker_changes_nothing(musk, serial):  # noqa: F811
+def test_killed_worker_changes_nothing(musk, serial, inference):  # noqa: F811
     """A worker process killed by SIGKILL in mid-fit: the others take over its parts."""
     with (
         distributed.LocalCluster(
@@ -121,9 +145,37 @@ def test_killed_worker_changes_nothing(musk, serial):  # noqa: F811
                 os.kill(pids[0], signal.SIGKILL)
                 killed.append(pids[0])
 
-        survivor = fit(musk, driver="dask", callback=kill)
+        survivor = fit(musk, inference=inference, driver="dask", callback=kill)
         assert killed
         assert_same_fit(survivor, serial, musk[0])
+
+
+def test_a_lost_scheduler_is_one_line(musk):  # noqa: F811
+    """The scheduler's process is killed in mid-fit: what to do is said, not what a future was."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = f"tcp://127.0.0.1:{port}"
+    start = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+    join = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    scheduler = subprocess.Popen([*start, "--port", port, "--no-dashboard"], **quiet)
+    worker = subprocess.Popen([*join, "--no-nanny", "--no-dashboard"], **quiet)
+
+    def kill(told):
+        if told.n_iter == 2:
+            scheduler.kill()
+
+    try:
+        with distributed.Client(address, timeout=30) as client:
+            client.wait_for_workers(1, timeout=30)
+            with pytest.raises(ConnectionError, match="Dask scheduler was lost; start") as error:
+                fit(musk, inference="paper", driver="dask", callback=kill)
+            assert "\n" not in str(error.value) and "itemgetter" not in str(error.value)
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
 
 
 def test_needs_a_client(monkeypatch):
@@ -284,7 +336,7 @@ def test_the_automatic_model_on_a_cluster(client, musk):  # noqa: F811
     from bagwise import AutoVGPMIL
 
     bags, y = musk[0][::2], musk[1][::2]
-    options = {"n_inducing": 15, "cv": 2, "n_finalists": 2, "max_iter": 8, "random_state": 0}
+    options = {"n_inducing": 15, "max_iter": 8, "random_state": 0}
     here = AutoVGPMIL(**options, execution="serial").fit(bags, y)
     there = AutoVGPMIL(**options, execution="dask").fit(bags, y)
     np.testing.assert_allclose(there.weights_, here.weights_, atol=1e-8)
@@ -300,7 +352,7 @@ def test_coupled_instances_on_a_cluster_from_disk(client, tmp_path):
 
     data = make_neighbour_bags(n_bags=16, shape=(20,), separation=3.0, random_state=0)
     lazy = Bags.load(data.bags.save(tmp_path / "rows.bags"), lazy=True)
-    settings = {"n_inducing": 15, "likelihood": "or", "random_state": 0, "tol": 1e-2}
+    settings = {"n_inducing": 15, "random_state": 0, "tol": 1e-2}
     here = Coupled(VGPMIL(**settings, execution="serial"), cv=2).fit(data.bags, data.y)
     there = Coupled(VGPMIL(**settings, execution="dask"), cv=2).fit(lazy, data.y)
     assert there.strength_ == here.strength_ > 0

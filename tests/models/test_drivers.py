@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, Execution
 from bagwise.datasets import load_musk1
 from bagwise.models.drivers import Serial, Threads, cut, make_driver
 from bagwise.models.execution import parse_bytes
+from bagwise.models.variational import NoisyMax, Or, SoftMax, engine
 from bagwise.models.variational import parts as parts_module
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.parts import Projected, make_parts, share_out
@@ -32,22 +33,35 @@ def musk():
     return load_musk1(return_X_y=True)
 
 
+def model_of(model=VGPMIL, **options):
+    return model(**gathered(**{**OPTIONS, **options}))
+
+
 def fit(musk, model=VGPMIL, **options):
-    bags, y = musk
-    return model(**gathered(**{**OPTIONS, **options})).fit(bags, y)
+    return model_of(model, **options).fit(*musk)
+
+
+@pytest.fixture(scope="module", params=["marginal", "paper"])
+def inference(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def serial(musk):
-    return fit(musk, driver="serial")
+def serial(musk, inference):
+    return fit(musk, inference=inference, driver="serial")
 
 
 def assert_same_fit(a, b, bags, tol=1e-8):
+    np.testing.assert_allclose(a.kernel_.theta, b.kernel_.theta, atol=tol)
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=tol)
     np.testing.assert_allclose(a.bound_history_, b.bound_history_, rtol=1e-9)
-    np.testing.assert_allclose(a.instance_proba_, b.instance_proba_, atol=tol)
     np.testing.assert_allclose(a.held_out_decision_, b.held_out_decision_, atol=1e-6)
-    np.testing.assert_allclose(a.predict_proba(bags), b.predict_proba(bags), atol=tol)
+    for method in ("predict_proba", "predict_proba_instances", "predict_positive_fraction"):
+        ours, theirs = (getattr(model, method)(bags, return_std=True) for model in (a, b))
+        for x, y in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(x, y, atol=tol, err_msg=method)
+    if hasattr(b, "instance_proba_"):
+        np.testing.assert_allclose(a.instance_proba_, b.instance_proba_, atol=tol)
 
 
 @pytest.mark.parametrize(
@@ -63,18 +77,28 @@ def assert_same_fit(a, b, bags, tol=1e-8):
     ],
     ids=lambda o: "-".join(map(str, o.values())),
 )
-def test_same_result(musk, serial, options):
-    assert_same_fit(fit(musk, **options), serial, musk[0])
+def test_same_result(musk, serial, inference, options):
+    assert_same_fit(fit(musk, inference=inference, **options), serial, musk[0])
 
 
-def test_auto_cache_says_what_it_did(musk, serial):
+def test_auto_cache_says_what_it_did(musk, serial, inference):
     assert serial.cache_ == "memory"
-    assert fit(musk, memory_limit="1KB").cache_ == "disk"
+    assert fit(musk, inference=inference, memory_limit="1KB").cache_ == "disk"
 
 
-@pytest.mark.parametrize("likelihood", ["or", "witness", "inherited"])
-def test_every_likelihood(musk, likelihood):
-    a, b = (fit(musk, likelihood=likelihood, n_jobs=n) for n in (None, 2))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"likelihood": Or()},
+        {"likelihood": Or(0.5, error=0.1)},
+        {"likelihood": SoftMax(0.0)},
+        {"inference": "paper", "likelihood": NoisyMax(1e6, "exact", "sequential")},
+        {"inference": "paper", "likelihood": NoisyMax(schedule="paper"), "learn_kernel": True},
+    ],
+    ids=str,
+)
+def test_every_likelihood(musk, options):
+    a, b = (fit(musk, **options, n_jobs=n) for n in (None, 2))
     assert_same_fit(a, b, musk[0])
 
 
@@ -84,7 +108,7 @@ def test_every_relative(musk, model):
     assert_same_fit(a, b, musk[0])
 
 
-def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
+def test_memory_map_is_read_from_its_file(musk, serial, inference, tmp_path):
     bags, y = musk
     padded = np.concatenate([np.zeros((5, bags.n_features)), bags.instances])
     padded.tofile(tmp_path / "rows.bin")
@@ -92,16 +116,15 @@ def test_memory_map_is_read_from_its_file(musk, serial, tmp_path):
     sliced = Bags(mapped[5:], bags.offsets)
     made = make_parts(
         sliced.instances,
-        BagLabels(bags.offsets, y, np.full(bags.n_instances, -1, dtype=np.int8)),
+        BagLabels(bags.offsets, y),
         None,
-        np.zeros(bags.n_instances),
         64,
         3,
     )
     rows = np.concatenate([part.blocks.X[:] for part in made])
     np.testing.assert_array_equal(rows, bags.instances)
     np.testing.assert_array_equal(made[1].blocks.X[[2, 0]], made[1].blocks.X[:][[2, 0]])
-    assert_same_fit(fit((sliced, y), cache="disk"), serial, bags)
+    assert_same_fit(fit((sliced, y), inference=inference, cache="disk"), serial, bags)
 
 
 @pytest.mark.parametrize("driver", [None, Serial(), Threads(2)])
@@ -172,19 +195,19 @@ def test_truncated_memory_map_is_named(tmp_path):
         rows[0:4]
 
 
-def test_folder_of_files(musk, serial, tmp_path):
+def test_folder_of_files(musk, serial, inference, tmp_path):
     from bagwise.files import read_bags
 
     bags, y = musk
     for i, x in enumerate(bags):
         np.save(tmp_path / f"{i:03d}.npy", x)
     lazy = read_bags(tmp_path, lazy=True)
-    assert_same_fit(fit((lazy, y), cache="none"), serial, bags)
+    assert_same_fit(fit((lazy, y), inference=inference, cache="none"), serial, bags)
 
 
 def test_parts_hold_every_bag_once():
     offsets = np.array([0, 3, 4, 10, 30, 31, 33])
-    labels = BagLabels(offsets, np.arange(6) % 2, np.full(33, -1, dtype=np.int8))
+    labels = BagLabels(offsets, np.arange(6) % 2)
     X = np.arange(66.0).reshape(33, 2)
 
     class Project:
@@ -195,15 +218,12 @@ def test_parts_hold_every_bag_once():
             return labels
 
     for n_parts in (1, 2, 3, 50):
-        made = make_parts(X, labels, Project(), np.arange(33.0), 4, n_parts)
+        made = make_parts(X, labels, Project(), 4, n_parts)
         assert 1 <= len(made) <= n_parts
         blocks = [block for part in made for block in part.blocks]
         assert all(isinstance(part.blocks, Projected) for part in made)
         np.testing.assert_array_equal(np.concatenate([b.r for b in blocks]), X[:, 0])
         np.testing.assert_array_equal(np.concatenate([b.labels.y for b in blocks]), labels.y)
-        np.testing.assert_array_equal(
-            np.concatenate([pi for part in made for pi in part.pis]), np.arange(33.0)
-        )
 
 
 @pytest.mark.parametrize(("n_rows", "n_spans"), [(4, 1), (9, 4), (80, 32), (1000, 256)])
@@ -318,14 +338,34 @@ class KilledError(Exception):
     pass
 
 
+def one_array(content):
+    file = io.BytesIO()
+    np.save(file, np.ones(3))
+    return file.getvalue()
+
+
+def one_wrong_byte(content):
+    at = len(content) // 2
+    return content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :]
+
+
+DAMAGES = {
+    "cut off": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "other content": lambda content: b"junk",
+    "an array": one_array,
+    "a pickle": lambda content: b"\x80\x04}.",
+    "one wrong byte": one_wrong_byte,
+}
+
+
 class TestCheckpoint:
-    @pytest.mark.parametrize("options", [{}, {"likelihood": "witness"}, {"n_jobs": 2}])
-    def test_resumes_to_the_same_result(self, musk, tmp_path, options):
+    @pytest.mark.parametrize("options", [{}, {"n_jobs": 2}, {"cache": "disk"}], ids=str)
+    def test_resumes_to_the_same_result(self, musk, inference, tmp_path, options):
         path = tmp_path / "fit.npz"
-        seen = []
+        options = {"inference": inference, **options}
 
         def kill(told):
-            seen.append(told.n_iter)
             if told.n_iter == 8:
                 raise KilledError
 
@@ -340,30 +380,100 @@ class TestCheckpoint:
             callback=lambda t: later.append(t.n_iter),
             **options,
         )
-        assert later[0] == 6
+        # The updates of the papers are stored before an iteration, the marginal fit after one.
+        assert later[0] == (7 if inference == "marginal" else 6)
         assert_same_fit(again, fit(musk, **options), musk[0], tol=1e-12)
         assert not path.exists()
 
-    def test_another_problem_is_refused(self, musk, tmp_path):
+    def test_resumes_where_the_work_is_cut_otherwise(self, musk, serial, inference, tmp_path):
+        """Threads and Dask cut the bags into other blocks than one process does."""
+        path = tmp_path / "fit.npz"
+        options = {"inference": inference, "checkpoint": path, "checkpoint_every": 3}
+
+        def kill(told):
+            if told.n_iter == 8:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            fit(musk, **options, chunk_size=7, n_jobs=2, callback=kill)
+        assert_same_fit(fit(musk, **options), serial, musk[0])
+
+    def test_the_search_for_a_kernel_is_stored(self, musk, tmp_path, monkeypatch):
+        path = tmp_path / "fit.npz"
+
+        def killed(*arguments):
+            raise KilledError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "fit_marginal", killed)
+            with pytest.raises(KilledError):
+                fit(musk, checkpoint=path)
+        assert path.exists()
+        whole = fit(musk)
+        monkeypatch.setattr(engine, "choose", killed)
+        assert_same_fit(fit(musk, checkpoint=path), whole, musk[0], tol=1e-12)
+        assert not path.exists()
+
+    def test_several_classes_resume(self, musk, inference, tmp_path):
+        bags, y = musk
+        y = np.where(np.arange(len(y)) % 3 == 0, 2, y)
+        path, seen = tmp_path / "fit.npz", []
+        options = {"inference": inference, "checkpoint_every": 1}
+
+        def kill(told):
+            seen.append(told.n_iter)
+            if len(seen) == 15:  # with the updates of the papers that is in the second class
+                raise KilledError
+
+        options["max_iter"] = 12 if inference == "paper" else 20
+        with pytest.raises(KilledError):
+            fit((bags, y), checkpoint=path, callback=kill, **options)
+        again = fit((bags, y), checkpoint=path, **options)
+        del options["checkpoint_every"]
+        assert_same_fit(again, fit((bags, y), **options), bags, tol=1e-12)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_another_problem_is_refused(self, musk, inference, tmp_path):
         path = tmp_path / "fit.npz"
 
         def kill(told):
             if told.n_iter == 3:
                 raise KilledError
 
+        options = {"inference": inference, "checkpoint": path}
         with pytest.raises(KilledError):
-            fit(musk, checkpoint=path, checkpoint_every=1, callback=kill)
+            fit(musk, **options, checkpoint_every=1, callback=kill)
         before = path.read_bytes()
-        with pytest.raises(ValueError, match="checkpoint of another fit"):
-            fit(musk, random_state=1, checkpoint=path)
+        bags, y = musk
+        weights = np.where(np.arange(len(y)) < 3, 2.0, 1.0)
+        for other in (
+            lambda: fit(musk, **options, random_state=1),
+            lambda: fit(musk, **options, tol=1e-5),
+            lambda: fit((bags, y[::-1]), **options),
+            lambda: model_of(**options).fit(bags, y, sample_weight=weights),
+        ):
+            with pytest.raises(ValueError, match="checkpoint of another fit"):
+                other()
         assert path.read_bytes() == before
 
-    def test_garbage_is_refused(self, musk, tmp_path):
-        (tmp_path / "fit.npz").write_bytes(b"junk")
-        with pytest.raises(ValueError, match="is not a checkpoint"):
-            fit(musk, checkpoint=tmp_path / "fit.npz")
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_damaged_file_is_named(self, musk, inference, tmp_path, damage):
+        path = tmp_path / "fit.npz"
+        options = {"inference": inference, "checkpoint": path, "checkpoint_every": 1}
 
-    def test_killed_process(self, musk, tmp_path):
+        def kill(told):
+            raise KilledError
+
+        with pytest.raises(KilledError):
+            fit(musk, **options, callback=kill)
+        before = DAMAGES[damage](path.read_bytes())
+        path.write_bytes(before)
+        with pytest.raises(ValueError, match=r"fit\.npz is not a checkpoint: .*Remove it") as error:
+            fit(musk, **options)
+        assert "\n" not in str(error.value)
+        assert path.read_bytes() == before  # of the user's files, none is overwritten
+
+    def test_killed_process(self, musk, inference, tmp_path):
         """A fit killed by SIGKILL goes on from its checkpoint in a new process."""
         path = tmp_path / "fit.npz"
         script = textwrap.dedent(f"""
@@ -372,22 +482,23 @@ class TestCheckpoint:
             from bagwise import VGPMIL
             from tests.checks.options import gathered
             from bagwise.datasets import load_musk1
-            slow = lambda told: time.sleep(0.2)
-            where = dict(checkpoint={str(path)!r}, checkpoint_every=2)
+            def slow(told):
+                if told.n_iter > 4:
+                    print("on its way", flush=True)
+                time.sleep(0.2)
+            where = dict(checkpoint={str(path)!r}, checkpoint_every=2, inference={inference!r})
             VGPMIL(**gathered(**{OPTIONS!r}, **where), callback=slow).fit(
                 *load_musk1(return_X_y=True))
         """)
-        process = subprocess.Popen([sys.executable, "-c", script])
-        deadline = time.monotonic() + 120
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
         assert path.exists(), "the fit ended before it could be killed"
-        first = []
-        again = fit(musk, checkpoint=path, callback=lambda t: first.append(t.n_iter))
-        assert first[0] >= 2
-        assert_same_fit(again, fit(musk), musk[0], tol=1e-12)
+        first, options = [], {"inference": inference}
+        again = fit(musk, checkpoint=path, callback=lambda t: first.append(t.n_iter), **options)
+        assert first[0] >= 4
+        assert_same_fit(again, fit(musk, **options), musk[0], tol=1e-12)
 
 
 def test_threads_by_themselves_where_the_work_is_worth_them(monkeypatch):
@@ -417,12 +528,12 @@ def test_usable_threads_heeds_the_limit_of_blas():
         assert usable_threads() == 2
 
 
-def test_automatic_threads_give_the_serial_answer(musk, serial, monkeypatch):
+def test_automatic_threads_give_the_serial_answer(musk, serial, inference, monkeypatch):
     from bagwise.models import drivers
 
     monkeypatch.setattr(drivers, "_WORTH_THREADS", 1)
     monkeypatch.setattr(drivers, "usable_threads", lambda: 3)
-    assert_same_fit(fit(musk), serial, musk[0])
+    assert_same_fit(fit(musk, inference=inference), serial, musk[0])
 
 
 def _process_pool(_):

@@ -18,7 +18,7 @@ def patients():
 
 @pytest.fixture(scope="module")
 def model(patients):
-    return VGPMIL(n_inducing=25, likelihood="or", random_state=0).fit(patients.bags, patients.y)
+    return VGPMIL(n_inducing=25, random_state=0).fit(patients.bags, patients.y)
 
 
 def interleaved(bags, seed=0):
@@ -65,7 +65,7 @@ def test_levels_are_coherent(patients, model, kind):
     if kind == "coupled":
         model = Coupled(model, strength=1.0).fit(bags, patients.y)
     if kind == "auto":
-        model = AutoVGPMIL(n_inducing=25, cv=2, n_finalists=2, random_state=0)
+        model = AutoVGPMIL(n_inducing=25, random_state=0)
         model.fit(bags, patients.y)
     if kind == "statistics":
         with pytest.raises(ValueError, match="needs a model with predict_proba_instances"):
@@ -167,7 +167,7 @@ def folder(patients, tmp_path_factory):
     return root
 
 
-QUICK = ["--model", "vgpmil", "--set", "n_inducing=25", "--set", "likelihood=or"]
+QUICK = ["--model", "vgpmil", "--set", "n_inducing=25"]
 
 
 def test_command(folder, patients, capsys):

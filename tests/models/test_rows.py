@@ -9,25 +9,20 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
 
 import bagwise
 from bagwise import AutoVGPMIL, Execution
 from bagwise.files import LazyRows, read_bags
 from bagwise.models.registry import MODELS, make_model
+from bagwise.models.variational import Or, engine
 from tests.checks import make_problem
 
 torch = pytest.importorskip("torch", reason="the torch extra is missing")
 
 # Small settings: the point is the rows, not the fit.
 QUICK = {
-    "auto": {
-        "n_inducing": 12,
-        "cv": 2,
-        "n_finalists": 2,
-        "max_iter": 5,
-        # By default it projects in float32, which NumPy and torch round differently.
-        "execution": Execution(dtype="float64"),
-    },
+    "auto": {"n_inducing": 12, "max_iter": 20},
     "vgpmil": {"n_inducing": 12},
     "lm-vgpmil": {"n_inducing": 12},
     "g-vgpmil": {"n_inducing": 12},
@@ -130,14 +125,16 @@ def test_rows_on_disk_are_read_few_times(counted, scale, monkeypatch):
     small.predict_proba(bags)
     assert sum(reads) == bags.n_instances
     reads.clear()
-    monkeypatch.setattr("bagwise.models.variational.estimators._FEW_NUMBERS", 0)
-    # As in a large set, where k-means, leaks and deviations are sought in a part of the rows.
+    monkeypatch.setattr("bagwise.models.variational.predicting._FEW_NUMBERS", 0)
+    # As in a large set, where k-means and the search for a kernel see a part of the rows.
     monkeypatch.setattr("bagwise.core.inducing._MAX_ROWS", 20)
-    monkeypatch.setattr("bagwise.models.variational.latent_map._READ", 20)
+    monkeypatch.setattr("bagwise.models.variational.projection._MEDIAN_ROWS", 20)
+    monkeypatch.setattr("bagwise.models.variational.engine._MOST_ROWS", 20)
     model = bagwise.VGPMIL(n_inducing=2, scale=scale, random_state=0, execution="serial")
     model.fit(bags, y)
-    # Once to measure, once to choose the inducing points, once to project.
-    assert sum(reads) <= 3 * bags.n_instances
+    # Once to measure, once to project; and four samples of about 20: to look for leaks, to choose
+    # inducing points, for the median distance, and to search for a kernel.
+    assert sum(reads) <= 2 * bags.n_instances + 100
     for method in (model.predict_proba, model.predict_proba_instances, model.predict_latent):
         reads.clear()
         method(bags)
@@ -164,7 +161,7 @@ def test_the_automatic_model_reads_rows_once_per_prediction(counted):
 )
 def test_the_automatic_model_is_the_same_however_it_runs(problem, tmp_path, execution):
     bags, y = problem
-    options = {**QUICK["auto"], "n_finalists": 4, "random_state": 0, "execution": None}
+    options = {**QUICK["auto"], "random_state": 0, "execution": None}
     chunk = Execution(chunk_size=execution.chunk_size) if execution.chunk_size else None
     here = AutoVGPMIL(**{**options, "execution": chunk}).fit(bags, y)
     rows = rows_of("files", bags, tmp_path)
@@ -176,54 +173,49 @@ def test_the_automatic_model_is_the_same_however_it_runs(problem, tmp_path, exec
 
 def test_the_automatic_model_goes_on_from_its_checkpoint(problem, tmp_path, monkeypatch):
     bags, y = problem
-    options = {**QUICK["auto"], "n_finalists": 4, "random_state": 0, "execution": None}
+    options = {**QUICK["auto"], "random_state": 0, "execution": None}
     whole = AutoVGPMIL(**options).fit(bags, y)
-    path = tmp_path / "search.npz"
-    original, fits = bagwise.VGPMIL.fit_projected, []
+    original, fits = engine.fit_marginal, []
 
-    def stopping(self, *arguments):
+    def stopping(*arguments):
         if len(fits) == 1:
             raise KeyboardInterrupt
         fits.append(1)
-        return original(self, *arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(bagwise.VGPMIL, "fit_projected", stopping)
-    stored = {**options, "execution": Execution(checkpoint=path)}
-    with pytest.raises(KeyboardInterrupt):
-        AutoVGPMIL(**stored).fit(bags, y)
-    assert path.exists()
-    monkeypatch.setattr(bagwise.VGPMIL, "fit_projected", original)
-
-    def searching(self, task):
-        raise AssertionError("the search was stored")
-
-    monkeypatch.setattr("bagwise.models.variational.search.HeldOut.__call__", searching)
+    folder = tmp_path / "stored"
+    folder.mkdir()
+    stored = {**options, "execution": Execution(checkpoint=folder / "search.npz")}
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "fit_marginal", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            AutoVGPMIL(**stored).fit(bags, y)
+    (found,) = folder.iterdir()
+    kept = found.read_bytes()
     resumed = AutoVGPMIL(**stored).fit(bags, y)
-    assert not path.exists()
+    assert list(folder.iterdir()) == []
+    np.testing.assert_allclose(resumed.weights_, whole.weights_, atol=1e-12)
     for a, b in zip(resumed.score_bags(bags), whole.score_bags(bags), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
-    path.write_bytes(b"junk")
+    found.write_bytes(kept)
+    with pytest.raises(ValueError, match="checkpoint of another fit"):
+        AutoVGPMIL(**stored).fit(bags, 1 - y)
+    found.write_bytes(b"junk")
     with pytest.raises(ValueError, match="is not a checkpoint"):
         AutoVGPMIL(**stored).fit(bags, y)
 
 
-def test_update_takes_labels_that_came_later(problem):
+@pytest.mark.parametrize("options", [{}, {"likelihood": Or()}, {"inference": "paper"}], ids=str)
+def test_update_takes_labels_that_came_later(problem, options):
     bags, y = problem
     _, _, truth = make_problem(n_bags=24)
-    for make in (
-        lambda: bagwise.VGPMIL(n_inducing=12, random_state=0, likelihood="or"),
-        lambda: AutoVGPMIL(**QUICK["auto"], random_state=0),
-    ):
-        model = make().fit(bags, y)
-        before = model.score_bags(bags).instance.copy()
-        model.update(bags, y, instance_labels=truth)
-        after = model.score_bags(bags).instance
-        assert not np.allclose(before, after)
-        positive = truth == 1
-        assert after[positive].mean() - after[~positive].mean() > (
-            before[positive].mean() - before[~positive].mean()
-        )
-    with pytest.raises(ValueError, match="update must keep the classes"):
+    model = bagwise.VGPMIL(n_inducing=12, random_state=0, **options).fit(bags, y)
+    before = model.predict_proba_instances(bags, question="alone")[:, 1]
+    model.update(bags, y, instance_labels=truth)
+    after = model.predict_proba_instances(bags, question="alone")[:, 1]
+    assert not np.allclose(before, after)
+    assert log_loss(truth, after) < log_loss(truth, before)
+    with pytest.raises(ValueError, match="not one of the classes"):
         model.update(bags, np.array(["a", "b"])[y])
 
 

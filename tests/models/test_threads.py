@@ -8,7 +8,7 @@ from bagwise.datasets import load_digit_bags
 from bagwise.models.registry import make_model
 
 # With all inducing points and finalists: the screen draws points by their number.
-QUICK = {"auto": {"cv": 2, "max_iter": 5}}
+QUICK = {"auto": {"n_inducing": 20}}
 
 
 @pytest.mark.parametrize("name", ["auto", "mica", "probit-gp", "dpmil", "ppmm"])

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from bagwise.models.variational import ExactOr, Gamma, Inherited, NoisyMax, Sech, SoftWitness
+from bagwise.models.variational import Gamma, NoisyMax, Sech
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.bound import evidence_bound
+from bagwise.models.variational.parts import Sites
 from bagwise.models.variational.updates import (
-    Sites,
     fit_whitened,
     make_blocks,
     moments,
@@ -23,14 +23,6 @@ from bagwise.models.variational.updates import (
 MONOTONE = [
     NoisyMax(100.0, "exact", "sequential"),
     NoisyMax(1e12, "exact", "sequential"),
-    ExactOr(100.0),
-    ExactOr(1e12),
-    SoftWitness(),
-    SoftWitness(0.5),
-    SoftWitness(1.0),
-    SoftWitness(0.0, 0.5),
-    SoftWitness(0.5, 1.0),
-    Inherited(),
 ]
 
 
@@ -60,7 +52,7 @@ def test_every_update_raises_the_bound(likelihood, mixed, density):
     c = np.sqrt(f.second)
     targets = likelihood.start(f, labels, pi)
     values = []
-    for i in range(30):
+    for _ in range(30):
         sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
         sums = statistics(block.A, sites, 0.0)
         q = update_posterior(sums.precision, sums.linear)
@@ -70,9 +62,6 @@ def test_every_update_raises_the_bound(likelihood, mixed, density):
         values.append(evidence_bound(block, q, c, targets, likelihood, density))
         targets = likelihood.targets(f, density.log_psi(c), labels, targets)
         values.append(evidence_bound(block, q, c, targets, likelihood, density))
-        if i == 0:
-            # Beliefs summed out of the bound are at their optimum only from here on.
-            values = values[-1:]
     assert np.diff(values).min() > -1e-9 * max(1.0, abs(values[-1]))
 
 

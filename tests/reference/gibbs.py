@@ -1,7 +1,8 @@
-"""Exact posterior of the sparse Gaussian process with the bag likelihoods of the package.
+"""Exact posterior of the sparse Gaussian process under "at least one instance is positive".
 
 The model, in whitened coordinates: ``v ~ N(0, I)``, ``f_n = a_n^T v + N(0, r_n)``,
-``y_n ~ Bernoulli(sigmoid(f_n))``, and the bag's label given its y. Three exact conditionals:
+``y_n ~ Bernoulli(sigmoid(f_n))``, and a bag is positive where one of its y is, but for labels that
+are wrong with probability ``error``: the likelihood `Or`. Three exact conditionals:
 ``omega_n | f_n ~ PG(1, f_n)``; ``v, f | omega, y`` Gaussian (v with f integrated out, then f);
 ``y_b | f_b, T_b`` in one draw per bag. A bag label says far less than the labels of its instances
 would, so that a chain that carries those moves slowly where the prior is wide. Between two Gibbs
@@ -18,13 +19,11 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import expit
 
 from bagwise.core import segments
+from bagwise.core.gaussians import project
+from bagwise.core.kernels import RBF
+from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.likelihoods import (
-    ExactOr,
-    Inherited,
-    NoisyMax,
-    SoftWitness,
-)
+from bagwise.models.variational.projection import Projector, make_projector
 
 
 class Draws(NamedTuple):
@@ -35,8 +34,8 @@ class Draws(NamedTuple):
     y: np.ndarray  # [N] share of draws with y = 1
 
 
-def draw_or_labels(f, labels, H, rng):
-    """``y | f, T`` of "at least one is positive", whose label errs with odds 1 : H.
+def draw_labels(f, labels, error, rng):
+    """``y | f, T``.
 
     First whether the bag has a positive at all, then where its first positive sits (by inverting
     the distribution of its place), then the instances behind that, which are free.
@@ -44,12 +43,14 @@ def draw_or_labels(f, labels, H, rng):
     rate = np.where(labels.known < 0, np.logaddexp(0.0, f), 0.0)  # -log(1 - p)
     total = segments.sum(rate, labels.offsets)
     some, none = -np.expm1(-total), np.exp(-total)
-    odds = np.where(labels.y == 1, some * H, some / H)
-    has = (rng.random(len(total)) * (none + odds) < odds) & ~labels.has_positive
-    target = -np.log1p(-rng.random(len(total)) * some)
-    upto = np.cumsum(rate) - segments.spread(
+    some = some * np.where(labels.y == 1, 1 - error, error)
+    none = none * np.where(labels.y == 1, error, 1 - error)
+    has = (rng.random(len(total)) * (none + some) < some) & ~labels.has_positive
+    target = -np.log1p(rng.random(len(total)) * np.expm1(-total))
+    before = segments.spread(
         np.concatenate([[0.0], np.cumsum(rate)])[labels.offsets[:-1]], labels.offsets
     )
+    upto = np.cumsum(rate) - before
     reached = upto >= segments.spread(target, labels.offsets)
     # Rounding must not leave a bag without its positive: the last unknown one closes the sum.
     reached |= upto >= segments.spread(total, labels.offsets) * (1 - 1e-12)
@@ -61,73 +62,40 @@ def draw_or_labels(f, labels, H, rng):
     with_first[first] = True
     settled = segments.spread(labels.has_positive, labels.offsets)
     y = np.where(settled, free, segments.spread(has, labels.offsets) & with_first)
-    return np.where(labels.known < 0, y, labels.known == 1), np.ones(len(f))
+    return np.where(labels.known < 0, y, labels.known == 1)
 
 
-def draw_witness_labels(f, labels, rng):
-    """Which instance is the witness; only it and the certain ones bear on the latent function."""
-    free = rng.random(len(f)) < expit(f)
-    certain = (labels.of_bag == 0) | (labels.known >= 0)
-    searching = segments.spread((labels.y == 1) & ~labels.has_positive, labels.offsets) & ~certain
-    # The largest of log p + Gumbel noise is a draw in proportion to p.
-    score = np.where(searching, -np.logaddexp(0.0, -f) + rng.gumbel(size=len(f)), -np.inf)
-    witness = np.zeros(len(f), dtype=bool)
-    bags = np.unique(segments.index(labels.offsets)[searching])
-    witness[segments.argmax(score, labels.offsets)[bags]] = True
-    y = np.where(certain, (labels.known == 1), free) | witness
-    return y, (certain | witness).astype(float)
-
-
-def draw_labels(f, labels, likelihood, rng):
-    """y and the weight of each instance (1 where its y bears on f) under any likelihood."""
-    if isinstance(likelihood, ExactOr | NoisyMax):
-        return draw_or_labels(f, labels, likelihood.H, rng)
-    if isinstance(likelihood, SoftWitness) and likelihood.strength == likelihood.redundancy == 0:
-        return draw_witness_labels(f, labels, rng)
-    if isinstance(likelihood, Inherited):
-        y = np.where(labels.known < 0, labels.of_bag, labels.known)
-        return y == 1, np.ones(len(f))
-    raise ValueError(f"{likelihood!r} is not the likelihood of a generative model.")
-
-
-def log_likelihood(f, labels, likelihood):
+def log_likelihood(f, labels, error):
     """``log p(T, known y | f)`` with the unknown y summed out."""
     log_p, log_q = -np.logaddexp(0.0, -f), -np.logaddexp(0.0, f)
     given = np.where(labels.known == 1, log_p, np.where(labels.known == 0, log_q, 0.0)).sum()
-    if isinstance(likelihood, Inherited):
-        inherited = np.where(labels.of_bag == 1, log_p, log_q)
-        return given + inherited[labels.known < 0].sum()
-    if isinstance(likelihood, SoftWitness):
-        searching = (labels.y == 1) & ~labels.has_positive
-        score = np.where(labels.known < 0, log_p, -np.inf)
-        negatives = log_q[(labels.of_bag == 0) & (labels.known < 0)].sum()
-        return given + segments.logsumexp(score, labels.offsets)[searching].sum() + negatives
     none = np.exp(segments.sum(np.where(labels.known < 0, log_q, 0.0), labels.offsets))
     none = np.where(labels.has_positive, 0.0, none)
     agree = np.where(labels.y == 1, 1 - none, none)
-    return given + np.log(agree + (1 - agree) / likelihood.H).sum()
+    with np.errstate(divide="ignore"):  # a label that cannot be has probability 0
+        return given + np.log(error + (1 - 2 * error) * agree).sum()
 
 
-def elliptical_slice(v, f, A, r, labels, likelihood, rng):
+def elliptical_slice(v, f, A, r, labels, error, rng):
     """One step on the ellipse through (v, f) and a draw from their prior."""
     other_v = rng.normal(size=len(v))
     other_f = A.T @ other_v + np.sqrt(r) * rng.normal(size=len(f))
-    level = log_likelihood(f, labels, likelihood) + np.log(rng.random())
+    level = log_likelihood(f, labels, error) + np.log(rng.random())
     angle = rng.uniform(0, 2 * np.pi)
     low, high = angle - 2 * np.pi, angle
     while True:
         new_f = f * np.cos(angle) + other_f * np.sin(angle)
-        if log_likelihood(new_f, labels, likelihood) > level:
+        if log_likelihood(new_f, labels, error) > level:
             return v * np.cos(angle) + other_v * np.sin(angle), new_f
         low, high = (angle, high) if angle < 0 else (low, angle)
         angle = rng.uniform(low, high)
 
 
-def gibbs_sweep(f, A, r, labels, likelihood, rng):
+def gibbs_sweep(f, A, r, labels, error, rng):
     """New v and f: labels, then Pólya-Gamma variables, then the Gaussian."""
-    y, w = draw_labels(f, labels, likelihood, rng)
-    omega = w * random_polyagamma(1.0, f, random_state=rng)
-    kappa = w * (y - 0.5)
+    y = draw_labels(f, labels, error, rng)
+    omega = random_polyagamma(1.0, f, random_state=rng)
+    kappa = y - 0.5
     shrink = 1 + omega * r  # f integrated out: its noise adds to that of the pseudo-label
     B = np.eye(len(A)) + (A * (omega / shrink)) @ A.T
     L = cholesky(B, lower=True)
@@ -137,15 +105,14 @@ def gibbs_sweep(f, A, r, labels, likelihood, rng):
     return v, f
 
 
-def sample(A, r, labels, likelihood, rng, n_draws=1000, burn_in=200, slices=5):
+def sample(A, r, labels, error, rng, n_draws=1000, burn_in=200, slices=5):
     """A chain of ``n_draws`` after ``burn_in`` sweeps, ``slices`` slice steps after each sweep.
 
     >>> import numpy as np
     >>> from bagwise.models.variational.blocks import BagLabels
-    >>> from bagwise.models.variational.likelihoods import ExactOr
     >>> from tests.reference.gibbs import sample
     >>> labels = BagLabels(np.array([0, 2]), np.array([1]), np.full(2, -1))
-    >>> draws = sample(np.eye(2), np.zeros(2), labels, ExactOr(), np.random.default_rng(0), 50)
+    >>> draws = sample(np.eye(2), np.zeros(2), labels, 0.01, np.random.default_rng(0), 50)
     >>> draws.f.shape
     (50, 2)
     """
@@ -153,20 +120,22 @@ def sample(A, r, labels, likelihood, rng, n_draws=1000, burn_in=200, slices=5):
     f = A.T @ rng.normal(size=M) + np.sqrt(r) * rng.normal(size=N)
     kept_v, kept_f, share = np.empty((n_draws, M)), np.empty((n_draws, N)), np.zeros(N)
     for sweep in range(-burn_in, n_draws):
-        v, f = gibbs_sweep(f, A, r, labels, likelihood, rng)
+        v, f = gibbs_sweep(f, A, r, labels, error, rng)
         for _ in range(slices):
-            v, f = elliptical_slice(v, f, A, r, labels, likelihood, rng)
+            v, f = elliptical_slice(v, f, A, r, labels, error, rng)
             if sweep >= 0:
-                share += draw_labels(f, labels, likelihood, rng)[0] / slices
+                share += draw_labels(f, labels, error, rng) / slices
         if sweep >= 0:
             kept_v[sweep], kept_f[sweep] = v, f
-            share += 0 if slices else draw_labels(f, labels, likelihood, rng)[0]
+            share += 0 if slices else draw_labels(f, labels, error, rng)
     return Draws(kept_v, kept_f, share / n_draws)
 
 
 class Drawn(NamedTuple):
     """A data set drawn from the model, with its truth."""
 
+    X: np.ndarray  # [N, D]
+    projector: Projector
     A: np.ndarray  # [M, N]
     r: np.ndarray  # [N]
     labels: BagLabels
@@ -174,24 +143,21 @@ class Drawn(NamedTuple):
     y: np.ndarray  # [N]
 
 
-def draw_problem(rng, variance, sizes, *, n_inducing=30, n_features=2, H=100.0, spread=0.5):
+def draw_problem(rng, variance, sizes, *, n_inducing=30, n_features=2, error=0.01, spread=0.5):
     """Bags whose latent values and labels come from the model with an RBF kernel, l = 1.
 
     The instances of a bag scatter by ``spread`` about a centre of variance 1 - spread^2.
     """
-    from bagwise.core.gaussians import project
-    from bagwise.core.kernels import RBF
-    from bagwise.core.linalg import cholesky as jittered
-
-    kernel = RBF(1.0, variance)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     centres = np.sqrt(1 - spread**2) * rng.normal(size=(len(sizes), n_features))
     X = segments.spread(centres, offsets) + spread * rng.normal(size=(offsets[-1], n_features))
     Z = X[rng.choice(len(X), min(n_inducing, len(X)), replace=False)]
-    A, r = project(kernel, X, Z, jittered(kernel(Z, Z)))
+    plain = FeatureScaling(np.zeros(n_features), np.ones(n_features))
+    projector = make_projector(RBF(1.0, variance), Z, plain, "float64")
+    A, r = project(projector.kernel, X, Z, projector.L)
     f = A.T @ rng.normal(size=len(Z)) + np.sqrt(r) * rng.normal(size=len(X))
     y = rng.random(len(f)) < expit(f)
-    errs = rng.random(len(sizes)) < 1 / (H + 1)
+    errs = rng.random(len(sizes)) < error
     top = segments.max(y.astype(float), offsets) > 0
     labels = BagLabels(offsets, (top ^ errs).astype(int), np.full(len(f), -1, dtype=np.int8))
-    return Drawn(A, r, labels, f, y)
+    return Drawn(X, projector, A, r, labels, f, y)

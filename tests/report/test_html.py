@@ -40,7 +40,7 @@ def make_report(**change):
     bags = Bags.from_list([x for _, x, _, _ in made], ids=[f"slide_{n}" for n, *_ in made])
     bags = Bags(bags.instances, bags.offsets, bags.ids, columns={"coords": coords})
     y = np.array(["normal", "tumor"])[[t for *_, t in made]]
-    model = make_model("vgpmil", n_inducing=20, calibrate=True, bag_rule="max").fit(bags, y)
+    model = make_model("vgpmil", n_inducing=20).fit(bags, y)
     folds = cross_validate(clone(model), bags, y, BagFolds(3, (0,)))
     evaluation = Evaluation.from_folds(folds, "3-fold cross-validation")
     about = {"extra": {"name": "vgpmil", "remarks": ["a remark"]}, "steps": ["VGPMIL"]}

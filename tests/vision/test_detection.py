@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from bagwise import Bags, SingleInstance, load, save
-from bagwise.core.gaussians import sigmoid_moments
 from bagwise.evaluate import box_iou, corloc
+from bagwise.models.variational.readout import sigmoid_expectations
 from bagwise.vision import (
     Detections,
     Proposals,
@@ -227,11 +227,9 @@ def test_contrast_ranks_by_what_stands_out(scenes, described, taught):
 
 
 def evidence_of(model, bags):
-    """What a box says for its image: its log-odds through the images' map."""
-    classifier = model.classifiers_[0]
-    latent = classifier.predict_latent(bags.map(model.reducer_.transform))
-    slope, intercept, *_ = classifier.calibration_
-    return slope * sigmoid_moments(*latent).log_odds + intercept
+    """What a box says for its image: log-odds that the box alone would show the class."""
+    latent = model.classifiers_[0].predict_latent(bags.map(model.reducer_.transform))
+    return sigmoid_expectations(*latent).log_odds
 
 
 def test_boxes_are_ranked_by_what_each_alone_says(detector, described):
@@ -244,7 +242,8 @@ def test_boxes_are_ranked_by_what_each_alone_says(detector, described):
     columns = {name: column[rest] for name, column in bag.columns.items()}
     less = Bags(bag.instances[rest], [0, len(rest)], columns=columns)
     alone, lowered, _ = detector.score_boxes(less)
-    np.testing.assert_allclose(alone, score[first][rest], atol=1e-9)
+    # Other rows in a batch round differently, and a wide kernel carries that on.
+    np.testing.assert_allclose(alone, score[first][rest], atol=1e-6)
     assert np.all(lowered < p[first][rest])
 
 

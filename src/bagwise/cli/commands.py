@@ -66,6 +66,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     from bagwise import persist
     from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
+    from bagwise.report.predictions import model_notes
 
     printer = Printer(arguments.json)
     data = read_labelled(arguments, printer)
@@ -118,6 +119,9 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     printer.say(
         f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {escape(str(out))}"
     )
+    notes = model_notes(model)
+    for note in notes:
+        printer.say(note)
     printer.say(f"next: [bold]bagwise predict {escape(str(out))} --bags NEW/ --out results/[/bold]")
     printer.result(
         {
@@ -128,6 +132,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
             ),
             "metrics": None if evaluation is None else evaluation.metrics(),
             "warnings": remarks,
+            "notes": notes,
             "audit": None if audited is None else audited.as_json(),
             "skipped": [str(problem) for problem in data.skipped],
         }

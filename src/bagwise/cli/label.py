@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import os
+import tempfile
 import webbrowser
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +24,7 @@ from bagwise.label.session import CurveBags
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Ints
-    from bagwise.label.journal import Journal
+    from bagwise.label.journal import Answer, Journal
     from bagwise.label.session import Session
     from bagwise.models.base import Model
 
@@ -46,10 +50,13 @@ def label(arguments: Namespace) -> int:
     _check_arguments(arguments)
     setting = _demo(arguments, printer) if arguments.demo else _from_files(arguments, printer)
     from bagwise.label import Journal
+    from bagwise.label.journal import check_ids
 
+    check_ids(setting.bags.ids)
+    answers = _read_import(arguments, setting)  # first: a bad file must not leave a journal
     with Journal(arguments.out, setting.class_names) as journal:
         if arguments.import_file is not None:
-            _import(arguments, setting, journal, printer)
+            _import(arguments, answers, journal, printer)
         if arguments.export_only and arguments.label_studio is None:
             journal.write_table()
             printer.say(f"wrote {escape(str(arguments.out))}")
@@ -188,18 +195,38 @@ def _serve(arguments: Namespace, session: Session, printer: Printer) -> None:
         from bagwise.label import LabelServer
     except ImportError as error:
         raise ValueError("bagwise label needs a server: pip install 'bagwise[label]'") from error
-    server = LabelServer(session, arguments.port)
+
+    def say_next() -> None:
+        printer.say(f"opened; to open it in another browser: {escape(server.url)}")
+
+    server = LabelServer(session, arguments.port, say_next)
     printer.say(f"open [bold]{escape(server.url)}[/bold]")
     printer.say("answers are saved as they come; Ctrl-C ends the server")
-    if not arguments.no_browser:
-        webbrowser.open(server.url)
     try:
-        server.run()
+        with nullcontext() if arguments.no_browser else _browser_at(server.url):
+            server.run()
     except KeyboardInterrupt:
         printer.say("")
     finally:
         server.close()
     session.wait()
+
+
+@contextmanager
+def _browser_at(url: str) -> Iterator[None]:
+    """Open an address by way of a file that only its owner can read.
+
+    The arguments of a browser are shown to all users of a machine.
+    """
+    handle, name = tempfile.mkstemp(prefix="bagwise-label-", suffix=".html")  # of mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            target = html.escape(f"0; url={url}")
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="{target}">')
+        webbrowser.open(Path(name).as_uri())
+        yield
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def _save(arguments: Namespace, session: Session, setting: _Setting, printer: Printer) -> None:
@@ -212,10 +239,17 @@ def _save(arguments: Namespace, session: Session, setting: _Setting, printer: Pr
     printer.say(f"saved {escape(str(arguments.save_model))}")
 
 
-def _import(arguments: Namespace, setting: _Setting, journal: Journal, printer: Printer) -> None:
+def _read_import(arguments: Namespace, setting: _Setting) -> list[Answer]:
     from bagwise.label.exchange import import_file
 
-    answers = import_file(arguments.import_file, setting.bags, setting.class_names, arguments.bag)
+    if arguments.import_file is None:
+        return []
+    return import_file(arguments.import_file, setting.bags, setting.class_names, arguments.bag)
+
+
+def _import(
+    arguments: Namespace, answers: list[Answer], journal: Journal, printer: Printer
+) -> None:
     new = 0
     for answer in answers:
         if journal.state.get((answer.bag, answer.index)) != answer.answer:

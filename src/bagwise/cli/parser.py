@@ -380,7 +380,7 @@ def _compare(commands: Commands) -> None:
         "--models",
         default="auto,misvm,statistics",
         metavar="A,B,...",
-        help="which models (default: vgpmil,misvm,statistics)",
+        help="which models (default: auto,misvm,statistics)",
     )
     _positive(command)
     command.add_argument("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")

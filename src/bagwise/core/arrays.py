@@ -96,15 +96,6 @@ def namespace(x: Array) -> ModuleType:
     return np
 
 
-# Instances from which compiled loops are worth loading the compiler for.
-_COMPILED_FROM = 8192
-
-
-def compiled_from(x: Array) -> bool:
-    """Whether a vector of instances is long enough for compiled loops, and lives where they run."""
-    return not is_tensor(x) and x.ndim == 1 and len(x) >= _COMPILED_FROM
-
-
 def as_float(x: Array | Wholes | Flags) -> Doubles:
     """Floating point: float64 in NumPy; in torch what is floating already, else float32."""
     if is_tensor(x):

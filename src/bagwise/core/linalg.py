@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import lapack
 
 from bagwise.core import blas
 from bagwise.core.arrays import Floats, is_tensor, to_numpy
@@ -416,8 +416,3 @@ def plus_identity(K: Array, amount: float = 1.0) -> Doubles:
     shifted = np.array(K, dtype=np.float64, order="F")
     shifted.reshape(-1, order="F")[:: len(shifted) + 1] += amount  # the diagonal
     return shifted
-
-
-def solve_upper(U: Floats, b: Floats) -> Floats:
-    """``U^{-1} b`` for upper-triangular ``U`` and a vector."""
-    return solve_triangular(U, b, lower=False)

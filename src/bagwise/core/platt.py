@@ -76,10 +76,12 @@ def fit_platt(scores: ArrayLike, y: ArrayLike) -> Platt:
     return fit_platts(np.asarray(scores, dtype=np.float64)[None], y)[0]
 
 
-def fit_platts(scores: ArrayLike, y: ArrayLike, count: float | None = None) -> list[Platt]:
+def fit_platts(
+    scores: ArrayLike, y: ArrayLike, count: float | None = None, weight: Floats | None = None
+) -> list[Platt]:
     """`fit_platt` for each row of ``scores`` [C, B] at once, by Newton's method.
 
-    ``count`` is that of `smoothed`.
+    ``count`` and ``weight`` are those of `smoothed`.
 
     Examples
     --------
@@ -91,14 +93,15 @@ def fit_platts(scores: ArrayLike, y: ArrayLike, count: float | None = None) -> l
     """
     scores = np.asarray(scores, dtype=np.float64)
     y = np.asarray(y, dtype=np.float64)
-    target = smoothed(y, count)
+    each = np.ones_like(y) if weight is None else weight
+    target = smoothed(y, count, weight)
     centre, spread = scores.mean(axis=1), scores.std(axis=1)
     spread = np.where(spread > 0, spread, 1.0)
-    slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target)
+    slope, intercept = _newton((scores - centre[:, None]) / spread[:, None], target, each)
     # The loss is convex: where its minimum has a negative slope, the best admissible one is 0.
     flat = slope <= 0
     slope = np.where(flat, 0.0, slope / spread)
-    share = target.mean()
+    share = np.average(target, weights=weight)
     intercept = np.where(flat, np.log(share / (1 - share)), intercept - slope * centre)
     return [Platt(float(a), float(b)) for a, b in zip(slope, intercept, strict=True)]
 
@@ -119,12 +122,14 @@ def shrinkage(gain: float) -> float:
     return max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
 
 
-def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike, count: float | None = None) -> Platt:
+def fit_shrunk_platt(
+    scores: ArrayLike, y: ArrayLike, count: float | None = None, weight: Floats | None = None
+) -> Platt:
     """`fit_platt` with its slope shrunk by what chance may have brought; the ranking is kept.
 
     The gain is that over the base rate, the intercept suits the bags at the smaller slope, and
     where nothing is left of the slope a hint of one keeps the ranking (`keep_ranking`). ``count``
-    is that of `smoothed`.
+    and ``weight`` are those of `smoothed`.
 
     Examples
     --------
@@ -136,13 +141,14 @@ def fit_shrunk_platt(scores: ArrayLike, y: ArrayLike, count: float | None = None
     True
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    target = smoothed(y, count)
-    share = target.mean()
+    each = np.ones_like(y) if weight is None else weight
+    target = smoothed(y, count, weight)
+    share = np.average(target, weights=weight)
     base = Platt(0.0, float(np.log(share / (1 - share))))
-    (best,) = fit_platts(scores[None], y, count)
+    (best,) = fit_platts(scores[None], y, count, weight)
 
     def loss(platt: Platt) -> float:
-        return float(_cross_entropy(scores[None], target, np.array([platt]))[0])
+        return float(_cross_entropy(scores[None], target, np.array([platt]), each)[0])
 
     slope = best.slope * shrinkage(loss(base) - loss(best))
     if slope == 0:
@@ -186,13 +192,16 @@ def smoothed(y: Floats, count: float | None = None, weight: Floats | None = None
 _RIDGE = 1e-10  # keeps the Hessian regular where all scores are equal
 
 
-def _newton(s: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Slope and intercept of logistic regressions of ``target`` [B] on each row of ``s`` [C, B]."""
+def _newton(s: Floats, target: Floats, each: Floats) -> tuple[Floats, Floats]:
+    """Slope and intercept of logistic regressions of ``target`` [B] on each row of ``s`` [C, B].
+
+    Bag b counts ``each[b]`` times.
+    """
     theta = np.zeros((len(s), 2))
-    loss = _cross_entropy(s, target, theta)
+    loss = _cross_entropy(s, target, theta, each)
     for _ in range(100):
         p = expit(theta[:, :1] * s + theta[:, 1:])
-        residual, weight = p - target, p * (1 - p)
+        residual, weight = each * (p - target), each * p * (1 - p)
         gradient = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
         aa, ab, bb = (weight * s * s).sum(1), (weight * s).sum(1), weight.sum(1)
         aa, bb = aa + _RIDGE, bb + _RIDGE
@@ -208,18 +217,18 @@ def _newton(s: Floats, target: Floats) -> tuple[Floats, Floats]:
         )
         if np.all((gradient * step).sum(axis=1) <= 1e-13 * loss):  # what is left to gain, twice
             break
-        theta, loss = _descend(s, target, theta, loss, step)
+        theta, loss = _descend(s, target, theta, loss, step, each)
     return theta[:, 0], theta[:, 1]
 
 
 def _descend(
-    s: Floats, target: Floats, theta: Floats, loss: Floats, step: Floats
+    s: Floats, target: Floats, theta: Floats, loss: Floats, step: Floats, each: Floats
 ) -> tuple[Floats, Floats]:
     """Take each row's Newton step, halved until its loss does not rise."""
     size = np.ones(len(s))
     for _ in range(40):
         new = theta - size[:, None] * step
-        value = _cross_entropy(s, target, new)
+        value = _cross_entropy(s, target, new, each)
         worse = value > loss * (1 + 1e-13)  # more than rounding
         if not worse.any():
             return new, value
@@ -227,9 +236,9 @@ def _descend(
     return np.where(worse[:, None], theta, new), np.where(worse, loss, value)
 
 
-def _cross_entropy(s: Floats, target: Floats, theta: Floats) -> Floats:
+def _cross_entropy(s: Floats, target: Floats, theta: Floats, each: Floats) -> Floats:
     z = theta[:, :1] * s + theta[:, 1:]
-    return (np.logaddexp(0.0, z) - target * z).sum(axis=1)
+    return (each * (np.logaddexp(0.0, z) - target * z)).sum(axis=1)
 
 
 def fit_noisy_or_platt(

@@ -21,6 +21,7 @@ from bagwise.datasets.fetched import (
     fetch_tracking,
 )
 from bagwise.datasets.generators import make_gaussian_bags, make_two_concept_bags
+from bagwise.datasets.slides import make_slide_folder
 from bagwise.datasets.structured import make_neighbour_bags, make_patient_bags
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "make_gaussian_bags",
     "make_neighbour_bags",
     "make_patient_bags",
+    "make_slide_folder",
     "make_two_concept_bags",
 ]

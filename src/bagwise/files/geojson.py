@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MIN_OVERLAP = 0.5
 # Points per side at which a patch is looked up in a drawn shape.
 _GRID = 8
+# Coordinates beyond this overflow when areas are worked out.
+_FARTHEST = 1e100
 _COLORS = ([36, 86, 166], [184, 58, 14])  # negative, positive
 _NAMESPACE = uuid.UUID("8c2c5d0e-6a39-4d7e-9d4b-5a4f3f6f2f10")
 
@@ -280,13 +282,7 @@ def _overlap(
     grid = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)  # [g, 2]
     points = (corners[:, None] + grid * sides[:, None, None]).reshape(-1, 2)
     inside = np.zeros(len(points), dtype=bool)
-    for polygon in [coordinates] if kind == "Polygon" else coordinates:
-        try:
-            rings = [np.asarray(ring, dtype=np.float64)[:, :2] for ring in polygon]
-        except (ValueError, TypeError, IndexError) as error:
-            raise bad_file(path, f"feature {number}: the coordinates are not points") from error
-        if min(len(ring) for ring in rings) < 4:
-            raise bad_file(path, f"feature {number}: a ring needs at least four points")
+    for rings in _rings(path, number, [coordinates] if kind == "Polygon" else coordinates):
         part = Outline(rings[0]).contains_points(points)
         for hole in rings[1:]:
             part &= ~Outline(hole).contains_points(points)
@@ -294,10 +290,27 @@ def _overlap(
     return inside.reshape(len(corners), -1).mean(axis=1)
 
 
+def _rings(path: Path, number: int, polygons: Any) -> list[list[Floats]]:
+    """The corners of every ring of every polygon."""
+    try:
+        found = [
+            [np.asarray(ring, dtype=np.float64)[:, :2] for ring in polygon] for polygon in polygons
+        ]
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise bad_file(path, f"feature {number}: the coordinates are not points") from error
+    for ring in [ring for rings in found for ring in rings]:
+        # Beyond this size the products that tell inside from outside are infinite.
+        if ring.shape[1] != 2 or not (np.abs(ring) < _FARTHEST).all():
+            raise bad_file(path, f"feature {number}: the coordinates are not points")
+    if any(min(map(len, rings), default=0) < 4 for rings in found):
+        raise bad_file(path, f"feature {number}: a ring needs at least four points")
+    return found
+
+
 def read_json(path: Path) -> Any:
     """A JSON file, or one line about why it cannot be read."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise bad_file(path, f"is not JSON: {one_line(error)}") from error

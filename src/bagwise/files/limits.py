@@ -1,7 +1,10 @@
-"""How much memory a file may ask for, checked from its headers before anything is allocated.
+"""How much memory a file may ask for, checked before it is allocated.
 
-A few kilobytes on disk can claim hundreds of gigabytes: a zip of zeros, an HDF5 dataset that was
-never written, a constant Parquet column, a blank picture. The rule is the same for all of them.
+A few kilobytes on disk can unpack to hundreds of gigabytes: a zip of zeros, an HDF5 dataset that
+was never written, a chunk of zeros, one long text in every row of a Parquet table, a sheet with a
+cell in its last corner, a blank picture. The rule is the same for all of them: a file may unpack to
+20 times its size, or 256 MB where that is more. Where no header tells how much that will be, the
+file is read through in pieces first.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +32,12 @@ _RATIO = 20
 _ALWAYS_ALLOWED = 256 * 2**20
 # Zips inside zips inside a model: its archive, its arrays, its sparse matrices.
 _DEPTH = 3
+# A cell of a sheet: a Python object and what points to it.
+_CELL_BYTES = 32
+# Rows that are decoded at a time.
+_BATCH_ROWS = 65_536
+# Deflate packs no more than this many bytes into one.
+_DEFLATE_RATIO = 1032
 # A table with more columns than this takes minutes to read, and is no table of features.
 _MAX_COLUMNS = 100_000
 _NPY_HEADERS = {
@@ -55,6 +65,18 @@ def allow_unpacked(n_bytes: int | None) -> Iterator[None]:
         _raised.reset(token)
 
 
+def allowed_bytes(size_on_disk: int) -> int:
+    """How many bytes a file of this size may unpack to.
+
+    Examples
+    --------
+    >>> from bagwise.files.limits import allowed_bytes
+    >>> allowed_bytes(4096), allowed_bytes(10**9)
+    (268435456, 20000000000)
+    """
+    return _raised.get() or max(_ALWAYS_ALLOWED, _RATIO * size_on_disk)
+
+
 def check_unpacked(n_bytes: int, size_on_disk: int) -> None:
     """Refuse a file that claims far more than it can honestly hold.
 
@@ -65,7 +87,7 @@ def check_unpacked(n_bytes: int, size_on_disk: int) -> None:
     Traceback (most recent call last):
     ValueError: has 0.0 MB on disk but claims 200000 MB of content; ...
     """
-    allowed = _raised.get() or max(_ALWAYS_ALLOWED, _RATIO * size_on_disk)
+    allowed = allowed_bytes(size_on_disk)
     if n_bytes > allowed:
         raise ValueError(
             f"has {size_on_disk / 1e6:.1f} MB on disk but claims {n_bytes / 1e6:.0f} MB of "
@@ -110,18 +132,103 @@ def _check_npy(file: IO[bytes], member: zipfile.ZipInfo) -> None:
             raise ValueError(f"holds text {member.filename!r} with characters that do not exist")
 
 
-def check_table(path: AnyPath) -> None:
-    """Refuse a table whose header already says that it is far too large."""
-    size = path.stat().st_size
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet
+def check_array(array: Any, size_on_disk: int) -> None:
+    """Refuse an array that claims too many bytes as a whole, or in one of its chunks.
 
-        with path.open("rb") as raw, pyarrow.parquet.ParquetFile(raw) as file:
-            about = file.metadata
-            # Counted at eight bytes a value: repeated values take no room on disk.
-            check_unpacked(8 * about.num_rows * about.num_columns, size)
+    A chunk is decoded whole, however few of its rows the array has.
+    """
+    shapes = [array.shape, getattr(array, "chunks", None) or ()]
+    check_unpacked(max(math.prod(shape) for shape in shapes) * array.dtype.itemsize, size_on_disk)
+    if hasattr(getattr(array, "id", None), "get_create_plist"):
+        _check_deflated(array, size_on_disk)
+
+
+def _check_deflated(dataset: Any, size_on_disk: int) -> None:
+    """Refuse an HDF5 dataset with a chunk that decodes to more than its shape says."""
+    import h5py
+
+    plan = dataset.id.get_create_plist()
+    filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
+    if filters.count(h5py.h5z.FILTER_DEFLATE) > 1:
+        raise ValueError("holds a dataset that is compressed more than once, which is not read")
+    if h5py.h5z.FILTER_DEFLATE not in filters:
         return
+    large: list[Any] = []
+    most = allowed_bytes(size_on_disk) // _DEFLATE_RATIO
+    dataset.id.chunk_iter(lambda c: large.append(c.chunk_offset) if c.size > most else None)
+    for offset in large:
+        content = dataset.id.read_direct_chunk(offset)[1]
+        _check_stream(io.BytesIO(content), "gzip", size_on_disk)
+
+
+def check_chunk(path: AnyPath, compressor: str, size_on_disk: int) -> None:
+    """Refuse a compressed chunk of a .zarr folder that would decode to too much."""
     with path.open("rb") as file:
+        if compressor in ("lz4", "blosc", "zstd"):
+            said = _announced(compressor, file.read(32))
+            if said is not None:
+                check_unpacked(said, size_on_disk)
+                return
+        elif compressor in ("zlib", "gzip"):
+            if path.stat().st_size * _DEFLATE_RATIO <= allowed_bytes(size_on_disk):
+                return
+            compressor = "gzip"  # either is told from its first bytes
+        file.seek(0)
+        _check_stream(file, compressor, size_on_disk)
+
+
+def _check_stream(file: IO[bytes], compressor: str, size_on_disk: int) -> None:
+    """Decode in pieces, keeping none, until the end or until it is too much."""
+    import pyarrow
+
+    total = 0
+    with pyarrow.CompressedInputStream(file, compressor) as stream:
+        try:
+            while piece := stream.read(2**20):
+                total += len(piece)
+                check_unpacked(total, size_on_disk)
+        except OSError:
+            return  # damaged, or a checksum after the last byte: its reader will tell
+
+
+def _announced(compressor: str, head: bytes) -> int | None:
+    """How many bytes a chunk says it decodes to, which its decoder allocates; None where silent."""
+    head = head.ljust(32, b"\0")
+    if compressor == "lz4":
+        return int.from_bytes(head[:4], "little")
+    if compressor == "blosc":
+        return int.from_bytes(head[4:8], "little")
+    # Zstandard (RFC 8878): magic number, descriptor, window, dictionary, content size.
+    flag, one_segment, dictionary = head[4] >> 6, head[4] >> 5 & 1, head[4] & 3
+    start = 5 + (not one_segment) + (0, 1, 2, 4)[dictionary]
+    width = (one_segment, 2, 4, 8)[flag]
+    said = int.from_bytes(head[start : start + width], "little") + 256 * (flag == 1)
+    return said if width and head[:4] == b"\x28\xb5\x2f\xfd" else None
+
+
+def read_text(dataset: Any, size_on_disk: int) -> NDArray[np.object_]:
+    """Texts of any length from HDF5, a few rows at a time: many rows may point to one long text."""
+    import h5py
+
+    if len(dataset.shape) != 1 or not h5py.check_string_dtype(dataset.dtype):
+        raise ValueError(f"{dataset.name!r} must be a column of numbers or of text")
+    # A text is at most as long as its file; while a batch is decoded it is in memory twice.
+    rows = max(1, min(_BATCH_ROWS, allowed_bytes(size_on_disk) // (4 * size_on_disk)))
+    pieces, total = [np.empty(0, dtype=object)], 0
+    for start in range(0, len(dataset), rows):
+        pieces.append(np.asarray(dataset[start : start + rows]))
+        total += sum(len(text) for text in pieces[-1])
+        check_unpacked(total, size_on_disk)
+    return np.concatenate(pieces)
+
+
+def check_table(path: AnyPath) -> None:
+    """Refuse a table that unpacks to too much; a sheet is checked by `check_rows` instead."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if path.suffix.lower() == ".parquet":
+            _check_parquet(file, size)
+            return
         if path.suffix.lower() in (".xlsx", ".xlsm"):
             check_zip(file, size)
             return
@@ -129,6 +236,58 @@ def check_table(path: AnyPath) -> None:
     columns = max(head.count(separator) for separator in (b",", b";", b"\t")) + 1
     if columns > _MAX_COLUMNS:
         raise ValueError(f"has {columns} columns; at most {_MAX_COLUMNS} are read")
+
+
+def _check_parquet(raw: IO[bytes], size: int) -> None:
+    """Count the values of every leaf, repeated or not, and decode texts in small batches."""
+    import pyarrow.parquet
+
+    from bagwise.files.parquet_pages import count_pages
+
+    with pyarrow.parquet.ParquetFile(raw) as file:
+        about = file.metadata
+        groups = [about.row_group(i) for i in range(about.num_row_groups)]
+        counted = stored = 0
+        texts = []
+        for i in range(about.num_columns):
+            leaf = about.schema.column(i)
+            pages = count_pages(raw, [group.column(i) for group in groups])
+            # Eight bytes a value: repeated values take no room on disk.
+            counted += max(8, leaf.length or 0) * max(pages.values, about.num_rows)
+            stored += pages.n_bytes
+            if leaf.physical_type == "BYTE_ARRAY":
+                texts.append((leaf, pages))
+        check_unpacked(max(counted, stored), size)
+        for leaf, pages in texts:
+            if leaf.max_repetition_level or leaf.path not in file.schema_arrow.names:
+                raise ValueError(
+                    f"column {leaf.path!r} holds lists or groups of text, which are not read; "
+                    "leave it out"
+                )
+            # No text is longer than its pages.
+            rows = max(1, min(_BATCH_ROWS, allowed_bytes(size) // max(pages.n_bytes, 1)))
+            for batch in file.iter_batches(rows, columns=[leaf.path], use_threads=False):
+                counted += sum(map(_text_bytes, batch.columns))
+                check_unpacked(counted, size)
+
+
+def _text_bytes(column: Any) -> int:
+    """Bytes of a column of text, each time that a value is used."""
+    import pyarrow.compute
+
+    if pyarrow.types.is_dictionary(column.type):
+        lengths = pyarrow.compute.binary_length(column.dictionary).take(column.indices)
+        return pyarrow.compute.sum(lengths).as_py() or 0
+    return int(column.nbytes)
+
+
+def check_rows(rows: Iterable[Sequence[object]], size_on_disk: int) -> None:
+    """Refuse a sheet of too many cells, empty ones too: its last row times its last column."""
+    widest = text = 0
+    for count, row in enumerate(rows, start=1):
+        widest = max(widest, len(row))
+        text += sum(len(value) for value in row if isinstance(value, str))
+        check_unpacked(_CELL_BYTES * count * widest + text, size_on_disk)
 
 
 def check_image(content: bytes) -> None:

@@ -36,6 +36,8 @@ UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
+# How libraries tell that they could load Python objects if they were asked to.
+_ADVICE = re.compile("allow_(unsafe_)?pickle|pickle.load|as a pickle|weights_only", re.IGNORECASE)
 # Longer lists than this are summarised, with this many examples of each kind.
 _LISTED, _EXAMPLES = 20, 3
 
@@ -126,5 +128,8 @@ def check_file(path: AnyPath) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """A library's message without its line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """A library's message without its line breaks, and without advice to unpickle a file."""
+    said = " ".join(str(error).split())
+    if _ADVICE.search(said):
+        return "holds pickled Python objects, which are never loaded: they can run code"
+    return said or type(error).__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, one_file_per_bag
-from bagwise.files.limits import check_unpacked, check_zip
+from bagwise.files.limits import check_array, check_zip, read_text
 from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, one_line
 from bagwise.files.rows import LazyRows, Source, close, open_arrays
 from bagwise.files.tables import EXCEL, read_table
@@ -241,7 +240,7 @@ def _scan(file: AnyPath, names: Names) -> _Scanned:
         key = "" if "" in arrays else names.features
         features = _dataset(arrays, key)
         nested = _check_shape(features)
-        _check_claim(features, size)
+        check_array(features, size)
         rows, width = features.shape[-2:]
         _check_finite(features, nested)
         place = names.coords or "coords"
@@ -322,11 +321,6 @@ def _check_finite(features: Any, nested: bool) -> None:
             )
 
 
-def _check_claim(array: Any, size_on_disk: int) -> None:
-    """Refuse an array that claims more bytes than its file can honestly hold."""
-    check_unpacked(math.prod(array.shape) * array.dtype.itemsize, size_on_disk)
-
-
 def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | None:
     """An optional instance-aligned array of a file, without a leading axis of one."""
     if name not in arrays:
@@ -334,8 +328,8 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | No
     stored = arrays[name]
     if not hasattr(stored, "shape") or not hasattr(stored, "dtype"):
         raise ValueError(f"{name!r} is not an array")
-    _check_claim(stored, size_on_disk)
-    column = np.asarray(stored)
+    check_array(stored, size_on_disk)
+    column = read_text(stored, size_on_disk) if stored.dtype.kind == "O" else np.asarray(stored)
     if column.ndim >= 2 and column.shape[0] == 1 and column.shape[1] == rows:
         column = column[0]
     if column.shape[:1] != (rows,):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from bagwise.bags.mapped import MappedRows, map_rows_of
 from bagwise.bags.virtual import VirtualRows
-from bagwise.files.addresses import AnyPath, as_path, is_remote
+from bagwise.files.addresses import as_path, is_remote
 from bagwise.files.hdf5 import H5Arrays, is_contiguous
-from bagwise.files.problems import UNREADABLE
+from bagwise.files.problems import UNREADABLE, one_line
+from bagwise.files.zarr_arrays import ZarrArrays
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def open_arrays(path: str | Path) -> Arrays:
     place = as_path(path)
     suffix = place.suffix.lower()
     if suffix == ".zarr":
-        return _open_zarr(place)
+        return ZarrArrays(place)
     # A file on another machine is read through its handle, which the arrays keep open.
     source = place.open("rb") if is_remote(path) else place
     if suffix in (".h5", ".hdf5"):
@@ -59,17 +60,6 @@ def open_arrays(path: str | Path) -> Arrays:
         mode: Any = None if is_remote(path) else "r"
         return {"": np.load(source, mmap_mode=mode, allow_pickle=False)}
     return _open_torch(source)
-
-
-def _open_zarr(path: AnyPath) -> Arrays:
-    try:
-        import zarr
-    except ImportError as error:
-        raise ValueError("needs zarr: pip install 'bagwise[zarr]'") from error
-    node = zarr.open(str(path), mode="r")
-    if isinstance(node, zarr.Array):
-        return {"": node}
-    return dict(node.arrays())
 
 
 def _open_torch(source: IO[bytes] | Path) -> Arrays:
@@ -153,7 +143,7 @@ class _OpenFiles:
             if path.lower().endswith(".npz"):  # would be unpacked anew at every slice
                 arrays = dict(arrays)
         except UNREADABLE as error:
-            raise ValueError(f"{path}: can no longer be read: {error}") from error
+            raise ValueError(f"{path}: can no longer be read: {one_line(error)}") from error
         self._open[key] = arrays
         while len(self._open) > _MAX_OPEN:
             _, old = self._open.popitem(last=False)
@@ -166,7 +156,7 @@ def _stamp(path: str) -> tuple[int, ...]:
     try:
         status = Path(path).stat()
     except OSError as error:
-        raise ValueError(f"{path}: can no longer be read: {error}") from error
+        raise ValueError(f"{path}: can no longer be read: {one_line(error)}") from error
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.bags.frames import role_of, stack_lists
 from bagwise.files.addresses import AnyPath, as_path, reachable
-from bagwise.files.limits import check_table
+from bagwise.files.limits import check_rows, check_table
 from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _without_blanks(frame: pd.DataFrame) -> pd.DataFrame:
     """Without lines that hold nothing and unnamed columns that hold nothing."""
     blank = frame.isna() | (frame == "")
     unnamed = [bool(re.fullmatch(r"Unnamed: \d+|", c)) for c in frame.columns]
-    columns = ~(np.asarray(unnamed) & blank.to_numpy().all(axis=0))
+    columns = ~(np.asarray(unnamed, dtype=bool) & blank.to_numpy().all(axis=0))
     lines = ~blank.to_numpy().all(axis=1)
     return frame if columns.all() and lines.all() else frame.loc[np.asarray(lines)].loc[:, columns]
 
@@ -109,6 +109,9 @@ def _read_excel(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
                 UserWarning,
                 stacklevel=4,
             )
+        sheet = book.book[book.sheet_names[0]]
+        sheet.reset_dimensions()  # what it claims itself is not what is read
+        check_rows(sheet.iter_rows(values_only=True), path.stat().st_size)
         if text is None:
             return pd.read_excel(book, dtype=str, keep_default_na=False, na_filter=False)
         header = pd.read_excel(book, nrows=0).columns

@@ -21,7 +21,7 @@ _HOME = {
     "STRATEGIES": "strategies",
     "Session": "session",
     "CurveBags": "session",
-    "project": "learner",
+    "project": "members",
     "suggest": "strategies",
     "suggest_for": "strategies",
 }

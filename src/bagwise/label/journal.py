@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,18 @@ class Answer:
     time: str = ""
 
 
+def check_ids(ids: Iterable[object]) -> None:
+    """Refuse names of bags that labels.csv, which is UTF-8, cannot hold."""
+    for name in ids:
+        try:
+            str(name).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"bag {name!r} has a name that is not UTF-8 text, which labels.csv cannot hold; "
+                "rename its file."
+            ) from error
+
+
 class Journal:
     """The answers of one labels.csv.
 
@@ -78,7 +90,8 @@ class Journal:
         if self.path.is_dir():
             raise bad_file(self.path, "is a folder; a file is to be written there")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.where.open("a+b")
+        # Unbuffered: what a full disk refused must not be written later.
+        self._file = self.where.open("a+b", buffering=0)
         try:
             self._lock()
             self._read()
@@ -109,20 +122,20 @@ class Journal:
         self._file.seek(0)
         content = self._file.read()
         # A line without its end was cut off while it was written: nobody was told about it.
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
-        lines = content[:whole].decode("utf-8", "replace").splitlines()
+        self._length = content.rfind(b"\n") + 1
+        self._file.truncate(self._length)
+        # JSON ends a line with \n alone; str.splitlines also ends it inside of some names.
+        lines = content[: self._length].split(b"\n")[:-1]
         if not lines:
             self._write({"format": FORMAT, "version": 1, "classes": self.classes})
             return
         for number, line in enumerate(lines, start=1):
             self._take(self._parse(line, number), number)
 
-    def _parse(self, line: str, number: int) -> dict[str, Any]:
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise bad_file(self.where, f"line {number} is not JSON") from error
         if not isinstance(record, dict):
             raise bad_file(self.where, f"line {number} is not an object")
@@ -136,17 +149,18 @@ class Journal:
                 what = f"was made for the classes {record.get('classes')}, not {self.classes}"
                 raise bad_file(self.where, what)
         elif "curve" in record:
+            if not isinstance(record["curve"], dict) or "n" not in record["curve"]:
+                raise bad_file(self.where, f"line {number} is not a point of the curve")
             self.curve.append(record["curve"])
         else:
-            try:
-                answer = Answer(**record)
-            except TypeError as error:
-                raise bad_file(self.where, f"line {number} is not an answer") from error
-            self._remember(answer, number)
+            answer = _answer(record)
+            if answer is None:
+                raise bad_file(self.where, f"line {number} is not an answer")
+            if answer.answer not in ANSWERS:
+                raise bad_file(self.where, f"line {number} has the answer {answer.answer!r}")
+            self._remember(answer)
 
-    def _remember(self, answer: Answer, number: int) -> None:
-        if answer.answer not in ANSWERS:
-            raise bad_file(self.where, f"line {number} has the answer {answer.answer!r}")
+    def _remember(self, answer: Answer) -> None:
         self.history.append(answer)
         self._ids.add(answer.id)
         key = answer.bag, answer.index
@@ -173,9 +187,25 @@ class Journal:
                 self.add(Answer(str(bag), int(index), answer, tab="file"), table=False)
 
     def _write(self, record: Mapping[str, object]) -> None:
-        line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        self._file.write(line.encode("utf-8") + b"\n")
-        self._file.flush()
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+        line = memoryview(text.encode("ascii") + b"\n")
+        whole = self._length + len(line)
+        self._file.truncate(self._length)  # what an earlier error may have left
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except BaseException as error:
+            self._cut(self._length)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(self.where)) from error
+            raise
+        self._length = whole
+
+    def _cut(self, length: int) -> None:
+        """Take back what was written beyond a length."""
+        self._length = length
+        self._file.truncate(length)
         os.fsync(self._file.fileno())
 
     def has(self, answer_id: str) -> bool:
@@ -183,14 +213,28 @@ class Journal:
         return bool(answer_id) and answer_id in self._ids
 
     def add(self, answer: Answer, table: bool = True) -> Answer:
-        """Put an answer on disk; it is synced when this returns."""
+        """Put an answer on disk: it is synced when this returns, and not there when it raises."""
         if answer.answer not in ANSWERS:
             raise ValueError(f"an answer is one of {list(ANSWERS)}; got {answer.answer!r}.")
-        self._write({k: v for k, v in asdict(answer).items() if v != ""})
-        self._remember(answer, len(self.history))
+        check_ids([answer.bag])
+        before = self._length
+        self._write({k: v for k, v in asdict(answer).items() if v != "" or k == "bag"})
+        self._remember(answer)
         if table:
-            self.write_table()
+            try:
+                self.write_table()
+            except BaseException:
+                self._forget_last(before)
+                raise
         return answer
+
+    def _forget_last(self, length: int) -> None:
+        """Take the last answer back, of which nobody was told."""
+        history = self.history[:-1]
+        self.history, self.state, self._ids = [], {}, set()
+        for answer in history:
+            self._remember(answer)
+        self._cut(length)
 
     def add_curve(self, point: dict[str, object]) -> None:
         """Put a point of the learning curve on disk."""
@@ -214,12 +258,34 @@ class Journal:
     def write_table(self) -> None:
         """Write labels.csv from what stands, whole or not at all; skipped ones are left out."""
         label = {"no": self.classes[0], "yes": self.classes[1]}
+        # The csv module quotes \n, its own line end, but not \r, which readers take for one, too.
+        always = self._has_returns()
         with new_file(self.path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file, lineterminator="\n")
+            rows = csv.writer(
+                file,
+                lineterminator="\n",
+                quoting=csv.QUOTE_NONNUMERIC if always else csv.QUOTE_MINIMAL,
+            )
             rows.writerow(_COLUMNS)
             for (bag, index), answer in self.state.items():
                 if answer in label:
                     rows.writerow([bag, index, label[answer]])
+
+    def _has_returns(self) -> bool:
+        names = *self.classes, *(bag for bag, _ in self.state)
+        return any("\r" in name for name in names)
+
+
+def _answer(record: dict[str, Any]) -> Answer | None:
+    """The answer that a line of the journal holds; None where it holds something else."""
+    try:
+        answer = Answer(**{"bag": "", **record})  # 0.2 left an empty name out
+    except TypeError:
+        return None
+    typed = all(
+        type(getattr(answer, field.name)).__name__ == field.type for field in fields(Answer)
+    )
+    return answer if typed else None
 
 
 def _lock_file(file: Any) -> None:

@@ -1,8 +1,9 @@
 """The page's server: loopback only, a random token, and nothing but what it was given.
 
-Every request needs the token (a cookie that the first visit sets, or an Authorization header),
-a Host that names this server, and, where it changes something, an Origin that is this server.
-Bodies are small. A request names instances by number, so that no path comes from outside.
+Every request needs the token (a cookie, or an Authorization header), a Host that names this server,
+and, where it changes something, an Origin that is this server. The address to open holds a ticket
+instead, which the first visit exchanges for the cookie; it works once. Bodies are small. A request
+names instances by number, so that no path comes from outside.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bagwise.files import BadFilesError
 from bagwise.label.session import ConflictError, Session
 
 HOST = "127.0.0.1"
@@ -43,6 +45,11 @@ _HEADERS = {
 }
 
 
+# The first visit goes on by itself. A redirect would count as coming from where the visit came
+# from, a file or another program, and browsers keep a strict cookie from those.
+_GO_ON = '<!doctype html><title>bagwise label</title><meta http-equiv="refresh" content="0; url=/">'
+
+
 class _TooLargeError(Exception):
     """A body beyond the limit."""
 
@@ -50,8 +57,9 @@ class _TooLargeError(Exception):
 class Guard:
     """Refuses what does not come from our own page, and puts the policy on every answer."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self.app, self.token = app, token
+    def __init__(self, app: ASGIApp, token: str, port: int, on_visit: Callable[[], object]) -> None:
+        self.app, self.token, self.on_visit = app, token, on_visit
+        self.ticket = secrets.token_urlsafe(32)
         self.cookie = f"bagwise-{port}"
         self.hosts = {f"{HOST}:{port}", f"localhost:{port}"}
         self.origins = {f"http://{host}" for host in self.hosts}
@@ -80,9 +88,12 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         if request.headers.get("host") not in self.hosts:
             return _problem(421, "this server answers only to its own address")
+        ticket = request.query_params.get("token", "")
+        if (request.method, request.url.path) == ("GET", "/") and _same(ticket, self.ticket):
+            return self._let_in()
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        by_header = self._is_token(bearer)
-        by_cookie = self._is_token(request.cookies.get(self.cookie, ""))
+        by_header = _same(bearer, self.token)
+        by_cookie = _same(request.cookies.get(self.cookie, ""), self.token)
         origin = request.headers.get("origin")
         if origin is not None and origin not in self.origins:
             return _problem(403, "requests from other pages are refused")
@@ -90,19 +101,24 @@ class Guard:
             return _problem(403, "requests from other pages are refused")
         if request.method not in ("GET", "HEAD") and origin is None and not by_header:
             return _problem(403, "a request that changes something needs its origin")
-        if request.url.path == "/" and self._is_token(request.query_params.get("token", "")):
-            answer = RedirectResponse("/", status_code=303)
-            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-            return answer
         if not (by_header or by_cookie):
-            return _problem(401, "open the address that bagwise label printed; it has the token")
+            return _problem(401, "open the last address that bagwise label printed; it works once")
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
             return _problem(413, "the body is too large")
         return None
 
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.token.encode())
+    def _let_in(self) -> Response:
+        """Exchange the ticket for the cookie; the next visitor needs a new one."""
+        self.ticket = secrets.token_urlsafe(32)
+        answer = HTMLResponse(_GO_ON)
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+        self.on_visit()
+        return answer
+
+
+def _same(text: str, secret: str) -> bool:
+    return hmac.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
 def _limited(receive: Receive) -> Receive:
@@ -197,7 +213,9 @@ class _Pages:
         return _number(value, 0, self.session.bags.n_instances - 1)
 
 
-def make_app(session: Session | None, token: str, port: int) -> ASGIApp:
+def make_app(
+    session: Session | None, token: str, port: int, on_visit: Callable[[], object]
+) -> Guard:
     """The application, guarded."""
     pages = _Pages(cast(Session, session))  # None only where nothing is served
     routes = [
@@ -213,7 +231,7 @@ def make_app(session: Session | None, token: str, port: int) -> ASGIApp:
         Route("/api/learn", _told(pages.learn), methods=["POST"]),
         Route("/api/settings", _told(pages.settings), methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes), token, port)
+    return Guard(Starlette(routes=routes), token, port, on_visit)
 
 
 def _asked(function: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -236,7 +254,7 @@ def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
             body = json.loads(await request.body())
         except _TooLargeError:
             return _problem(413, "the body is too large")
-        except ValueError:
+        except (ValueError, RecursionError):
             return _problem(400, "the body is not JSON")
         if not isinstance(body, dict):
             return _problem(400, "the body is not a JSON object")
@@ -244,6 +262,8 @@ def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
             return await run_in_threadpool(function, request, body)
         except ConflictError as error:
             return _problem(409, str(error))
+        except BadFilesError as error:
+            return _problem(507, f"the answer could not be saved: {error}")
         except ValueError as error:
             return _problem(400, str(error))
         except OSError as error:
@@ -269,6 +289,14 @@ def _text(value: object, longest: int) -> str:
 class LabelServer:
     """The server of one session, on a free port of the loopback address.
 
+    Parameters
+    ----------
+    session : Session
+    port : int
+        0 takes a free one.
+    on_visit : callable, optional
+        Called when `url` was opened, which works once: there is a new one from then on.
+
     Examples
     --------
     >>> from bagwise.label import LabelServer
@@ -278,7 +306,12 @@ class LabelServer:
     >>> server.close()
     """
 
-    def __init__(self, session: Session | None, port: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session | None,
+        port: int = 0,
+        on_visit: Callable[[], object] = lambda: None,
+    ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -288,14 +321,14 @@ class LabelServer:
             self.socket.close()
             raise ValueError(f"port {port} cannot be used: {error.strerror}.") from error
         self.port = int(self.socket.getsockname()[1])
-        self.app = make_app(session, self.token, self.port)
+        self.app = make_app(session, self.token, self.port, on_visit)
         config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")
         self.server = uvicorn.Server(config)
 
     @property
     def url(self) -> str:
-        """The address to open, with the token."""
-        return f"http://{HOST}:{self.port}/?token={self.token}"
+        """The address to open next; it works once."""
+        return f"http://{HOST}:{self.port}/?token={self.app.ticket}"
 
     def run(self) -> None:
         """Serve until interrupted."""

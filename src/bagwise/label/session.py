@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
-from bagwise.label.journal import Answer, Journal
+from bagwise.label.journal import Answer, Journal, check_ids
 from bagwise.label.learner import Learner, Scores
 from bagwise.label.neighbours import Neighbours
 from bagwise.label.pictures import Pictures
@@ -98,6 +98,7 @@ class Session:
     ) -> None:
         if strategy not in STRATEGIES:
             raise ValueError(f"strategy must be one of {list(STRATEGIES)}; got {strategy!r}.")
+        check_ids(learner.bags.ids)
         self.journal, self.pictures, self.test = journal, pictures, test
         self.strategy, self.auto = strategy, auto
         self.class_names = [str(c) for c in (class_names or learner.classes)]

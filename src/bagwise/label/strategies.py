@@ -22,10 +22,12 @@ from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import segments
-from bagwise.label.learner import Floats, Integers, Learner, View, project
+from bagwise.core.arrays import Floats, Ints
+from bagwise.label.learner import Learner
+from bagwise.label.members import View, project
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Column, Ints, RandomState
+    from bagwise.core.arrays import Codes, Column, RandomState
     from bagwise.models.base import Model
 
 
@@ -64,7 +66,7 @@ def suggest(
     y: Column | None = None,
     instance_labels: Ints | None = None,
     random_state: RandomState = None,
-) -> Integers:
+) -> Ints:
     """Choose the instances whose labels would teach the model most.
 
     Parameters
@@ -123,7 +125,7 @@ def suggest_for(
     *,
     closed: Collection[int] = (),
     random_state: Any = None,
-) -> Integers:
+) -> Ints:
     """As `suggest`, from a learner's cache; ``closed`` are rows that shall not be asked now.
 
     Examples
@@ -160,7 +162,7 @@ def choose(
     y: Column | None = None,
     closed: Collection[int] = (),
     random_state: Any = None,
-) -> Integers:
+) -> Ints:
     """The strategies on views of the members; see `suggest`."""
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy must be one of {list(STRATEGIES)}; got {strategy!r}.")
@@ -207,7 +209,7 @@ def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Sc
     --------
     >>> import numpy as np
     >>> from bagwise import Bags
-    >>> from bagwise.label.learner import View
+    >>> from bagwise.label.members import View
     >>> from bagwise.label.strategies import instance_scale
     >>> f = np.array([-3.0, -2.0, -2.5, 0.5, -2.0, -0.5])
     >>> view = View(f[None], np.zeros(6), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
@@ -234,7 +236,7 @@ def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Sc
     return Scale(gap / float(np.mean(spread**2)), float(center))
 
 
-def _look(view: View, scale: Scale, candidates: Integers, pool: Integers, share: Floats) -> _Sight:
+def _look(view: View, scale: Scale, candidates: Ints, pool: Ints, share: Floats) -> _Sight:
     """Moments and covariances of the candidates, and of the pool, on a scale of log-odds."""
     W = scale.slope * view.W.astype(view.A.dtype)
     A = view.A[:, candidates]
@@ -247,12 +249,12 @@ def _look(view: View, scale: Scale, candidates: Integers, pool: Integers, share:
 def _greedy(
     sights: list[_Sight],
     bags: Bags,
-    candidates: Integers,
+    candidates: Ints,
     n: int,
     strategy: str,
     known: Codes,
     rng: np.random.RandomState,
-) -> Integers:
+) -> Ints:
     owner = np.asarray(bags.bag_index)[candidates]
     asked = np.bincount(np.asarray(bags.bag_index)[known >= 0], minlength=len(bags))
     n_known = int((known >= 0).sum())

@@ -220,7 +220,7 @@ class BagClassifier(ClassifierMixin, BaseEstimator):
 
     def _forget_classes(self) -> None:
         """Drop what an earlier fit to several classes left behind."""
-        for name in ("per_class_", "class_rule_", "one_vs_rest_"):
+        for name in ("class_rule_", "one_vs_rest_"):
             self.__dict__.pop(name, None)
 
     def _classes_of(self, scores: Floats) -> Column:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from importlib.util import find_spec
 from operator import add, itemgetter
@@ -47,7 +48,8 @@ class Dask:
     def _check_workers(self) -> int:
         """Number of worker threads; every worker must have bagwise."""
         # A lambda is pickled by value: a worker without bagwise can still answer.
-        here = self.client.run(lambda name: find_spec(name) is not None, "bagwise")
+        with self._connected():
+            here = self.client.run(lambda name: find_spec(name) is not None, "bagwise")
         without = sorted(address for address, found in here.items() if not found)
         if without:
             raise ValueError(
@@ -58,13 +60,14 @@ class Dask:
 
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
-        shared = self.client.submit(_same, function, pure=False)
-        homes = self._homes()
-        tasks = (
-            self.client.submit(_call, shared, *block, **_at(next(homes)))
-            for block in zip(*blocks, strict=True)
-        )
-        yield from in_order(tasks, 2 * self.n_parts)
+        with self._connected():
+            shared = self.client.submit(_same, function, pure=False)
+            homes = self._homes()
+            tasks = (
+                self.client.submit(_call, shared, *block, **_at(next(homes)))
+                for block in zip(*blocks, strict=True)
+            )
+            yield from in_order(tasks, 2 * self.n_parts)
 
     def sweep(
         self,
@@ -73,6 +76,15 @@ class Dask:
         receive: Callable[[Result], object],
     ) -> list[Any]:
         """New parts stay on the workers, as futures; results are gathered in order."""
+        with self._connected():
+            return self._swept(function, parts, receive)
+
+    def _swept(
+        self,
+        function: Callable[[Any], tuple[object, Result]],
+        parts: Sequence[object],
+        receive: Callable[[Result], object],
+    ) -> list[Any]:
         # One task carries the function, with q in it, for all parts and for recomputation.
         shared = self.client.submit(_same, function, pure=False)
         homes, held = self._homes(), []
@@ -100,10 +112,26 @@ class Dask:
         yield from itertools.cycle(self._threads())
 
     def _threads(self) -> list[str]:
-        threads = [home for home, n in self.client.nthreads().items() for _ in range(n)]
+        with self._connected():
+            threads = [home for home, n in self.client.nthreads().items() for _ in range(n)]
         if not threads:
             raise ValueError("the Dask client has no workers; start some, or use driver='serial'.")
         return threads
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Whatever Dask raises when its scheduler is lost, as one line that says what to do."""
+        from distributed.comm import CommClosedError
+
+        try:
+            yield
+        except Exception as error:
+            if self.client.status == "running" and not isinstance(error, CommClosedError):
+                raise
+            raise ConnectionError(
+                "the connection to the Dask scheduler was lost; start the cluster and a client "
+                "again, then repeat this. A fit with checkpoint=... goes on where it stood."
+            ) from error
 
 
 def _at(home: str) -> dict[str, object]:

@@ -32,25 +32,25 @@ _ENTRIES = [
     Entry(
         "auto",
         "bagwise.models.variational:AutoVGPMIL",
-        "GP whose kernel, scaling and bag likelihood are chosen by inner cross-validation",
-        "standard",
+        "Gaussian processes by soft maximum and by mean, weighed by held-out bags",
+        "embedding",
     ),
     Entry(
         "vgpmil",
         "bagwise.models.variational:VGPMIL",
-        "variational Gaussian process, instance and bag probabilities with uncertainty",
+        "sparse Gaussian process, bag and instance probabilities with uncertainty",
         "standard",
     ),
     Entry(
         "lm-vgpmil",
         "bagwise.models.variational:LMVGPMIL",
-        "VGPMIL with a large margin",
+        "VGPMIL with a large margin, by the paper's updates",
         "standard",
     ),
     Entry(
         "g-vgpmil",
         "bagwise.models.variational:GVGPMIL",
-        "psi-VGPMIL with the Gamma scale mixture",
+        "VGPMIL with the Gamma scale mixture, by the paper's updates",
         "standard",
     ),
     Entry(

@@ -23,7 +23,12 @@ from bagwise.files import FileProblem, new_file
 from bagwise.models.pipeline import last_step
 from bagwise.report.evaluation import METRICS, Evaluation, patient_codes
 from bagwise.report.html import Report, write_report
-from bagwise.report.predictions import Predictions, instance_places, patient_table
+from bagwise.report.predictions import (
+    Predictions,
+    instance_places,
+    model_notes,
+    patient_table,
+)
 
 # Bags listed in the overview; bags.csv has all of them.
 _MAX_BAGS = 1000
@@ -160,6 +165,7 @@ class ClassPredictions(NamedTuple):
     std: Any  # [B, C]
     called: Any  # [B, C] 0/1
     multilabel: bool
+    notes: Sequence[str] = ()  # see `model_notes`
 
     def of_class(self, number: int, patients: Any = None) -> Predictions:
         """One class against all others, as tables of two classes."""
@@ -181,7 +187,7 @@ class ClassPredictions(NamedTuple):
             kept = [c for c in self.instances.columns if c not in others or c in own]
             instances = self.instances[kept].drop(columns="label").rename(columns=own)
         by_patient = None if patients is None else patient_table(table, patients, names, 0.5)
-        return Predictions(table, instances, names, 0.5, by_patient)
+        return Predictions(table, instances, names, 0.5, by_patient, self.notes)
 
 
 def predict_class_tables(model: Any, bags: Bags, threshold: float = 0.5) -> ClassPredictions:
@@ -222,7 +228,8 @@ def predict_class_tables(model: Any, bags: Bags, threshold: float = 0.5) -> Clas
         label = _names(_called(q, multilabel, threshold), classes, multilabel)
         places = instance_places(bags)
         instances = pd.DataFrame({**places, "label": label, **_named(classes, q, q_std)})
-    return ClassPredictions(table, instances, classes.tolist(), p, std, called, multilabel)
+    names, notes = classes.tolist(), model_notes(model)
+    return ClassPredictions(table, instances, names, p, std, called, multilabel, notes)
 
 
 def _probabilities(model: Any, bags: Bags, twin: str) -> tuple[Any, Any]:
@@ -414,6 +421,7 @@ def _lead(report: ClassReport) -> str:
             f"The model was trained on {report.n_seen} of these {len(made.bags)} bags. What it "
             "says about them looks better than what it would say about new ones."
         )
+    remarks += made.notes
     items = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
     notes = f"<aside class='notes'><h2>Good to know</h2><ul>{items}</ul></aside>"
     return text + (notes if remarks else "")

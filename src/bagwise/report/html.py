@@ -299,6 +299,7 @@ def _warnings(report: Report) -> str:
             f"The model was trained on {report.n_seen} of these {len(report.bags)} bags. What it "
             "says about them looks better than what it would say about new ones."
         )
+    remarks += report.predictions.notes
     strength = report.about.get("extra", {}).get("coupling")
     if isinstance(strength, (int, float)) and strength > 0:
         remarks.append(

@@ -10,7 +10,7 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.pipeline import positive_proba
+from bagwise.models.pipeline import last_step, positive_proba
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,8 @@ class Predictions(NamedTuple):
     ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
     coordinates where known, probability, std. ``std`` is missing where a model gives none, and
     ``instances`` is None where a model cannot rank them. ``patients`` is None where nothing is
-    known about them; see `patient_table`.
+    known about them; see `patient_table`. ``notes`` are sentences on how to read the
+    probabilities; see `model_notes`.
 
     Examples
     --------
@@ -41,6 +42,7 @@ class Predictions(NamedTuple):
     classes: list[object]
     threshold: float
     patients: pd.DataFrame | None = None
+    notes: Sequence[str] = ()
 
 
 # The first characters by which a spreadsheet takes a cell for a formula.
@@ -83,7 +85,43 @@ def predict_tables(
         columns["score"] = scores
     table = pd.DataFrame(columns)
     by_patient = None if patients is None else patient_table(table, patients, names, threshold)
-    return Predictions(table, _instance_table(model, bags), names.tolist(), threshold, by_patient)
+    instances, notes = _instance_table(model, bags), model_notes(model)
+    return Predictions(table, instances, names.tolist(), threshold, by_patient, notes)
+
+
+_QUESTIONS = {
+    "share": "whether it is one of those that made its bag positive",
+    "alone": "whether a bag of this instance alone would be positive",
+}
+
+
+def model_notes(model: Any) -> list[str]:
+    """Sentences on how to read a model's probabilities; none where it says nothing about them.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.report.predictions import model_notes
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model_notes(VGPMIL(n_inducing=10, calibrate=False, random_state=0).fit(bags, y))
+    ['The probability of an instance says whether a bag of this instance alone would be positive.']
+    """
+    core = last_step(model)
+    core = last_step(getattr(core, "estimator_", core))  # of a model with coupled instances
+    predictor = getattr(core, "predictor_", None)
+    if predictor is None:
+        return []
+    question = _QUESTIONS[predictor.default_question]
+    notes = [f"The probability of an instance says {question}."]
+    weight = getattr(core, "whole_bag_weight_", None)
+    if weight is not None:
+        lowered = "an" if weight > 0 else "no"
+        notes.append(
+            f"Candidates that look at whole bags weigh {100 * weight:.0f} % of this model: "
+            f"{lowered} instance can lower the probability of its bag."
+        )
+    return notes
 
 
 def patient_table(
@@ -199,7 +237,8 @@ def predict_level_tables(
     order = np.argsort(-probability, kind="stable")
     by_patient = by_patient.iloc[order].reset_index(drop=True)
     instances = _instance_columns(model, slides, *levels.instances)
-    return Predictions(table, instances, names.tolist(), threshold, by_patient), slides
+    notes = model_notes(model)
+    return Predictions(table, instances, names.tolist(), threshold, by_patient, notes), slides
 
 
 def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:

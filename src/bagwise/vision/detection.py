@@ -92,8 +92,7 @@ class WeakDetector(BaseEstimator):
     pca : int or None
         Principal components kept of the standardised features; without ``wholeness``.
     classifier : instance classifier, optional
-        Trained once per class, without ``wholeness``. Default: a `VGPMIL` with
-        the papers' kernel and likelihood and 50 inducing points.
+        Trained once per class, without ``wholeness``. Default: a `VGPMIL` with 50 inducing points.
     nms : float
         Of two boxes of a class that overlap more than this, the better one is kept.
     contrast : float or None
@@ -356,16 +355,7 @@ class WeakDetector(BaseEstimator):
         if self.classifier is None:
             from bagwise.models.variational import VGPMIL
 
-            # The papers' likelihood, kernel and inducing points, with which the figures of the
-            # guide were measured.
-            return VGPMIL(
-                kernel="rbf",
-                likelihood="noisy-max",
-                bag_rule="noisy-or",
-                n_inducing=50,
-                inducing="class-kmeans",
-                random_state=seed,
-            )
+            return VGPMIL(n_inducing=50, random_state=seed)
         new = clone(self.classifier)
         if new.get_params().get("random_state", 0) is None:
             new.set_params(random_state=seed)
@@ -453,18 +443,17 @@ class WeakDetector(BaseEstimator):
 
 
 def _evidence(model: Any, bags: Bags) -> Any:
-    """Log-odds of the image's label by each box alone, [N]; None where a model has no such scale.
+    """Log-odds that an image of each box alone shows the class, [N]; None where a model has none.
 
     The probability that a box is an object is that of its image times the box's share in it. The
     first factor is as wrong for all boxes of an image as the image is hard to tell, and costs the
     order of boxes of several images.
     """
-    if getattr(model, "instance_map_", None) is None:
+    predictor = getattr(model, "predictor_", None)
+    if predictor is None or predictor.default_question == "alone":
         return None
-    latent_map = getattr(model, "calibration_", None)
-    if latent_map is None:  # an ensemble, whose latent function is on that scale already
-        return model.predict_latent(bags)[0]
-    return latent_map.read(*model.predict_latent(bags)).probabilities.log_odds
+    p = model.predict_proba_instances(bags, question="alone")
+    return np.log(p[:, 1]) - np.log(p[:, 0])
 
 
 def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:

@@ -7,9 +7,8 @@ result; a checkpoint of another problem is an error, never silently used or over
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
-from os import PathLike
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +16,18 @@ import numpy as np
 
 from bagwise.core.arrays import Array, Column, Floats, Wholes, concatenate, to_numpy
 from bagwise.files import new_file
+from bagwise.files.problems import UNREADABLE, one_line
 from bagwise.models.drivers import Driver
-from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.likelihoods import BagLikelihood, Moments
+from bagwise.models.variational.blocks import BagLabels, InducingPosterior, host
+from bagwise.models.variational.inference import State, Sums, posteriors
+from bagwise.models.variational.noisy_max import BagLikelihood, Moments
 from bagwise.models.variational.parts import Part, Sites
-from bagwise.models.variational.updates import FitState, InducingPosterior
+from bagwise.models.variational.search import Trial
+from bagwise.models.variational.updates import FitState
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
+    from bagwise.core.kernels import Kernel
+    from bagwise.models.variational.engine import Problem
     from bagwise.models.variational.projection import Projector
 
 
@@ -49,8 +51,8 @@ def _load(path: Path, problem: str) -> dict[str, Column]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             saved = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a checkpoint: {error}. Remove it.") from error
+    except UNREADABLE as error:
+        raise ValueError(f"{path} is not a checkpoint: {one_line(error)}. Remove it.") from error
     if str(saved.get("problem")) != problem:
         raise ValueError(
             f"{path} is a checkpoint of another fit (other data, labels or parameters); "
@@ -59,45 +61,72 @@ def _load(path: Path, problem: str) -> dict[str, Column]:
     return saved
 
 
-class StageCheckpoint:
-    """Keeps the results of finished stages, so that a stopped search goes on after the last."""
+class SearchCheckpoint:
+    """What a search found and where the fit after it stands, so that a stopped fit goes on.
 
-    def __init__(self, path: str | PathLike[str] | None, problem: str) -> None:
+    ``asked`` describes the settings; another fit's file is an error.
+    """
+
+    def __init__(
+        self, problem: Problem, asked: str, kernels: list[Kernel], likelihood: Any
+    ) -> None:
+        path = problem.execution.checkpoint
         self.path = None if path is None else Path(path)
-        self.problem = problem
-        self.stored: dict[str, Array] = {}
-        if self.path is not None and self.path.exists():
-            self.stored = _load(self.path, problem)
+        self.every, self.stored = problem.execution.saves_every, {}
+        # What was asked for says which kind of kernel and likelihood the numbers are of.
+        self.kernel, self.likelihood = kernels[0].resolve(problem.sample), likelihood
+        if self.path is not None:
+            arrays = [x for x in (*problem.labels, problem.Z, *problem.scaling) if x is not None]
+            self.problem = fingerprint_arrays(arrays, (asked, problem.dtype))
+            if self.path.exists():
+                self.stored = _load(self.path, self.problem)
 
-    def stage(self, name: str, compute: Callable[[], Sequence[Floats]]) -> list[Floats]:
-        """The arrays of a stage: stored, or computed now and stored."""
-        stored = self.load(name)
-        if stored is None:
-            stored = {f"array_{i}": array for i, array in enumerate(compute())}
-            self.save(name, stored)
-        return [np.asarray(stored[f"array_{i}"], dtype=np.float64) for i in range(len(stored))]
+    def search(self, compute: Callable[[], Trial]) -> Trial:
+        """The result of the search: stored, or computed now and stored."""
+        if "theta" not in self.stored:
+            trial = compute()
+            self._save(
+                theta=trial.kernel.theta, f0=trial.f0,
+                judged=np.array([trial.bound, trial.loss]), start_m=trial.q.m, start_P=trial.q.P,
+            )  # fmt: skip
+            return trial
+        saved = self.stored
+        bound, loss = saved["judged"].tolist()
+        return Trial(
+            self.kernel.with_theta(saved["theta"]),
+            self.likelihood,
+            saved["f0"],
+            posteriors(saved["start_m"], saved["start_P"]),
+            bound,
+            loss,
+        )
 
-    def load(self, name: str) -> dict[str, Array] | None:
-        """What a stage stored, or None."""
-        prefix = f"{name}/"
-        stage = {
-            key.removeprefix(prefix): value
-            for key, value in self.stored.items()
-            if key.startswith(prefix)
-        }
-        return stage or None
+    @property
+    def state(self) -> State | None:
+        """Where the fit stood; None where it had not begun."""
+        if "m" not in self.stored:
+            return None
+        saved = self.stored
+        sums = Sums(saved["value"], saved["linear"], saved["curvature"])
+        rest = (saved[name] for name in State._fields[2:])
+        return State(posteriors(saved["m"], saved["P"]), sums, *rest)
 
-    def save(self, name: str, arrays: dict[str, Array]) -> None:
-        """Store the arrays of a stage beside those of the others."""
+    def save_state(self, state: State) -> None:
+        """Store where the fit stands, every few passes."""
+        if self.path is not None and len(state.history) % self.every == 0:
+            rest = dict(zip(State._fields[2:], state[2:], strict=True))
+            self._save(m=state.q.m, P=state.q.P, **state.sums._asdict(), **rest)
+
+    def _save(self, **arrays: Any) -> None:
         if self.path is None:
             return
-        self.stored.update({f"{name}/{key}": np.asarray(value) for key, value in arrays.items()})
+        self.stored.update(arrays)
         with new_file(self.path) as draft, draft.open("wb") as stream:
-            stored: dict[str, ArrayLike] = {**self.stored, "problem": np.array(self.problem)}
-            np.savez(stream, allow_pickle=True, **stored)
+            stored: dict[str, Any] = {**self.stored, "problem": np.array(self.problem)}
+            np.savez(stream, **stored)
 
     def done(self) -> None:
-        """Remove the checkpoint of a finished search."""
+        """Remove the checkpoint of a finished fit."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -115,7 +144,7 @@ class Checkpoint:
 
         def save(state: FitState, parts: list[Any]) -> None:
             if state.n_iter % self.every == 0 and state.n_iter > self.resumed_at:
-                self._write(state, _read(parts, driver))
+                self._write(state, read_beliefs(parts, driver))
 
         return save
 
@@ -133,7 +162,7 @@ class Checkpoint:
                 **columns,
             )
 
-    def resume(self, parts: list[Part]) -> tuple[FitState | None, list[Part]]:
+    def resume(self, parts: list[Any], driver: Driver) -> tuple[FitState | None, list[Any]]:
         """The saved state and the parts with their beliefs; None where nothing was saved."""
         if not self.path.exists():
             return None, parts
@@ -146,23 +175,7 @@ class Checkpoint:
             bool(saved["converged"]),
         )
         self.resumed_at = state.n_iter
-        return state, self._restore(parts, saved)
-
-    def _restore(self, parts: list[Part], saved: dict[str, Column]) -> list[Part]:
-        kind = _belief_type(self.likelihood)
-        beliefs = [saved[f"belief_{name}"] for name in kind._fields]
-        restored, start = [], 0
-        for part in parts:
-            edges = start + np.cumsum([0] + [len(pi) for pi in part.pis])
-            rows = [slice(a, b) for a, b in itertools.pairwise(edges)]
-            restored.append(
-                part._replace(
-                    beliefs=tuple(kind(*(column[r] for column in beliefs)) for r in rows),
-                    new_sites=tuple(Sites(saved["omega"][r], saved["rho"][r]) for r in rows),
-                )
-            )
-            start = int(edges[-1])
-        return restored
+        return state, restored(parts, saved, self.likelihood, driver)
 
     def done(self) -> None:
         """Remove the checkpoint of a finished fit."""
@@ -175,21 +188,50 @@ def _belief_type(likelihood: BagLikelihood) -> Any:
     return type(likelihood.start(Moments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
 
 
-class _Beliefs:
-    """Reads what is believed in a part; picklable."""
+@dataclass(frozen=True)
+class _Restore:
+    """Puts beliefs and sites, stored in the order of the instances, back into a part."""
 
-    def __call__(self, part: Part) -> tuple[Part, dict[str, Floats]]:
-        assert part.beliefs is not None and part.new_sites is not None
-        columns: dict[str, Floats] = {
-            f"belief_{name}": to_numpy(concatenate(getattr(b, name) for b in part.beliefs))
-            for name in part.beliefs[0]._fields
-        }
-        for name in Sites._fields:
-            columns[name] = to_numpy(concatenate(getattr(s, name) for s in part.new_sites))
-        return part, columns
+    columns: dict[str, Any]  # [N] each
+    kind: Any  # of the beliefs
+
+    def __call__(self, part: Part) -> tuple[Part, None]:
+        beliefs, sites = [], []
+        for block in part.blocks:
+            row = host(block.labels.row)
+            names = (f"belief_{name}" for name in self.kind._fields)
+            beliefs.append(self.kind(*(self.columns[name][row] for name in names)))
+            sites.append(Sites(*(self.columns[name][row] for name in Sites._fields)))
+        made = part._replace(beliefs=tuple(beliefs), sites=tuple(sites), new_sites=tuple(sites))
+        return made, None
 
 
-def _read(parts: list[Any], driver: Driver) -> dict[str, Floats]:
-    found: list[dict[str, Floats]] = []
-    driver.sweep(_Beliefs(), parts, found.append)
-    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+def restored(
+    parts: list[Any], columns: dict[str, Any], likelihood: BagLikelihood, driver: Driver
+) -> list[Any]:
+    """Parts that believe what `read_beliefs` read."""
+    return driver.sweep(_Restore(columns, _belief_type(likelihood)), parts, lambda _: None)
+
+
+def _beliefs(part: Part) -> tuple[Part, dict[str, Any]]:
+    """What is believed in a part, with the numbers of its instances."""
+    assert part.beliefs is not None and part.new_sites is not None
+    columns: dict[str, Any] = {
+        f"belief_{name}": to_numpy(concatenate(getattr(b, name) for b in part.beliefs))
+        for name in part.beliefs[0]._fields
+    }
+    # The last pass makes no sites: those that made q are the ones to go on from.
+    sites = part.sites if isinstance(part.new_sites[0].omega, float) else part.new_sites
+    assert sites is not None
+    for name in Sites._fields:
+        columns[name] = to_numpy(concatenate(getattr(s, name) for s in sites))
+    columns["row"] = np.concatenate([host(block.labels.row) for block in part.blocks])
+    return part, columns
+
+
+def read_beliefs(parts: list[Any], driver: Driver) -> dict[str, Floats]:
+    """Beliefs and sites of every instance, in the order of the instances."""
+    found: list[dict[str, Any]] = []
+    driver.sweep(_beliefs, parts, found.append)
+    order = np.argsort(np.concatenate([f.pop("row") for f in found]))
+    return {name: np.concatenate([f[name] for f in found])[order] for name in found[0]}

@@ -20,15 +20,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 from sklearn.utils import check_random_state
 
 from bagwise.core import linalg
 from bagwise.core.arrays import to_numpy
+from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF, Kernel
 from bagwise.models.execution import CHUNK_SIZE
+from bagwise.models.variational.evidence import pull_back
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, RandomState
@@ -53,13 +54,9 @@ def collapsed_bound(
 ) -> Objective:
     """The collapsed bound J and its gradient, at fixed sites.
 
-    Two passes over chunks of instances, O(N M^2) work, O(chunk x M) memory. With
-    ``S = B^{-1}`` and ``m = S b`` the gradients with respect to the covariances are
-
-    ``dJ/dKzx = L^{-T} [m (rho - omega E f)^T + (I - S) A diag(omega)]``,
-    ``dJ/dKzz = 1/2 L^{-T} [2 I - B - S - m m^T] L^{-1}``,  ``dJ/dk_nn = -omega_n / 2``,
-
-    and the kernel pulls them back to its parameters.
+    Two passes over chunks of instances, O(N M^2) work, O(chunk x M) memory. With ``S = B^{-1}``
+    and ``m = S b`` the derivatives are ``dJ/dA = m (rho - omega E f)^T - S A diag(omega)`` and
+    ``dJ/dr = -omega / 2``; `evidence.pull_back` takes them to the kernel's parameters.
 
     Parameters
     ----------
@@ -84,65 +81,23 @@ def collapsed_bound(
     """
     L = to_numpy(linalg.cholesky(kernel(Z, Z)))
     chunks = [slice(start, start + chunk_size) for start in range(0, len(X), chunk_size)]
-    M = len(Z)
-    B, b, residual = np.eye(M), np.zeros(M), 0.0
+    B, b, residual = np.eye(len(Z)), np.zeros(len(Z)), 0.0
     for rows in chunks:
-        A = _whiten(kernel, X[rows], Z, L)  # [M, n]
+        A, r = project(kernel, X[rows], Z, L)
         B += linalg.weighted_gram(A, omega[rows])
         b += A @ rho[rows]
-        residual += float(omega[rows] @ (kernel.diag(X[rows]) - linalg.column_squares(A)))
+        residual += float(omega[rows] @ r)
     B = np.tril(B) + np.tril(B, -1).T  # the Gram matrix comes as its lower triangle
     W = linalg.inverse_factor(np.asfortranarray(B))
     S = W.T @ W
     m = S @ b
     value = 0.5 * (b @ m) + np.log(np.diagonal(W)).sum() - 0.5 * residual
-    q = _Optimum(L, B, S, m)
-    return Objective(float(value), _collapsed_gradient(kernel, X, Z, omega, rho, q, chunks))
-
-
-class _Optimum(NamedTuple):
-    """The best q(v) at fixed sites."""
-
-    L: Floats  # [M, M] factor of Kzz
-    B: Floats  # [M, M] its precision
-    S: Floats  # [M, M] its covariance
-    m: Floats  # [M] its mean
-
-
-def _collapsed_gradient(
-    kernel: Kernel,
-    X: Floats,
-    Z: Floats,
-    omega: Floats,
-    rho: Floats,
-    q: _Optimum,
-    chunks: list[slice],
-) -> Floats:
-    """The gradients in the covariances, pulled back to the log-parameters, [P]."""
-    L, B, S, m = q
-    M = len(m)
     gradient = np.zeros(len(kernel.theta))
     for rows in chunks:
-        A = _whiten(kernel, X[rows], Z, L)
-        w = omega[rows]
-        G = np.outer(m, rho[rows] - w * (m @ A)) + (A - S @ A) * w  # [M, n]
-        gradient += kernel.vjp(X[rows], Z, _solve_transposed(L, G).T)
-        gradient += kernel.vjp_diag(X[rows], -0.5 * w)
-    inner = 2 * np.eye(M) - B - S - np.outer(m, m)
-    Gzz = 0.5 * _solve_transposed(L, _solve_transposed(L, inner).T)
-    gradient += kernel.vjp(Z, Z, Gzz)
-    # The jitter is a share of the mean variance of the inducing points, so it has a gradient too.
-    gradient += kernel.vjp_diag(Z, np.full(M, linalg.JITTER * np.trace(Gzz) / M))
-    return gradient
-
-
-def _whiten(kernel: Kernel, X: Floats, Z: Floats, L: Floats) -> Floats:
-    return linalg.solve_lower(L, to_numpy(kernel(X, Z)).T)
-
-
-def _solve_transposed(L: Floats, G: Floats) -> Floats:
-    """``L^{-T} G``."""
-    return solve_triangular(L, G, lower=True, trans="T", check_finite=False)
+        A, w = to_numpy(project(kernel, X[rows], Z, L)[0]), omega[rows]
+        dA = np.outer(m, rho[rows] - w * (m @ A)) - (S @ A) * w
+        gradient += pull_back(kernel, X[rows], Z, L, A, dA, -0.5 * w)
+    return Objective(float(value), gradient)
 
 
 def log_normaliser(
@@ -334,7 +289,6 @@ def learn(
     normaliser: bool = False,
     random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
-    admissible: Callable[[Kernel], bool] | None = None,
 ) -> Alternation:
     """Fits and kernel updates in turn, such that the full bound never falls.
 
@@ -355,8 +309,6 @@ def learn(
     density, normaliser, random_state
         As for `learn_kernel`. With ``normaliser`` the bound that must not fall has log Z taken
         off too.
-    admissible : function of a kernel, optional
-        Kernels that it says no to are refused as if the bound had fallen.
     """
     X = np.asarray(X, dtype=np.float64)
 
@@ -386,11 +338,10 @@ def learn(
         step = learnt.theta - kernel.theta
         for _ in range(_HALVINGS + 1):
             trial = kernel.with_theta(kernel.theta + step)
-            if admissible is None or admissible(trial):
-                new = advance(trial, fit)
-                reached = value(trial, new)
-                if np.isfinite(reached) and reached >= history[-1]:
-                    break
+            new = advance(trial, fit)
+            reached = value(trial, new)
+            if np.isfinite(reached) and reached >= history[-1]:
+                break
             step = step / 2
         else:
             break

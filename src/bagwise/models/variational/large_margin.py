@@ -15,7 +15,7 @@ import numpy as np
 from bagwise.core.arrays import Array, as_float, at_least, expit
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.densities import Sech
-from bagwise.models.variational.likelihoods import (
+from bagwise.models.variational.noisy_max import (
     Expectation,
     Moments,
     NoisyMax,

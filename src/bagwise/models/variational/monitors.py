@@ -1,4 +1,4 @@
-"""What watches a fit: progress bars, patience on validation bags, the user's callback."""
+"""What watches a fit: a progress bar, patience on validation bags, the user's callback."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from bagwise.bags import Bags
 from bagwise.core.arrays import Ints
-from bagwise.models.variational.blocks import Block
-from bagwise.models.variational.score import BagRule, read_block
-from bagwise.models.variational.updates import Iteration
+from bagwise.models.execution import Execution
+from bagwise.models.variational.inference import Iteration
+from bagwise.models.variational.readout import Predictor, Process, read_bags
 
 Monitor = Callable[[Iteration], object]
 
@@ -19,17 +20,20 @@ Monitor = Callable[[Iteration], object]
 class Patience:
     """Stops when the validation bags' AUC has not risen for a while; remembers the best."""
 
-    def __init__(self, blocks: Sequence[Block], y: Ints, rule: BagRule, patience: int) -> None:
-        self.blocks, self.y, self.rule, self.patience = blocks, y, rule, patience
+    best_process: Process
+
+    def __init__(self, bags: Bags, y: Ints, execution: Execution, patience: int) -> None:
+        self.bags, self.y, self.execution, self.patience = bags, y, execution, patience
         self.history: list[float] = []
         self.best = 0
 
     def __call__(self, iteration: Iteration) -> bool:
         """Whether to stop."""
-        scores = [read_block(block, iteration.posterior, self.rule).bag for block in self.blocks]
-        self.history.append(float(roc_auc_score(self.y, np.concatenate(scores))))
-        if self.best == 0 or self.history[-1] > self.history[self.best - 1]:
-            self.best = iteration.n_iter
+        reader = Predictor((iteration.posterior,), (1.0,))
+        scores, _, _ = read_bags(reader, self.bags, self.execution, "raw")
+        self.history.append(float(roc_auc_score(self.y, scores[:, 0])))
+        if self.best == 0 or self.history[-1] > max(self.history[:-1]):
+            self.best, self.best_process = iteration.n_iter, iteration.posterior
         return iteration.n_iter - self.best >= self.patience
 
 
@@ -53,25 +57,10 @@ def iteration_bar(show: bool, max_iter: int, name: str) -> Iterator[list[Monitor
         yield [show_bound]
 
 
-@contextmanager
-def stage_bar(show: bool, total: int, name: str) -> Iterator[Callable[[str, int], None]]:
-    """A progress bar over the stages of a search; ``advance(words, steps)`` moves it on."""
-    if not show:
-        yield lambda words, steps: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = TextColumn(name), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda words, steps: bar.update(task, advance=steps, description=words)
-
-
 def all_of(monitors: Sequence[Monitor]) -> Callable[[Iteration], bool]:
     """One callback from several; every one is called, any may stop."""
 
     def watch(iteration: Iteration) -> bool:
-        answers = [bool(monitor(iteration)) for monitor in monitors]
-        return any(answers)
+        return bool(np.any([bool(monitor(iteration)) for monitor in monitors]))
 
     return watch

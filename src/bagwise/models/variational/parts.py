@@ -10,7 +10,6 @@ keeps in one place; only statistics leave it. ``cache`` says how its blocks are 
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 import weakref
@@ -21,11 +20,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bagwise.core.arrays import Array, Ints, Rows, beside
+from bagwise.core.arrays import Array, Rows
 from bagwise.core.blocks import even_runs
 from bagwise.files import map_rows_of
 from bagwise.models.drivers import Driver, Span, cut
-from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.blocks import BagLabels, Block, arranged, host
 from bagwise.models.variational.projection import Projector, project_span
 
 
@@ -37,26 +36,16 @@ class Sites(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Blocks and what is believed about them: stays where the work on it is done."""
+    """Blocks and, under the papers' updates, what is believed about their instances.
+
+    A part stays where the work on it is done.
+    """
 
     blocks: Iterable[Block]  # as often as asked
-    pis: tuple[Array, ...]  # [n] per block, instance probabilities at the start
+    pis: tuple[Array, ...] = ()  # [n] per block, instance probabilities at the start
     beliefs: tuple[Any, ...] | None = None  # per block, the likelihood's
     sites: tuple[Sites, ...] | None = None  # that made the q the beliefs were formed under
     new_sites: tuple[Sites, ...] | None = None  # that make the next q
-    first_bag: int = 0  # number of its first bag in the whole
-    offsets: tuple[Ints, ...] = ()  # per block, of its bags
-
-    @property
-    def n_bags(self) -> int:
-        """Number of bags."""
-        return sum(len(offsets) - 1 for offsets in self.offsets)
-
-    def afresh(
-        self, blocks: Iterable[Block], pis: tuple[Array, ...], offsets: tuple[Ints, ...]
-    ) -> Part:
-        """The part with other blocks, as before the first iteration."""
-        return Part(blocks, pis, first_bag=self.first_bag, offsets=offsets)
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,9 @@ class Projected:
     def __iter__(self) -> Iterator[Block]:
         first = self.spans[0].first_bag
         for span in self.spans:
-            yield project_span(self.X, self.labels, span, self.projector, first, self.start)
+            yield arranged(
+                project_span(self.X, self.labels, span, self.projector, first, self.start)
+            )
 
 
 class OnDisk:
@@ -82,17 +73,15 @@ class OnDisk:
         self.source = blocks
         handle, self.path = tempfile.mkstemp(prefix="bagwise-", suffix=".cache", dir=folder)
         self._remove = weakref.finalize(self, Path(self.path).unlink, missing_ok=True)
-        self.shapes: list[list[tuple[int, int]]] = []
-        self.rest: list[tuple[Array, BagLabels]] = []
+        self.rest: list[tuple[tuple[int, int], Array, BagLabels]] = []
         with os.fdopen(handle, "wb") as stream:
             for block in blocks:
-                self.dtype = block.A[0].dtype
+                self.dtype = block.A.dtype
                 self._write(stream, block)
 
     def _write(self, stream: IO[bytes], block: Block) -> None:
         try:
-            for chunk in block.A:
-                stream.write(chunk.T.tobytes())  # columns are contiguous
+            stream.write(block.A.T.tobytes())  # columns are contiguous
         except OSError as error:
             self._remove()
             raise OSError(
@@ -101,8 +90,7 @@ class OnDisk:
                 "some space, point TMPDIR at a larger disk, or use cache='none'",
                 self.path,
             ) from error
-        self.shapes.append([chunk.shape for chunk in block.A])
-        self.rest.append((block.r, block.labels))
+        self.rest.append((block.A.shape, block.r, block.labels))
 
     def __reduce__(self) -> tuple[type[OnDisk], tuple[Iterable[Block], None]]:
         # On another machine the file is not there: project again.
@@ -111,12 +99,9 @@ class OnDisk:
     def __iter__(self) -> Iterator[Block]:
         # Plain reads, not a memory map: mapped pages would count as this process's memory.
         with Path(self.path).open("rb") as stream:
-            for shapes, (r, labels) in zip(self.shapes, self.rest, strict=True):
-                chunks = [
-                    np.fromfile(stream, dtype=self.dtype, count=M * n).reshape(n, M).T
-                    for M, n in shapes
-                ]
-                yield Block(tuple(chunks), r, labels)
+            for (M, n), r, labels in self.rest:
+                A = np.fromfile(stream, dtype=self.dtype, count=M * n).reshape(n, M).T
+                yield Block(A, r, labels)
 
 
 @dataclass(frozen=True)
@@ -136,45 +121,29 @@ class Materialise:
 
 
 @dataclass(frozen=True)
-class Relabelled:
-    """Blocks of a part under other labels, whenever they are asked for."""
+class OfTask:
+    """One task's labels on the blocks of a part, whenever they are asked for."""
 
     blocks: Iterable[Block]
-    labels: BagLabels  # of all bags
-    first_bag: int  # number of the part's first bag in the whole
+    task: int
 
     def __iter__(self) -> Iterator[Block]:
-        first = self.first_bag
         for block in self.blocks:
-            last = first + len(block.labels.offsets) - 1
-            start, stop = self.labels.offsets[first], self.labels.offsets[last]
-            own = BagLabels(
-                self.labels.offsets[first : last + 1] - start,
-                self.labels.y[first:last],
-                self.labels.known[start:stop],
-                self.labels.bags(first, last),
-            )
-            here = [None if x is None else beside(np.array(x), block.r) for x in own]
-            yield block._replace(labels=BagLabels(*here))
-            first = last
+            yield block._replace(labels=block.labels.of_task(self.task))
 
 
 @dataclass(frozen=True)
-class Relabel:
-    """A part under other labels, as before the first iteration; its projections are shared."""
+class Begin:
+    """A part as before the first iteration of one task; its projections are shared."""
 
-    labels: BagLabels  # of all bags
+    task: int
     start: Array  # [N] instance probabilities to start from
 
     def __call__(self, part: Part) -> tuple[Part, None]:
-        """The same blocks with the new labels."""
-        blocks: Iterable[Block] = Relabelled(part.blocks, self.labels, part.first_bag)
-        if isinstance(part.blocks, tuple):
-            blocks = tuple(blocks)
-        first_row = int(self.labels.offsets[part.first_bag])
-        ends = first_row + np.cumsum([0] + [int(offsets[-1]) for offsets in part.offsets])
-        pis = tuple(self.start[a:b] for a, b in itertools.pairwise(ends))
-        return part.afresh(blocks, pis, part.offsets), None
+        """The same blocks with the labels of the task."""
+        blocks = OfTask(part.blocks, self.task)
+        pis = tuple(self.start[host(block.labels.row)] for block in part.blocks)
+        return Part(tuple(blocks) if isinstance(part.blocks, tuple) else blocks, pis), None
 
 
 def share_out(spans: list[Span], n_parts: int) -> list[tuple[Span, ...]]:
@@ -190,31 +159,18 @@ def rows_of(X: Rows, spans: tuple[Span, ...]) -> Rows:
 
 
 def make_parts(
-    X: Rows, labels: BagLabels, projector: Projector, pi: Array, chunk_size: int, n_parts: int
+    X: Rows, labels: BagLabels, projector: Projector, chunk_size: int, n_parts: int
 ) -> list[Part]:
     """Cut bags into at most ``n_parts`` parts of about equal length, projected on demand."""
     X = map_rows_of(X)
     spans = cut(labels.offsets, chunk_size)
-    return [_part(X, labels, projector, pi, group) for group in share_out(spans, n_parts)]
+    return [_part(X, labels, projector, group) for group in share_out(spans, n_parts)]
 
 
-def _part(
-    X: Rows, labels: BagLabels, projector: Projector, pi: Array, spans: tuple[Span, ...]
-) -> Part:
-    start, stop = spans[0].start, spans[-1].stop
+def _part(X: Rows, labels: BagLabels, projector: Projector, spans: tuple[Span, ...]) -> Part:
     first, last = spans[0].first_bag, spans[-1].last_bag
-    own = BagLabels(
-        labels.offsets[first : last + 1] - start,
-        labels.y[first:last],
-        labels.known[start:stop],
-        labels.bags(first, last),
-    )
-    pis = tuple(pi[span.start : span.stop] for span in spans)
-    offsets = tuple(
-        labels.offsets[span.first_bag : span.last_bag + 1] - span.start for span in spans
-    )
-    blocks = Projected(rows_of(X, spans), start, spans, own, projector)
-    return Part(blocks, pis, first_bag=first, offsets=offsets)
+    own = labels.slice(first, last)
+    return Part(Projected(rows_of(X, spans), spans[0].start, spans, own, projector))
 
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:

@@ -10,12 +10,19 @@ from typing import Literal, NamedTuple
 import numpy as np
 from array_api_compat import is_torch_array
 
+from bagwise.bags import Bags
 from bagwise.core import inducing as inducing_points
-from bagwise.core import linalg, segments
-from bagwise.core.arrays import Array, Bools, Floats, Rows, concatenate, host_rows
+from bagwise.core import linalg
+from bagwise.core.arrays import (
+    Array,
+    Floats,
+    Ints,
+    Rows,
+    host_rows,
+    to_numpy,
+)
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
-from bagwise.models.base import TrainingData
 from bagwise.models.drivers import Span
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -81,7 +88,7 @@ class Projector(NamedTuple):
 
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""
-        if device is None:
+        if device is None or self.on_device:
             return self
         import torch
 
@@ -101,48 +108,29 @@ def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: st
 Inducing = Literal["kmeans", "class-kmeans", "subset"]
 
 
-class ProjectionChoices(NamedTuple):
-    """What a model says about its projection."""
-
-    kernel: Kernel
-    scaling: FeatureScaling
-    inducing: Inducing | Floats
-    n_inducing: int
-    dtype: str
-
-
-def choose_projector(
-    data: TrainingData,
-    choices: ProjectionChoices,
+def choose_inducing(
+    bags: Bags,
+    scaling: FeatureScaling,
+    inducing: Inducing | Floats,
+    n_inducing: int,
     rng: np.random.RandomState,
-    several: bool = False,
-) -> Projector:
-    """Inducing points and kernel for training bags, on the host.
+    group: Ints | None = None,
+) -> Floats:
+    """Inducing points [M, D] in scaled units: by a method, or the user's own.
 
-    With ``several`` classes, class-wise points are shared out among the bags of each code of ``y``.
+    ``group`` [N] numbers the groups of instances that ``class-kmeans`` clusters apart.
     """
-    X, scaling = data.bags.instances, choices.scaling
-    if isinstance(choices.inducing, str):
-        method = "subset" if choices.inducing == "subset" else "kmeans"
-        # Folds that are refitted on this projection must not know their labels through it.
-        by_class = choices.inducing == "class-kmeans"
-        if several and by_class:
-            group = segments.spread(data.y, data.bags.offsets)
-            Z = inducing_points.choose_by_group(X, group, choices.n_inducing, method, rng, scaling)
-        else:
-            side = _positive_side(data) if by_class else np.zeros(data.bags.n_instances, dtype=bool)
-            Z = inducing_points.choose(X, side, choices.n_inducing, method, rng, scaling)
-    else:
-        Z = scaling(choices.inducing)
-    kernel = choices.kernel.resolve(sample_rows(X, scaling, choices.kernel, rng))
-    return make_projector(kernel, Z, scaling, choices.dtype)
-
-
-def _positive_side(data: TrainingData) -> Bools:
-    """Which instances count as positive where points are chosen class by class, [N]."""
-    # Known labels sort the instances into the two groups better than their bags do.
-    known, of_bag = data.instance_labels, segments.spread(data.y == 1, data.bags.offsets)
-    return of_bag if known.max(initial=-1) < 0 else np.where(known < 0, of_bag, known == 1)
+    if not isinstance(inducing, str):
+        return to_numpy(scaling(inducing))
+    method = "subset" if inducing == "subset" else "kmeans"
+    X = bags.instances
+    if inducing != "class-kmeans":
+        one = np.zeros(bags.n_instances, dtype=bool)
+        return inducing_points.choose(X, one, n_inducing, method, rng, scaling)
+    assert group is not None
+    if group.max(initial=0) <= 1:
+        return inducing_points.choose(X, group == 1, n_inducing, method, rng, scaling)
+    return inducing_points.choose_by_group(X, group, n_inducing, method, rng, scaling)
 
 
 def sample_rows(
@@ -166,11 +154,6 @@ def project_span(
     first_row: int = 0,
 ) -> Block:
     """The block of a span, from rows and labels that begin at ``first_bag`` and ``first_row``."""
-    chunks = [projector(X[a - first_row : b - first_row]) for a, b in span.rows]
-    bags = slice(span.first_bag - first_bag, span.last_bag - first_bag)
-    offsets = labels.offsets[bags.start : bags.stop + 1]
-    known = labels.known[span.start - first_row : span.stop - first_row]
-    A, r = zip(*chunks, strict=True)
-    weight = labels.bags(bags.start, bags.stop)
-    own = projector.place(BagLabels(offsets - offsets[0], labels.y[bags], known, weight))
-    return Block(A, concatenate(r), own)
+    A, r = projector(X[span.start - first_row : span.stop - first_row])
+    own = projector.place(labels.slice(span.first_bag - first_bag, span.last_bag - first_bag))
+    return Block(A, r, own)

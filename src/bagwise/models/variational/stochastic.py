@@ -1,8 +1,8 @@
 """Stochastic variational inference: one pass over a batch of bags, one natural-gradient step.
 
-The optimum of q(v) given all bags has natural parameters ``I + sum A diag(omega) A^T`` and
-``sum A rho``, so a natural gradient is the difference to what a batch, scaled up to the whole,
-says they should be (Hoffman et al., JMLR 2013): a step is a weighted mean, in closed form.
+The step of a fit to all bags goes towards the precision ``I + curvature`` and adds
+``P^-1 (linear - m)`` to the mean. A batch, scaled up to the whole, stands for the sums of all bags
+(Hoffman et al., JMLR 2013), and the size of the step falls so that its noise averages out.
 """
 
 from __future__ import annotations
@@ -14,40 +14,25 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
-from bagwise.core.arrays import Array, Floats, concatenate, to_numpy
-from bagwise.models.drivers import Driver, RunningSum
+from bagwise.core.arrays import to_numpy
+from bagwise.models.drivers import RunningSum
 from bagwise.models.execution import resolve
-from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.densities import check_density
-from bagwise.models.variational.likelihoods import ExactOr, Inherited, SoftWitness
-from bagwise.models.variational.parts import Part, make_parts, materialised
-from bagwise.models.variational.projection import Projector
-from bagwise.models.variational.updates import (
-    InducingPosterior,
-    Statistics,
-    Step,
-    update_posterior,
+from bagwise.models.variational import engine
+from bagwise.models.variational.engine import Problem
+from bagwise.models.variational.inference import (
+    Pass,
+    Posteriors,
+    Settings,
+    State,
+    Sums,
+    prior,
+    propose,
 )
+from bagwise.models.variational.predicting import one_finding
+from bagwise.models.variational.readout import Predictor, Process
 
 # Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
 _FORGETTING = 0.6
-# Passes over a batch at fixed q, for likelihoods whose beliefs depend on the ones before.
-_LOCAL_PASSES = 6
-
-
-class Naturals(NamedTuple):
-    """Natural parameters of q(v) without the prior's, and how they came about."""
-
-    precision: Array  # [M, M] lower triangle
-    linear: Array  # [M]
-    n_steps: int
-    n_bags: int  # seen so far, each counted once
-    ids: frozenset[str] = frozenset()  # of the bags seen
-
-
-def default_step(n_steps: int) -> float:
-    """Size of the step after ``n_steps`` others; the first is 1."""
-    return float((n_steps + 1) ** -_FORGETTING)
 
 
 class Seen(NamedTuple):
@@ -57,7 +42,12 @@ class Seen(NamedTuple):
     ids: frozenset[str]
 
 
-def count_bags(old: Naturals | None, bags: Bags, total_bags: int | None) -> Seen:
+def default_step(n_steps: int) -> float:
+    """Size of the step after ``n_steps`` others; the first is 1."""
+    return float((n_steps + 1) ** -_FORGETTING)
+
+
+def count_bags(old: Seen | None, bags: Bags, total_bags: int | None) -> Seen:
     """Bags seen with this batch; bags without names cannot be told from those of before."""
     new = frozenset(bags.ids.tolist()) if bags.named else frozenset()
     if old is None:
@@ -72,25 +62,20 @@ def count_bags(old: Naturals | None, bags: Bags, total_bags: int | None) -> Seen
     return Seen(len(ids) if named else old.n_bags + len(bags), ids)
 
 
-def blend(
-    old: Naturals | None, batch: Statistics, scale: float, step: float, seen: Seen
-) -> Naturals:
-    """``(1 - step) old + step * scale * batch``."""
-    if old is None:
-        return Naturals(scale * batch.precision, scale * batch.linear, 1, *seen)
-    return Naturals(
-        (1 - step) * old.precision + step * scale * batch.precision,
-        (1 - step) * old.linear + step * scale * batch.linear,
-        old.n_steps + 1,
-        *seen,
-    )
+def stepped(q: Posteriors, sums: Sums, scale: float, step: float) -> Posteriors:
+    """One natural-gradient step of size ``step`` from the sums of a batch."""
+    T = len(q.m)
+    value, linear, curvature = (scale * to_numpy(x) for x in sums)
+    scaled = Sums(value, linear, curvature)
+    rho, still = np.full(T, step), np.zeros(T, dtype=np.int64)
+    state = State(q, scaled, value, rho, still, value[None])
+    return propose(state, np.arange(T))[0]
 
 
 class StochasticFit:
     """``partial_fit`` of the VGPMIL family."""
 
-    calibration_: Any
-    instance_map_: Any
+    predictor_: Predictor
 
     def partial_fit(
         self: Any,
@@ -103,11 +88,10 @@ class StochasticFit:
     ) -> Any:
         """Take one natural-gradient step on a batch of bags.
 
-        Scaling, inducing points and kernel come from the first batch. With all bags as the batch
-        and ``step=1``, k calls equal ``fit`` with ``max_iter=k``. The likelihoods "or",
-        "witness" and "inherited" stream; "noisy-max" and the large margin remember beliefs
-        between iterations, which a stream cannot, and are refused. Nothing is calibrated or
-        refined: a stream keeps no bags to hold out.
+        Scaling, inducing points and kernel come from the first batch. Nothing is held out: the
+        kernel is the given one or the second of the usual starts, it is not learned, and the
+        likelihood is the given one or ``SoftMax(3, size)`` with the median size of the first bags.
+        Probabilities are not calibrated.
 
         Parameters
         ----------
@@ -122,60 +106,47 @@ class StochasticFit:
         step : float in (0, 1], optional
             Default: ``(t + 1)^-0.6`` for the t-th call.
         """
-        first = not hasattr(self, "naturals_")
+        first = not hasattr(self, "seen_")
         stream_classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
-        if not isinstance(self._bag_likelihood(), ExactOr | SoftWitness | Inherited):
+        if self._paper() is not None:
             raise ValueError(
-                f"{type(self._bag_likelihood()).__name__} remembers beliefs between iterations and "
-                "cannot be streamed; use likelihood='or' or 'witness'."
+                f"{type(self).__name__} remembers beliefs about instances between iterations and "
+                "cannot be streamed; use VGPMIL() with inference='marginal'."
             )
-        execution = resolve(self.execution)
-        driver = execution.make_driver()
-        old = None if first else self.naturals_
-        seen = count_bags(old, data.bags, total_bags)
+        seen = count_bags(None if first else self.seen_, data.bags, total_bags)
+        targets = one_finding(data)
         if first:
             self.classes_, self.n_features_in_ = stream_classes, data.bags.n_features
-            rng = check_random_state(self.random_state)
-            projector = self._choose_projector(data, rng, execution, driver)
+            self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            problem = self._plan(data.bags, targets, held_out=False)
+            process, self.n_iter_ = self._first_process(problem), 0
         else:
-            device = execution.torch_device(data.bags.instances)
-            projector = self._fitted_projector(execution.dtype or self._dtype).to(device)
-        labels = BagLabels(data.bags.offsets, data.y, data.instance_labels)
-        q = None if first else self._posterior()
-        chunk = execution.chunk(projector.on_device, driver, data.bags.n_instances)
-        batch, pi = self._batch_statistics(data.bags, labels, projector, q, driver, chunk)
+            (process,) = self.predictor_.processes
+            problem = engine.plan_again(process, data.bags, targets, resolve(self.execution))
         scale = (seen.n_bags if total_bags is None else total_bags) / len(data.bags)
-        size = default_step(0 if old is None else old.n_steps) if step is None else step
-        self.naturals_ = blend(old, batch, scale, size, seen)
-        new = update_posterior(self.naturals_.precision, self.naturals_.linear)
-        self._store_posterior(projector, new)
-        self.instance_proba_, self.n_iter_ = pi, self.naturals_.n_steps
-        self.calibration_, self.instance_map_ = None, None
+        size = default_step(self.n_iter_) if step is None else step
+        trial = engine.trial_of(process)
+        q = stepped(trial.q, self._batch_sums(problem, process, trial.q), scale, size)
+        process = process._replace(m=q.m, W=q.W)
+        self.predictor_ = Predictor((engine.on_host(process),), (1.0,))
+        self.seen_, self.n_iter_ = seen, self.n_iter_ + 1
         return self
 
-    def _batch_statistics(
-        self: Any,
-        bags: Bags,
-        labels: BagLabels,
-        projector: Projector,
-        q: InducingPosterior | None,
-        driver: Driver,
-        chunk_size: int,
-    ) -> tuple[Statistics, Floats]:
-        """Statistics of a batch under q, its beliefs settled, and q(y = 1) of its instances."""
-        pi = self._start(labels, check_random_state(self.random_state))
-        parts = make_parts(bags.instances, labels, projector, pi, chunk_size, driver.n_parts)
-        parts = materialised(parts, "memory", driver)
-        objects = self._bag_likelihood(), check_density(self._density())
-        for under in [None] + ([] if q is None else [q] * _LOCAL_PASSES):
-            sums = RunningSum()
-            parts = driver.sweep(Step(*objects, under, last=False), parts, sums)
-        found: list[Floats] = []
-        driver.sweep(_read_beliefs, parts, found.append)
-        return sums.value, np.concatenate(found)
+    def _first_process(self: Any, problem: Problem) -> Process:
+        """The prior, on a kernel and a likelihood that nothing was held out to choose."""
+        starts = engine.start_kernels(self.kernel)
+        kernel = starts[min(1, len(starts) - 1)].resolve(problem.sample)
+        likelihood = self.likelihood or engine.default_likelihood(problem)
+        q = prior(1, len(problem.Z))
+        return Process(problem.projector(kernel), q.m, q.W, np.zeros(1), likelihood)
 
-
-def _read_beliefs(part: Part) -> tuple[Part, Floats]:
-    return part, to_numpy(concatenate(belief.pi for belief in part.beliefs or ()))
+    def _batch_sums(self: Any, problem: Problem, process: Process, q: Posteriors) -> Sums:
+        """The sums of a batch under q."""
+        projector = problem.projector(process.projector.kernel)
+        parts, self.cache_ = engine.ready_parts(problem, projector)
+        sums = RunningSum()
+        work = Pass(process.likelihood, q, process.f0, np.arange(1), Settings())
+        problem.driver.sweep(work, parts, sums)
+        return sums.value

@@ -30,26 +30,11 @@ from bagwise.core.arrays import (
 )
 from bagwise.models.drivers import Driver, RunningSum, Serial, cut, one_blas_thread, total
 from bagwise.models.execution import CHUNK_SIZE
-from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.blocks import BagLabels, Block, InducingPosterior
 from bagwise.models.variational.densities import Density, Sech
-from bagwise.models.variational.likelihoods import BagLikelihood, Moments
+from bagwise.models.variational.inference import Iteration
+from bagwise.models.variational.noisy_max import BagLikelihood, Moments
 from bagwise.models.variational.parts import Part, Sites
-
-
-class InducingPosterior(NamedTuple):
-    """``q(v) = N(m, W^T W)``, W lower triangular."""
-
-    m: Floats  # [M]; between the iterations of a fit on a device, tensors there
-    W: Floats  # [M, M]
-
-    def on_host(self) -> InducingPosterior:
-        """The same as NumPy arrays."""
-        return InducingPosterior(*map(to_numpy, self))
-
-    @property
-    def S(self) -> Floats:
-        """Covariance, [M, M]."""
-        return self.W.T @ self.W
 
 
 class Statistics(NamedTuple):
@@ -66,15 +51,6 @@ class Expected(NamedTuple):
     targets: Any
     sites: Sites
     statistics: Statistics
-
-
-class Iteration(NamedTuple):
-    """What a callback is told after every iteration."""
-
-    n_iter: int
-    bound: float
-    change: float  # of m, relative
-    posterior: InducingPosterior
 
 
 class Fit(NamedTuple):
@@ -101,37 +77,27 @@ def make_blocks(A: Array, r: Array, labels: BagLabels, chunk_size: int = CHUNK_S
     blocks = []
     for span in cut(to_numpy(labels.offsets).astype(np.int64), chunk_size):
         rows = slice(span.start, span.stop)
-        local = labels.offsets[span.first_bag : span.last_bag + 1] - span.start
-        own = slice(span.first_bag, span.last_bag)
-        weight = labels.bags(own.start, own.stop)
-        part = BagLabels(local, labels.y[own], labels.known[rows], weight)
-        blocks.append(Block(tuple(A[:, a:b] for a, b in span.rows), r[rows], part))
+        part = labels.slice(span.first_bag, span.last_bag)
+        blocks.append(Block(A[:, rows], r[rows], part))
     return blocks
 
 
-def moments(A: Sequence[Array], r: Array, q: InducingPosterior) -> Moments:
+def moments(A: Array, r: Array, q: InducingPosterior) -> Moments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` for the instances of a block."""
-    found = [linalg.first_two_moments(q.m, q.W, chunk) for chunk in A]
-    means, squares = zip(*found, strict=True)
-    return Moments(concatenate(means), concatenate(squares) + r)
+    mean, square = linalg.first_two_moments(q.m, q.W, A)
+    return Moments(mean, square + r)
 
 
-def prior_moments(A: Sequence[Array], r: Array) -> Moments:
+def prior_moments(A: Array, r: Array) -> Moments:
     """Moments under the prior, without the product with S = I."""
-    var = concatenate([linalg.column_squares(chunk) for chunk in A]) + r
+    var = linalg.column_squares(A) + r
     return Moments(0.0 * var, var)
 
 
-def statistics(A: Sequence[Array], sites: Sites, bound: float | Array) -> Statistics:
+def statistics(A: Array, sites: Sites, bound: float | Array) -> Statistics:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
-    precision, linear = linalg.no_statistics(A[0])
-    start = 0
-    for chunk in A:
-        rows = slice(start, start + chunk.shape[1])
-        precision, linear = linalg.add_statistics(
-            precision, linear, chunk, sites.omega[rows], sites.rho[rows]
-        )
-        start = rows.stop
+    precision, linear = linalg.no_statistics(A)
+    precision, linear = linalg.add_statistics(precision, linear, A, sites.omega, sites.rho)
     return Statistics(precision, linear, bound)
 
 
@@ -144,7 +110,6 @@ def expect(
     likelihood: BagLikelihood,
     density: Density,
     last: bool = False,
-    bounded: bool = True,
 ) -> Expected:
     """One pass over a block: moments, beliefs, theta, statistics.
 
@@ -152,23 +117,18 @@ def expect(
     brings the beliefs and the bound up to date. The bound is 0 unless it is asked for.
     """
     labels = block.labels
-    if q is not None and not last and hasattr(likelihood, "at_once"):
-        made = likelihood.at_once(block, q, previous, density, bounded)
-        if made is not None:
-            targets, sites, sums = made
-            return Expected(targets, Sites(*sites), Statistics(*sums))
     f = prior_moments(block.A, block.r) if q is None else moments(block.A, block.r, q)
     c = f.second**0.5
     log_psi = density.log_psi(c)
-    if is_torch_array(block.A[0]):
+    if is_torch_array(block.A):
         # What came from the host: a start, or the beliefs of a checkpoint.
-        pi = linalg.like(pi, block.A[0]) if q is None else None
-        previous = previous and type(previous)(*(linalg.like(x, block.A[0]) for x in previous))
+        pi = linalg.like(pi, block.A) if q is None else None
+        previous = previous and type(previous)(*(linalg.like(x, block.A) for x in previous))
     if q is None:
         targets = likelihood.start(f, labels, pi)
     else:
         targets = likelihood.targets(f, log_psi, labels, previous)
-    bound = likelihood.bound(f, log_psi, labels, targets) if bounded else 0.0
+    bound = likelihood.bound(f, log_psi, labels, targets)
     if last:
         return Expected(targets, Sites(0.0, 0.0), Statistics(0.0, 0.0, bound))
     sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
@@ -207,7 +167,6 @@ class Step:
     density: Density
     q: InducingPosterior | None
     last: bool
-    bounded: bool = True
 
     def __call__(self, part: Part) -> tuple[Part, Statistics]:
         """The part with new beliefs, and its statistics."""
@@ -223,7 +182,6 @@ class Step:
                 likelihood=self.likelihood,
                 density=self.density,
                 last=self.last,
-                bounded=self.bounded,
             )
             beliefs.append(found.targets)
             sites.append(found.sites)
@@ -236,9 +194,9 @@ class Step:
         """Bring ``q`` to the blocks' device and precision, once per part."""
         if self.q is None:
             return None
-        if is_torch_array(block.A[0]):
-            return InducingPosterior(*(linalg.like(x, block.A[0]) for x in self.q))
-        return InducingPosterior(*(x.astype(block.A[0].dtype, copy=False) for x in self.q))
+        if is_torch_array(block.A):
+            return InducingPosterior(*(linalg.like(x, block.A) for x in self.q))
+        return InducingPosterior(*(x.astype(block.A.dtype, copy=False) for x in self.q))
 
 
 @dataclass(frozen=True)
@@ -278,13 +236,11 @@ def iterate(
     on_iteration: Callable[[Iteration], bool] | None = None,
     state: FitState | None = None,
     on_state: Callable[[FitState, list[Any]], None] | None = None,
-    only_posterior: bool = False,
 ) -> tuple[FitState, list[Any]]:
     """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
 
     ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
-    iteration but the first, where this one stands. With ``only_posterior`` neither the bound nor
-    the beliefs under the last q are worked out.
+    iteration but the first, where this one stands.
     """
     n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
     # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
@@ -293,13 +249,10 @@ def iterate(
             last = converged or n_iter == max_iter
             if n_iter and on_state is not None:
                 on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
-            if last and only_posterior:
-                q = q.on_host()
-                break
-            step = Step(likelihood, density, q if n_iter else None, last, not only_posterior)
+            step = Step(likelihood, density, q if n_iter else None, last)
             sums = RunningSum()
             parts = driver.sweep(step, parts, sums)
-            if n_iter and not only_posterior:
+            if n_iter:
                 history = [*history, _evidence(sums.value.bound, q)]
                 if on_iteration is not None or last:
                     q = q.on_host()
@@ -350,29 +303,11 @@ def fit_blocks(
     )[0]
 
 
-def posterior_of_blocks(
-    blocks: Sequence[Block], pi: Floats, likelihood: BagLikelihood, *, max_iter: int, tol: float
-) -> InducingPosterior:
-    """The posterior of `fit_blocks` alone, without the work for the rest of a fit."""
-    part, M = _one_part(blocks, pi)
-    state, _ = iterate(
-        [part],
-        M,
-        likelihood,
-        Sech(),
-        max_iter=max_iter,
-        tol=tol,
-        driver=Serial(),
-        only_posterior=True,
-    )
-    return state.q
-
-
 def _one_part(blocks: Sequence[Block], pi: Floats) -> tuple[Part, int]:
     """Blocks in memory as a part, and the number of inducing points."""
     starts = np.cumsum([0] + [len(block.r) for block in blocks])
     pis = tuple(pi[a:b] for a, b in itertools.pairwise(starts))
-    return Part(tuple(blocks), pis), blocks[0].A[0].shape[0]
+    return Part(tuple(blocks), pis), blocks[0].A.shape[0]
 
 
 def fit_whitened(
@@ -393,13 +328,13 @@ def fit_whitened(
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.models.variational import SoftWitness
+    >>> from bagwise.models.variational import NoisyMax
     >>> from bagwise.models.variational.updates import fit_whitened
     >>> A = np.random.default_rng(0).normal(size=(3, 8))
     >>> fit = fit_whitened(A, np.ones(8), np.array([0, 4, 8]), np.array([0, 1]),
-    ...                    np.full(8, -1), np.full(8, 0.5), SoftWitness(), tol=1e-6)
-    >>> fit.posterior.m.shape, fit.converged
-    ((3,), True)
+    ...                    np.full(8, -1), np.full(8, 0.5), NoisyMax(), tol=1e-6)
+    >>> fit.posterior.m.shape
+    (3,)
     """
     labels = BagLabels(np.asarray(offsets), np.asarray(y), np.asarray(known))
     blocks = make_blocks(A, r, labels, chunk_size)

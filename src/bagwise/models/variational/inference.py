@@ -1,0 +1,379 @@
+"""Gaussian variational inference with the hidden labels summed out, by natural gradient.
+
+Model: ``f = f0 + A^T v + sqrt(r) e``, ``v ~ N(0, I)`` (whitened inducing values), and one
+likelihood per bag, log p(T_b | f_b). The posterior is ``q(v) = N(m, P^-1)``, and the objective,
+over fixed standard normals and so deterministic,
+
+    L(m, P) = sum_b mean_s log p(T_b | f_b^s) - KL(N(m, P^-1) || N(0, I)),
+
+is a lower bound on the log-probability of the bags' labels, up to the error of the draws. The
+labels are the same for every kernel and likelihood, so that it compares both.
+
+One pass makes draws ``F = f0 + A^T (m + W^T U) + sqrt(r) E``, W^T W = P^-1, and sums over the bags
+
+    linear     A g,                         g the gradient by f, mean over the draws
+    curvature  A diag(d) A^T + mean_s sum_b c_bs (A_b w_bs)(A_b w_bs)^T.
+
+The natural-gradient step is ``P <- (1 - rho) P + rho (I + curvature)``,
+``m <- m + rho P^-1 (linear - m)`` (Khan and Lin, 2017); rho is halved until L does not fall. All
+three sums are additive over bags: serial, in threads, on disk, on Dask, on a GPU.
+
+T tasks are fitted side by side: the classes of several, and the folds of a cross-validation, whose
+held-out bags weigh 0. They share the bags, the draws and every pass; each has its own q and rho.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bagwise.core import gaussians, linalg
+from bagwise.core.arrays import (
+    Array,
+    Floats,
+    Ints,
+    as_float,
+    beside,
+    is_tensor,
+    namespace,
+    to_numpy,
+)
+from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
+from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, InducingPosterior
+from bagwise.models.variational.likelihoods import BagLikelihood
+from bagwise.models.variational.parts import Part
+
+# The precision of q(v) keeps its eigenvalues at least so large: the negative Hessian of a draw
+# need not be positive, while that of the prior is 1. Values of 1, .5 and .1 fit the same.
+_LEAST_PRECISION = 0.1
+# A step of this length that still lowers the bound ends the fit.
+_SHORTEST = 1e-6
+_GROWTH = 1.5
+# Steps that gain less than ``tol`` per bag before a fit has converged.
+_PATIENCE = 2
+
+
+class Posteriors(NamedTuple):
+    """``q(v) = N(m, P^-1)`` of every task, ``W^T W = P^-1`` with W lower triangular."""
+
+    m: Floats  # [T, M]
+    P: Floats  # [T, M, M]
+    W: Floats  # [T, M, M]
+
+    def take(self, tasks: Ints) -> Posteriors:
+        """Those of some tasks."""
+        return Posteriors(*(x[tasks] for x in self))
+
+    def of_task(self, t: int) -> InducingPosterior:
+        """Mean and factor of the covariance of one, which is what predictions need."""
+        return InducingPosterior(self.m[t], np.asfortranarray(self.W[t]))
+
+    def kl(self) -> Floats:
+        """Divergence from the prior, [T]."""
+        pairs = zip(self.m, self.W, strict=True)
+        return np.array([float(gaussians.kl_to_standard(m, W)) for m, W in pairs])
+
+
+def posteriors(m: Floats, P: Floats) -> Posteriors:
+    """The posteriors of means and precisions."""
+    return Posteriors(m, P, np.stack([linalg.inverse_factor(np.asfortranarray(p)) for p in P]))
+
+
+def prior(T: int, M: int) -> Posteriors:
+    """q(v) before the first step."""
+    eye = np.broadcast_to(np.eye(M), (T, M, M)).copy()
+    return Posteriors(np.zeros((T, M)), eye, eye)
+
+
+class Draws(NamedTuple):
+    """Standard normals in antithetic pairs, the same in every pass."""
+
+    U: Floats  # [N_DEALS, M, S]
+    E: Floats  # [N_NOISE, S]
+
+
+@lru_cache(maxsize=8)
+def make_draws(M: int, n_draws: int, seed: int) -> Draws:
+    """The draws of a fit; directions of a block of them are orthogonal, which lowers the error."""
+    rng = np.random.default_rng(seed)
+    U = np.stack([orthogonal_normals(M, n_draws, rng) for _ in range(N_DEALS)])
+    half = rng.standard_normal((N_NOISE, n_draws // 2))
+    return Draws(U, np.concatenate([half, -half], axis=1))
+
+
+def orthogonal_normals(M: int, n: int, rng: np.random.Generator) -> Floats:
+    """Antithetic standard normals [M, n] whose directions are orthogonal, M at a time."""
+    blocks: list[Floats] = []
+    left = n // 2
+    while left > 0:
+        k = min(M, left)
+        directions = np.linalg.qr(rng.standard_normal((M, k)))[0]
+        blocks.append(directions * np.sqrt(rng.chisquare(M, k)))
+        left -= k
+    half = np.concatenate(blocks, axis=1)
+    return np.concatenate([half, -half], axis=1)
+
+
+class Sums(NamedTuple):
+    """Additive over blocks: all that a step and the bound need."""
+
+    value: Array  # [T]
+    linear: Array  # [T, M]
+    curvature: Array  # [T, M, M]
+
+
+def directions(q: Posteriors, U: Floats) -> Floats:
+    """``m + W^T U`` for every set of draws, [N_DEALS, M, T, S]."""
+    WU = np.matmul(q.W.transpose(0, 2, 1), U[:, None])  # [deals, T, M, S]
+    return np.ascontiguousarray((q.m[:, :, None] + WU).transpose(0, 2, 1, 3))
+
+
+def latent_draws(block: Block, V: Array, f0: Array, E: Array) -> Array:
+    """``F = f0 + A^T V + sqrt(r) E`` for the instances of a block, [n, T, S]."""
+    A, labels = block.A, block.labels
+    deals, M, T, S = V.shape
+    V = V.reshape(deals, M, T * S)
+    F = namespace(A).empty((A.shape[1], T * S), dtype=A.dtype, **_where(A))
+    if deals == 1:  # a prediction, where all bags see the same draws
+        namespace(A).matmul(A.T, V[0], out=F)
+    else:
+        for run in labels.runs:
+            namespace(A).matmul(A[:, run.rows].T, V[run.deal], out=F[run.rows])
+    F = F.reshape(-1, T, S)
+    assert labels.row is not None
+    noise = E[labels.row % N_NOISE]
+    noise = noise * _as(block.r, A)[:, None] ** 0.5
+    F += noise[:, None, :]
+    F += f0[:, None]
+    return F
+
+
+def block_sums(block: Block, F: Array, likelihood: BagLikelihood) -> Sums:
+    """The sums of a block at draws ``F`` [n, T, S]."""
+    A, T, S = block.A, F.shape[1], F.shape[2]
+    terms = likelihood.terms(F, block.labels)
+    xp = namespace(A)
+    linear = (A @ _as(terms.gradient.mean(-1), A)).T  # [T, M]
+    curvature = _rank_one(block, terms.direction, _as(terms.strength, A) / S, T)
+    if terms.diagonal is not None:
+        d = _as(terms.diagonal, A)
+        for t in range(T):
+            curvature[t] += (A * d[:, t]) @ A.T
+    value = as_float(terms.value).sum(0).mean(-1)  # [T]
+    if is_tensor(linear) and is_tensor(curvature):
+        return Sums(value, linear.double(), curvature.double())
+    return Sums(*(xp.asarray(x, dtype=np.float64) for x in (value, linear, curvature)))
+
+
+def _rank_one(block: Block, w: Array, strength: Array, T: int) -> Array:
+    """``sum_bs c_bs (A_b w_bs)(A_b w_bs)^T`` of every task, [T, M, M]."""
+    A, M, xp = block.A, block.A.shape[0], namespace(block.A)
+    total = xp.zeros((T, M, M), dtype=A.dtype, **_where(A))
+    if w.shape[-1] == 1:  # the same for all draws
+        strength = strength.sum(-1)[..., None]
+    w, At = _as(w, A), A.T
+    for run in block.labels.long_runs:
+        rows = At[run.rows].reshape(-1, run.size, M)
+        for t in range(T):
+            c = strength[run.bags, t].reshape(-1, 1)
+            if not c.any():  # held out, or the negative bags of an or
+                continue
+            own = w[run.rows, min(t, w.shape[1] - 1)].reshape(-1, run.size, w.shape[-1])
+            V = xp.matmul(own.swapaxes(1, 2), rows).reshape(-1, M)
+            total[t] += V.T @ (V * c)
+    return total
+
+
+def _where(A: Array) -> dict[str, Any]:
+    return {"device": A.device} if is_tensor(A) else {}
+
+
+def _as(x: Array, A: Array) -> Array:
+    return x.to(A.dtype) if is_tensor(x) else x.astype(A.dtype, copy=False)
+
+
+class Settings(NamedTuple):
+    """How a fit is run, whatever its data."""
+
+    n_draws: int = 32
+    seed: int = 0
+    max_iter: int = 200
+    tol: float = 1e-3  # nats per bag
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The sums over the blocks of a part; picklable, for processes and clusters."""
+
+    likelihood: BagLikelihood
+    q: Posteriors
+    f0: Floats  # [T]
+    tasks: Ints
+    settings: Settings
+
+    def __call__(self, part: Part) -> tuple[Part, Sums]:
+        """The part as it is, and its sums."""
+        draws = make_draws(self.q.m.shape[1], self.settings.n_draws, self.settings.seed)
+        V, sums = directions(self.q, draws.U), None
+        for block in part.blocks:
+            here = block._replace(labels=block.labels.of_tasks(self.tasks))
+            V, f0, E = (_beside(x, block.A) for x in (V, self.f0, draws.E))
+            found = block_sums(here, latent_draws(here, V, f0, E), self.likelihood)
+            sums = found if sums is None else total([sums, found])
+        assert sums is not None  # a part is never empty
+        return part, sums
+
+
+def _beside(x: Any, A: Array) -> Any:
+    """In the precision of A and where it is."""
+    return beside(x, A) if is_tensor(A) else x.astype(A.dtype, copy=False)
+
+
+class Iteration(NamedTuple):
+    """What a callback is told after every iteration."""
+
+    n_iter: int
+    bound: float
+    change: float  # of m, relative
+    posterior: Any
+
+
+class State(NamedTuple):
+    """Where the fits of all tasks stand: the best q so far and what the next step is made of."""
+
+    q: Posteriors
+    sums: Sums
+    bound: Floats  # [T]
+    rho: Floats  # [T]
+    still: Ints  # [T] steps in a row that gained little; `_PATIENCE` of them end a fit
+    history: Floats  # [passes, T] bounds
+
+
+class Fits(NamedTuple):
+    """Fitted q(v) of every task."""
+
+    q: Posteriors
+    bound: Floats  # [T]
+    history: Floats  # [passes, T]
+    n_iter: int  # passes over the data
+    converged: bool
+
+
+def fit(
+    parts: list[Any],
+    n_bags: int,
+    likelihood: BagLikelihood,
+    start: Posteriors,
+    f0: Floats,
+    driver: Driver,
+    settings: Settings,
+    on_iteration: Callable[[Iteration], bool] | None = None,
+    state: State | None = None,
+    on_state: Callable[[State], None] | None = None,
+) -> Fits:
+    """Natural-gradient ascent from ``start``; the bound over the fixed draws never falls.
+
+    Each pass tries one step of every task that goes on. A step that lowers the bound is tried
+    again at half its length in the next pass. A task has converged after two steps that gain less
+    than ``tol`` per bag, or where a step that should gain less than that fails: the curvature is
+    an expectation, and the optimum of finitely many draws lies a little aside. ``state`` goes on
+    from where an earlier fit stood; ``on_state`` is told where this one stands after every pass.
+    """
+
+    def evaluate(q: Posteriors, tasks: Ints) -> tuple[Sums, Floats]:
+        sums = RunningSum()
+        driver.sweep(Pass(likelihood, q, f0[tasks], tasks, settings), parts, sums)
+        found = Sums(*(to_numpy(x) for x in sums.value))
+        return found, found.value - q.kl()
+
+    with one_blas_thread():
+        if state is None:
+            sums, bound = evaluate(start, np.arange(len(f0)))
+            rho, still = np.ones(len(f0)), np.zeros(len(f0), dtype=np.int64)
+            state = State(start, sums, bound, rho, still, bound[None])
+        enough = settings.tol * (1 + n_bags)
+        while len(state.history) < settings.max_iter:
+            tasks = np.flatnonzero(state.still < _PATIENCE)
+            if not len(tasks):
+                break
+            new, promised = propose(state, tasks)
+            found = evaluate(new, tasks)
+            before, state = state, accept(state, tasks, new, *found, promised, enough)
+            if on_state is not None:
+                on_state(state)
+            if on_iteration is not None:
+                change = _relative(state.q.m[0], before.q.m[0])
+                n, reached = len(state.history), float(state.bound[0])
+                if on_iteration(Iteration(n, reached, change, state.q)):
+                    break
+    converged = bool((state.still >= _PATIENCE).all())
+    return Fits(state.q, state.bound, state.history, len(state.history), converged)
+
+
+def propose(state: State, tasks: Ints) -> tuple[Posteriors, Floats]:
+    """A step of every task, and by how much a linear bound would rise with a whole one, [T].
+
+    That gain is the squared length of the natural gradient,
+    ``(A g - m)^T S (A g - m) + tr[(S (P' - P))^2] / 2``, P' the precision that is stepped towards.
+    """
+    ms, Ps, promised = [], [], []
+    for t in tasks:
+        q, rho = state.q, state.rho[t]
+        target = positive(np.eye(len(q.m[t])) + state.sums.curvature[t])
+        gap = state.sums.linear[t] - q.m[t]
+        W = q.W[t]
+        m, C = W @ gap, W @ (target - q.P[t]) @ W.T
+        promised.append(float(m @ m + (C * C).sum() / 2))
+        P = (1 - rho) * q.P[t] + rho * target
+        Ps.append(P)
+        ms.append((q.m[t], rho * gap))
+    new = posteriors(np.empty((len(tasks), 0)), np.stack(Ps))
+    m = np.stack([m + W.T @ (W @ s) for (m, s), W in zip(ms, new.W, strict=True)])
+    return new._replace(m=m), np.array(promised)
+
+
+def accept(
+    state: State,
+    tasks: Ints,
+    new: Posteriors,
+    sums: Sums,
+    bound: Floats,
+    promised: Floats,
+    enough: float,
+) -> State:
+    """Take the steps that did not lower their bound; halve the others."""
+    q, old = Posteriors(*(x.copy() for x in state.q)), state.sums
+    old = Sums(*(np.array(x) for x in old))
+    best, rho, still = state.bound.copy(), state.rho.copy(), state.still.copy()
+    for i, t in enumerate(tasks):
+        if bound[i] >= best[t]:
+            still[t] = still[t] + 1 if bound[i] - best[t] < enough else 0
+            for mine, theirs in zip((*q, *old), (*new, *sums), strict=True):
+                mine[t] = theirs[i]
+            best[t] = bound[i]
+            rho[t] = min(1.0, _GROWTH * rho[t])
+        elif rho[t] * promised[i] < enough or rho[t] < _SHORTEST:
+            still[t] = _PATIENCE
+        else:
+            rho[t] /= 2
+    return State(q, old, best, rho, still, np.vstack([state.history, best]))
+
+
+def positive(P: Floats) -> Floats:
+    """A symmetric matrix with its eigenvalues raised to the least precision."""
+    P = (P + P.T) / 2
+    try:
+        np.linalg.cholesky(P - _LEAST_PRECISION * np.eye(len(P)))
+    except np.linalg.LinAlgError:
+        values, Q = np.linalg.eigh(P)
+        return (Q * np.maximum(values, _LEAST_PRECISION)) @ Q.T
+    return P
+
+
+def _relative(new: Floats, old: Floats) -> float:
+    """How far m moved, relative to its length where that exceeds 1."""
+    return float(np.linalg.norm(new - old)) / max(1.0, float(np.linalg.norm(new)))

@@ -1,0 +1,347 @@
+"""What every model of the family predicts: views of one read-out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+from sklearn.utils.validation import check_is_fitted
+
+from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.core.arrays import Floats, Ints
+from bagwise.core.kernels import Kernel
+from bagwise.files import read_plainly
+from bagwise.models.base import InstanceClassifier, TrainingData, two_probabilities
+from bagwise.models.classes import (
+    ClassRule,
+    ClassWeight,
+    bag_weights,
+    has_several_classes,
+    read_instance_classes,
+)
+from bagwise.models.execution import Execution, resolve
+from bagwise.models.feature_checks import check_bag_weights
+from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.placement import placed
+from bagwise.models.variational import engine
+from bagwise.models.variational.engine import HeldOut, Problem, Targets
+from bagwise.models.variational.monitors import Patience
+from bagwise.models.variational.readout import Predictor, Process, Question, Wanted, read_bags
+
+# Sets of at most so many numbers on disk, 128 MB, are read into memory at once.
+_FEW_NUMBERS = 1 << 24
+
+Validation = tuple[BagsLike, ArrayLike]
+
+
+class Scores(NamedTuple):
+    """All that a model says about bags: log-odds, and the probabilities' standard deviations."""
+
+    bag: Floats  # [B] or [B, C]
+    bag_std: Floats
+    instance: Floats  # [N] or [N, C]
+    instance_std: Floats
+
+
+class LatentClassifier(InstanceClassifier):
+    """A classifier that predicts by draws of a latent function, whatever made it."""
+
+    predictor_: Predictor
+    execution: Any
+
+    _keeps_rows = True
+    _multi_class = True
+    _multi_label = True
+
+    @property
+    def kernel_(self) -> Kernel:
+        """The kernel, as learned; of the first member where there are several."""
+        return self.predictor_.processes[0].projector.kernel
+
+    @property
+    def inducing_points_(self) -> Floats:
+        """Inducing points in the units of the instances, [M, D]."""
+        projector = self.predictor_.processes[0].projector
+        return projector.scaling.undo(projector.Z)
+
+    @property
+    def posterior_mean_(self) -> Floats:
+        """Mean of the whitened inducing values, [M]; [F, M] with several classes."""
+        return _squeezed(self.predictor_.processes[0].m)
+
+    @property
+    def posterior_factor_(self) -> Floats:
+        """W of their covariance W^T W, [M, M]; [F, M, M] with several classes."""
+        return _squeezed(self.predictor_.processes[0].W)
+
+    @property
+    def class_rule_(self) -> ClassRule | None:
+        """How several classes go together; None with two."""
+        return self.predictor_.rule
+
+    def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
+        name = type(self).__name__
+        # Pages of a memory map would count as memory of this process.
+        bags, on_disk = read_plainly(bags), False
+        if isinstance(bags, Bags) and hasattr(bags.instances, "select_rows"):
+            on_disk = bags.n_instances * bags.n_features > _FEW_NUMBERS
+            if not on_disk:
+                bags = bags.with_instances(np.array(bags.instances[:]))
+        device = resolve(self.execution).torch_device(None)
+        if isinstance(bags, Bags) and device is not None:
+            check_bags(bags, n_features=n_features, estimator=name, finite=False)
+            bags = placed(bags, device)
+        if not on_disk:
+            return super()._check_bags(bags, n_features)
+        # Rows on disk are looked at for NaN where they are read anyway.
+        return check_bags(bags, n_features=n_features, estimator=name, finite=False)
+
+    def _validate_targets(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels,
+        background: Any,
+        class_weight: ClassWeight | None,
+        sample_weight: ArrayLike | None,
+    ) -> tuple[Bags, Targets, ClassRule | None]:
+        """Check everything that ``fit`` is given; labels have one column per finding from here."""
+        self._forget_classes()
+        if has_several_classes(y):
+            checked, labels, known = self._validate_several(bags, y, instance_labels, background)
+            counts = self._counts(sample_weight, checked)
+            weight = _weights(
+                [labels.weights(class_weight, counts, f) for f in range(labels.present.shape[1])],
+                len(checked),
+            )
+            codes = labels.codes
+            if codes is None:  # of several classes a bag has those that are rarest tell most
+                codes = _rarest(labels.present)
+            return checked, Targets(labels.present, known, codes, weight, counts), labels.rule
+        data = self._validate_fit(bags, y, instance_labels)
+        check_two_class_background(background, self.classes_)
+        counts = self._counts(sample_weight, data.bags)
+        weight = _weights(
+            [bag_weights(class_weight, counts, data.y, self.classes_)], len(data.bags)
+        )
+        return data.bags, one_finding(data, weight, counts), None
+
+    def _validate_update(
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
+    ) -> tuple[Bags, Targets]:
+        """As `_validate_targets` for a fitted model, whose classes stay."""
+        rule = self.class_rule_
+        if rule is None:
+            _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
+            return data.bags, one_finding(data)
+        checked = self._check_bags(bags, self.n_features_in_)
+        labels = rule.read_labels(y, checked, self.classes_)
+        known = read_instance_classes(instance_labels, checked, labels)
+        codes = _rarest(labels.present) if labels.codes is None else labels.codes
+        return checked, Targets(labels.present, known, codes)
+
+    def _counts(self, sample_weight: ArrayLike | None, bags: Bags) -> Floats | None:
+        return None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+
+    def _watch(self, validation: Validation | None, patience: int) -> Patience | None:
+        """What stops a fit on validation bags."""
+        if validation is None:
+            return None
+        if not (isinstance(patience, Integral) and patience >= 1):
+            raise ValueError(f"patience must be a whole number of at least 1; got {patience!r}.")
+        if len(self.classes_) > 2:
+            raise ValueError("validation watches the AUC of two classes; this fit has more.")
+        bags = self._check_bags(validation[0], n_features=self.n_features_in_)
+        y = self._check_labels(bags, validation[1])
+        if set(np.unique(y)) != set(self.classes_):
+            raise ValueError(
+                f"validation needs bags of both classes {self.classes_.tolist()}; got labels "
+                f"{np.unique(y).tolist()}."
+            )
+        return Patience(
+            bags, (y == self.classes_[1]).astype(int), resolve(self.execution), patience
+        )
+
+    def _keep(
+        self,
+        problem: Problem,
+        processes: Sequence[Process],
+        weights: Sequence[float],
+        held_out: HeldOut | None,
+        rule: ClassRule | None,
+        codes: Ints,
+    ) -> None:
+        """Calibrate what was fitted, and store all that predicts."""
+        self.predictor_, odds = engine.calibrated(
+            problem, processes, weights, held_out, rule, codes
+        )
+        self.__dict__.pop("held_out_decision_", None)
+        if odds is not None:
+            own = self.predictor_.rule
+            found = odds[:, 0] if own is None else own.of_bags(odds, np.zeros_like(odds)).log_odds
+            self.held_out_decision_ = found
+
+    def _read(
+        self,
+        bags: BagsLike,
+        wanted: Wanted,
+        question: Question | None = None,
+        interval: float | None = None,
+    ) -> tuple[Floats, ...]:
+        """Columns about the bags; one pass over their rows."""
+        check_is_fitted(self)
+        if question not in (None, "share", "alone"):
+            raise ValueError(f"question must be 'share' or 'alone'; got {question!r}.")
+        if interval is not None and not 0 < interval < 1:
+            raise ValueError(f"return_interval must be in (0, 1); got {interval!r}.")
+        checked = self._validate_predict(bags)
+        execution: Execution = resolve(self.execution)
+        return read_bags(self.predictor_, checked, execution, wanted, question, interval)
+
+    def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
+        """Mean and variance of the latent function at every instance.
+
+        Shape (n_instances,); with several classes (n_instances, n_classes), NaN for the background.
+        """
+        mean, var = self._read(bags, "latent")
+        return mean, var
+
+    def score_bags(self, bags: BagsLike) -> Scores:
+        """Everything the model says about bags, from one pass over their rows.
+
+        Returns
+        -------
+        Scores
+            ``bag`` and ``instance`` are log-odds, of shapes (n_bags,) and (n_instances,);
+            ``bag_std`` and ``instance_std`` are standard deviations of the probabilities.
+            With several classes all have a column per class.
+        """
+        bag, bag_std, _, _, instance, instance_std, _, _ = self._read(bags, "both")
+        return Scores(bag, bag_std, instance, instance_std)
+
+    def decision_function(self, bags: BagsLike) -> Floats:
+        """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
+        return self._read(bags, "bags")[0]
+
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
+        """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
+        return self._read(bags, "instances")[0]
+
+    def predict_proba(
+        self, bags: BagsLike, return_std: bool = False, return_interval: float | None = None
+    ) -> Floats | tuple[Floats, ...]:
+        """Probability of the classes for each bag, and its uncertainty on request.
+
+        The classes of a bag sum to one, unless the model was fitted to an indicator matrix: then
+        each column is the probability that the bag has this class, whatever else it has.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        return_std : bool
+            Also return the standard deviation of the positive probability over draws of the
+            latent function; with several classes, of every class's.
+        return_interval : float in (0, 1), optional
+            Also return the central interval that holds this share of the draws.
+
+        Returns
+        -------
+        proba : array of shape (n_bags, n_classes)
+        std : array of shape (n_bags,), if ``return_std``
+        interval : array of shape (n_bags, 2), if ``return_interval``
+            Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
+            the classes after that for the bags.
+        """
+        columns = self._read(bags, "bags", interval=return_interval)
+        return _probabilities(columns, return_std, return_interval)
+
+    def predict_proba_instances(
+        self,
+        bags: BagsLike,
+        return_std: bool = False,
+        return_interval: float | None = None,
+        question: Question | None = None,
+    ) -> Floats | tuple[Floats, ...]:
+        """Probability of the classes for each instance; uncertainty as for `predict_proba`.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays, or 3-d array
+        return_std, return_interval
+            As for `predict_proba`.
+        question : {"share", "alone"}, optional
+            What is asked of an instance. ``share``, the default of a calibrated model: is it one
+            of those that made its bag positive? That takes the bag into account, and what
+            held-out positive and negative bags have in common. ``alone``: would a bag of this
+            instance alone be positive?
+        """
+        columns = self._read(bags, "instances", question, return_interval)
+        return _probabilities(columns, return_std, return_interval)
+
+    def predict_positive_fraction(
+        self,
+        bags: BagsLike,
+        return_std: bool = False,
+        return_interval: float | None = None,
+        question: Question | None = None,
+    ) -> Floats | tuple[Floats, ...]:
+        """Expected share of positive instances in each bag, of every class with several.
+
+        The mean of `predict_proba_instances` over a bag; its standard deviation and interval are
+        those of the share over draws of the latent function.
+        """
+        share, *columns = self._read(bags, "fractions", question, return_interval)
+        return _with_uncertainty(share, columns, return_std, return_interval)
+
+
+def one_finding(
+    data: TrainingData, weight: Floats | None = None, counts: Floats | None = None
+) -> Targets:
+    """The targets of two classes: one finding."""
+    known = np.asarray(data.instance_labels, dtype=np.int64)[:, None]
+    return Targets(data.y[:, None], known, data.y, weight, counts)
+
+
+def _probabilities(
+    columns: tuple[Floats, ...], return_std: bool, return_interval: float | None
+) -> Floats | tuple[Floats, ...]:
+    log_odds, *rest = columns
+    value = two_probabilities(log_odds) if log_odds.ndim == 1 else expit(log_odds)
+    return _with_uncertainty(value, rest, return_std, return_interval)
+
+
+def _with_uncertainty(
+    value: Floats, columns: Sequence[Floats], return_std: bool, return_interval: float | None
+) -> Floats | tuple[Floats, ...]:
+    """A value alone, or with its standard deviation and interval."""
+    std, low, high = columns
+    found = [value, *([std] if return_std else [])]
+    if return_interval is not None:
+        found.append(np.stack([low, high], axis=-1))
+    return tuple(found) if len(found) > 1 else value
+
+
+def _squeezed(x: Floats) -> Floats:
+    """Without the axis of findings where there is one of them."""
+    return x[0] if len(x) == 1 else x
+
+
+def _weights(columns: list[Floats | None], n_bags: int) -> Floats | None:
+    """Weights of bags for every finding, [B, F]; None where every bag counts once."""
+    if all(column is None for column in columns):
+        return None
+    return np.stack([np.ones(n_bags) if c is None else c for c in columns], axis=1)
+
+
+def _rarest(present: Ints) -> Ints:
+    """A code per bag by its rarest finding, 0 for none: folds that share out rare findings."""
+    order = np.argsort(present.sum(axis=0), kind="stable")
+    has = present[:, order] == 1
+    codes = np.where(has.any(axis=1), 1 + has.argmax(axis=1), 0)
+    _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    # Codes of a single bag cannot be shared out: they join the others.
+    return np.where(counts[codes] < 2, 0, codes)

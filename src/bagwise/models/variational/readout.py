@@ -1,0 +1,435 @@
+"""One read-out: probabilities, deviations, intervals and fractions from one distribution of f.
+
+A fitted `Process` is a Gaussian distribution of the latent function. Bags are read from draws of
+it: each draw has its own probability of the bag, their mean is the prediction, their spread its
+uncertainty. Of a single instance f is normal with known moments, so that quadrature does what
+draws do, without their noise. Two questions are answered about an instance:
+
+alone   would a bag of this instance alone be positive?  E sigmoid(f)
+share   is it one of those that made its bag positive?   P(bag) E share(f), see `calibration.share`
+
+A line, ``slope * log-odds + intercept``, calibrates bags; it moves every draw alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.special import expit, ndtri
+
+from bagwise.bags import Bags, check_bags
+from bagwise.core import linalg, segments
+from bagwise.core.arrays import (
+    Array,
+    Floats,
+    Ints,
+    Rows,
+    beside,
+    concatenate,
+    is_tensor,
+    namespace,
+    softplus,
+    to_numpy,
+)
+from bagwise.core.finite import all_finite
+from bagwise.core.gaussians import sigmoid_moments
+from bagwise.core.platt import Platt
+from bagwise.files import map_rows_of
+from bagwise.models.calibration.share import Share
+from bagwise.models.classes import ClassRule, ClassScores
+from bagwise.models.drivers import Span, cut
+from bagwise.models.execution import Execution
+from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.inference import (
+    Posteriors,
+    directions,
+    latent_draws,
+    make_draws,
+)
+from bagwise.models.variational.likelihoods import BagLikelihood
+from bagwise.models.variational.parts import rows_of, share_out
+from bagwise.models.variational.projection import Projector, project_span
+
+# Draws of a prediction, and their seed: another than that of the fits.
+_N_DRAWS, _SEED = 128, 1
+# Log-odds beyond these are those of a probability that float64 still tells from 0 and 1.
+_FARTHEST = 36.0
+
+Question = Literal["share", "alone"]
+Wanted = Literal["bags", "instances", "both", "latent", "fractions", "raw"]
+
+
+class Process(NamedTuple):
+    """Fitted latent functions on one projection: one of every finding, F of them."""
+
+    projector: Projector
+    m: Floats  # [F, M]
+    W: Floats  # [F, M, M], q(v) = N(m, W^T W)
+    f0: Floats  # [F] prior means
+    likelihood: BagLikelihood
+
+
+class Latent(NamedTuple):
+    """What a process says about a block, before calibration."""
+
+    bag: Floats  # [b, F] log-odds of the mean probability
+    draws: Floats  # [b, F, S] log-odds of every draw
+    mean: Floats  # [n, F] of f at the instances, less what a bag of one would take off
+    var: Floats  # [n, F]
+    functions: Array | None = None  # [n, F, S] draws of it, where asked for
+
+
+def read_block(block: Block, process: Process, functions: bool = False) -> Latent:
+    """Bags and instances of a block; worked out where it lives.
+
+    Every bag sees the same draws of v. The residuals of its instances are numbered by their rank
+    in the bag, so that neither the order of instances nor that of bags changes anything.
+    """
+    A, offsets, likelihood = block.A, block.labels.offsets, process.likelihood
+    draws = make_draws(A.shape[0], _N_DRAWS, _SEED)
+    moments = [latent_moments(block, process, f) for f in range(len(process.m))]
+    found: list[Any] = []
+    for f, (mean, var) in enumerate(moments):
+        labels = BagLabels(offsets, offsets[1:], row=_ranks(mean, offsets))
+        q = Posteriors(process.m[f : f + 1], process.W[f : f + 1], process.W[f : f + 1])
+        V, E = (beside(x, A) for x in (directions(q, draws.U[:1]), draws.E))
+        f0 = beside(process.f0[f : f + 1], A)
+        F = latent_draws(block._replace(labels=labels), V, f0, E)  # [n, 1, S]
+        odds = likelihood.log_odds(F, offsets)[:, 0]
+        if getattr(likelihood, "of_marginals", False):  # the papers' rules
+            p = sigmoid_expectations(to_numpy(mean), to_numpy(var)).log_odds
+            bag = likelihood.log_odds(beside(p, A)[:, None, None], offsets)[:, 0, 0]
+        else:
+            bag = _log_mean_sigmoid(odds) - _log_mean_sigmoid(-odds)
+        alone = likelihood.alone(mean)
+        own = likelihood.alone(F[:, 0]) if functions else None
+        found.append((bag, odds, alone, var, own))
+    *columns, own = zip(*found, strict=True)
+    bag, odds, mean, var = (np.stack([to_numpy(part) for part in x], 1) for x in columns)
+    made = namespace(own[0]).stack(list(own), 1) if functions else None
+    return Latent(bag, odds, mean, var, made)
+
+
+def latent_moments(block: Block, process: Process, f: int) -> tuple[Array, Array]:
+    """Mean and variance of f at every instance."""
+    m, W = (beside(np.ascontiguousarray(x), block.A) for x in (process.m[f], process.W[f]))
+    mean, var = linalg.first_two_moments(m, W, block.A)
+    return mean + float(process.f0[f]), var + beside(block.r, block.A)
+
+
+def _ranks(values: Array, offsets: segments.Offsets) -> Any:
+    """Rank of every instance within its bag, by its latent mean."""
+    starts = np.asarray(to_numpy(offsets), dtype=np.int64)
+    order = np.lexsort((to_numpy(values), segments.index(starts)))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - segments.spread(starts[:-1], starts)
+    return _on(rank, values)
+
+
+def _on(x: Any, like: Array) -> Any:
+    """Whole numbers where an array lives."""
+    if not is_tensor(like):
+        return x
+    import torch
+
+    return torch.as_tensor(x, device=like.device)
+
+
+def _log_mean_sigmoid(z: Array) -> Array:
+    """Logarithm of the mean of sigmoid(z) over the last axis."""
+    xp, log_p = namespace(z), -softplus(-z)
+    top = xp.amax(log_p, -1)
+    return top + xp.log(xp.exp(log_p - top[..., None]).mean(-1))
+
+
+class SigmoidExpectations(NamedTuple):
+    """Of p = sigmoid(f) with f normal: log-odds of its mean, and its first two moments."""
+
+    log_odds: Floats
+    mean: Floats
+    square: Floats
+
+
+def sigmoid_expectations(mean: Any, var: Any) -> SigmoidExpectations:
+    """The moments of sigmoid(f), f ~ N(mean, var), elementwise."""
+    found = sigmoid_moments(mean, var)
+    p = np.exp(found.log_positive)
+    return SigmoidExpectations(found.log_odds, p, p**2 + found.std**2)
+
+
+class Columns(NamedTuple):
+    """Log-odds of a probability, its standard deviation, and the ends of an interval."""
+
+    log_odds: Floats
+    std: Floats
+    low: Floats
+    high: Floats
+
+
+def _holding(columns: Columns) -> Columns:
+    """No probability is 0 or 1, and intervals hold it: a skewed mean may lie in a tail."""
+    log_odds = np.clip(columns.log_odds, -_FARTHEST, _FARTHEST)
+    p = expit(log_odds)
+    low, high = np.minimum(columns.low, p), np.maximum(columns.high, p)
+    return Columns(log_odds, columns.std, low, high)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Processes, how much each counts, and what calibrates them: all that predicts.
+
+    The log-odds of bags are the weighted sum of those of the processes, and so is f.
+    """
+
+    processes: tuple[Process, ...]
+    weights: tuple[float, ...]
+    lines: tuple[Platt, ...] | None = None  # [F]; None where nothing was calibrated
+    shares: tuple[Share | None, ...] = ()  # [F]
+    rule: ClassRule | None = None  # of several classes
+
+    def blend(self, found: list[Latent]) -> Latent:
+        """One latent function from those of the processes."""
+        if len(found) == 1:
+            return found[0]
+        w: Any = np.array(self.weights)
+        columns: Any = list(zip(*found, strict=True))
+        bag, draws, mean = (np.tensordot(w, np.stack(x), 1) for x in columns[:3])
+        var = np.tensordot(w * w, np.stack(columns[3]), 1)
+        functions: Any = None
+        if found[0].functions is not None:
+            functions = sum(k * x for k, x in zip(self.weights, columns[4], strict=True))
+        return Latent(bag, draws, mean, var, functions)
+
+    def bags(self, latent: Latent, interval: float) -> Columns:
+        """Bags [b], or their classes [b, C]."""
+        bag, draws = self._calibrated(latent.bag), self._calibrated(latent.draws)
+        if self.rule is None:
+            bag, p = bag[:, 0], expit(draws[:, 0])
+        else:
+            b, F, S = draws.shape
+            flat = draws.transpose(0, 2, 1).reshape(b * S, F)
+            p = expit(self.rule.of_bags(flat, np.zeros_like(flat)).log_odds)
+            p = p.reshape(b, S, -1).transpose(0, 2, 1)
+            bag = self.rule.of_bags(bag, np.zeros_like(bag)).log_odds
+        low, high = np.quantile(p, [(1 - interval) / 2, (1 + interval) / 2], axis=-1)
+        return _holding(Columns(bag, p.std(-1), low, high))
+
+    def _calibrated(self, log_odds: Floats) -> Floats:
+        """Log-odds [b, F] or [b, F, S] through the line of every finding."""
+        if self.lines is None:
+            return log_odds
+        slopes, intercepts = (np.array(x) for x in zip(*self.lines, strict=True))
+        shape = (1, -1) + (1,) * (log_odds.ndim - 2)
+        return slopes.reshape(shape) * log_odds + intercepts.reshape(shape)
+
+    @property
+    def default_question(self) -> Question:
+        """What an uncalibrated model can say of an instance is what it would do alone."""
+        return "share" if self.shares and all(s is not None for s in self.shares) else "alone"
+
+    def instances(
+        self, latent: Latent, offsets: Ints, question: Question | None, interval: float
+    ) -> Columns:
+        """Instances [n], or their classes [n, C]."""
+        question = question or self.default_question
+        if question == "share" and self.default_question == "alone":
+            raise ValueError(
+                "question='share' needs a calibrated model, which compares held-out positive and "
+                "negative bags; fit with calibrate=True, or ask question='alone'."
+            )
+        draws = expit(self._calibrated(latent.draws))  # [b, F, S]
+        odds = self._calibrated(latent.bag)
+        F = odds.shape[1]
+        of_bag = Columns(odds, draws.std(-1), odds, odds)
+        columns = [self._instance(latent, f, of_bag, offsets, question, interval) for f in range(F)]
+        if self.rule is None:
+            return _holding(columns[0])
+        each = Columns(*(np.stack(x, 1) for x in zip(*columns, strict=True)))
+        if self.lines is None:
+            scores = self.rule.of_instances(each.log_odds, each.std)
+        else:
+            spread = ClassScores(*(segments.spread(x, offsets) for x in of_bag[:2]))
+            classes = self.rule.of_bags(odds, of_bag.std)
+            inside = ClassScores(*(segments.spread(x, offsets) for x in classes))
+            own = ClassScores(np.minimum(each.log_odds, spread.log_odds), each.std)
+            scores = self.rule.inside_bags(own, spread, inside)
+        p = expit(scores.log_odds)
+        half = ndtri((1 + interval) / 2) * scores.std
+        return _holding(Columns(*scores, np.maximum(p - half, 0.0), np.minimum(p + half, 1.0)))
+
+    def _instance(
+        self,
+        latent: Latent,
+        f: int,
+        of_bag: Columns,
+        offsets: Ints,
+        question: Question,
+        interval: float,
+    ) -> Columns:
+        """Instances of one finding, by quadrature over their f."""
+        mean, var = latent.mean[:, f], latent.var[:, f]
+        ends = (
+            mean + np.sqrt(var) * ndtri(np.array([(1 - interval) / 2, (1 + interval) / 2]))[:, None]
+        )
+        if question == "alone":
+            p = sigmoid_expectations(mean, var)
+            std = np.sqrt(np.maximum(p.square - p.mean**2, 0.0))
+            return Columns(p.log_odds, std, *expit(ends))
+        share = self.shares[f]
+        assert share is not None
+        p = sigmoid_expectations(share.log_odds(mean), share.slope**2 * var)
+        bag = segments.spread(of_bag.log_odds[:, f], offsets)
+        P, sd = expit(bag), segments.spread(of_bag.std[:, f], offsets)
+        # Independent factors: E (P s)^2 = E P^2 E s^2.
+        std = np.sqrt(np.maximum((P**2 + sd**2) * p.square - (P * p.mean) ** 2, 0.0))
+        log_p = -np.logaddexp(0, -bag) - np.logaddexp(0, -p.log_odds)
+        log_odds = log_p - np.log(-np.expm1(np.minimum(log_p, -1e-16)))
+        return Columns(log_odds, std, *(P * expit(share.log_odds(ends))))
+
+    def fractions(
+        self, latent: Latent, offsets: Ints, question: Question | None, interval: float
+    ) -> Columns:
+        """Share of positive instances of every bag [b], or of every class [b, C].
+
+        The first column is the share itself, the mean of the instances' probabilities.
+        """
+        instances = self.instances(latent, offsets, question, interval)
+        mean = segments.mean(expit(instances.log_odds), offsets)
+        question = question or self.default_question
+        draws = expit(self._calibrated(latent.draws))
+        found = []
+        assert latent.functions is not None
+        for f in range(draws.shape[1]):
+            u, share = latent.functions[:, f], self.shares[f] if self.shares else None
+            if question == "share" and share is not None:
+                u = share.log_odds(u)
+            part = to_numpy(segments.mean(1 / (1 + namespace(u).exp(-u)), _on(offsets, u)))
+            found.append(part * draws[:, f] if question == "share" else part)
+        p = np.stack(found, 1)  # [b, F, S]
+        if self.rule is None:
+            p, centre = p[:, 0], mean
+        else:
+            findings = self.rule.findings
+            full = np.empty((len(p), self.rule.n_classes, p.shape[2]))
+            full[:, findings] = p
+            if self.rule.background is not None:
+                full[:, self.rule.background] = np.maximum(1 - p.sum(1), 0.0)
+            p, centre = full, mean
+        # The interval of the draws, about the share itself.
+        tails = np.quantile(p, [(1 - interval) / 2, (1 + interval) / 2], axis=-1)
+        low, high = np.clip(tails + (centre - p.mean(-1)), 0.0, 1.0)
+        return Columns(centre, p.std(-1), np.minimum(low, centre), np.maximum(high, centre))
+
+    def latent(self, latent: Latent) -> tuple[Floats, Floats]:
+        """Mean and variance of f at every instance; NaN for a background."""
+        if self.rule is None:
+            return latent.mean[:, 0], latent.var[:, 0]
+        out = np.full((2, len(latent.mean), self.rule.n_classes), np.nan)
+        out[0][:, self.rule.findings], out[1][:, self.rule.findings] = latent.mean, latent.var
+        return out[0], out[1]
+
+
+class NotFiniteError(ValueError):
+    """Rows that were read for the first time hold NaN or infinity."""
+
+
+class RowPart(NamedTuple):
+    """Neighbouring bags to predict: their rows, read on demand."""
+
+    X: Rows
+    spans: tuple[Span, ...]
+    offsets: Ints  # of all bags
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """What a predictor says about the bags of a part; picklable, for any driver.
+
+    Rows are read once, whatever the number of processes.
+    """
+
+    predictor: Predictor
+    wanted: Wanted
+    question: Question | None
+    interval: float
+    device: str | None
+    check: bool  # whether the rows have not been looked at for NaN and infinity
+
+    def __call__(self, part: RowPart) -> tuple[Floats, ...]:
+        """One array per column, on the host."""
+        processes = [
+            process._replace(projector=process.projector.to(self.device))
+            for process in self.predictor.processes
+        ]
+        with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` looks at what comes out
+            spans = [self._columns(part, span, processes) for span in part.spans]
+        return tuple(concatenate(column) for column in zip(*spans, strict=True))
+
+    def _columns(self, part: RowPart, span: Span, processes: list[Process]) -> tuple[Floats, ...]:
+        start = part.spans[0].start
+        rows = part.X[span.start - start : span.stop - start]
+        if self.check and not all_finite(rows):
+            raise NotFiniteError
+        offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
+        labels = BagLabels(offsets, offsets[1:])
+        found = []
+        for process in processes:
+            block = project_span(rows, labels, span, process.projector, span.first_bag, span.start)
+            found.append(read_block(block, process, functions=self.wanted == "fractions"))
+        latent, predictor = self.predictor.blend(found), self.predictor
+        match self.wanted:
+            case "raw":
+                return latent.bag, latent.mean, latent.var
+            case "latent":
+                return predictor.latent(latent)
+            case "bags":
+                return predictor.bags(latent, self.interval)
+            case "fractions":
+                return predictor.fractions(latent, offsets, self.question, self.interval)
+            case "instances":
+                return predictor.instances(latent, offsets, self.question, self.interval)
+        bags = predictor.bags(latent, self.interval)
+        return *bags, *predictor.instances(latent, offsets, self.question, self.interval)
+
+
+def read_bags(
+    predictor: Predictor,
+    bags: Bags,
+    execution: Execution,
+    wanted: Wanted,
+    question: Question | None = None,
+    interval: float | None = None,
+) -> tuple[Floats, ...]:
+    """Columns about checked bags, by the driver; rows are read once."""
+    X = map_rows_of(bags.instances)
+    device = execution.torch_device(X)
+    size = bags.n_instances * len(predictor.processes[0].projector.Z)
+    driver = execution.make_driver(size, device)
+    spans = cut(bags.offsets, execution.chunk(device is not None, driver, bags.n_instances))
+    on_disk = hasattr(bags.instances, "select_rows")
+    read = ReadRows(predictor, wanted, question, interval or 0.9, device, on_disk)
+    parts = [RowPart(rows_of(X, g), g, bags.offsets) for g in share_out(spans, driver.n_parts)]
+    try:
+        columns = list(driver.map(read, parts))
+    except NotFiniteError:
+        check_bags(bags)  # says where
+        raise
+    found = tuple(concatenate(column) for column in zip(*columns, strict=True))
+    rule = predictor.rule if wanted == "latent" else None  # of a background there is no f
+    for column in found:
+        _check_finite(column if rule is None else column[:, rule.findings], bags)
+    return found
+
+
+def _check_finite(column: Floats, bags: Bags) -> None:
+    """Name the first bag of which a number is NaN or infinite."""
+    bad = np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(1))
+    if len(bad):
+        of_bags = len(column) == len(bags)
+        bag = bad[0] if of_bags else np.searchsorted(bags.offsets, bad[0], side="right") - 1
+        raise ValueError(
+            f"the prediction for bag {bags.ids[bag]!r} is not a finite number: the numbers of the "
+            "model are damaged, or those of the bag are too large."
+        )

@@ -1,0 +1,147 @@
+"""The evidence as a function of the kernel: its gradient, and what learning makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bagwise.core.kernels import ARD, RBF, Constant, Linear, Matern32, Matern52
+from bagwise.models.variational import evidence
+from bagwise.models.variational.blocks import BagLabels
+from bagwise.models.variational.evidence import (
+    Training,
+    arranged_rows,
+    fit_block,
+    kernel_gradient,
+    learn,
+    project,
+)
+from bagwise.models.variational.inference import (
+    Settings,
+    block_sums,
+    directions,
+    latent_draws,
+    make_draws,
+    posteriors,
+    prior,
+)
+from bagwise.models.variational.likelihoods import Or, SoftMax
+from tests.reference.kernels import finite_differences
+
+KERNELS = {
+    "rbf": RBF(1.3, 2.0),
+    "ard": ARD([0.8, 1.5, 3.0], 2.0),
+    "matern32": Matern32(1.3, 2.0),
+    "matern52": Matern52(1.3, 2.0) + Constant(0.7),
+    "product": RBF(2.0, 1.5) * Linear(0.4) + Constant(4.0),
+}
+
+
+def make_training(seed=0, n_bags=8, n_tasks=1, M=6, D=3):
+    """Bags whose first instance says the label, and random labels for further tasks."""
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 6, n_bags))])
+    X = rng.normal(size=(offsets[-1], D))
+    y = rng.integers(2, size=(n_bags, n_tasks))
+    y[:2] = [[0], [1]]
+    X[offsets[:-1], 0] += 3 * y[:, 0]
+    labels = BagLabels(offsets, y).dealt()
+    return arranged_rows(X, labels, X[rng.choice(len(X), M, replace=False)])
+
+
+def some_posteriors(rng, T, M):
+    R = rng.normal(size=(T, M, M))
+    return posteriors(rng.normal(size=(T, M)), np.eye(M) + 0.5 * R @ R.transpose(0, 2, 1))
+
+
+def expected_log(data: Training, kernel, likelihood, q, f0, draws):
+    """The part of the summed bounds that the kernel changes."""
+    block = project(data, kernel)
+    F = latent_draws(block, directions(q, draws.U), f0, draws.E)
+    return float(block_sums(block, F, likelihood).value.sum())
+
+
+@pytest.mark.parametrize("likelihood", [Or(0.5), SoftMax(3.0, 4.0, 0.1)], ids=repr)
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradient_meets_central_differences(name, likelihood):
+    rng, kernel = np.random.default_rng(1), KERNELS[name]
+    data = make_training(n_tasks=3)
+    q, draws, f0 = some_posteriors(rng, 3, 6), make_draws(6, 6, 0), np.array([0.3, -1.0, 0.0])
+    P = len(kernel.theta)
+
+    def value(x):
+        return expected_log(data, kernel.with_theta(x[:P]), likelihood, q, x[P:], draws)
+
+    expected = finite_differences(value, np.concatenate([kernel.theta, f0]), 1e-5)
+    found = kernel_gradient(data, kernel, likelihood, q, f0, draws)
+    np.testing.assert_allclose(found, expected, rtol=3e-6, atol=3e-6)
+
+
+def test_bags_that_weigh_nothing_have_no_gradient():
+    rng, data = np.random.default_rng(2), make_training(n_bags=10)
+    labels = data.labels
+    weight = np.where(np.arange(10) < 6, 0.0, 1.0)[:, None]
+    q, draws, f0 = some_posteriors(rng, 1, 6), make_draws(6, 6, 0), np.zeros(1)
+    silent = data._replace(labels=labels._replace(weight=weight))
+    rows = np.repeat(weight[:, 0] > 0, np.diff(labels.offsets))
+    rest = data._replace(X=data.X[rows], labels=labels.take(np.arange(6, 10)))
+    a, b = (kernel_gradient(d, KERNELS["ard"], Or(), q, f0, draws) for d in (silent, rest))
+    np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+def test_projections_go_by_the_arranged_order():
+    data = make_training()
+    sizes = np.diff(data.labels.offsets)
+    assert (np.diff(sizes) >= 0).all()
+    block = project(data, KERNELS["rbf"])
+    K = KERNELS["rbf"](data.Z, data.X)
+    np.testing.assert_allclose(
+        (block.A**2).sum(0) + block.r, KERNELS["rbf"].diag(data.X), atol=1e-8
+    )
+    np.testing.assert_allclose(
+        block.A.T @ block.A, K.T @ np.linalg.solve(KERNELS["rbf"](data.Z, data.Z), K), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("likelihood", [Or(), SoftMax(), SoftMax(3.0, 4.0)], ids=repr)
+@pytest.mark.parametrize("seed", range(2))
+def test_learning_never_lowers_the_evidence(seed, likelihood):
+    data = make_training(seed, n_bags=15, n_tasks=2)
+    options, f0 = Settings(n_draws=16, max_iter=60, tol=1e-5), np.zeros(2)
+    kernel = RBF(1.0, 4.0) + Constant(1.0)
+    before = fit_block(project(data, kernel), likelihood, prior(2, 6), f0, options)
+    found = learn(data, kernel, likelihood, prior(2, 6), f0, options)
+    assert found.fits.bound.sum() >= before.bound.sum() - 1e-6
+    # The same from the prior: what it says of itself is not owed to where it came from.
+    again = fit_block(project(data, found.kernel), likelihood, prior(2, 6), found.f0, options)
+    assert again.bound.sum() == pytest.approx(found.fits.bound.sum(), abs=0.05)
+    assert len(found.f0) == 2
+
+
+def test_learning_ends_where_no_neighbour_is_better():
+    """Evidence less the prior's penalty, every posterior fitted anew."""
+    data, likelihood = make_training(3, n_bags=25), SoftMax(3.0, 4.0)
+    options, kernel = Settings(n_draws=16, max_iter=100, tol=1e-8), RBF(1.0, 4.0)
+    found = learn(data, kernel, likelihood, prior(1, 6), np.zeros(1), options)
+
+    def objective(x):
+        block, away = project(data, kernel.with_theta(x[:-1])), x[:-1] - kernel.theta
+        bound = fit_block(block, likelihood, prior(1, 6), x[-1:], options).bound[0]
+        return bound - evidence._PRIOR * away @ away / 2
+
+    end = np.concatenate([found.kernel.theta, found.f0])
+    neighbours = [objective(end + 0.1 * d) for d in np.vstack([np.eye(3), -np.eye(3)])]
+    assert max(neighbours) < objective(end) + 0.01
+    assert objective(end) > objective(np.append(kernel.theta, 0.0)) + 1
+
+
+def test_a_strong_prior_keeps_the_kernel(monkeypatch):
+    data = make_training(n_bags=12)
+    options, kernel = Settings(n_draws=8, max_iter=30), RBF(1.0, 4.0)
+    moved = []
+    for weight in (0.1, 4.0, 1e4):
+        monkeypatch.setattr(evidence, "_PRIOR", weight)
+        found = learn(data, kernel, Or(), prior(1, 6), np.zeros(1), options)
+        moved.append(np.abs(found.kernel.theta - kernel.theta).max())
+    assert moved[0] > moved[1] > moved[2]
+    assert moved[2] < 1e-3
