@@ -1,0 +1,1 @@
+"""What every estimator and command answers, recorded before a change and compared after it."""
