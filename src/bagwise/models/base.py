@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -26,6 +26,7 @@ from bagwise.bags import (
 from bagwise.core.arrays import Codes, Column, Floats, Ints, as_array
 from bagwise.models.classes import ClassLabels, read_class_labels, read_instance_classes
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
+from bagwise.models.parameters import HasParameters
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -87,7 +88,7 @@ class SeveralClasses(NamedTuple):
     known: Ints  # [N, F] about each finding: 1, 0, or -1 where unknown
 
 
-class BagClassifier(ClassifierMixin, BaseEstimator):
+class BagClassifier(ClassifierMixin, HasParameters):
     """Base of all bag classifiers: validation, labels, and the predict twins."""
 
     # Sets instance_labels up as scikit-learn metadata.
