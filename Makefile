@@ -14,7 +14,7 @@ help:
 	@echo "make lint   ruff, mypy strict, import contract"
 	@echo "make bench  speed and memory, as ratios"
 	@echo "make docs   build the site, warnings are errors"
-	@echo "make figures  write the stored results into README, guides and results page"
+	@echo "make figures  write the stored results into README and guides"
 
 $(BIN)/python:
 	@echo "== creating .venv"
@@ -63,7 +63,7 @@ docs: .venv/.dev
 	@$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 figures: .venv/.dev
-	@$(BIN)/python -m experiments.figures # README, guides and results page from experiments/results
+	@$(BIN)/python -m experiments.figures # README and guides from experiments/results
 
 clean:
 	rm -rf .venv .venv-lowest build dist docs/_build .pytest_cache .mypy_cache .ruff_cache

@@ -11,6 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from experiments._page import write_pages
+from experiments.stored import RESULTS
+
 from bagwise import __version__
 
 project = "bagwise"
@@ -104,7 +107,12 @@ def _visit_block(self, node):
     raise nodes.SkipNode
 
 
+def _write_results(app):
+    write_pages(RESULTS, Path(app.srcdir) / "results")
+
+
 def setup(app):
+    app.connect("builder-inited", _write_results)
     app.connect("autodoc-skip-member", _skip)
     app.add_html_math_renderer("mathml", (_visit_inline, None), (_visit_block, None))
     app.add_css_file("bagwise.css")

@@ -1,6 +1,6 @@
-"""Run the experiments: ``python -m experiments [--quick] [--out DIR] [--page FILE] [NAME ...]``.
+"""Run the experiments: ``python -m experiments [--quick] [--out DIR] [--pages DIR] [NAME ...]``.
 
-The same as ``bagwise reproduce``, plus ``--page``, which makes the results page of the
+The same as ``bagwise reproduce``, plus ``--pages``, which writes the results pages of the
 documentation from the output folder.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bagwise.report.tables import to_rich
-from experiments._page import write_page
+from experiments._page import write_pages
 from experiments._runner import absent_data, list_experiments, reproduce
 
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="measure again what is complete")
     parser.add_argument("--list", action="store_true", help="only list the experiments")
-    parser.add_argument("--page", type=Path, help="write this results page from --out")
+    parser.add_argument("--pages", type=Path, help="write results pages from --out to this folder")
     arguments = parser.parse_args(argv)
     console = Console()
     if arguments.list:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for line in absent_data():
             console.print(line, markup=False)
         return
-    if arguments.names or not arguments.page:
+    if arguments.names or not arguments.pages:
         reproduce(
             arguments.names or "all",
             quick=arguments.quick,
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             fresh=arguments.fresh,
             console=console,
         )
-    if arguments.page:
-        write_page(arguments.out, arguments.page)
+    if arguments.pages:
+        write_pages(arguments.out, arguments.pages)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The results page of the documentation, made from the output folder of a run."""
+"""The results pages of the documentation, generated from the output folder of a run."""
 
 from __future__ import annotations
 
-import shutil
+import os
 from pathlib import Path
+from typing import Any
 
 from bagwise.files.writing import new_file
 from bagwise.report.tables import published_table, to_markdown
@@ -12,61 +13,67 @@ from experiments._runner import read_about, read_table
 # What was tried and on which seeds before the numbers of an experiment were measured.
 NOTES = Path(__file__).parent / "notes"
 
+_INDEX = """# Results
 
-def write_page(run: str | Path, page: str | Path) -> None:
-    """Make a documentation page from the output folder of `reproduce`.
+Every stored experiment has a page. Its column *ours* was measured on held-out bags by a script of
+this repository, with preprocessing inside the fold unless the note says otherwise: the mean ±
+standard deviation over the number of seeds in brackets. *Published* is what the paper prints.
+Where the two differ, the note says what is known about the reason.
 
-    Figures are copied into a folder beside the page. The page names date, machine and versions
-    of each experiment, and the command that repeats it.
+`bagwise reproduce all` runs all experiments. It can be stopped at any time and continues where it
+stopped. The last line of each page says when, where and from which commit it was measured; a plus
+after the commit means that files had been changed since, and "code between two commits" that the
+code of that run was never committed as a whole. The newest run used {versions}.
+{warning}
+```{{toctree}}
+:maxdepth: 1
+
+{names}
+```
+"""
+
+
+def write_pages(run: str | Path, pages: str | Path) -> None:
+    """Write one page per experiment, and ``index.md``, from the output folder of `reproduce`.
+
+    Pictures stay in the output folder, and the pages refer to them there.
 
     Parameters
     ----------
     run : path
         Output folder of `reproduce`.
-    page : path
-        Markdown file to write.
+    pages : path
+        Folder for the Markdown pages.
     """
-    run, page = Path(run), Path(page)
-    folders = sorted(p.parent for p in run.glob("*/run.json"))
+    run, pages = Path(run), Path(pages)
+    folders = sorted(place.parent for place in run.glob("*/run.json"))
     if not folders:
         raise FileNotFoundError(f"{run} holds no finished experiment; run reproduce first.")
-    figures = page.with_suffix("")
-    sections = [_section(place, figures) for place in folders]
-    with new_file(page) as draft:
-        draft.write_text("\n".join([_page_head(folders), *sections]), encoding="utf-8")
+    pages.mkdir(parents=True, exist_ok=True)
+    abouts = {place: about for place in folders if (about := read_about(place)) is not None}
+    texts = {place.name: _page(place, about, pages) for place, about in abouts.items()}
+    for name, text in (texts | {"index": _index(abouts)}).items():
+        with new_file(pages / f"{name}.md") as draft:
+            draft.write_text(text, encoding="utf-8")
 
 
-def _page_head(folders: list[Path]) -> str:
-    runs = [read_about(place) for place in folders]
-    about = max((r for r in runs if r is not None and r["versions"]), key=lambda r: r["date"])
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    quick = [r["experiment"] for r in runs if r is not None and r["quick"]]
+def _index(abouts: dict[Path, dict[str, Any]]) -> str:
+    newest = max((a for a in abouts.values() if a["versions"]), key=lambda about: about["date"])
+    versions = ", ".join(f"{name} {number}" for name, number in newest["versions"].items())
+    quick = [about["experiment"] for about in abouts.values() if about["quick"]]
     warning = f"\nMeasured in quick mode (fewer seeds): {', '.join(quick)}.\n" if quick else ""
-    return f"""# Results
-
-This page lists every stored experiment. The column *ours* was measured on held-out bags by a
-script of this repository, with preprocessing inside the fold unless the note says otherwise. It is
-the mean ± standard deviation over the number of seeds in brackets. *Published* is what the paper
-prints. Where the two differ, the note says what is known about the reason.
-
-`bagwise reproduce all` runs everything in one go. It can be stopped at any time and goes on where
-it was. The line under each table says when, where and from which commit it was measured; a plus
-after the commit means that files had been changed since, and "code between two commits" that the
-code of that run was never committed as a whole. The newest run used {versions}.
-{warning}"""
+    names = "\n".join(place.name for place in abouts)
+    return _INDEX.format(versions=versions, warning=warning, names=names)
 
 
-def _section(place: Path, figures: Path) -> str:
-    about = read_about(place)
-    assert about is not None
-    lines = [f"## {about['title']}", "", about["about"].strip(), ""]
+def _page(place: Path, about: dict[str, Any], pages: Path) -> str:
+    """Title, description, table, pictures, how the numbers were chosen, and origin of a run."""
+    lines = [f"# {about['title']}", "", about["about"].strip(), ""]
     lines += [to_markdown(published_table(read_table(place))), ""]
-    for figure in sorted(place.glob("*.png")):
-        target = figures / f"{place.name}_{figure.name}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(figure, target)
-        words = figure.stem.replace("_", " ")
-        lines += [f"![{about['title']}: {words}]({figures.name}/{target.name})", ""]
+    for picture in sorted(place.glob("*.png")):
+        words = picture.stem.replace("_", " ")
+        target = Path(os.path.relpath(picture, pages)).as_posix()
+        lines += [f"![{about['title']}: {words}]({target})", ""]
     notes = NOTES / f"{place.name}.md"
     if notes.exists():
         words = notes.read_text(encoding="utf-8").strip()

@@ -1,9 +1,8 @@
 """Numbers and tables in the README and the guides, written from stored results.
 
-``python -m experiments.figures`` rewrites every marked span and the results page; ``--check`` only
-says which pages are out of date and exits with 1. The same number is therefore the same on every
-page. A span in a sentence names the experiment, the data, the model and the metric as its
-``table.csv`` has them::
+``python -m experiments.figures`` rewrites every marked span; ``--check`` only says which pages are
+out of date and exits with 1. The same number is therefore the same on every page. A span in a
+sentence names the experiment, the data, the model and the metric as its ``table.csv`` has them::
 
     <!-- figure: auto; musk1; AutoVGPMIL; auc -->0.942<!-- /figure -->
 
@@ -21,17 +20,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from bagwise.files.writing import new_file
 from experiments import tables
-from experiments._page import write_page
-from experiments.stored import RESULTS, UnknownFigureError, figure
+from experiments.stored import UnknownFigureError, figure
 
 ROOT = Path(__file__).parent.parent
-RESULTS_PAGE = ROOT / "docs" / "results.md"
 
 _FIGURE = re.compile(r"(<!-- figure: ([^>]*?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
@@ -57,14 +53,6 @@ def rewrite(text: str) -> str:
     return _TABLE.sub(table, text)
 
 
-def results_page() -> str:
-    """The results page as the stored runs and the notes make it."""
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "results.md"
-        write_page(RESULTS, page)
-        return page.read_text(encoding="utf-8")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.figures")
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 instead")
@@ -73,16 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         try:
-            fresh = results_page() if page == RESULTS_PAGE else rewrite(text)
+            fresh = rewrite(text)
         except UnknownFigureError as error:
             print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
             return 2
         if fresh == text:
             continue
         stale.append(page)
-        if not arguments.check and page == RESULTS_PAGE:
-            write_page(RESULTS, page)  # its pictures, too
-        elif not arguments.check:
+        if not arguments.check:
             with new_file(page) as draft:
                 draft.write_text(fresh, encoding="utf-8")
     verb = "differs from the stored results" if arguments.check else "written"

@@ -4,8 +4,8 @@ Fits every model of the VGPMIL family with the registry's defaults on the bundle
 bag of the first repetition of the leaderboard, and adds to ``results/golden/golden.csv`` per fold:
 bag AUC, log-loss, instance AUC where it is known, processor seconds of the fit, and the version of
 the library. A cell that is there is not fitted again; ``--fresh`` replaces those of this version.
-``--take FITS --version V`` takes the rows of a stored run of the leaderboard instead, whose seconds
-are those of the clock on one thread. ``--compare OLD NEW`` prints, for every model, mean
+``--take FOLDER --version V`` takes the rows of a stored run of the leaderboard instead, whose
+seconds are those of the clock on one thread. ``--compare OLD NEW`` prints, for every model, mean
 differences over the sets with their standard errors, and the geometric mean of the time ratios.
 """
 
@@ -70,9 +70,9 @@ def store(rows: pd.DataFrame, path: Path = GOLDEN) -> None:
         every[COLUMNS].to_csv(draft, index=False, float_format="%.6g")
 
 
-def taken(fits: Path, number: str) -> pd.DataFrame:
+def taken(folder: Path, number: str) -> pd.DataFrame:
     """Rows of the first repetition of a stored run of the leaderboard."""
-    rows = pd.read_csv(fits).rename(columns={"fit_seconds": "seconds"})
+    rows = leaderboard.Fits(folder).rows.rename(columns={"fit_seconds": "seconds"})
     kept = rows["model"].isin(MODELS) & (rows["repetition"] == 0) & rows["error"].isna()
     return rows[kept].assign(version=number)[COLUMNS]
 
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--sets", nargs="+", default=SETS, choices=leaderboard.SETS)
     parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--take", type=Path, help="fits.csv of a run of the leaderboard")
+    parser.add_argument("--take", type=Path, help="folder of a run of the leaderboard")
     parser.add_argument("--version", default=bagwise.__version__, help="that rows are of")
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"))
     given = parser.parse_args()

@@ -2,13 +2,14 @@
 
 Five repetitions of ten folds by bag, the ones that ship with a set (``cv5x10_test_fold`` of
 MIDatasets.jl) or, where none do, those frozen in ``leaderboard_folds.csv``. Models are built by the
-registry with its defaults and fitted on the training bags of each fold alone. One row per fit goes
-to ``fits.csv``; a stopped run goes on where it was, and a model whose settings change, or that is
-new, is the only one fitted again. Fits are ordered repetition by repetition and fold by fold, so
-that a run stopped early still compares all models on the same folds; models are ranked on the folds
-that all of them have. A fit that fails, or takes longer than the limit, counts as the constant
-predictor (the share of positive training bags), as automated benchmarks do (Gijsbers et al., 2024),
-and is counted in the notes. Bag probabilities of a repetition are pooled for the calibration error.
+registry with its defaults and fitted on the training bags of each fold alone. Each fit is a row of
+``fits.csv``, which ``--summary`` moves into ``fits.parquet``; a stopped run continues where it
+stopped, and a model whose settings change, or that is new, is the only one fitted again. Fits are
+ordered repetition by repetition and fold by fold, so that a run stopped early still compares all
+models on the same folds; models are ranked on the folds that all of them have. A fit that fails, or
+takes longer than the limit, counts as the constant predictor (the share of positive training bags),
+as automated benchmarks do (Gijsbers et al., 2024), and is counted in the notes. Bag probabilities
+of a repetition are pooled for the calibration error.
 
 Frozen before the run: the registry's defaults. Those of this library's own models were chosen on
 the bundled sets and on newsgroups, with other (five-fold) splits of the same bags: their figures
@@ -48,6 +49,7 @@ from bagwise.evaluate import (
 from bagwise.evaluate.cross_validation import fit_fold
 from bagwise.evaluate.ranking import holm
 from bagwise.evaluate.records import describe_model, fingerprint
+from bagwise.files.writing import new_file
 from bagwise.models.registry import MODELS, make_model
 
 TITLE = "Leaderboard: every model on every set, frozen 5 x 10 folds"
@@ -70,6 +72,8 @@ COLUMNS = (
     *("instance_auc", "instance_auc_pr", "fit_seconds", "predict_seconds", "probabilities"),
     "error",
 )
+# Columns of text, also where all rows of a journal have none.
+TEXT = {"settings": str, "error": str, "probabilities": str}
 KEY = ["model", "data", "repetition", "fold", "settings"]
 
 # Accuracy in % on MUSK1, MUSK2, Elephant, Fox, Tiger, and what is known of how it was had.
@@ -215,47 +219,59 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class FitFile:
-    """Finished fits, one CSV row each, appended as they come.
+class Fits:
+    """Finished fits in a folder: ``fits.parquet``, and a journal of those since it was written.
 
-    A process killed while writing leaves half a row at the end; it is dropped when read.
+    Fits are appended to the journal, ``fits.csv``, as they come, which needs no pyarrow; `fold`
+    moves them into the Parquet file. A process killed while writing leaves half a row at the end
+    of the journal; it is dropped when read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.table, self.journal = folder, folder / "fits.parquet", folder / "fits.csv"
         self.rows = pd.DataFrame(columns=list(COLUMNS))
-        if path.exists():
-            text = path.read_text(encoding="utf-8")
+        if self.journal.exists():
+            text = self.journal.read_text(encoding="utf-8")
             whole = text[: text.rfind("\n") + 1]
             if whole != text:
-                path.write_text(whole, encoding="utf-8")
-            self.rows = pd.read_csv(io.StringIO(whole), dtype={"settings": str, "error": str})
+                self.journal.write_text(whole, encoding="utf-8")
+            self.rows = pd.read_csv(io.StringIO(whole), dtype=TEXT)
             if list(self.rows.columns) != list(COLUMNS):
-                raise ValueError(f"{path} is not a table of fits; give another --out.")
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+                raise ValueError(f"{self.journal} is not a table of fits; give another --out.")
+        if self.table.exists():
+            stored = pd.read_parquet(self.table)
+            self.rows = pd.concat([stored, self.rows]) if len(self.rows) else stored
 
     def done(self) -> set[Fit]:
         """The fits that need not be done again."""
         return {Fit(*key) for key in self.rows[KEY].itertuples(index=False, name=None)}
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append one row."""
+        """Append one row to the journal."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        is_new = not self.journal.exists()
         line = pd.DataFrame([row], columns=list(COLUMNS))
-        with self.path.open("a", encoding="utf-8") as stream:
-            line.to_csv(stream, header=False, index=False, float_format="%.6g")
+        with self.journal.open("a", encoding="utf-8") as stream:
+            line.to_csv(stream, header=is_new, index=False, float_format="%.6g")
 
     def read(self, fits: Iterable[Fit]) -> pd.DataFrame:
         """The rows of the given fits, in their order."""
-        rows = FitFile(self.path).rows.drop_duplicates(KEY, keep="last")
+        rows = Fits(self.folder).rows.drop_duplicates(KEY, keep="last")
         wanted = pd.DataFrame(fits, columns=KEY)
         return wanted.merge(rows, on=KEY, how="inner")
+
+    def fold(self) -> None:
+        """Move the rows of the journal into the Parquet file."""
+        if self.journal.exists():
+            rows = Fits(self.folder).rows.drop_duplicates(KEY, keep="last")
+            with new_file(self.table) as draft:
+                rows.to_parquet(draft, index=False, compression="zstd", compression_level=19)
+            self.journal.unlink()
 
 
 def run_fits(
     fits: list[Fit],
-    file: FitFile,
+    file: Fits,
     n_jobs: int = 1,
     deadline: float | None = None,
     limit: float | None = None,
@@ -266,7 +282,7 @@ def run_fits(
     Parameters
     ----------
     fits : list of Fit
-    file : FitFile
+    file : Fits
     n_jobs : int
         Processes, one fit and one thread in each.
     deadline : float, optional
@@ -302,7 +318,7 @@ def run_fits(
             said = time.monotonic()
             where = f"repetition {row['repetition']}, fold {row['fold']}"
             say(f"{finished} of {len(fits)} fits, {where}, {said - start:.0f} s")
-    done = FitFile(file.path).done()
+    done = Fits(file.folder).done()
     return all(fit in done or (fit.model, fit.data) in given_up for fit in fits)
 
 
@@ -441,7 +457,7 @@ def worse_than_best(rows: pd.DataFrame, metric: str = "auc") -> dict[str, int]:
 
 
 def result_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of the results page: each model over all sets, and what was published."""
+    """The table of the page of results: each model over all sets, and what was published."""
     shared = shared_folds(rows)
     per_set = summarise(shared)
     table: list[dict[str, Any]] = []
@@ -557,8 +573,9 @@ def chosen_fits(quick: bool, models: Sequence[str] = (), sets: Sequence[str] = (
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     """All models on all sets; quick: two models, two sets, two folds."""
-    fits, file = chosen_fits(quick), FitFile(out / "fits.csv")
+    fits, file = chosen_fits(quick), Fits(out)
     run_fits(fits, file, n_jobs, say=lambda line: print(line, file=sys.stderr, flush=True))
+    file.fold()
     return write_results(file.read(fits), out)
 
 
@@ -566,7 +583,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.leaderboard",
         description="Fits need numpy, scipy, scikit-learn, numba, pandas and array-api-compat; "
-        "tables and diagrams also rich and matplotlib (--summary).",
+        "tables and diagrams also rich, matplotlib and pyarrow (--summary).",
     )
     parser.add_argument("--quick", action="store_true", help="two models, two sets, two folds")
     parser.add_argument("--out", type=Path, default=Path("reproduction/leaderboard"))
@@ -580,7 +597,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     fits = chosen_fits(arguments.quick, arguments.models, arguments.sets)
     fits = [fit for fit in fits if fit.repetition < arguments.repetitions]
-    file = FitFile(arguments.out / "fits.csv")
+    file = Fits(arguments.out)
     if arguments.summary:
         _summarise(fits, file, arguments)
         return 0
@@ -588,15 +605,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     say = functools.partial(print, flush=True)
     complete = run_fits(fits, file, arguments.jobs, **options, say=say)
     n_done = len(file.read(fits))
-    print(f"{n_done} of {len(fits)} fits are in {file.path}" + ("" if complete else "; run again"))
+    print(
+        f"{n_done} of {len(fits)} fits are in {arguments.out}" + ("" if complete else "; run again")
+    )
     return 0 if complete else 3
 
 
-def _summarise(fits: list[Fit], file: FitFile, arguments: argparse.Namespace) -> None:
+def _summarise(fits: list[Fit], file: Fits, arguments: argparse.Namespace) -> None:
     """Tables, diagrams and ``run.json`` from the fits that are there."""
     from bagwise.report.tables import write_table
     from experiments._runner import describe_run
 
+    file.fold()
     rows = file.read(fits)
     table = write_results(rows, arguments.out)
     write_table(table, arguments.out, "table")

@@ -23,7 +23,9 @@ from tests.checks import CHECKS
 from tests.filing import make_folder
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
+DOCS = ROOT / "docs"
+WRITTEN = [DOCS, DOCS / "guide", DOCS / "tutorials"]  # other folders are generated
+PAGES = sorted([ROOT / "README.md", *(page for folder in WRITTEN for page in folder.glob("*.md"))])
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 
 
@@ -218,17 +220,22 @@ def links(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.relative_to(ROOT).as_posix() for p in PAGES])
 def test_links_resolve(page):
-    if "auto_examples" in page.parts or "_build" in page.parts:
-        return
     for target in links(page):
         path = target.partition("#")[0]
         if not path or re.match(r"[a-z]+:", path):
             continue
         # Gallery pages are made from the scripts.
-        made = re.sub(r".*auto_examples/(\w+)\.\w+$", r"\1.py", path)
-        if made != path and made != "index.py":
-            assert (ROOT / "examples" / made).exists(), target
-        elif made == path:
+        gallery = re.fullmatch(r".*auto_examples/(\w+)\.\w+", path)
+        # Pages of results are generated from the stored runs.
+        result = re.fullmatch(r"(?:\.\./)*results/(\w+)\.md", path)
+        if "index" in (match[1] for match in (gallery, result) if match):
+            continue
+        if gallery:
+            assert (ROOT / "examples" / f"{gallery[1]}.py").exists(), target
+        elif result:
+            run = ROOT / "experiments" / "results" / result[1] / "run.json"
+            assert run.exists(), target
+        else:
             assert (page.parent / path).exists(), target
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 from experiments import _runner as module
 from experiments._held_out import present
-from experiments._page import write_page
+from experiments._page import write_pages
 from experiments._runner import (
     absent_data,
     choose,
@@ -286,18 +287,20 @@ def test_page_from_a_run(tmp_path, console):
     folder = make_folder(tmp_path, alpha="", beta="")
     reproduce("alpha", out=tmp_path / "out", folder=folder, console=console)
     reproduce("beta", quick=True, out=tmp_path / "out", folder=folder, console=console)
-    page = tmp_path / "docs" / "results.md"
-    write_page(tmp_path / "out", page)
-    text = page.read_text()
-    assert "## Title of alpha" in text
+    pages = tmp_path / "docs" / "results"
+    write_pages(tmp_path / "out", pages)
+    text = (pages / "alpha.md").read_text()
+    assert text.startswith("# Title of alpha\n")
     assert "What alpha measures." in text
-    assert "![Title of alpha: figure](results/alpha_figure.png)" in text
-    assert (tmp_path / "docs" / "results" / "alpha_figure.png").read_bytes() == b"png of alpha"
-    assert "quick mode (fewer seeds): beta" in text
-    assert "`bagwise reproduce beta --quick`" in text
-    assert "scikit-learn" in text
+    (picture,) = re.findall(r"!\[Title of alpha: figure\]\((.*)\)", text)
+    assert (pages / picture).read_bytes() == b"png of alpha"
+    assert "`bagwise reproduce beta --quick`" in (pages / "beta.md").read_text()
+    index = (pages / "index.md").read_text()
+    assert "\nalpha\nbeta\n" in index
+    assert "quick mode (fewer seeds): beta" in index
+    assert "scikit-learn" in index
     with pytest.raises(FileNotFoundError, match="no finished experiment"):
-        write_page(tmp_path / "nothing", page)
+        write_pages(tmp_path / "nothing", pages)
 
 
 def test_published_arithmetic_finds_what_is_possible():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments import leaderboard
-from experiments.leaderboard import Fit, FitFile
+from experiments.leaderboard import Fit, Fits
 from scipy.stats import binom
 from sklearn.base import clone
 from sklearn.metrics import log_loss, roc_auc_score
@@ -30,10 +30,10 @@ def fits():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    path = tmp_path_factory.mktemp("leaderboard") / "fits.csv"
+    folder = tmp_path_factory.mktemp("leaderboard")
     fits = leaderboard.plan(MODELS, SETS, 2)
-    assert leaderboard.run_fits(fits, FitFile(path))
-    return path
+    assert leaderboard.run_fits(fits, Fits(folder))
+    return folder
 
 
 def test_frozen_folds_are_what_they_claim():
@@ -58,7 +58,7 @@ def test_order_covers_all_models_and_sets_fold_by_fold(fits):
 
 
 def test_rows_equal_a_plain_loop(finished):
-    rows = pd.read_csv(finished).set_index(["model", "data", "repetition", "fold"])
+    rows = Fits(finished).rows.set_index(["model", "data", "repetition", "fold"])
     data = leaderboard.load("musk2")
     test = np.flatnonzero(np.asarray(data.published_folds)[0] == 1)
     train = np.setdiff1d(np.arange(len(data.bags)), test)
@@ -76,36 +76,49 @@ def test_stopped_run_goes_on_and_a_new_model_is_the_only_one_fitted(
     finished, fits, tmp_path, monkeypatch
 ):
     path = tmp_path / "fits.csv"
-    lines = finished.read_text().splitlines(keepends=True)
+    lines = (finished / "fits.csv").read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]) + lines[4][:30])  # killed while writing the fourth fit
     called = []
     measure = leaderboard.measure
     monkeypatch.setattr(
         leaderboard, "measure", lambda fit, limit: called.append(fit) or measure(fit, limit)
     )
-    assert leaderboard.run_fits(fits, FitFile(path))
+    assert leaderboard.run_fits(fits, Fits(tmp_path))
     assert called == fits[3:]
     columns = ["model", "data", "fold", "auc", "log_loss", "probabilities"]
-    pd.testing.assert_frame_equal(pd.read_csv(path)[columns], pd.read_csv(finished)[columns])
+    pd.testing.assert_frame_equal(Fits(tmp_path).rows[columns], Fits(finished).rows[columns])
     called.clear()
     more = leaderboard.plan((*MODELS, "setkernel"), ("musk1",), 2)
-    assert leaderboard.run_fits(more, FitFile(path))
+    assert leaderboard.run_fits(more, Fits(tmp_path))
     assert [(f.model, f.data) for f in called] == [("setkernel", "musk1")] * 2
     called.clear()
     changed = [f._replace(settings="other") if f.model == "statistics" else f for f in fits]
-    leaderboard.run_fits(changed, FitFile(path))
+    leaderboard.run_fits(changed, Fits(tmp_path))
     assert {f.model for f in called} == {"statistics"}
-    assert len(FitFile(path).read(changed)) == len(changed)
+    assert len(Fits(tmp_path).read(changed)) == len(changed)
+
+
+def test_folded_fits_are_those_of_the_journal(finished, fits, tmp_path):
+    before = Fits(finished).rows
+    (tmp_path / "fits.csv").write_text((finished / "fits.csv").read_text())
+    Fits(tmp_path).fold()
+    assert [path.name for path in tmp_path.iterdir()] == ["fits.parquet"]
+    pd.testing.assert_frame_equal(Fits(tmp_path).rows, before, check_dtype=False)
+    again = {**before.iloc[0].to_dict(), "auc": 0.25, "error": None}
+    Fits(tmp_path).add(again)  # the later of two rows of a fit counts
+    Fits(tmp_path).fold()
+    rows = Fits(tmp_path).read(fits)
+    assert len(rows) == len(fits)
+    assert rows["auc"].tolist() == [0.25, *before["auc"].iloc[1:]]
 
 
 def test_failures_and_slow_fits_are_rows(fits, tmp_path, monkeypatch):
     def fit_fold(model, bags, y, split, protocol):
         time.sleep(30)
 
-    path = tmp_path / "fits.csv"
     monkeypatch.setattr(leaderboard, "fit_fold", fit_fold)
-    assert leaderboard.run_fits(fits[:1] + fits[4:5], FitFile(path), limit=0.2)
-    (row,) = pd.read_csv(path).to_dict("records")  # the second fold of that set was not tried
+    assert leaderboard.run_fits(fits[:1] + fits[4:5], Fits(tmp_path), limit=0.2)
+    (row,) = Fits(tmp_path).rows.to_dict("records")  # the second fold of that set was not tried
     assert row["error"] == "TimeoutError: longer than 0.2 s"
     monkeypatch.setattr(
         leaderboard, "fit_fold", lambda *_: (_ for _ in ()).throw(ValueError("no luck,\ntoday"))
@@ -114,7 +127,7 @@ def test_failures_and_slow_fits_are_rows(fits, tmp_path, monkeypatch):
 
 
 def test_failed_fits_count_as_the_constant_predictor(finished, fits):
-    rows = FitFile(finished).read(fits)
+    rows = Fits(finished).read(fits)
     bad = rows.index[(rows["model"] == "statistics") & (rows["data"] == "musk1")][0]
     rows.loc[bad, ["auc", "accuracy", "log_loss"]] = np.nan
     rows.loc[bad, "error"] = "TimeoutError: longer than 1 s"
@@ -134,7 +147,7 @@ def test_failed_fits_count_as_the_constant_predictor(finished, fits):
 
 
 def test_tables_say_ranks_folds_and_what_was_published(finished, fits, tmp_path):
-    rows = FitFile(finished).read(fits)
+    rows = Fits(finished).read(fits)
     table = leaderboard.write_results(rows, tmp_path)
     names = {"per_set.csv", "per_set.md", "pairs_auc.csv", "ranks_auc.png", "ranks_log_loss.png"}
     assert names <= {path.name for path in tmp_path.iterdir()}
@@ -209,7 +222,7 @@ def test_command_fits_on_a_bare_machine(tmp_path):
     made = command(tmp_path, "--quick")
     assert made.returncode == 0, made.stderr
     assert "8 of 8 fits" in made.stdout
-    assert pd.read_csv(tmp_path / "fits.csv")["error"].isna().all()
+    assert Fits(tmp_path).rows["error"].isna().all()
 
 
 def test_command_stops_at_its_deadline_with_two_processes(tmp_path):
@@ -220,7 +233,7 @@ def test_command_stops_at_its_deadline_with_two_processes(tmp_path):
     assert time.monotonic() - start < 40  # fifty fits of auto take minutes
     assert "of 100 fits" in made.stdout
     assert made.stdout.rstrip().endswith("run again")
-    assert pd.read_csv(tmp_path / "fits.csv")["error"].isna().all()
+    assert Fits(tmp_path).rows["error"].isna().all()
 
 
 def test_published_figures_belong_to_registered_models():
@@ -232,7 +245,7 @@ def test_bad_names_are_refused(tmp_path):
         leaderboard.chosen_fits(True, models=["atlantis"])
     (tmp_path / "fits.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="is not a table of fits"):
-        FitFile(tmp_path / "fits.csv")
+        Fits(tmp_path)
     assert Fit("a", "b", 0, 0, "c").model == "a"
 
 
