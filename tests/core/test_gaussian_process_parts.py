@@ -31,7 +31,6 @@ def test_products_equal_numpy(rng, dtype):
     W = np.asfortranarray(np.tril(rng.normal(size=(4, 4))), dtype=dtype)
     omega = rng.uniform(size=30)
     tol = 1e-10 if dtype == "float64" else 1e-4
-    np.testing.assert_allclose(linalg.lower_times(W, A), W @ A, atol=tol)
     gram = linalg.weighted_gram(A, omega)
     np.testing.assert_allclose(np.tril(gram), np.tril((A * omega) @ A.T), atol=tol)
     np.testing.assert_allclose(linalg.column_squares(A), (A**2).sum(0), rtol=1e-5)
@@ -52,15 +51,6 @@ def test_torch_gives_the_same(rng):
     np.testing.assert_allclose(linalg.solve_lower(T(L), T(A)).numpy(), linalg.solve_lower(L, A))
     np.testing.assert_allclose(
         linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
-    )
-    np.testing.assert_allclose(
-        linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
-    )
-    np.testing.assert_allclose(
-        linalg.inverse_factor(T(B)).numpy(), linalg.inverse_factor(np.asfortranarray(B)), atol=1e-12
-    )
-    np.testing.assert_allclose(
-        linalg.lower_times(T(L), T(A)).numpy(), linalg.lower_times(L, A), atol=1e-12
     )
     X, Z = rng.normal(size=(6, 2)), rng.normal(size=(3, 2))
     kernel = RBF(1.0, 2.0)

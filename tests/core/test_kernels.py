@@ -18,7 +18,6 @@ from bagwise.core.kernels import (
     Product,
     Sum,
     median_sq_distance,
-    sq_distances,
 )
 from tests.reference import kernels as naive
 
@@ -153,17 +152,6 @@ def test_inputs_are_not_written(data):
     np.testing.assert_array_equal(Z, before[1])
 
 
-@pytest.mark.parametrize(
-    "kernel", [RBF(1.3, 2.0), MultiScale(2.0), Matern32() + Constant(3.0), RBF() * Matern52()]
-)
-def test_shared_distances(kernel, data):
-    X, Z = data
-    sq = sq_distances(X, Z)
-    before = sq.copy()
-    np.testing.assert_allclose(kernel.of_sq_distances(sq), kernel(X, Z), rtol=1e-6)
-    np.testing.assert_array_equal(sq, before)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(ALL))
 def test_covariances_are_positive_semidefinite(seed, kernel):
@@ -222,10 +210,6 @@ def test_other_bad_input(data):
         RBF() + 3.0
     with pytest.raises(ValueError, match="theta needs 2 finite log-parameters"):
         RBF().with_theta([0.0])
-    with pytest.raises(ValueError, match="one length scale for all features"):
-        RBF(SCALES).of_sq_distances(np.ones((2, 2)))
-    with pytest.raises(ValueError, match="not a function of the distance"):
-        (RBF() + Linear()).of_sq_distances(np.ones((2, 2)))
     with pytest.raises(ValueError, match="ARD needs one length scale per feature"):
         ARD(2.0)
     assert ARD([1.0, 2.0]) == RBF([1.0, 2.0])

@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -42,7 +42,6 @@ from bagwise.core.squared import (
 
 if TYPE_CHECKING:
     import torch
-    from _typeshed import DataclassInstance
 
 
 __all__ = [
@@ -145,22 +144,25 @@ class Kernel:
         return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
 
+@dataclass(frozen=True)
 class _Leaf(Kernel):
     """A kernel whose dataclass fields, in order, are its positive parameters."""
 
     def __post_init__(self) -> None:
-        for field in fields(cast("DataclassInstance", self)):
-            value = getattr(self, field.name)
+        for name, value in self._parameters().items():
             if isinstance(value, str) and value == "median":
                 value = OfMedian()
             if not _is_left_to_data(value):
-                value = _positive(value, f"{type(self).__name__}.{field.name}")
+                value = _positive(value, f"{type(self).__name__}.{name}")
             # Frozen dataclasses are normalised once, here.
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, name, value)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def theta(self) -> Floats:
-        values = [getattr(self, f.name) for f in fields(cast("DataclassInstance", self))]
+        values = list(self._parameters().values())
         if any(map(_is_left_to_data, values)):
             raise ValueError(
                 f"{self!r} takes a scale from the data: call resolve(X) with some rows first."
@@ -168,66 +170,28 @@ class _Leaf(Kernel):
         return np.log(np.concatenate([np.atleast_1d(v) for v in values]))
 
     def with_theta(self, theta: Floats) -> Kernel:
-        values = np.exp(_check_theta(self, theta))
-        new, start = {}, 0
-        for field in fields(cast("DataclassInstance", self)):
-            old = getattr(self, field.name)
-            n = len(old) if isinstance(old, tuple) else 1
-            new[field.name] = tuple(values[start : start + n].tolist())
-            if not isinstance(old, tuple):
-                new[field.name] = new[field.name][0]
-            start += n
-        return cast(Kernel, replace(cast("DataclassInstance", self), **new))
+        values = iter(np.exp(_check_theta(self, theta)).tolist())
+        new = {
+            name: tuple(next(values) for _ in old) if isinstance(old, tuple) else next(values)
+            for name, old in self._parameters().items()
+        }
+        return replace(self, **new)
 
 
-class Stationary(_Leaf):
+class _OfDistance(_Leaf):
     """v k(s) of the squared scaled distance s = sum_d (x_d - z_d)^2 / l_d^2.
 
     A subclass gives ``_profile``, which turns s into k(s) in place, and ``_slope``, which turns
     s into -2 k'(s): every gradient with respect to a length scale is that times a squared
     scaled difference.
-
-    Examples
-    --------
-    >>> from bagwise.core.kernels import RBF, Linear, Stationary
-    >>> isinstance(RBF(), Stationary), isinstance(Linear(), Stationary)
-    (True, False)
     """
 
-    length_scale: LengthScale
     variance: float
 
     @property
+    @abstractmethod
     def _scale(self) -> float | tuple[float, ...]:
-        scale = self.length_scale
-        if _is_left_to_data(scale):
-            _ = self.theta  # says what is missing
-        return cast("float | tuple[float, ...]", scale)
-
-    @property
-    def needs_distances(self) -> bool:
-        """Whether the length scale is a share of the median distance."""
-        return isinstance(self.length_scale, OfMedian)
-
-    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
-        """The kernel with its length scale taken from the data, where it was left to them."""
-        scale = self.length_scale
-        if isinstance(scale, OfMedian):
-            median = float(np.sqrt(median_sq_distance(X) if median_sq is None else median_sq))
-            return cast(
-                Kernel, replace(cast("DataclassInstance", self), length_scale=scale.factor * median)
-            )
-        if isinstance(scale, str):
-            return cast(
-                Kernel,
-                replace(cast("DataclassInstance", self), length_scale=float(np.sqrt(X.shape[1]))),
-            )
-        if isinstance(scale, tuple) and len(scale) != X.shape[1]:
-            raise ValueError(
-                f"length_scale must be a number or one per feature ({X.shape[1]}); got "
-                f"{len(scale)} of them."
-            )
-        return self
+        """The length scale, or one per feature."""
 
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
@@ -257,20 +221,6 @@ class Stationary(_Leaf):
 
         return in_blocks(X, Z, finish, out)
 
-    def of_sq_distances(self, sq: Array) -> Array:
-        """Covariances from unscaled squared distances; needs a single length scale.
-
-        Kernels that differ only in their parameters can so share one distance matrix.
-        """
-        if isinstance(self._scale, tuple):
-            raise ValueError(
-                "of_sq_distances needs one length scale for all features; "
-                f"got {len(self._scale)}: call the kernel on the features instead."
-            )
-        K = self._profile(sq * (1.0 / self._scale**2))
-        K *= self.variance
-        return K
-
     def diag(self, X: Array) -> Array:
         """Variance at every row of X, [N]."""
         return _full(X, self.variance)
@@ -284,8 +234,10 @@ class Stationary(_Leaf):
         for rows in row_blocks(X.shape[0], Z.shape[0], X):
             x, g = X[rows], G[rows]
             s = sq_distances(x, Z)
+            # dK / d log l_d = v (-2 k'(s)) (x_d - z_d)^2 / l_d^2; with one l for all features the
+            # squared differences add up to s.
             W = self._slope(copy(s))
-            W *= g
+            W *= g  # [n, M]
             if per_feature:
                 d_scale += weighted_sq_differences(x, Z, W)
             else:
@@ -302,8 +254,8 @@ class Stationary(_Leaf):
 
 
 @dataclass(frozen=True)
-class RBF(Stationary):
-    """Squared exponential, ``v exp(-|x - z|^2 / (2 l^2))``.
+class Stationary(_OfDistance):
+    """A kernel of the distance with a length scale, or one per feature, and a variance.
 
     Parameters
     ----------
@@ -316,14 +268,60 @@ class RBF(Stationary):
 
     Examples
     --------
+    >>> from bagwise.core.kernels import RBF, Linear, Stationary
+    >>> isinstance(RBF(), Stationary), isinstance(Linear(), Stationary)
+    (True, False)
+    """
+
+    length_scale: LengthScale = 1.0
+    variance: float = 1.0
+
+    @property
+    def _scale(self) -> float | tuple[float, ...]:
+        if _is_left_to_data(self.length_scale):
+            _ = self.theta  # says what is missing
+        return cast("float | tuple[float, ...]", self.length_scale)
+
+    @property
+    def needs_distances(self) -> bool:
+        """Whether the length scale is a share of the median distance."""
+        return isinstance(self.length_scale, OfMedian)
+
+    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
+        """The kernel with its length scale taken from the data, where it was left to them."""
+        scale = self.length_scale
+        if isinstance(scale, OfMedian):
+            median = float(np.sqrt(median_sq_distance(X) if median_sq is None else median_sq))
+            return replace(self, length_scale=scale.factor * median)
+        if isinstance(scale, str):  # "sqrt_dim"
+            return replace(self, length_scale=float(np.sqrt(X.shape[1])))
+        if isinstance(scale, tuple) and len(scale) != X.shape[1]:
+            raise ValueError(
+                f"length_scale must be a number or one per feature ({X.shape[1]}); got "
+                f"{len(scale)} of them."
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class RBF(Stationary):
+    """Squared exponential, ``v exp(-|x - z|^2 / (2 l^2))``.
+
+    Parameters
+    ----------
+    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian
+        l, see `Stationary`.
+    variance : float
+        v, the prior variance of the latent function.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from bagwise.core.kernels import RBF
     >>> RBF(length_scale=[1.0, 1e6])(np.zeros((1, 2)), np.array([[2.0, 9.0]])).round(4).tolist()
     [[0.1353]]
     """
 
-    length_scale: LengthScale = 1.0
-    variance: float = 1.0
     _gaussian: ClassVar[bool] = True
 
     @staticmethod
@@ -381,21 +379,18 @@ class Matern32(Stationary):
     [[0.4834]]
     """
 
-    length_scale: LengthScale = 1.0
-    variance: float = 1.0
-
     @staticmethod
     def _profile(s: Array) -> Array:
         r = _root(s, 3.0)
         s = _negative_exp(r, s)
         r += 1.0
-        s *= r
+        s *= r  # (1 + r) exp(-r)
         return s
 
     @staticmethod
     def _slope(s: Array) -> Array:
         s = _negative_exp(_root(s, 3.0), s)
-        s *= 3.0
+        s *= 3.0  # r^2 = 3 s, so dk/ds = -r exp(-r) 3 / (2 r)
         return s
 
 
@@ -411,13 +406,10 @@ class Matern52(Stationary):
     [[0.524]]
     """
 
-    length_scale: LengthScale = 1.0
-    variance: float = 1.0
-
     @staticmethod
     def _profile(s: Array) -> Array:
         r = _root(s, 5.0)
-        s *= 5.0 / 3.0
+        s *= 5.0 / 3.0  # r^2 / 3
         s += r
         s += 1.0
         r *= -1.0
@@ -430,12 +422,12 @@ class Matern52(Stationary):
         s = _negative_exp(r, s)
         r += 1.0
         s *= r
-        s *= 5.0 / 3.0
+        s *= 5.0 / 3.0  # dk/dr = -r (1 + r) exp(-r) / 3, and dr/ds = 5 / (2 r)
         return s
 
 
 @dataclass(frozen=True)
-class MultiScale(Stationary):
+class MultiScale(_OfDistance):
     """Mean of four RBFs with l^2 in {1/8, 1/2, 2, 8} times a typical squared distance.
 
     It needs no tuning: some scale fits. The four share one distance matrix and one exponential,
@@ -485,6 +477,7 @@ class MultiScale(Stationary):
 
     @staticmethod
     def _slope(s: Array) -> Array:
+        # exp(-c s) has slope c exp(-c s): twice 1/16, 1/4, 1 and 4.
         return MultiScale._powers(s, (0.125, 0.5, 2.0, 8.0))
 
     @staticmethod
@@ -558,10 +551,6 @@ class Constant(_Leaf):
         out[...] = self.variance
         return out
 
-    def of_sq_distances(self, sq: Array) -> Array:
-        """Covariances; the distances only give the shape."""
-        return _full(sq, self.variance, sq.shape[1])
-
     def diag(self, X: Array) -> Array:
         """Variance at every row of X, [N]."""
         return _full(X, self.variance)
@@ -606,13 +595,6 @@ class _Pair(Kernel):
         n = len(self.left.theta)
         return type(self)(self.left.with_theta(theta[:n]), self.right.with_theta(theta[n:]))
 
-    def _parts_of_sq_distances(self, sq: Array) -> tuple[Array, Array]:
-        for part in (self.left, self.right):
-            if not hasattr(part, "of_sq_distances"):
-                raise ValueError(f"{part!r} is not a function of the distance.")
-        left, right = cast(Stationary, self.left), cast(Stationary, self.right)
-        return left.of_sq_distances(sq), right.of_sq_distances(sq)
-
 
 @dataclass(frozen=True)
 class Sum(_Pair):
@@ -630,12 +612,6 @@ class Sum(_Pair):
         K = self.left(X, Z, out)
         # A constant is added in place, not spread to a matrix first.
         K += self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
-        return K
-
-    def of_sq_distances(self, sq: Array) -> Array:
-        """Covariances from unscaled squared distances, where both kernels allow it."""
-        K, other = self._parts_of_sq_distances(sq)
-        K += other
         return K
 
     def diag(self, X: Array) -> Array:
@@ -668,18 +644,13 @@ class Product(_Pair):
         K *= self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
         return K
 
-    def of_sq_distances(self, sq: Array) -> Array:
-        """Covariances from unscaled squared distances, where both kernels allow it."""
-        K, other = self._parts_of_sq_distances(sq)
-        K *= other
-        return K
-
     def diag(self, X: Array) -> Array:
         """Variance at every row of X, [N]."""
         return self.left.diag(X) * self.right.diag(X)
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
+        # The product rule: each factor's gradient is weighted by the other factor.
         left = self.left.vjp(X, Z, G * self.right(X, Z))
         return np.concatenate([left, self.right.vjp(X, Z, G * self.left(X, Z))])
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.core.arrays import is_sparse, is_tensor
+from bagwise.core.arrays import as_array, is_sparse
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Ints, Reals, Rows
+    from bagwise.core.arrays import Bools, Ints, Reals, Rows
 
 
 # What chance may do, over all candidates together, before a feature is named.
@@ -39,25 +39,20 @@ def bag_level_features(X: ArrayLike, offsets: ArrayLike) -> Ints:
     inside = np.ones(len(X), dtype=bool)
     inside[offsets[:-1][np.diff(offsets) > 0]] = False  # the first row of a bag has no neighbour
     later = np.flatnonzero(inside)
-    constant = np.flatnonzero(_all_equal(X, later))
+    constant = np.arange(X.shape[1])
+    start, step = 0, 64
+    while start < len(later) and len(constant):  # a few rows rule out most features
+        rows = later[start : start + step]
+        equal = X[np.ix_(rows, constant)] == X[np.ix_(rows - 1, constant)]
+        constant = constant[equal.all(axis=0)]
+        start, step = start + step, 4 * step
     named = []
     for j in constant:
         _, counts = np.unique(X[:, j], return_counts=True)
-        agree = float(np.sum((counts / len(X)) ** 2))
+        agree = float(np.sum((counts / len(X)) ** 2))  # of two rows drawn at random
         if len(counts) > 1 and agree ** len(later) < 1e-6:
             named.append(j)
     return np.asarray(named, dtype=np.int64)
-
-
-def _all_equal(X: Column, later: Ints) -> Bools:
-    """Whether rows equal the row before, for each feature; a few rows settle most features."""
-    alive = np.arange(X.shape[1])
-    step, start = 64, 0
-    while start < len(later) and len(alive):
-        rows = later[start : start + step]
-        alive = alive[(X[np.ix_(rows, alive)] == X[np.ix_(rows - 1, alive)]).all(axis=0)]
-        start, step = start + step, 4 * step
-    return np.isin(np.arange(X.shape[1]), alive)
 
 
 def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
@@ -99,8 +94,8 @@ def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
     suspects = _Suspects(X.shape[1], len(classes))
     for bags in _rounds(codes):
         for i in bags:
-            rows = _dense(X[int(offsets[i]) : int(offsets[i + 1])])
-            suspects.see(int(codes[i]), rows)
+            rows = X[int(offsets[i]) : int(offsets[i + 1])]
+            suspects.see(int(codes[i]), rows.toarray() if is_sparse(rows) else as_array(rows))
         if not suspects.narrow():
             return np.empty(0, dtype=np.int64)
     return suspects.named(several=X.shape[0] >= 2 * len(sizes))
@@ -114,12 +109,6 @@ def _rounds(codes: Ints) -> list[Ints]:
         rounds.append(np.concatenate([bags[start : start + step] for bags in of_class]))
         start, step = start + step, 2 * step
     return rounds
-
-
-def _dense(rows: Rows) -> Reals:
-    if is_sparse(rows):
-        return rows.toarray()
-    return rows.detach().cpu().numpy() if is_tensor(rows) else np.asarray(rows)
 
 
 class _Suspects:

@@ -160,25 +160,19 @@ def add_statistics(
     if is_tensor(A):
         gram, product = _device_statistics(A, omega, rho)
         return precision + gram, linear + product
-    return _host_statistics(
-        cast("Floats", precision), cast("Floats", linear), A, to_numpy(omega), to_numpy(rho)
-    )
-
-
-def is_long(A: Array) -> bool:
-    """Whether compiled passes work through the columns, on the host."""
-    return not is_tensor(A) and A.shape[1] >= _COMPILED_FROM
-
-
-def _host_statistics(
-    precision: Floats, linear: Floats, A: Reals, omega: Floats, rho: Floats
-) -> tuple[Floats, Floats]:
+    precision, linear = cast("Floats", precision), cast("Floats", linear)
+    omega, rho = to_numpy(omega), to_numpy(rho)
     if is_long(A):
         from bagwise.core import passes
 
         return passes.add_statistics(precision, linear, A, omega, rho)
     linear += A @ rho.astype(A.dtype, copy=False)
     return add_weighted_gram(precision, A, omega), linear
+
+
+def is_long(A: Array) -> bool:
+    """Whether compiled passes work through the columns, on the host."""
+    return not is_tensor(A) and A.shape[1] >= _COMPILED_FROM
 
 
 def _device_statistics(
@@ -300,18 +294,9 @@ def like(x: Array, A: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(x, dtype=A.dtype, device=A.device)
 
 
-def lower_times(W: Array, A: ArrayT) -> ArrayT:
-    """``W A`` for lower-triangular ``W``, at half the work of a full product."""
-    if is_tensor(A):
-        return like(W, A) @ A
-    return cast("ArrayT", blas.multiply_lower(W, np.array(A, order="F")))
-
-
 def weighted_gram(A: Reals, omega: Floats) -> Floats:
     """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
-    scaled = (A.T * np.sqrt(omega).astype(A.dtype, copy=False)[:, None]).T  # [M, n]
-    gram = np.zeros((len(A), len(A)), dtype=A.dtype, order="F")
-    return blas.add_gram(gram, np.asfortranarray(scaled)).astype(np.float64, copy=False)
+    return add_weighted_gram(np.zeros((len(A), len(A)), order="F"), A, omega)
 
 
 def projected_squares(W: Reals, A: Reals) -> Floats:
@@ -323,6 +308,7 @@ def projected_squares(W: Reals, A: Reals) -> Floats:
 
 def add_weighted_gram(total: Floats, A: Reals, omega: Floats) -> Floats:
     """``total + A diag(omega) A^T``, lower triangle, in place."""
+    # sqrt(omega) on both sides makes it the product of one matrix with itself.
     work = _workspace(A.shape, A.dtype)
     np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
     if A.dtype == np.float32:
