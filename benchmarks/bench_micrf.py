@@ -37,7 +37,7 @@ def cpu(function: Callable[[], Any], repeats: int) -> float:
 def peak_of_musk2() -> float:
     """Peak memory of this process in GB after one fit on Musk2, everything included."""
     bags, y = datasets.load_musk2(return_X_y=True)
-    MICRF(probability=False).fit(bags, y)
+    MICRF(calibrate=False).fit(bags, y)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
@@ -95,7 +95,7 @@ def row(
 
 def run(quick: bool) -> list[dict[str, Any]]:
     bags, y = datasets.load_musk1(return_X_y=True)
-    model = MICRF(probability=False).fit(bags, y)
+    model = MICRF(calibrate=False).fit(bags, y)
     solve, found = inference(model, bags, pruned=False)
     seconds = cpu(solve, 3 if quick else 20)
     gap = (found.energy - found.lower_bound) / (1 + abs(found.energy))
@@ -135,7 +135,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     bags, y = datasets.load_musk2(return_X_y=True)
     with SVMClock() as svm:
         start = time.process_time()
-        model = MICRF(probability=False).fit(bags, y)
+        model = MICRF(calibrate=False).fit(bags, y)
         seconds = time.process_time() - start
     solve, _ = inference(model, bags, pruned=True)
     pruned = cpu(solve, 10)
@@ -172,4 +172,4 @@ def run(quick: bool) -> list[dict[str, Any]]:
 
 def cross_validate(bags: Any, y: Any, n_folds: int) -> None:
     for train, test in StratifiedKFold(n_folds, shuffle=True, random_state=0).split(y, y):
-        MICRF(probability=False).fit(bags[train], y[train]).predict(bags[test])
+        MICRF(calibrate=False).fit(bags[train], y[train]).predict(bags[test])

@@ -12,7 +12,7 @@ from bagwise import MILES, MIO
 from bagwise.datasets import load_musk1, load_musk2, make_two_concept_bags
 
 # The features as they are, and no calibration: what is timed is the learning.
-RAW: dict[str, Any] = {"scale": None, "probability": False}
+RAW: dict[str, Any] = {"scale": None, "calibrate": False}
 
 
 def _best(runs: list[Callable[[], Any]], repeats: int) -> list[float]:
@@ -28,8 +28,10 @@ def _best(runs: list[Callable[[], Any]], repeats: int) -> list[float]:
 
 def _passes(quick: bool) -> dict[str, Any]:
     bags, y = (load_musk1 if quick else load_musk2)(return_X_y=True)
-    mio = MIO(np.sqrt(3e5), bias=2, n_passes=10, random_state=0, **RAW).fit(bags, y)  # compiles too
-    miles = MILES(np.sqrt(5e5), **RAW)
+    mio = MIO(sigma=np.sqrt(3e5), bias=2, n_passes=10, random_state=0, **RAW).fit(
+        bags, y
+    )  # compiles too
+    miles = MILES(sigma=np.sqrt(5e5), **RAW)
     D = mio._distances(bags.instances, bags.offsets, bags.instances)
     online, programme = _best(
         [lambda: mio._fit_on_distances(bags, y, D), lambda: miles._fit_on_distances(bags, y, D)],
@@ -47,13 +49,13 @@ def _passes(quick: bool) -> dict[str, Any]:
 def _stream(quick: bool) -> dict[str, Any]:
     T, part = (1000, 250) if quick else (8000, 2000)
     bags, y = make_two_concept_bags(T, random_state=0, return_X_y=True)
-    mio = MIO(3.0, beta=10, bias=10, horizon=T, **RAW)
+    mio = MIO(sigma=3.0, beta=10, bias=10, horizon=T, **RAW)
 
     def read() -> None:
         for i in range(T):
             mio.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
 
-    miles = MILES(3.0, **RAW)
+    miles = MILES(sigma=3.0, **RAW)
     online, programme = _best([read, lambda: miles.fit(bags[:part], y[:part])], repeats=1)
     return {
         # The programme on all of the stream would need gigabytes, and takes longer still.

@@ -23,8 +23,8 @@ def run(quick: bool) -> list[dict[str, Any]]:
     times: dict[str, list[float]] = {"svc": [], "bag": [], "instance": []}
     for _ in range(3):
         models = {
-            "bag": MISVM(C=10, scale=None, probability=False),
-            "instance": MISVM(C=10, slack="instance", scale=None, probability=False),
+            "bag": MISVM(C=10, scale=None, calibrate=False),
+            "instance": MISVM(C=10, slack="instance", scale=None, calibrate=False),
         }
         for name, model in models.items():
             start = time.perf_counter()

@@ -46,7 +46,7 @@ model = MIO(
     horizon=T,
     max_instances=2000,
     scale=None,
-    probability=False,
+    calibrate=False,
 )
 right, loss, kept = [], [], []
 for bag, label in itertools.islice(source(seed=0), T):

@@ -26,15 +26,12 @@ PAPER = "none: all models under one protocol"
 NEEDS = ("bundled", "newsgroups", "mnist")
 DEFAULT = "auto"
 SEEDS, QUICK_SETS, QUICK_MODELS = (0, 1, 2), ("musk1",), ("statistics", "g-vgpmil")
-# How the switch of calibration is called.
-SWITCHES = ("probability", "calibrate")
 
 
 def without_calibration(name: str) -> Any:
     """A registered model that ranks bags as it does by default, without the cost of calibrating."""
     model = make_model(name, random_state=None)
-    switches = [switch for switch in SWITCHES if switch in model.get_params(deep=False)]
-    return model.set_params(**dict.fromkeys(switches, False))
+    return model.set_params(calibrate=False) if "calibrate" in model.get_params() else model
 
 
 def one_run(model: str, data: str, seed: int) -> dict[str, Any]:

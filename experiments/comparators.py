@@ -11,7 +11,7 @@ same bags. Two figures are not met on MUSK1, those of APR and of PPMM; both belo
 were searched for on the bags they were scored on. A row *settings by test folds* therefore
 searches a grid in the same way: of all settings the one that is best on the test folds. It is not
 a result, and says what such a search is worth. A row *calibrated* is the honest alternative: the
-threshold is set on training bags that were left out, as ``probability=True`` does.
+threshold is set on training bags that were left out, as ``calibrate=True`` does.
 
 ``python -m experiments.comparators --quick`` is one repetition on MUSK1; a stopped run goes on
 where it stopped.
@@ -77,7 +77,7 @@ BY_TEST_FOLDS = "settings by test folds"
 def models(data: str) -> dict[str, Any]:
     """Comparators at their defaults, with their own decision rule; on MUSK2 those with a figure."""
     names = [name for name in comparators.__all__ if data == "musk1" or name in PUBLISHED]
-    own = {name: getattr(comparators, name)(probability=False) for name in names}
+    own = {name: getattr(comparators, name)(calibrate=False) for name in names}
     # Where the figure is missed: the same scores, cut where bags left out of the training say.
     calibrated = {f"{name}, calibrated": getattr(comparators, name)() for name in SEARCHED}
     return own if data != "musk1" else own | calibrated
@@ -90,7 +90,7 @@ def searched(name: str, quick: bool) -> dict[str, Any]:
     for setting in (grid[0], grid[-1]) if quick else grid:
         values = {k: (v,) if k == "powers" else v for k, v in setting.items()}
         fixed = {"random_state": 0} if name == "PPMM" else {}
-        model = getattr(comparators, name)(probability=False, **values, **fixed)
+        model = getattr(comparators, name)(calibrate=False, **values, **fixed)
         variants[f"{name} {setting}"] = model
     return variants
 

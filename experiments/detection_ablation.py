@@ -41,7 +41,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "VGPMIL (the detector's own)": lambda: None,
     "LM-VGPMIL": lambda: make_model("lm-vgpmil"),
     "dual-stream network": _network,
-    "MI-SVM": lambda: make_model("misvm", probability=True),
+    "MI-SVM": lambda: make_model("misvm", calibrate=True),
     "MILBoost": lambda: make_model("milboost"),
     "single-instance": lambda: make_model("single-instance"),
 }

@@ -61,13 +61,13 @@ MODELS: dict[str, Callable[[], Any]] = {
     "(a) single instance SVM": lambda: _scaled(
         SingleInstance(SVC(C=1.0, kernel="linear"), scale=None, calibrate=False)
     ),
-    "(b) no pairwise term": lambda: MICRF(dissimilarities=(), probability=False),
-    "(c) MICRF": lambda: MICRF(probability=False),
-    "(d) test bags decided together": lambda: JointMICRF(probability=False),
-    "(e) C by CV": lambda: MICRF(C="cv", cv=3, probability=False),
-    "(f) MI-SVM": lambda: _scaled(MISVM(C=10, scale=None, probability=False)),
+    "(b) no pairwise term": lambda: MICRF(dissimilarities=(), calibrate=False),
+    "(c) MICRF": lambda: MICRF(calibrate=False),
+    "(d) test bags decided together": lambda: JointMICRF(calibrate=False),
+    "(e) C by CV": lambda: MICRF(C="cv", cv=3, calibrate=False),
+    "(f) MI-SVM": lambda: _scaled(MISVM(C=10, scale=None, calibrate=False)),
     "(g) MICRF with MISVM, C by CV": lambda: MICRF(
-        C="cv", cv=3, extra_unaries=[MISVM(C=10, scale=None, probability=False)], probability=False
+        C="cv", cv=3, extra_unaries=[MISVM(C=10, scale=None, calibrate=False)], calibrate=False
     ),
 }
 

@@ -35,11 +35,11 @@ PUBLISHED = {
 
 
 # As published: raw features, and labels rather than probabilities.
-_RAW: dict[str, Any] = {"scale": None, "probability": False}
+_RAW: dict[str, Any] = {"scale": None, "calibrate": False}
 
 
 def _mio(sigma2: float, alpha: float, beta: float, bias: float, **more: Any) -> MIO:
-    return MIO(np.sqrt(sigma2), alpha=alpha, beta=beta, bias=bias, **{**_RAW, **more})
+    return MIO(sigma=np.sqrt(sigma2), alpha=alpha, beta=beta, bias=bias, **{**_RAW, **more})
 
 
 FIXED = {
@@ -47,10 +47,14 @@ FIXED = {
     ("MIO", "musk2"): _mio(3e5, 0.1, 1, 2),
     ("MIO, refine", "musk1"): _mio(2e5, 0.03, 3, 1, passes="refine"),
     ("MIO, refine", "musk2"): _mio(2e5, 0.03, 3, 1, passes="refine"),
-    ("MILES", "musk1"): MILES(np.sqrt(5e5), alpha=0.45, **_RAW),
-    ("MILES", "musk2"): MILES(np.sqrt(5e5), alpha=0.45, **_RAW),
-    ("MILES, liblinear", "musk1"): MILES(np.sqrt(5e5), alpha=0.45, solver="liblinear", **_RAW),
-    ("MILES, liblinear", "musk2"): MILES(np.sqrt(5e5), alpha=0.45, solver="liblinear", **_RAW),
+    ("MILES", "musk1"): MILES(sigma=np.sqrt(5e5), alpha=0.45, **_RAW),
+    ("MILES", "musk2"): MILES(sigma=np.sqrt(5e5), alpha=0.45, **_RAW),
+    ("MILES, liblinear", "musk1"): MILES(
+        sigma=np.sqrt(5e5), alpha=0.45, solver="liblinear", **_RAW
+    ),
+    ("MILES, liblinear", "musk2"): MILES(
+        sigma=np.sqrt(5e5), alpha=0.45, solver="liblinear", **_RAW
+    ),
 }
 WIDTHS = [float(np.sqrt(s2)) for s2 in (1e5, 2e5, 5e5, 1e6)]
 # The linear programme takes a second on MUSK2, so MILES is chosen and fitted by liblinear there.

@@ -41,7 +41,9 @@ def hindsight_loss(bags: Any, y: Any) -> float:
 def one_stream(T: int, seed: int) -> dict[str, float]:
     """Regret, losses and sparsity of one stream of T bags."""
     bags, y = make_two_concept_bags(T, random_state=seed, return_X_y=True)
-    model = MIO(SIGMA, alpha=ALPHA, beta=BETA, bias=BIAS, horizon=T, scale=None, probability=False)
+    model = MIO(
+        sigma=SIGMA, alpha=ALPHA, beta=BETA, bias=BIAS, horizon=T, scale=None, calibrate=False
+    )
     losses = []
     for i in range(T):
         model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])

@@ -37,10 +37,10 @@ LOADERS = {
 }
 # All with the RBF kernel, gamma = 1 / (features x variance), C = 10.
 MODELS = {
-    "MI-SVM": MISVM("MI", C=10, probability=False),
-    "MI-SVM, slack per instance": MISVM("MI", C=10, slack="instance", probability=False),
-    "mi-SVM": MISVM("mi", C=10, probability=False),
-    "set kernel": SetKernelSVM(C=10, probability=False),
+    "MI-SVM": MISVM(variant="MI", C=10, calibrate=False),
+    "MI-SVM, slack per instance": MISVM(variant="MI", C=10, slack="instance", calibrate=False),
+    "mi-SVM": MISVM(variant="mi", C=10, calibrate=False),
+    "set kernel": SetKernelSVM(C=10, calibrate=False),
     "single instance SVM": SingleInstance(SVC(C=10)),
 }
 PUBLISHED = {
@@ -73,7 +73,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     jobs = [
         (accuracy, "accuracy", name, model, data) for data in sets for name, model in MODELS.items()
     ]
-    calibrated = MISVM("MI", C=10, probability=True)
+    calibrated = MISVM(variant="MI", C=10, calibrate=True)
     jobs += [
         (held_out_log_loss, "log-loss", "MI-SVM, Platt", calibrated, data)
         for data in sets

@@ -121,7 +121,7 @@ def test_bags_of_images_equal_flat_bags(digits):
 def test_own_backbone_is_copied_and_trained(digits):
     backbone = torch.nn.Sequential(torch.nn.Linear(64, 20), torch.nn.ReLU())
     before = backbone[0].weight.detach().clone()
-    features = AttentionFeatures(backbone, n_features=4, max_epochs=2, random_state=0)
+    features = AttentionFeatures(backbone=backbone, n_features=4, max_epochs=2, random_state=0)
     assert clone(features).fit_transform(digits.bags, digits.y).n_features == 4
     assert torch.equal(before, backbone[0].weight)
 

@@ -71,7 +71,7 @@ def test_cross_validation_and_comparison(free):
     folds = cross_validate(model, bags, y, BagFolds(3, (0,)), fit_params=given)
     assert np.mean([fold.bags.metrics(["auc"])["auc"] for fold in folds]) > 0.9
     assert folds[0].bags.proba.shape == (8, 2 if free else 3)
-    models = {"gp": model, "svm": make_model("misvm", probability=False)}
+    models = {"gp": model, "svm": make_model("misvm", calibrate=False)}
     made = compare(models, {"toy": (bags, y)}, BagFolds(3, (0,)), fit_params=given, progress=False)
     table = made.summary(["auc", "log_loss"]).set_index(["model", "metric"])["mean"]
     assert table["gp", "auc"] > 0.9 and np.isnan(table["svm", "log_loss"])

@@ -26,9 +26,9 @@ def test_the_map_is_that_of_fits_that_knew_nothing_of_the_bags(scale, n_positive
     bags, y = make_bags(n_positive)
     scores = np.empty(len(y))
     for train, test in StratifiedKFold(n_folds, shuffle=True, random_state=0).split(y, y):
-        alone = MISVM(scale=scale, probability=False).fit(bags[train], y[train])
+        alone = MISVM(scale=scale, calibrate=False).fit(bags[train], y[train])
         scores[test] = alone.decision_function(bags[test])
-    model = MISVM(scale=scale, probability=True).fit(bags, y)
+    model = MISVM(scale=scale, calibrate=True).fit(bags, y)
     low, high = typical_range(scores, y)
     np.testing.assert_allclose(model.score_range_, (low, high), rtol=1e-4)
     expected = fit_shrunk_platt(compress_beyond(scores, low, high), y)
@@ -40,7 +40,7 @@ def test_one_score_unlike_the_others_does_not_flatten_the_probabilities_of_all()
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
     scores = rng.normal(size=60) + 2 * y
-    plain, odd = (MISVM(probability=True), MISVM(probability=True))
+    plain, odd = (MISVM(calibrate=True), MISVM(calibrate=True))
     plain._set_calibration(scores, y)
     odd._set_calibration(np.where(np.arange(60) == 0, 5e3, scores), y)
     assert odd.calibration_.slope > 0.5 * plain.calibration_.slope

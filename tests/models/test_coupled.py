@@ -211,7 +211,7 @@ def test_errors(chains):
     with pytest.raises(ValueError, match="Coupled needs to know where instances lie"):
         Coupled(base()).fit(bare, train.y)
     with pytest.raises(ValueError, match="Coupled needs a model with predict_proba; MISVM"):
-        Coupled(MISVM(probability=False)).fit(train.bags, train.y)
+        Coupled(MISVM(calibrate=False)).fit(train.bags, train.y)
     with pytest.raises(ValueError, match="at least 4 of each class; the rarer one has 3"):
         few = np.concatenate([np.flatnonzero(train.y)[:3], np.flatnonzero(train.y == 0)])
         Coupled(base()).fit(train.bags[few], train.y[few])

@@ -34,7 +34,7 @@ PROBABILITY_CHECKS = [c for c in CHECKS if c.__name__ in {"check_probabilities",
 
 @pytest.mark.parametrize("check", PROBABILITY_CHECKS, ids=lambda c: c.__name__)
 def test_contract_with_probabilities(check):
-    check(lambda: MICRF(probability=True, cv=3))
+    check(lambda: MICRF(calibrate=True, cv=3))
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +375,7 @@ def test_probabilities_only_when_asked(fitted):
     model, bags, y, _ = fitted
     assert not hasattr(model, "predict_proba")
     assert not hasattr(model, "predict_proba_instances")
-    asked = MICRF(probability=True, cv=2).fit(bags, y)
+    asked = MICRF(calibrate=True, cv=2).fit(bags, y)
     p = asked.predict_proba(bags)[:, 1]
     best = [q.max() for q in bags.split(asked.predict_proba_instances(bags)[:, 1])]
     np.testing.assert_allclose(p, best)

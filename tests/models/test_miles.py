@@ -18,8 +18,8 @@ from tests.reference import miles as reference
 MODELS = {
     "highs": MILES,
     "liblinear": lambda: MILES(solver="liblinear"),
-    "probability": lambda: MILES(probability=True, cv=3),
-    "isotonic": lambda: MILES(probability=True, calibration="isotonic", cv=3),
+    "probability": lambda: MILES(calibrate=True, cv=3),
+    "isotonic": lambda: MILES(calibrate=True, calibration="isotonic", cv=3),
 }
 
 

@@ -21,7 +21,7 @@ MODELS = {
     "accumulate": lambda: MIO(random_state=0),
     "refine": lambda: MIO(passes="refine", n_passes=30, random_state=0),
     "one pass, few kept": lambda: MIO(n_passes=5, max_instances=60, random_state=0),
-    "probability": lambda: MIO(probability=True, cv=3, random_state=0),
+    "probability": lambda: MIO(calibrate=True, cv=3, random_state=0),
 }
 
 
@@ -156,7 +156,7 @@ def test_refine_raises_the_dual_and_closes_the_gap(stream):
 def test_refine_reaches_the_optimum_on_musk1():
     bags, y = load_musk1(return_X_y=True)
     for sigma2, alpha, beta in ((5e5, 0.1, 1), (2e5, 0.03, 3)):
-        model = MIO(np.sqrt(sigma2), alpha=alpha, beta=beta, passes="refine", n_passes=2000)
+        model = MIO(sigma=np.sqrt(sigma2), alpha=alpha, beta=beta, passes="refine", n_passes=2000)
         model.set_params(random_state=0).fit(bags, y)
         assert -1e-9 < model.duality_gap_ < 1e-6
 
@@ -204,7 +204,7 @@ def test_unbounded_memory_drops_nothing(stream):
 
 def test_stream_probabilities_are_calibrated_on_scores_before_learning(stream):
     bags, y = stream
-    model = MIO(sigma=2.0, bias=10, probability=True)
+    model = MIO(sigma=2.0, bias=10, calibrate=True)
     for i in range(len(bags)):
         model.partial_fit(bags[i : i + 1], y[i : i + 1], classes=[0, 1])
     _, scores, _ = reference.stream(bags, 2.0 * y - 1, 2.0, 0.1, 1.0, 10.0, np.ones(len(y)))
@@ -244,7 +244,7 @@ def spoil(kind, bags, y):
 )
 def test_bad_input_leaves_the_model_as_it_was(stream, kind):
     bags, y = stream
-    model = MIO(sigma=2.0, probability=True).partial_fit(bags[:40], y[:40])
+    model = MIO(sigma=2.0, calibrate=True).partial_fit(bags[:40], y[:40])
     state, recent = copy.deepcopy(model.state_), model.recent_scores_.copy()
     names, loss = set(vars(model)), model.cumulative_loss_
     answers = model.decision_function(bags)

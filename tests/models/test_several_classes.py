@@ -422,7 +422,7 @@ def test_every_model_takes_three_classes_and_indicators(name):
     bags, y, _ = make_classes(24, seed=6)
     model = make_model(name, random_state=0)
     quick = {"n_inducing": 8, "max_iter": 8, "cv": 2, "calibrate": False, "n_components": 2}
-    quick |= {"n_estimators": 3, "n_trees": 3, "probability": False}
+    quick |= {"n_estimators": 3, "n_trees": 3}
     model.set_params(**{k: v for k, v in quick.items() if k in model.get_params()})
     three = for_labels(model, y).fit(bags, y)
     assert three.predict(bags).shape == (24,) and set(three.predict(bags)) <= {0, 1, 2}

@@ -19,12 +19,12 @@ from tests.checks.raw import MISVM, SetKernelSVM
 from tests.reference import svm as reference
 
 MODELS = {
-    "MI": lambda: MISVM("MI", C=10),
-    "mi": lambda: MISVM("mi", C=10),
-    "MI linear, probability": lambda: MISVM("MI", kernel="linear", probability=True, cv=3),
-    "mi isotonic": lambda: MISVM("mi", C=10, probability=True, calibration="isotonic", cv=3),
+    "MI": lambda: MISVM(variant="MI", C=10),
+    "mi": lambda: MISVM(variant="mi", C=10),
+    "MI linear, probability": lambda: MISVM(variant="MI", kernel="linear", calibrate=True, cv=3),
+    "mi isotonic": lambda: MISVM(variant="mi", C=10, calibrate=True, calibration="isotonic", cv=3),
     "set": lambda: SetKernelSVM(C=10),
-    "set, probability": lambda: SetKernelSVM(C=10, probability=True, cv=3),
+    "set, probability": lambda: SetKernelSVM(C=10, calibrate=True, cv=3),
 }
 
 
@@ -34,7 +34,7 @@ def test_contract(check, make):
     check(make)
 
 
-@sklearn_checks(MISVM(), MISVM("mi"), SetKernelSVM())
+@sklearn_checks(MISVM(), MISVM(variant="mi"), SetKernelSVM())
 def test_sklearn(estimator, check):
     check(estimator)
 
@@ -79,7 +79,7 @@ def test_fit_never_loses_the_mil_constraint(variant, seed, share):
     known = np.where(np.random.default_rng(seed).random(len(truth)) < share, truth, -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = MISVM(variant, C=1).fit(bags, y, instance_labels=known)
+        model = MISVM(variant=variant, C=1).fit(bags, y, instance_labels=known)
     labels = model.imputed_labels_
     assert (labels[known >= 0] == known[known >= 0]).all()
     for target, bag in zip(y, bags.split(labels), strict=True):
@@ -94,7 +94,7 @@ def test_objective_falls_after_the_start(variant):
     """Each turn solves one half of a joint problem, so its objective cannot rise."""
     for seed in range(5):
         bags, y, _ = make_problem(n_bags=40, seed=seed, shift=1.2)
-        model = MISVM(variant, C=1, tol=1e-6).fit(bags, y)
+        model = MISVM(variant=variant, C=1, tol=1e-6).fit(bags, y)
         assert model.converged_
         # The first MI machine has bag means in place of witnesses: another problem.
         falling = np.diff(model.objectives_[1 if variant == "MI" else 0 :])
@@ -148,9 +148,9 @@ def test_all_labels_known_is_a_plain_svc():
 @pytest.mark.parametrize("variant", ["MI", "mi"])
 def test_working_set_finds_the_same_machine(variant, monkeypatch):
     bags, y, _ = make_problem(n_bags=60, shift=1.2)
-    whole = MISVM(variant, tol=1e-7).fit(bags, y)
+    whole = MISVM(variant=variant, tol=1e-7).fit(bags, y)
     monkeypatch.setattr("bagwise.models.svm.DIRECT_ROWS", 20)
-    grown = MISVM(variant, tol=1e-7).fit(bags, y)
+    grown = MISVM(variant=variant, tol=1e-7).fit(bags, y)
     np.testing.assert_array_equal(whole.imputed_labels_, grown.imputed_labels_)
     np.testing.assert_allclose(whole.objectives_, grown.objectives_, rtol=1e-5)
     np.testing.assert_allclose(
@@ -179,7 +179,7 @@ def test_class_weights_move_the_boundary():
 
 def test_bag_probability_is_that_of_its_best_instance():
     bags, y, _ = make_problem()
-    model = MISVM(C=10, probability=True).fit(bags, y)
+    model = MISVM(C=10, calibrate=True).fit(bags, y)
     instances = model.predict_proba_instances(bags)[:, 1]
     best = [p.max() for p in bags.split(instances)]
     np.testing.assert_allclose(model.predict_proba(bags)[:, 1], best, atol=1e-12)
@@ -196,7 +196,7 @@ def test_calibration_uses_held_out_bags():
     rng = np.random.default_rng(0)
     bags = Bags(rng.normal(size=(240, 5)), np.arange(61) * 4)
     y = rng.permutation(np.arange(60) % 2)
-    p = MISVM(C=100, probability=True).fit(bags, y).predict_proba(bags)[:, 1]
+    p = MISVM(C=100, calibrate=True).fit(bags, y).predict_proba(bags)[:, 1]
     assert p.max() < 0.8
     assert p.min() > 0.2
 
@@ -204,19 +204,21 @@ def test_calibration_uses_held_out_bags():
 def test_calibration_needs_two_bags_of_each_class():
     bags, y, _ = make_problem(n_bags=6)
     with pytest.raises(ValueError, match="at least 2 bags of each class"):
-        MISVM(probability=True).fit(bags, [1, 0, 0, 0, 0, 0])
+        MISVM(calibrate=True).fit(bags, [1, 0, 0, 0, 0, 0])
     from sklearn.model_selection import ShuffleSplit
 
     with pytest.raises(ValueError, match="every bag into one test fold"):
-        MISVM(probability=True, cv=ShuffleSplit(1, random_state=0)).fit(bags, y)
+        MISVM(calibrate=True, cv=ShuffleSplit(1, random_state=0)).fit(bags, y)
 
 
 def test_sparse_equals_dense():
     bags, y, _ = make_problem()
     sparse = bags.map(sp.csr_array)
     for variant in ("MI", "mi"):
-        a = MISVM(variant).fit(bags, y).decision_function(bags)
-        np.testing.assert_allclose(a, MISVM(variant).fit(sparse, y).decision_function(sparse))
+        a = MISVM(variant=variant).fit(bags, y).decision_function(bags)
+        np.testing.assert_allclose(
+            a, MISVM(variant=variant).fit(sparse, y).decision_function(sparse)
+        )
 
 
 @pytest.mark.parametrize(

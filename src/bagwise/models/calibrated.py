@@ -1,7 +1,7 @@
 """Probabilities for models that give scores: calibration on held-out bags.
 
 An SVM's score is not a log-odds, and its sigmoid is not a probability. With
-``probability=True`` a model is fitted once more per fold of an inner cross-validation, and the
+``calibrate=True`` a model is fitted once more per fold of an inner cross-validation, and the
 scores of the bags that were left out give the map from score to probability.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -29,11 +30,11 @@ from bagwise.core.platt import (
 )
 from bagwise.models.base import (
     BagClassifier,
-    Constraints,
     InstanceClassifier,
     TrainingData,
     two_probabilities,
 )
+from bagwise.models.parameters import parameter
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags, BagsLike
@@ -45,32 +46,26 @@ if TYPE_CHECKING:
 CV: TypeAlias = "int | BaseCrossValidator | Iterable[tuple[Ints, Ints]] | None"
 
 
-def _wants_probability(model: CalibratedClassifier) -> bool:
-    return bool(model.probability)
+def _is_calibrated(model: CalibratedClassifier) -> bool:
+    return bool(model.calibrate)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CalibratedClassifier(BagClassifier):
     """A bag classifier whose subclass gives raw scores, and probabilities where asked for.
 
-    A subclass has the parameters ``probability``, ``calibration`` and ``cv``, implements
+    A subclass has the parameters ``calibrate``, ``calibration`` and ``cv``, implements
     ``_raw_scores(bags)`` on validated bags, and calls ``_calibrate(data)`` at the end of
-    ``fit``. With ``probability=True`` the decision function is the calibrated log-odds, so that
+    ``fit``. With ``calibrate=True`` the decision function is the calibrated log-odds, so that
     it, ``predict`` and ``predict_proba`` tell one story.
     """
 
-    _calibration_constraints: ClassVar[Constraints] = {
-        "probability": ["boolean"],
-        "calibration": [StrOptions({"platt", "isotonic"})],
-        "cv": ["cv_object"],
-    }
+    calibrate: bool = parameter(True, "boolean")
+    calibration: str = parameter("platt", StrOptions({"platt", "isotonic"}))
+    cv: CV = parameter(None, "cv_object")
     # Whether fits to nearly the same bags differ in level, so that held-out scores must first be
     # moved to the level of the model itself, by the mean scores of the training bags of each.
     _level_drifts: ClassVar[bool] = False
-    probability: bool
-    calibration: str
-    cv: CV
-    # Where held-out scores mostly lay; None in models saved before they had it.
-    score_range_: tuple[float, float] | None = None
 
     def _raw_scores(self, bags: Bags) -> Any:
         """Uncalibrated score of each bag; > 0 means positive."""
@@ -78,7 +73,7 @@ class CalibratedClassifier(BagClassifier):
 
     def _calibrate(self, data: TrainingData) -> None:
         """Set ``calibration_`` from scores of bags left out by the inner cross-validation."""
-        if self.probability:
+        if self.calibrate:
             self._set_calibration(self._held_out_scores(data), data.y)
 
     def _set_calibration(self, scores: Floats, y: Codes | Bools | Floats) -> None:
@@ -91,7 +86,7 @@ class CalibratedClassifier(BagClassifier):
 
     def _held_out_scores(self, data: TrainingData) -> Floats:
         bags, scores = data.bags, np.full(len(data.y), np.nan)
-        unfitted = clone(self).set_params(probability=False)
+        unfitted = clone(self).set_params(calibrate=False)
         splits = self._inner_splits(data.y)
         for model, train, test in fitted_without(unfitted, data, splits, self.classes_):
             scores[test] = model.decision_function(bags[test])
@@ -114,7 +109,7 @@ class CalibratedClassifier(BagClassifier):
         rarest = int(np.bincount(y).min())
         if rarest < 2:
             raise ValueError(
-                "probability=True needs at least 2 bags of each class to cross-validate; "
+                "calibrate=True needs at least 2 bags of each class to cross-validate; "
                 f"got {np.bincount(y).tolist()}."
             )
         if self.cv is None or isinstance(self.cv, int):
@@ -122,19 +117,17 @@ class CalibratedClassifier(BagClassifier):
         return check_cv(self.cv, y, classifier=True).split(y, y)
 
     def _calibrated(self, scores: Floats) -> Floats:
-        if not self.probability:
+        if not self.calibrate:
             return scores
-        if self.score_range_ is not None:
-            scores = compress_beyond(scores, *self.score_range_)
-        return self.calibration_.log_odds(scores)
+        return self.calibration_.log_odds(compress_beyond(scores, *self.score_range_))
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``probability=True``."""
+        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``calibrate=True``."""
         return self._calibrated(self._raw_scores(self._validate_predict(bags)))
 
-    @available_if(_wants_probability)
+    @available_if(_is_calibrated)
     def predict_proba(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each bag, shape (n_bags, 2); needs ``probability=True``."""
+        """Class probabilities of each bag, shape (n_bags, 2); needs ``calibrate=True``."""
         return two_probabilities(self.decision_function(bags))
 
 
@@ -171,18 +164,16 @@ def fitted_without(
         yield fitted, train, test
 
 
-class CalibratesWrapped:
+@dataclass(kw_only=True, eq=False, repr=False)
+class CalibratesWrapped(BagClassifier):
     """A classifier around one of scikit-learn's, whose scores it maps to log-odds."""
 
-    # Of models that were saved before they were calibrated.
-    calibrate: bool = False
-    calibration_: Platt | None = None
-    # Where held-out scores mostly lay; None in models saved before they had it.
-    score_range_: tuple[float, float] | None = None
+    calibrate: bool = parameter(True, "boolean")
 
     def _calibrate_wrapped(self, data: TrainingData, rule: str, bag_weights: Any = None) -> None:
         """Set the map and where it was learned, or neither where it is not asked for."""
-        self.calibration_ = self.score_range_ = None
+        self.calibration_: Platt | None = None
+        self.score_range_: tuple[float, float] | None = None
         if not self.calibrate:
             return
         unfitted = clone(self).set_params(calibrate=False)
@@ -254,7 +245,7 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
         """Score of each instance; the bag's score is the largest of its instances'."""
         return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
 
-    @available_if(_wants_probability)
+    @available_if(_is_calibrated)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, by the calibration of the bags."""
         return two_probabilities(self.decision_function_instances(bags))

@@ -191,7 +191,6 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             Interval(Real, 0, 1, closed="neither"),
         ],
         "execution": "no_validation",  # `resolve` says what is wrong
-        **ScalesFeatures._scale_constraints,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }

@@ -7,19 +7,20 @@ Entry k of a bag's features is ``max_j exp(-|x_k - x_bj|² / sigma²)`` over its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils import compute_class_weight
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
-from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
+from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.calibrated import CV, CalibratedClassifier
+from bagwise.models.parameters import POSITIVE, parameter
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
@@ -67,6 +68,7 @@ def make_examples(data: TrainingData) -> Examples:
     return Examples(rows, offsets, 2.0 * codes[order] - 1, order < n)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
     """A linear score of a bag's similarities to selected training instances.
 
@@ -74,15 +76,9 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
     ``_learn`` and ``_anchors_and_weights``, and has ``intercept_`` and ``selected_instances_``.
     """
 
-    _embedding_constraints: ClassVar[Constraints] = {
-        "sigma": [StrOptions({"scale"}), Interval(Real, 0, None, closed="neither")],
-        "distance": [StrOptions({"sqeuclidean"}), callable],
-        "class_weight": [StrOptions({"balanced"}), dict, None],
-    }
-    sigma: float | str
-    distance: str | Distance
-    class_weight: ClassWeight | None
-    sigma_: float
+    sigma: float | str = parameter("scale", StrOptions({"scale"}), POSITIVE)
+    distance: str | Distance = parameter("sqeuclidean", StrOptions({"sqeuclidean"}), callable)
+    class_weight: ClassWeight | None = parameter(None, StrOptions({"balanced"}), dict, None)
 
     def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:
         """Learn from distances of the examples to all instances of the bags, [E, N]."""
@@ -204,7 +200,7 @@ def sweep(
         D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
         bags_train, y_train = bags[train], checked.classes_[y[train]]
         for p, setting in enumerate(params):
-            fitted = clone(model).set_params(**setting, probability=False)
+            fitted = clone(model).set_params(**setting, calibrate=False)
             fitted._fit_on_distances(bags_train, y_train, D_train)
             scores = fitted._scores_from_distances(D_test)
             accuracy[p, s] = np.mean((scores > 0) == y[test])

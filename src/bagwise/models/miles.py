@@ -6,32 +6,30 @@ in the notation of Li, Kwok and Lu (2010), whose equation numbers are cited.
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, l1_svm
-from bagwise.models.base import Constraints, TrainingData
-from bagwise.models.calibrated import CV, CalibratedClassifier
+from bagwise.models.base import TrainingData
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
+from bagwise.models.parameters import POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
     from bagwise.bags import BagsLike, InstanceLabels
     from bagwise.core.arrays import Floats
-    from bagwise.core.distances import Distance
-    from bagwise.models.classes import ClassWeight
 
 
 # Relative size below which a weight of the solver counts as 0.
 _ZERO = 1e-9
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILES(ScalesFeatures, EmbeddedClassifier):
     """Multiple-instance learning by embedded instance selection.
 
@@ -56,7 +54,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         of d².
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
-    probability : bool
+    calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
@@ -93,36 +91,8 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "alpha": [Interval(Real, 0, None, closed="neither")],
-        "solver": [StrOptions({"highs", "liblinear"})],
-        **ScalesFeatures._scale_constraints,
-        **EmbeddedClassifier._embedding_constraints,
-        **CalibratedClassifier._calibration_constraints,
-    }
-
-    def __init__(
-        self,
-        sigma: float | str = "scale",
-        *,
-        alpha: float = 0.45,
-        class_weight: ClassWeight | None = None,
-        solver: str = "highs",
-        distance: str | Distance = "sqeuclidean",
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.sigma = sigma
-        self.alpha = alpha
-        self.class_weight = class_weight
-        self.solver = solver
-        self.distance = distance
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    alpha: float = parameter(0.45, POSITIVE)
+    solver: str = parameter("highs", StrOptions({"highs", "liblinear"}))
 
     def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MILES:
         """Embed the bags and select instances.

@@ -6,30 +6,28 @@ in `bagwise.core.mio`.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, mio
-from bagwise.models.base import Constraints, TrainingData
-from bagwise.models.calibrated import CV, CalibratedClassifier
+from bagwise.models.base import TrainingData
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import Scale, learn_scaling
+from bagwise.models.scaling import learn_scaling
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from bagwise.bags import BagsLike, InstanceLabels
     from bagwise.core.arrays import Floats, Ints, RandomState
-    from bagwise.core.distances import Distance
     from bagwise.core.mio import ElasticNet
-    from bagwise.models.classes import ClassWeight
 
 
 # Bags whose scores, taken before learning from them, calibrate a stream.
@@ -43,6 +41,7 @@ class _Visits(NamedTuple):
     step: Ints  # [E] when it came
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MIO(ScalesFeatures, EmbeddedClassifier):
     """Online multiple-instance learning with an elastic net.
 
@@ -79,7 +78,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         As in `MILES`.
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
-    probability : bool
+    calibrate : bool
         Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
         ``partial_fit`` on the last 1000 scores given before the label was received.
     calibration : {"platt", "isotonic"}
@@ -126,60 +125,16 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
 
     # The bags visited last pull the bias their way.
     _level_drifts = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "beta": [Interval(Real, 0, None, closed="neither")],
-        "bias": [Interval(Real, 0, None, closed="left")],
-        "horizon": [Interval(Integral, 1, None, closed="left"), None],
-        "n_passes": [Interval(Integral, 1, None, closed="left")],
-        "passes": [StrOptions({"accumulate", "refine"})],
-        "max_instances": [Interval(Integral, 1, None, closed="left"), None],
-        "shuffle": ["boolean"],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "random_state": ["random_state"],
-        **ScalesFeatures._scale_constraints,
-        **EmbeddedClassifier._embedding_constraints,
-        **CalibratedClassifier._calibration_constraints,
-    }
-
-    def __init__(
-        self,
-        sigma: float | str = "scale",
-        *,
-        alpha: float = 0.1,
-        beta: float = 1.0,
-        bias: float = 1.0,
-        horizon: int | None = None,
-        n_passes: int = 10,
-        passes: str = "accumulate",
-        max_instances: int | None = None,
-        class_weight: ClassWeight | None = None,
-        shuffle: bool = True,
-        tol: float = 1e-6,
-        distance: str | Distance = "sqeuclidean",
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.sigma = sigma
-        self.alpha = alpha
-        self.beta = beta
-        self.bias = bias
-        self.horizon = horizon
-        self.n_passes = n_passes
-        self.passes = passes
-        self.max_instances = max_instances
-        self.class_weight = class_weight
-        self.shuffle = shuffle
-        self.tol = tol
-        self.distance = distance
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    alpha: float = parameter(0.1, NOT_NEGATIVE)
+    beta: float = parameter(1.0, POSITIVE)
+    bias: float = parameter(1.0, NOT_NEGATIVE)
+    horizon: int | None = parameter(None, AT_LEAST_1, None)
+    n_passes: int = parameter(10, AT_LEAST_1)
+    passes: str = parameter("accumulate", StrOptions({"accumulate", "refine"}))
+    max_instances: int | None = parameter(None, AT_LEAST_1, None)
+    shuffle: bool = parameter(True, "boolean")
+    tol: float = parameter(1e-6, NOT_NEGATIVE)
+    random_state: RandomState = parameter(None, "random_state")
 
     def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MIO:
         """Forget everything and learn from the bags in ``n_passes`` passes.
@@ -196,7 +151,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         one_visit = self.n_passes == 1 and self.passes == "accumulate"
         D = None if one_visit else self._training_distances(data.bags, examples)
         self._learn(data, examples, D)
-        if self.probability:
+        if self.calibrate:
             scores = self._held_out_scores(data)
             self._calibrate_on(scores, data.y)
         return self
@@ -232,7 +187,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         margins = np.empty(len(examples))
         for e in range(len(examples)):
             margins[e] = self._visit(data, examples, e, costs[e], first_id=first_id)[1]
-        if self.probability:
+        if self.calibrate:
             given = examples.brings_anchors
             self._calibrate_on((examples.signs * margins)[given], data.y)
         return self

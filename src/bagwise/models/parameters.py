@@ -11,20 +11,23 @@ from numbers import Integral, Real
 from typing import Any
 
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval, validate_parameter_constraints
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
+SCALES = (StrOptions({"feature", "global"}), None)  # of the features, see `scaling`
 
 
-def parameter(default: Any, *allowed: Any) -> Any:
+def parameter(default: Any, *allowed: Any, kw_only: bool = True) -> Any:
     """A field with a default and the constraints of which a value must meet one.
 
     A constraint is anything that scikit-learn's own estimators take: an interval, a set of words,
     a type, "boolean", None. Without one, any value is allowed here and checked where it is used.
+    ``kw_only=False`` is for the estimator that a model wraps, which scikit-learn passes first.
     """
-    return field(default=default, metadata={"allowed": list(allowed) or "no_validation"})
+    metadata = {"allowed": list(allowed) or "no_validation"}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 class HasParameters(BaseEstimator):

@@ -62,7 +62,7 @@ PRESETS: dict[str, tuple[str, Callable[..., BagClassifier], dict[str, Any]]] = {
     "miles-musk": (
         "MILES on the raw MUSK features, sigma² = 5e5",
         MILES,
-        {"sigma": float(np.sqrt(5e5)), "alpha": 0.45, "scale": None, "probability": False},
+        {"sigma": float(np.sqrt(5e5)), "alpha": 0.45, "scale": None, "calibrate": False},
     ),
 }
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
-from bagwise.models.base import BagClassifier, Constraints, TrainingData
-from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling
+from bagwise.models.base import BagClassifier, TrainingData
+from bagwise.models.parameters import SCALES, parameter
+from bagwise.models.scaling import Scale, learn_scaling
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ScalesFeatures(BagClassifier):
     """A bag classifier with a ``scale`` parameter, learnt from the training bags.
 
@@ -21,9 +22,7 @@ class ScalesFeatures(BagClassifier):
         What the features go through; ``scaling_(X)`` scales rows, ``scaling_.undo`` goes back.
     """
 
-    _scale_constraints: ClassVar[Constraints] = {"scale": [StrOptions({"feature", "global"}), None]}
-    scale: Scale
-    scaling_: FeatureScaling
+    scale: Scale = parameter("feature", *SCALES)
 
     def _validate_fit(
         self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None

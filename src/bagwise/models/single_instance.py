@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -11,11 +12,11 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import Constraints, InstanceClassifier, TrainingData, two_probabilities
+from bagwise.models.base import InstanceClassifier, TrainingData, two_probabilities
 from bagwise.models.calibrated import CalibratesWrapped
 from bagwise.models.feature_checks import check_bag_weights
+from bagwise.models.parameters import parameter
 from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -37,6 +38,7 @@ def _weighed(data: TrainingData, weights: Any) -> tuple[TrainingData, Any]:
     return kept, weights[chosen]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     """Any scikit-learn classifier trained on instances with inherited bag labels.
 
@@ -76,24 +78,10 @@ class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     """
 
     _accept_sparse = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        "estimator": [HasMethods(["fit", "predict"]), None],
-        **ScalesFeatures._scale_constraints,
-        "bag_rule": [StrOptions({"max", "noisy-or"})],
-        "calibrate": ["boolean"],
-    }
-
-    def __init__(
-        self,
-        estimator: BaseEstimator | None = None,
-        bag_rule: str = "max",
-        scale: Scale = "feature",
-        calibrate: bool = True,
-    ) -> None:
-        self.estimator = estimator
-        self.bag_rule = bag_rule
-        self.scale = scale
-        self.calibrate = calibrate
+    estimator: BaseEstimator | None = parameter(
+        None, HasMethods(["fit", "predict"]), None, kw_only=False
+    )
+    bag_rule: str = parameter("max", StrOptions({"max", "noisy-or"}))
 
     def _estimator(self) -> BaseEstimator:
         """The classifier to train: the user's, or the default."""

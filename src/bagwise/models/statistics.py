@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
@@ -15,12 +15,14 @@ from sklearn.utils.metaestimators import available_if
 from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats
 from bagwise.core.rules import log_odds
-from bagwise.models.base import BagClassifier, Constraints, two_probabilities
+from bagwise.models.base import two_probabilities
 from bagwise.models.calibrated import CalibratesWrapped
+from bagwise.models.parameters import parameter
 from bagwise.models.pipeline import BagStatistics
 
 
-class StatisticsClassifier(CalibratesWrapped, BagClassifier):
+@dataclass(kw_only=True, eq=False, repr=False)
+class StatisticsClassifier(CalibratesWrapped):
     """A scikit-learn classifier on the mean, minimum and maximum of each feature in a bag.
 
     The baseline that every multiple-instance model must beat: it sees the bag as one row and
@@ -55,14 +57,9 @@ class StatisticsClassifier(CalibratesWrapped, BagClassifier):
     (40, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "estimator": [HasMethods(["fit", "predict"]), None],
-        "calibrate": ["boolean"],
-    }
-
-    def __init__(self, estimator: BaseEstimator | None = None, calibrate: bool = True) -> None:
-        self.estimator = estimator
-        self.calibrate = calibrate
+    estimator: BaseEstimator | None = parameter(
+        None, HasMethods(["fit", "predict"]), None, kw_only=False
+    )
 
     def _estimator(self) -> BaseEstimator:
         if self.estimator is not None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,10 +28,10 @@ from bagwise.core.arrays import is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
-from bagwise.models.base import Constraints, TrainingData
-from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.base import TrainingData
+from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows
@@ -41,16 +42,6 @@ if TYPE_CHECKING:
 DIRECT_ROWS = 1000
 
 _KERNELS = {"linear", "rbf", "poly", "sigmoid"}
-_SVC_CONSTRAINTS: Constraints = {
-    "C": [Interval(Real, 0, None, closed="neither")],
-    "kernel": [StrOptions(_KERNELS), callable],
-    "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0, None, closed="neither")],
-    "degree": [Interval(Integral, 1, None, closed="left")],
-    "coef0": [Interval(Real, None, None, closed="neither")],
-    "class_weight": [StrOptions({"balanced"}), dict, None],
-    "tol": [Interval(Real, 0, None, closed="neither")],
-    "cache_size": [Interval(Real, 0, None, closed="neither")],
-}
 
 
 class Alternation(NamedTuple):
@@ -104,17 +95,18 @@ def _stack(top: Rows, bottom: Rows) -> Rows:
     return sp.vstack([top, bottom], format="csr") if is_sparse(bottom) else np.r_[top, bottom]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _KernelMachine(CalibratedClassifier):
     """The parameters and the SVC that both kinds of machine share."""
 
-    C: float
-    kernel: str | Callable[[Rows, Rows], Floats]
-    gamma: float | str
-    degree: int
-    coef0: float
-    class_weight: ClassWeight | None
-    tol: float
-    cache_size: float
+    C: float = parameter(1.0, POSITIVE)
+    kernel: str | Callable[[Rows, Rows], Floats] = parameter("rbf", StrOptions(_KERNELS), callable)
+    gamma: float | str = parameter("scale", StrOptions({"scale", "auto"}), POSITIVE)
+    degree: int = parameter(3, AT_LEAST_1)
+    coef0: float = parameter(0.0, Interval(Real, None, None, closed="neither"))
+    class_weight: ClassWeight | None = parameter(None, StrOptions({"balanced"}), dict, None)
+    tol: float = parameter(1e-3, POSITIVE)
+    cache_size: float = parameter(200, POSITIVE)
 
     def _resolve_gamma(self, X: Rows) -> float:
         """Gamma from all training instances, so that it stays put while labels change."""
@@ -143,6 +135,7 @@ class _KernelMachine(CalibratedClassifier):
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     """Maximum-margin multiple-instance learning, by bags ("MI") or by instances ("mi").
 
@@ -175,7 +168,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         Most machines to fit; reaching it is a ``ConvergenceWarning``.
     tol, cache_size : float
         Of the SVC; cache in MiB.
-    probability : bool
+    calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
@@ -194,7 +187,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     n_iter_ : int
         Machines fitted.
     gamma_ : float
-    calibration_ : with ``probability=True``, the map from score to log-odds
+    calibration_ : with ``calibrate=True``, the map from score to log-odds
     classes_ : the two bag classes
 
     Notes
@@ -215,49 +208,10 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     """
 
     _accept_sparse = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        "variant": [StrOptions({"MI", "mi"})],
-        "slack": [StrOptions({"auto", "bag", "instance"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        **ScalesFeatures._scale_constraints,
-        **_SVC_CONSTRAINTS,
-        **CalibratedClassifier._calibration_constraints,
-    }
-
-    def __init__(
-        self,
-        variant: str = "MI",
-        *,
-        C: float = 10.0,
-        kernel: str | Callable[[Rows, Rows], Floats] = "rbf",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        slack: str = "auto",
-        class_weight: ClassWeight | None = None,
-        scale: Scale = "feature",
-        max_iter: int = 50,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.variant = variant
-        self.C = C
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.slack = slack
-        self.class_weight = class_weight
-        self.scale = scale
-        self.max_iter = max_iter
-        self.tol = tol
-        self.cache_size = cache_size
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    variant: str = parameter("MI", StrOptions({"MI", "mi"}))
+    C: float = parameter(10.0, POSITIVE)
+    slack: str = parameter("auto", StrOptions({"auto", "bag", "instance"}))
+    max_iter: int = parameter(50, AT_LEAST_1)
 
     def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MISVM:
         """Fit by alternation; known instance labels stay as they are.
@@ -416,6 +370,7 @@ def _means(X: Rows, offsets: Ints, use: Bools) -> Rows:
     return average @ X
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SetKernelSVM(ScalesFeatures, _KernelMachine):
     """Support vector machine on whole bags with the normalised set kernel.
 
@@ -435,7 +390,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     tol, cache_size : of the SVC
-    probability, calibration, cv : as in `MISVM`
+    calibrate, calibration, cv : as in `MISVM`
 
     Attributes
     ----------
@@ -461,43 +416,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
     (40,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "normalise": [StrOptions({"length", "mean"}), None],
-        **ScalesFeatures._scale_constraints,
-        **_SVC_CONSTRAINTS,
-        **CalibratedClassifier._calibration_constraints,
-    }
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: str | Callable[[Rows, Rows], Floats] = "rbf",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        normalise: str | None = "length",
-        class_weight: ClassWeight | None = None,
-        scale: Scale = "feature",
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.normalise = normalise
-        self.class_weight = class_weight
-        self.scale = scale
-        self.tol = tol
-        self.cache_size = cache_size
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    normalise: str | None = parameter("length", StrOptions({"length", "mean"}), None)
 
     def fit(
         self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None

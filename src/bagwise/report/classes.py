@@ -131,7 +131,7 @@ class ClassEvaluation(NamedTuple):
     ) -> ClassEvaluation:
         """The held-out predictions of one repetition of `evaluate.cross_validate`, in bag order."""
         if any(fold.bags.proba is None for fold in folds):
-            raise ValueError("the model gives no probabilities; set probability=True where it can.")
+            raise ValueError("the model gives no probabilities; set calibrate=True where it can.")
         order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
         y = np.concatenate([fold.bags.y for fold in folds])[order]
         p = np.concatenate([np.asarray(fold.bags.proba) for fold in folds])[order]
@@ -213,7 +213,7 @@ def predict_class_tables(model: Any, bags: Bags, threshold: float = 0.5) -> Clas
     if not hasattr(model, "predict_proba"):
         raise ValueError(
             "tables of several classes need probabilities, and this model gives none; set "
-            "probability=True where it can."
+            "calibrate=True where it can."
         )
     classes = np.asarray(model.classes_)
     rule = class_rule(model)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
-_NO_PROBABILITIES = "the model gives no probabilities; set probability=True where it can."
+_NO_PROBABILITIES = "the model gives no probabilities; set calibrate=True where it can."
 
 
 class Evaluation(NamedTuple):

@@ -59,7 +59,7 @@ def test_exemptions_are_needed():
             by_name[check](lambda name=name: make(name))
 
 
-@sklearn_checks(*(make(name, probability=False) for name in CHECKED_BY_SKLEARN))
+@sklearn_checks(*(make(name, calibrate=False) for name in CHECKED_BY_SKLEARN))
 def test_sklearn(estimator, check):
     check(estimator)
 
@@ -69,8 +69,8 @@ def test_scaling_is_inside_the_model(name):
     """With scale="feature" the units of the features do not matter."""
     bags, y, _ = make_problem()
     units = np.array([1e-3, 1.0, 1e3])
-    plain = make(name, scale="feature", probability=False).fit(bags, y)
-    other = make(name, scale="feature", probability=False).fit(bags.map(lambda X: X * units + 5), y)
+    plain = make(name, scale="feature", calibrate=False).fit(bags, y)
+    other = make(name, scale="feature", calibrate=False).fit(bags.map(lambda X: X * units + 5), y)
     np.testing.assert_allclose(
         plain.decision_function(bags),
         other.decision_function(bags.map(lambda X: X * units + 5)),
@@ -80,7 +80,7 @@ def test_scaling_is_inside_the_model(name):
 
 
 @pytest.mark.parametrize("name", comparators.__all__)
-@pytest.mark.parametrize(("parameter", "value"), [("scale", "log"), ("cv", 0), ("probability", 2)])
+@pytest.mark.parametrize(("parameter", "value"), [("scale", "log"), ("cv", 0), ("calibrate", 2)])
 def test_bad_parameters(name, parameter, value):
     bags, y, _ = make_problem()
     with pytest.raises(ValueError, match=f"'{parameter}' parameter|k-fold"):
@@ -91,5 +91,5 @@ def test_bad_parameters(name, parameter, value):
 def test_constant_features_and_bags_of_one(name):
     """Nothing to learn is no reason to fail: scores are finite."""
     bags = bagwise.Bags(np.ones((12, 2)), np.arange(13))
-    model = make(name, probability=False).fit(bags, np.arange(12) % 2)
+    model = make(name, calibrate=False).fit(bags, np.arange(12) % 2)
     assert np.isfinite(model.decision_function(bags)).all()

@@ -11,7 +11,7 @@ from bagwise.report.tables import RESULT_COLUMNS
 
 
 def test_quick_run_sets_published_beside_measured(tmp_path, monkeypatch):
-    chosen = {"CitationKNN": CitationKNN(probability=False), "GICF": GICF(probability=False)}
+    chosen = {"CitationKNN": CitationKNN(calibrate=False), "GICF": GICF(calibrate=False)}
     monkeypatch.setattr(experiment, "models", lambda data: chosen)
     table = experiment.run(quick=True, out=tmp_path)
     assert tuple(table.columns) == RESULT_COLUMNS

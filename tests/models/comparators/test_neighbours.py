@@ -41,7 +41,7 @@ def test_votes_equal_ranking_by_hand(n_references, n_citers):
 def test_a_tie_of_votes_is_negative():
     # One reference on each side at the same distance, and each cites the bag in the middle.
     bags = Bags.from_list([np.array([[-1.0]]), np.array([[1.0]])])
-    model = CitationKNN(2, 2, scale=None, probability=False).fit(bags, [0, 1])
+    model = CitationKNN(n_references=2, n_citers=2, scale=None, calibrate=False).fit(bags, [0, 1])
     middle = Bags.from_list([np.array([[0.0]])])
     assert model.decision_function(middle)[0] == 0
     assert model.predict(middle)[0] == 0
@@ -55,7 +55,7 @@ def test_held_out_scores_are_those_of_separate_fits():
     model._training_matrix = model._compare(model._scaled(bags))
     scores = model._held_out_scores(data)
     for train, test in model._inner_splits(y):
-        alone = CitationKNN(scale=None, probability=False).fit(bags[train], y[train])
+        alone = CitationKNN(scale=None, calibrate=False).fit(bags[train], y[train])
         np.testing.assert_allclose(alone.decision_function(bags[test]), scores[test], atol=1e-6)
 
 
@@ -81,7 +81,7 @@ def naive_migraph(a, b, gamma):
 
 def test_migraph_kernel_equals_loops_and_is_positive_semidefinite():
     bags = random_bags(4)
-    model = MiGraph(gamma=0.4, scale=None, probability=False).fit(bags, np.arange(12) % 2)
+    model = MiGraph(gamma=0.4, scale=None, calibrate=False).fit(bags, np.arange(12) % 2)
     K = model._compare(bags)
     naive = [[naive_migraph(a, b, 0.4) for b in bags] for a in bags]
     np.testing.assert_allclose(K, naive, rtol=1e-9)
@@ -106,7 +106,7 @@ def test_edges_by_hand():
 def test_explicit_graph_kernel_equals_loops():
     """With as many landmarks as edges the Nyström features are exact."""
     bags = random_bags(5, 6)
-    model = MIGraph(gamma=0.4, scale=None, probability=False, n_edge_features=500, random_state=0)
+    model = MIGraph(gamma=0.4, scale=None, calibrate=False, n_edge_features=500, random_state=0)
     model.fit(bags, np.arange(6) % 2)
     K = model._compare(bags)
     graphs = [edges(x, 0.4) for x in bags]

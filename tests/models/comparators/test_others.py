@@ -75,10 +75,10 @@ def test_features_that_tell_negatives_apart():
 
 def test_the_box_holds_a_witness_of_every_positive_bag():
     bags, y, _ = make_problem()
-    model = APR(probability=False).fit(bags, y)
+    model = APR(calibrate=False).fit(bags, y)
     assert (model.decision_function(bags)[y == 1] > 0).all()
     assert len(np.unique(bags.bag_index[model.witnesses_])) == (y == 1).sum()
-    wider = APR(probability=False, width=1.0).fit(bags, y)
+    wider = APR(calibrate=False, width=1.0).fit(bags, y)
     assert (wider.high_ - wider.low_ > model.high_ - model.low_).all()
 
 
@@ -92,7 +92,7 @@ def test_ten_folds_hold_out_the_bags_of_a_box_that_grows_with_every_bag():
         """Mean score of positive bags that were left out."""
         scores = []
         for train, test in APR(cv=cv)._inner_splits(y):
-            box = APR(probability=False).fit(bags[train], y[train])
+            box = APR(calibrate=False).fit(bags[train], y[train])
             scores.extend(box.decision_function(bags[test])[y[test] == 1])
         return np.mean(scores)
 
@@ -171,7 +171,7 @@ def test_boosting_weights_are_the_derivative():
 
 def test_boosting_lowers_the_loss_every_round():
     bags, y, _ = make_problem(shift=1.5)
-    model = MILBoost(30, probability=False).fit(bags, y)
+    model = MILBoost(n_estimators=30, calibrate=False).fit(bags, y)
     assert (np.diff(model.losses_) < 0).all()
     again = milboost.bag_loss(model.decision_function_instances(bags), bags.offsets, y)
     assert again == pytest.approx(model.losses_[-1])
@@ -210,7 +210,7 @@ def test_projection_onto_the_simplex():
 
 def test_mica_weights_sum_to_one_in_each_positive_bag():
     bags, y, _ = make_problem()
-    model = MICA(probability=False, random_state=0).fit(bags, y)
+    model = MICA(calibrate=False, random_state=0).fit(bags, y)
     sizes = bags.sizes[y == 1]
     sums = np.add.reduceat(model.hull_weights_, np.r_[0, np.cumsum(sizes)[:-1]])
     np.testing.assert_allclose(sums, 1)
@@ -246,7 +246,7 @@ def test_mixing_prefers_the_kernel_that_separates():
 @pytest.mark.parametrize("cls", [BagKISVM, InstanceKISVM])
 def test_keys_are_the_true_positives(cls):
     bags, y, labels = make_problem(n_bags=40)
-    model = cls(probability=False, random_state=0).fit(bags, y)
+    model = cls(calibrate=False, random_state=0).fit(bags, y)
     assert labels[model.keys_].mean() > 0.9
     np.testing.assert_array_equal(y[bags.bag_index[model.keys_]], 1)
 
@@ -285,9 +285,9 @@ def test_walk_is_the_solution_of_its_equation():
 
 def test_restart_of_one_is_the_bag_label():
     bags, y, _ = make_problem()
-    model = VotingWalk(3, 1.0, probability=False).fit(bags, y)
+    model = VotingWalk(n_neighbors=3, restart=1.0, calibrate=False).fit(bags, y)
     np.testing.assert_array_equal(model.votes_, 2.0 * y[bags.bag_index] - 1)
-    plain = VotingFramework(3, probability=False).fit(bags, y)
+    plain = VotingFramework(n_neighbors=3, calibrate=False).fit(bags, y)
     assert (plain.votes_[y[bags.bag_index] == 0] == -1).all()
     assert plain.votes_.min() >= -1
     assert plain.votes_.max() <= 1
@@ -305,7 +305,9 @@ def test_the_key_instance_carries_the_score_of_its_bag():
 
 def test_equal_votes_are_told_apart_by_the_nearer_side():
     bags = Bags.from_list([np.array([[-1.0]]), np.array([[1.0]])])
-    model = CitationKNNROI(2, 2, scale=None, probability=False).fit(bags, [0, 1])
+    model = CitationKNNROI(n_references=2, n_citers=2, scale=None, calibrate=False).fit(
+        bags, [0, 1]
+    )
     scores = model.decision_function_instances(Bags.from_list([np.array([[0.2], [-0.2]])]))
     assert scores[0] > scores[1]
 
@@ -335,7 +337,7 @@ def test_smoothing_brings_neighbours_together():
     bags, y, _ = make_problem(shift=1.0)
 
     def roughness(smooth):
-        model = GICF(smooth, probability=False).fit(bags, y)
+        model = GICF(smooth=smooth, calibrate=False).fit(bags, y)
         p = expit(model.decision_function_instances(bags))
         W = gicf.similarity_graph(model._scaled(bags).instances, 10).toarray()
         return (W * (p[:, None] - p) ** 2).sum()
@@ -358,7 +360,7 @@ def test_drawn_labels_keep_the_assumption():
 
 def test_forest_labels_are_firm_at_the_end():
     bags, y, labels = make_problem(n_bags=60)
-    model = MIForest(30, random_state=0, probability=False).fit(bags, y)
+    model = MIForest(n_estimators=30, random_state=0, calibrate=False).fit(bags, y)
     assert (model.labels_[y[bags.bag_index] == 0] == 0).all()
     assert (model.labels_ == labels).mean() > 0.85
 
@@ -370,7 +372,7 @@ def test_shares_above_equal_counting():
         [np.mean([r[d] > t[d] for r in x]) for t in thresholds for d in range(3)] for x in bags
     ]
     np.testing.assert_allclose(blrt.shares_above(bags.instances, bags.offsets, thresholds), naive)
-    model = BLRT(20, probability=False, random_state=0).fit(bags, [0, 1, 0, 1, 0])
+    model = BLRT(n_estimators=20, calibrate=False, random_state=0).fit(bags, [0, 1, 0, 1, 0])
     assert (model.thresholds_ >= bags.instances.min(axis=0)).all()
     assert (model.thresholds_ <= bags.instances.max(axis=0)).all()
 
@@ -389,7 +391,7 @@ def test_p_posterior_equals_loops(p):
 
 def test_ppmm_takes_the_best_power_and_refuses_nonsense():
     bags, y, _ = make_problem(n_bags=40)
-    model = PPMM(20, probability=False, random_state=0).fit(bags, y)
+    model = PPMM(n_components=20, calibrate=False, random_state=0).fit(bags, y)
     assert model.powers_scores_[model.power_] == max(model.powers_scores_.values())
     np.testing.assert_allclose(np.exp(model._log_posterior(bags.instances)).sum(axis=1), 1)
     with pytest.raises(ValueError, match="powers must be positive"):
@@ -440,14 +442,14 @@ def test_a_unanimous_forest_stays_finite():
 
 def test_boosting_starts_undecided():
     bags, y, _ = make_problem()
-    model = MILBoost(1, probability=False).fit(bags, y)
+    model = MILBoost(n_estimators=1, calibrate=False).fit(bags, y)
     p = expit(model.intercept_)
     assert 1 - (1 - p) ** bags.sizes.mean() == pytest.approx(0.5)
 
 
 def test_the_voting_threshold_is_midway_between_the_classes():
     bags, y, _ = make_problem()
-    model = VotingFramework(3, probability=False).fit(bags, y)
+    model = VotingFramework(n_neighbors=3, calibrate=False).fit(bags, y)
     X = model._scaled(bags).instances
     d = ((X[:, None] - X) ** 2).sum(-1)
     np.fill_diagonal(d, np.inf)
@@ -484,7 +486,9 @@ def test_box_is_widened_by_the_tail_of_a_gaussian():
 
 def test_softness_is_in_units_of_the_distance_to_the_nearest_component():
     bags, y, _ = make_problem()
-    model = PPMM(5, softness=3.0, scale=None, probability=False, random_state=0).fit(bags, y)
+    model = PPMM(n_components=5, softness=3.0, scale=None, calibrate=False, random_state=0).fit(
+        bags, y
+    )
     d = ((bags.instances[:, None] - model.centres_) ** 2).sum(-1)
     assert model.variance_ == pytest.approx(3.0 * d.min(axis=1).mean())
     counts = np.bincount(d.argmin(axis=1), minlength=5)

@@ -57,7 +57,7 @@ def test_features_reproduce_the_kernel_at_the_landmarks():
 
 def test_gpmil_uncertainty_shrinks_scores_far_from_the_data():
     bags, y, _ = make_problem()
-    model = GPMIL(scale=None, probability=False, random_state=0).fit(bags, y)
+    model = GPMIL(scale=None, calibrate=False, random_state=0).fit(bags, y)
     phi = model._features().with_bias(bags.instances)
     plain = phi @ model.weights_
     assert (np.abs(model._instance_scores(bags.instances)) < np.abs(plain)).all()
@@ -106,7 +106,7 @@ def test_gibbs_equals_enumeration_on_tiny_bags():
 
 def test_probit_bag_probability_is_one_less_that_of_none():
     bags, y, _ = make_problem()
-    model = ProbitGP(n_samples=30, scale=None, probability=False, random_state=0).fit(bags, y)
+    model = ProbitGP(n_samples=30, scale=None, calibrate=False, random_state=0).fit(bags, y)
     naive = []
     for x in bags:
         f = model._latent(x)

@@ -7,8 +7,9 @@ these features only, and finally widen the box.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import norm
@@ -18,11 +19,10 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.distances import bag_distances
-from bagwise.models.comparators.common import Comparator, InstanceComparator
-from bagwise.models.scaling import Scale
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 
 if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
     from bagwise.models.calibrated import CV
 
 
@@ -126,6 +126,7 @@ def widen(values: Floats, miss: float, width: float) -> tuple[Floats, Floats]:
     return values.min(axis=0) - reach, values.max(axis=0) + reach
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class APR(InstanceComparator):
     """Axis-parallel rectangle by iterated discrimination.
 
@@ -145,7 +146,7 @@ class APR(InstanceComparator):
     max_iter : int
         Most rounds of growing and choosing features.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`, with ten folds: the box grows with every positive bag, so that a bag
         left out lies farther outside than a new one does.
 
@@ -170,34 +171,11 @@ class APR(InstanceComparator):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "margin": [Interval(Real, 0, None, closed="neither")],
-        "miss": [Interval(Real, 0, 1, closed="neither")],
-        "width": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        margin: float = 1.0,
-        miss: float = 0.01,
-        width: float = 0.3,
-        max_iter: int = 10,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = 10,
-    ) -> None:
-        self.margin = margin
-        self.miss = miss
-        self.width = width
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    margin: float = parameter(1.0, POSITIVE)
+    miss: float = parameter(0.01, Interval(Real, 0, 1, closed="neither"))
+    width: float = parameter(0.3, NOT_NEGATIVE)
+    max_iter: int = parameter(10, AT_LEAST_1)
+    cv: CV = parameter(10, "cv_object")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         spread = bags.instances.std(axis=0)

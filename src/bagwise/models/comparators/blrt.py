@@ -5,24 +5,19 @@ After Komárek and Somol, "Multiple instance learning with bag-level randomized 
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
+from bagwise.models.parameters import AT_LEAST_1, SCALES, parameter
 from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
 
 
 def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
@@ -30,6 +25,7 @@ def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
     return np.hstack([segments.mean((row < X).astype(np.float64), offsets) for row in thresholds])
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BLRT(Comparator):
     """Extremely randomised trees on "which share of the bag lies above this value?".
 
@@ -46,7 +42,7 @@ class BLRT(Comparator):
     scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -60,35 +56,14 @@ class BLRT(Comparator):
     >>> from bagwise.comparators import BLRT
     >>> from bagwise.datasets import load_musk1
     >>> bags, y = load_musk1(return_X_y=True)
-    >>> BLRT(50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    >>> BLRT(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
     (92,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "n_thresholds": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_estimators: int = 200,
-        n_thresholds: int = 16,
-        *,
-        scale: Scale = None,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.n_thresholds = n_thresholds
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    n_estimators: int = parameter(200, AT_LEAST_1)
+    n_thresholds: int = parameter(16, AT_LEAST_1)
+    scale: Scale = parameter(None, *SCALES)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)

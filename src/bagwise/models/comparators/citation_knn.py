@@ -5,23 +5,17 @@ Wang and Zucker, "Solving the multiple-instance problem: a lazy learning approac
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.distances import bag_distances
 from bagwise.models.comparators.common import PairwiseComparator
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
-
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 # Distances are told apart down to this share of the mean squared length of an instance.
 _UNIT = 1e-9
@@ -51,6 +45,7 @@ def votes(between: Floats, among: Floats, n_references: int, n_citers: int) -> F
     return is_reference + (between <= limit[None, :])
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CitationKNN(PairwiseComparator):
     """Nearest neighbours of bags, counted in both directions.
 
@@ -67,7 +62,7 @@ class CitationKNN(PairwiseComparator):
     scale : {"feature", "global", None}
         How features are scaled before distances are taken. The musk sets are all of one unit,
         and the paper leaves them as they are.
-    probability : bool
+    calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
@@ -91,28 +86,8 @@ class CitationKNN(PairwiseComparator):
     (46, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_references": [Interval(Integral, 1, None, closed="left")],
-        "n_citers": [Interval(Integral, 1, None, closed="left")],
-        **PairwiseComparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_references: int = 2,
-        n_citers: int = 4,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.n_references = n_references
-        self.n_citers = n_citers
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    n_references: int = parameter(2, AT_LEAST_1)
+    n_citers: int = parameter(4, AT_LEAST_1)
 
     def _remember(self, bags: Bags) -> None:
         self.instances_, self.offsets_ = bags.instances, bags.offsets

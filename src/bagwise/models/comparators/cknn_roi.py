@@ -6,8 +6,6 @@ techniques" (2005).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 import numpy as np
 
 from bagwise.bags import Bags
@@ -15,10 +13,6 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats
 from bagwise.models.calibrated import BestInstanceClassifier
 from bagwise.models.comparators.citation_knn import CitationKNN
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-
 
 # Votes come first; among equal votes the nearer side decides.
 _TIE_BREAK = 1e-3
@@ -52,8 +46,6 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     >>> model.decision_function_instances(bags).shape
     (476,)
     """
-
-    _parameter_constraints: ClassVar[Constraints] = CitationKNN._parameter_constraints
 
     def _raw_scores(self, bags: Bags) -> Floats:
         return CitationKNN._raw_scores(self, bags)

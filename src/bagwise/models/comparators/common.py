@@ -6,29 +6,26 @@ known instance labels and calibration are done here, once for all.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats, Ints, to_numpy
-from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.base import TrainingData
 from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.embedded import make_examples
 from bagwise.models.scaled import ScalesFeatures
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Comparator(ScalesFeatures, CalibratedClassifier):
-    """A bag classifier with ``scale``, ``probability``, ``calibration`` and ``cv``.
+    """A bag classifier with ``scale``, ``calibrate``, ``calibration`` and ``cv``.
 
     A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
     """
-
-    _common_constraints: ClassVar[Constraints] = {
-        **ScalesFeatures._scale_constraints,
-        **CalibratedClassifier._calibration_constraints,
-    }
 
     def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
         """Fit on labelled bags.

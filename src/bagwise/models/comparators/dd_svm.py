@@ -5,14 +5,13 @@ Chen and Wang, "Image categorization by learning and reasoning with regions" (20
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
@@ -25,11 +24,7 @@ from bagwise.models.comparators.diverse_density import (
     scaled_distances,
 )
 from bagwise.models.comparators.em_dd import em
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def select_prototypes(concepts: list[Concept]) -> list[Concept]:
@@ -49,6 +44,7 @@ def _same(a: Concept, b: Concept) -> bool:
     return bool(gap < 0.01 * max(1.0, float(np.abs(a.point * a.scales).max())))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DDSVM(Comparator):
     """SVM on the distances of a bag to learned instance prototypes.
 
@@ -68,7 +64,7 @@ class DDSVM(Comparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -89,37 +85,11 @@ class DDSVM(Comparator):
 
     # Another draw of starting points gives other features.
     _level_drifts = True
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_starts": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "C": [Interval(Real, 0, None, closed="neither")],
-        "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0, None, closed="neither")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_starts: int = 20,
-        max_iter: int = 10,
-        *,
-        C: float = 1.0,
-        gamma: float | str = "scale",
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_starts = n_starts
-        self.max_iter = max_iter
-        self.C = C
-        self.gamma = gamma
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    n_starts: int = parameter(20, AT_LEAST_1)
+    max_iter: int = parameter(10, AT_LEAST_1)
+    C: float = parameter(1.0, POSITIVE)
+    gamma: float | str = parameter("scale", StrOptions({"scale", "auto"}), POSITIVE)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)

@@ -7,25 +7,19 @@ h with scales s; an instance x is positive with probability ``exp(-q)``, where
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, InstanceComparator
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
-
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 # Least q: an instance at the concept itself is positive with a little less than certainty.
 _LEAST = 1e-9
@@ -130,6 +124,7 @@ def draw_starts(bags: Bags, y: Ints, n: int, rng: np.random.RandomState) -> Ints
     return rows[np.argsort(turn, kind="stable")][:n]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DiverseDensity(InstanceComparator):
     """The point of highest diverse density, found from several starts.
 
@@ -145,7 +140,7 @@ class DiverseDensity(InstanceComparator):
     max_iter : int
         Most steps of L-BFGS per start.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -167,28 +162,8 @@ class DiverseDensity(InstanceComparator):
     2
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_starts": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_starts: int = 5,
-        max_iter: int = 50,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.n_starts = n_starts
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    n_starts: int = parameter(5, AT_LEAST_1)
+    max_iter: int = parameter(50, AT_LEAST_1)
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         X, offsets = bags.instances, bags.offsets

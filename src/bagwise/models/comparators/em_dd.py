@@ -5,18 +5,16 @@ Zhang and Goldman, "EM-DD: an improved multiple-instance learning technique" (20
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.diverse_density import (
     Concept,
     NearestLoss,
@@ -25,11 +23,7 @@ from bagwise.models.comparators.diverse_density import (
     log_odds,
     scaled_distances,
 )
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 
 def most_likely(bags: Bags, point: Floats, scales: Floats) -> Ints:
@@ -62,6 +56,7 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
     return Concept(point, scales, losses[-1]), losses
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EMDD(InstanceComparator):
     """Diverse density with one responsible instance per bag, from several starts.
 
@@ -78,7 +73,7 @@ class EMDD(InstanceComparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -101,31 +96,9 @@ class EMDD(InstanceComparator):
     True
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_starts": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_starts: int = 10,
-        max_iter: int = 20,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_starts = n_starts
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    n_starts: int = parameter(10, AT_LEAST_1)
+    max_iter: int = parameter(20, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         starts = draw_starts(bags, y, self.n_starts, check_random_state(self.random_state))

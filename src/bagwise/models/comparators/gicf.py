@@ -7,27 +7,23 @@ for an average label equal to its own.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.neighbors import kneighbors_graph
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints
-from bagwise.models.comparators.common import Comparator, InstanceComparator
-from bagwise.models.scaling import Scale
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
 
 
 def similarity_graph(X: Floats, k: int) -> sp.csr_array:
@@ -61,6 +57,7 @@ def group_loss(
     return float(loss), np.append(g @ X + 2 * decay * theta[:-1], g.sum())
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GICF(InstanceComparator):
     """Logistic labels of instances from the average label of their bag.
 
@@ -79,7 +76,7 @@ class GICF(InstanceComparator):
     max_iter : int
         Most steps of L-BFGS.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -98,34 +95,10 @@ class GICF(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "smooth": [Interval(Real, 0, None, closed="left")],
-        "decay": [Interval(Real, 0, None, closed="left")],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        smooth: float = 0.1,
-        decay: float = 0.01,
-        n_neighbors: int = 10,
-        max_iter: int = 200,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.smooth = smooth
-        self.decay = decay
-        self.n_neighbors = n_neighbors
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    smooth: float = parameter(0.1, NOT_NEGATIVE)
+    decay: float = parameter(0.01, NOT_NEGATIVE)
+    n_neighbors: int = parameter(10, AT_LEAST_1)
+    max_iter: int = parameter(200, AT_LEAST_1)
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         graph = similarity_graph(bags.instances, self.n_neighbors)

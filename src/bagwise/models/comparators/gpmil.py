@@ -6,27 +6,22 @@ bag is ``sigmoid(±log sum_i exp f_i)``; the posterior is Laplace's.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.features import Features
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def softmax_loss(
@@ -56,6 +51,7 @@ def curvature(w: Floats, phi: Floats, offsets: Ints, sharpness: float) -> Floats
     return (J * (p * (1 - p))[:, None]).T @ J + np.eye(len(w))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GPMIL(InstanceComparator):
     """Gaussian process with the softened maximum of a bag as its latent value.
 
@@ -79,7 +75,7 @@ class GPMIL(InstanceComparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places inducing points.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`. Without calibration the score is the latent value, shrunk by its
         uncertainty.
 
@@ -101,40 +97,12 @@ class GPMIL(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "length_scale": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
-        "variance": [Interval(Real, 0, None, closed="neither")],
-        "sharpness": [Interval(Real, 0, None, closed="neither")],
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        length_scale: float | str = "median",
-        variance: float = 10.0,
-        sharpness: float = 5.0,
-        n_inducing: int = 200,
-        max_iter: int = 200,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.length_scale = length_scale
-        self.variance = variance
-        self.sharpness = sharpness
-        self.n_inducing = n_inducing
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    variance: float = parameter(10.0, POSITIVE)
+    sharpness: float = parameter(5.0, POSITIVE)
+    n_inducing: int = parameter(200, AT_LEAST_1)
+    max_iter: int = parameter(200, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)

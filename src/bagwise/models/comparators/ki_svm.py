@@ -8,25 +8,19 @@ multiple-kernel learning.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.features import Features, resolve_gamma
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
-
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 # Instances kept of each negative bag, so that machines stay small.
 MOST_PER_BAG = 20
@@ -72,40 +66,15 @@ def mix_kernels(
     return mu, alpha
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _KISVM(InstanceComparator):
     """The cutting-plane machine; a subclass says how negative bags are represented."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "C": [Interval(Real, 0, None, closed="neither")],
-        "gamma": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        C: float = 10.0,
-        gamma: float | str = "median",
-        n_components: int = 200,
-        max_iter: int = 8,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.C = C
-        self.gamma = gamma
-        self.n_components = n_components
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    C: float = parameter(10.0, POSITIVE)
+    gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    n_components: int = parameter(200, AT_LEAST_1)
+    max_iter: int = parameter(8, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _negative_rows(self, phi: Floats, offsets: Ints, w: Floats) -> tuple[Floats, Floats]:
         """Rows that stand for the negative bags under the machine w, and the cost of each."""
@@ -190,7 +159,7 @@ class BagKISVM(_KISVM):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the landmarks.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -236,7 +205,7 @@ class InstanceKISVM(_KISVM):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the landmarks.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes

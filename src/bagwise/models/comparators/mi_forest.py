@@ -7,8 +7,8 @@ temperature that falls; every positive bag keeps a positive instance.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from scipy.special import expit
@@ -19,13 +19,10 @@ from sklearn.utils._param_validation import Interval
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState, Reals
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, SCALES, parameter
 from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
 
 
 def draw_labels(
@@ -41,6 +38,7 @@ def draw_labels(
     return labels
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MIForest(InstanceComparator):
     """Random forest on instances, with labels found by deterministic annealing.
 
@@ -61,7 +59,7 @@ class MIForest(InstanceComparator):
     scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -79,44 +77,18 @@ class MIForest(InstanceComparator):
     >>> from bagwise.comparators import MIForest
     >>> from bagwise.datasets import load_musk1
     >>> bags, y = load_musk1(return_X_y=True)
-    >>> MIForest(20, cv=3, random_state=0).fit(bags, y).predict_proba_instances(bags).shape
+    >>> model = MIForest(n_estimators=20, cv=3, random_state=0).fit(bags, y)
+    >>> model.predict_proba_instances(bags).shape
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "n_steps": [Interval(Integral, 0, None, closed="left")],
-        "first_temperature": [Interval(Real, 0, None, closed="neither")],
-        "last_temperature": [Interval(Real, 0, None, closed="neither")],
-        "min_samples_leaf": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_estimators: int = 50,
-        n_steps: int = 5,
-        first_temperature: float = 1.0,
-        last_temperature: float = 0.2,
-        min_samples_leaf: int = 2,
-        *,
-        scale: Scale = None,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.n_steps = n_steps
-        self.first_temperature = first_temperature
-        self.last_temperature = last_temperature
-        self.min_samples_leaf = min_samples_leaf
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    n_estimators: int = parameter(50, AT_LEAST_1)
+    n_steps: int = parameter(5, Interval(Integral, 0, None, closed="left"))
+    first_temperature: float = parameter(1.0, POSITIVE)
+    last_temperature: float = parameter(0.2, POSITIVE)
+    min_samples_leaf: int = parameter(2, AT_LEAST_1)
+    scale: Scale = parameter(None, *SCALES)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)

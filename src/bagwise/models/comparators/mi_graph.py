@@ -6,27 +6,22 @@ Zhou, Sun and Li, "Multi-instance learning by treating instances as non-i.i.d. s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import euclidean_distances, rbf_kernel
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_kernel
-from bagwise.models.comparators.common import Comparator, PairwiseComparator
+from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def clique_weights(x: Floats) -> Floats:
@@ -54,17 +49,12 @@ def edges(x: Floats, gamma: float) -> Floats:
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _GraphMachine(PairwiseComparator):
     """An SVM on a kernel between bags."""
 
-    C: float
-    gamma: float | str
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        "C": [Interval(Real, 0, None, closed="neither")],
-        "gamma": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
-        **Comparator._common_constraints,
-    }
+    C: float = parameter(10.0, POSITIVE)
+    gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
 
     def _remember(self, bags: Bags) -> None:
         self.gamma_ = resolve_gamma(self.gamma, bags.instances)
@@ -96,7 +86,7 @@ class MiGraph(_GraphMachine):
         Of the kernel ``exp(-gamma d²)`` between instances; "median" is five over the median
         squared distance.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -115,23 +105,6 @@ class MiGraph(_GraphMachine):
     >>> MiGraph().fit(bags[::2], y[::2]).predict(bags[1::2]).shape
     (46,)
     """
-
-    def __init__(
-        self,
-        C: float = 10.0,
-        gamma: float | str = "median",
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.C = C
-        self.gamma = gamma
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
 
     def _remember(self, bags: Bags) -> None:
         super()._remember(bags)
@@ -155,6 +128,7 @@ def _all_weights(bags: Bags) -> Floats:
     return w / segments.spread(segments.sum(w, bags.offsets), bags.offsets)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MIGraph(_GraphMachine):
     """SVM on bags as graphs, comparing their nodes and their edges (MIGraph).
 
@@ -175,7 +149,7 @@ class MIGraph(_GraphMachine):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the landmarks.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -196,35 +170,9 @@ class MIGraph(_GraphMachine):
     (46,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "edge_gamma": [Interval(Real, 0, None, closed="neither")],
-        "n_edge_features": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **_GraphMachine._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        C: float = 10.0,
-        gamma: float | str = "median",
-        *,
-        edge_gamma: float = 1.0,
-        n_edge_features: int = 50,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.C = C
-        self.gamma = gamma
-        self.edge_gamma = edge_gamma
-        self.n_edge_features = n_edge_features
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    edge_gamma: float = parameter(1.0, POSITIVE)
+    n_edge_features: int = parameter(50, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _remember(self, bags: Bags) -> None:
         super()._remember(bags)

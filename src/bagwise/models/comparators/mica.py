@@ -6,25 +6,20 @@ Fung, Dundar, Krishnapuram and Rao, "Multiple instance learning for computer aid
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, l1_svm, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ki_svm import MOST_PER_BAG, hardest
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def project_to_simplex(v: Floats) -> Floats:
@@ -56,6 +51,7 @@ def hull_weights(scores: Floats, target: float) -> Floats:
     return project_to_simplex(high * scores)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MICA(InstanceComparator):
     """Multiple-instance learning by convex hulls.
 
@@ -78,7 +74,7 @@ class MICA(InstanceComparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the anchors.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -106,40 +102,12 @@ class MICA(InstanceComparator):
     (476,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "alpha": [Interval(Real, 0, None, closed="neither")],
-        "kernel": [StrOptions({"rbf", "linear"})],
-        "n_anchors": [Interval(Integral, 1, None, closed="left")],
-        "gamma": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        alpha: float = 0.3,
-        kernel: str = "rbf",
-        n_anchors: int = 100,
-        gamma: float | str = "median",
-        max_iter: int = 5,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.alpha = alpha
-        self.kernel = kernel
-        self.n_anchors = n_anchors
-        self.gamma = gamma
-        self.max_iter = max_iter
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    alpha: float = parameter(0.3, POSITIVE)
+    kernel: str = parameter("rbf", StrOptions({"rbf", "linear"}))
+    n_anchors: int = parameter(100, AT_LEAST_1)
+    gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    max_iter: int = parameter(5, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         self._place_anchors(bags, y)

@@ -6,8 +6,9 @@ gradient view of AnyBoost.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import dataclass
+from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -16,12 +17,8 @@ from sklearn.utils._param_validation import Interval
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Bools, Floats, Ints
-from bagwise.models.comparators.common import Comparator, InstanceComparator
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 
 class Stump(NamedTuple):
@@ -82,6 +79,7 @@ def instance_weights(scores: Floats, offsets: Ints, y: Ints) -> Floats:
     return segments.spread(share, offsets) * p
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILBoost(InstanceComparator):
     """Boosted stumps on instances, with the noisy-or likelihood of bags.
 
@@ -96,7 +94,7 @@ class MILBoost(InstanceComparator):
         Share of each coefficient that is added.
     scale : {"feature", "global", None}
         Stumps do not care about monotone scaling; it only keeps numbers tame.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -115,32 +113,12 @@ class MILBoost(InstanceComparator):
     >>> from bagwise.comparators import MILBoost
     >>> from bagwise.datasets import load_musk1
     >>> bags, y = load_musk1(return_X_y=True)
-    >>> MILBoost(50, cv=3).fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
+    >>> MILBoost(n_estimators=50, cv=3).fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, 1, closed="right")],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_estimators: int = 100,
-        learning_rate: float = 0.5,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.learning_rate = learning_rate
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    n_estimators: int = parameter(100, AT_LEAST_1)
+    learning_rate: float = parameter(0.5, Interval(Real, 0, 1, closed="right"))
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         X, offsets = bags.instances, bags.offsets

@@ -7,8 +7,7 @@ Wang, Yang and Zha, "Adaptive p-posterior mixture-model kernels for multiple ins
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
@@ -16,18 +15,13 @@ from sklearn.cluster import KMeans
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import sq_distances
 from bagwise.models.comparators.common import Comparator
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
@@ -38,6 +32,7 @@ def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
     return np.exp((segments.logsumexp(p * log_posterior, offsets) - n) / p)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PPMM(Comparator):
     """SVM on the posterior probabilities of mixture components, pooled over the bag.
 
@@ -60,7 +55,7 @@ class PPMM(Comparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the components.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -88,37 +83,11 @@ class PPMM(Comparator):
     (92,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "powers": [tuple, list],
-        "softness": [Interval(Real, 0, None, closed="neither")],
-        "C": [Interval(Real, 0, None, closed="neither")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_components: int = 100,
-        powers: Sequence[float] = (1.0, 2.0, 4.0, np.inf),
-        *,
-        softness: float = 2.0,
-        C: float = 3.0,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_components = n_components
-        self.powers = powers
-        self.softness = softness
-        self.C = C
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    n_components: int = parameter(100, AT_LEAST_1)
+    powers: Sequence[float] = parameter((1.0, 2.0, 4.0, np.inf), tuple, list)
+    softness: float = parameter(2.0, POSITIVE)
+    C: float = parameter(3.0, POSITIVE)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         if not len(self.powers) or not all(p > 0 for p in self.powers):

@@ -8,8 +8,8 @@ the noisy values are truncated normals, so a Gibbs sampler needs no approximatio
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -21,13 +21,9 @@ from bagwise.bags import Bags
 from bagwise.core import inducing, rules, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.comparators.features import Features
-from bagwise.models.scaling import Scale
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
 def first_positive(log_q: Floats, offsets: Ints, rng: np.random.RandomState) -> Ints:
@@ -65,6 +61,7 @@ def draw_values(f: Floats, offsets: Ints, y: Ints, rng: np.random.RandomState) -
     return z
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ProbitGP(InstanceComparator):
     """Probit Gaussian process with Gibbs sampling, exact up to its inducing points.
 
@@ -81,7 +78,7 @@ class ProbitGP(InstanceComparator):
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the sampler and of the inducing points.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`. Without calibration the score is the log-odds of the averaged
         probability.
 
@@ -103,40 +100,12 @@ class ProbitGP(InstanceComparator):
     (476, 2)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "length_scale": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither")],
-        "variance": [Interval(Real, 0, None, closed="neither")],
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "n_samples": [Interval(Integral, 1, None, closed="left")],
-        "n_burn_in": [Interval(Integral, 0, None, closed="left")],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        length_scale: float | str = "median",
-        variance: float = 10.0,
-        n_inducing: int = 150,
-        n_samples: int = 100,
-        n_burn_in: int = 50,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.length_scale = length_scale
-        self.variance = variance
-        self.n_inducing = n_inducing
-        self.n_samples = n_samples
-        self.n_burn_in = n_burn_in
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    variance: float = parameter(10.0, POSITIVE)
+    n_inducing: int = parameter(150, AT_LEAST_1)
+    n_samples: int = parameter(100, AT_LEAST_1)
+    n_burn_in: int = parameter(50, Interval(Integral, 0, None, closed="left"))
+    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)

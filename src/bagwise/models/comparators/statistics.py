@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
@@ -15,19 +15,19 @@ from bagwise.bags import Bags
 from bagwise.core.arrays import Floats, Ints, RandomState, Reals
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
+from bagwise.models.parameters import AT_LEAST_1, SCALES, parameter
 from bagwise.models.pipeline import BagStatistics
 from bagwise.models.scaling import Scale
 
-if TYPE_CHECKING:
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class _OnStatistics(Comparator):
     """Trees on the statistics of bags."""
 
-    statistics: Sequence[str | float]
-    random_state: RandomState
+    n_estimators: int = parameter(200, AT_LEAST_1)
+    statistics: Sequence[str | float] = parameter(("mean", "max", "min", "std"), tuple, list)
+    scale: Scale = parameter(None, *SCALES)
+    random_state: RandomState = parameter(None, "random_state")
 
     def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         """Grow the trees on rows of statistics."""
@@ -61,7 +61,7 @@ class StatisticsForest(_OnStatistics):
     scale : {"feature", "global", None}
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -75,35 +75,9 @@ class StatisticsForest(_OnStatistics):
     >>> from bagwise.comparators import StatisticsForest
     >>> from bagwise.datasets import load_musk1
     >>> bags, y = load_musk1(return_X_y=True)
-    >>> StatisticsForest(50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    >>> StatisticsForest(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
     (92,)
     """
-
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "statistics": [tuple, list],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_estimators: int = 200,
-        statistics: Sequence[str | float] = ("mean", "max", "min", "std"),
-        *,
-        scale: Scale = None,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.statistics = statistics
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
 
     def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         forest = RandomForestClassifier(self.n_estimators, random_state=seed).fit(Z, y)
@@ -113,6 +87,7 @@ class StatisticsForest(_OnStatistics):
         return forest_log_odds(self.trees_, Z)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class StatisticsBoosting(_OnStatistics):
     """Gradient boosting on mean, minimum, maximum and deviation of each feature over the bag.
 
@@ -129,7 +104,7 @@ class StatisticsBoosting(_OnStatistics):
         Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
         Of the features that each split may choose from, and of the bags each tree sees.
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -144,41 +119,12 @@ class StatisticsBoosting(_OnStatistics):
     >>> from bagwise.comparators import StatisticsBoosting
     >>> from bagwise.datasets import load_musk1
     >>> bags, y = load_musk1(return_X_y=True)
-    >>> StatisticsBoosting(50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    >>> StatisticsBoosting(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
     (92,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, 1, closed="right")],
-        "max_depth": [Interval(Integral, 1, None, closed="left")],
-        "statistics": [tuple, list],
-        "random_state": ["random_state"],
-        **Comparator._common_constraints,
-    }
-
-    def __init__(
-        self,
-        n_estimators: int = 200,
-        learning_rate: float = 0.1,
-        max_depth: int = 3,
-        statistics: Sequence[str | float] = ("mean", "max", "min", "std"),
-        *,
-        scale: Scale = None,
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_estimators = n_estimators
-        self.learning_rate = learning_rate
-        self.max_depth = max_depth
-        self.statistics = statistics
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
+    learning_rate: float = parameter(0.1, Interval(Real, 0, 1, closed="right"))
+    max_depth: int = parameter(3, AT_LEAST_1)
 
     def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
         boosting = GradientBoostingClassifier(

@@ -8,8 +8,9 @@ the votes of the citers; VFr lets them travel over the graph by a random walk wi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,14 +21,11 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.squared import in_blocks
-from bagwise.models.comparators.common import Comparator, InstanceComparator
-from bagwise.models.scaling import Scale
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-    from bagwise.models.base import Constraints
-    from bagwise.models.calibrated import CV
 
 
 # Distances are told apart down to this share of the mean squared length of an instance.
@@ -57,14 +55,11 @@ def _shares(cited: Ints, citer: Ints, shape: tuple[int, ...]) -> sp.csr_array:
     return links
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Voting(InstanceComparator):
     """Votes of citers; a subclass says how reliable each training instance is."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        **Comparator._common_constraints,
-    }
-    n_neighbors: int
+    n_neighbors: int = parameter(5, AT_LEAST_1)
 
     def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
         """What each training instance votes, in [-1, 1], [N]."""
@@ -136,7 +131,7 @@ class VotingFramework(_Voting):
     n_neighbors : int
         k: how many instances each one cites.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -158,26 +153,12 @@ class VotingFramework(_Voting):
     (476,)
     """
 
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
-
     def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
         labels = segments.spread((2.0 * y - 1).astype(np.float64), offsets)
         return np.where(labels > 0, links @ labels, -1.0)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class VotingWalk(_Voting):
     """The voting framework with votes that travel over the graph of citers (VFr).
 
@@ -192,7 +173,7 @@ class VotingWalk(_Voting):
     restart : float
         Probability of returning to the bag's label.
     scale : {"feature", "global", None}
-    probability, calibration, cv
+    calibrate, calibration, cv
         As in `CitationKNN`.
 
     Attributes
@@ -209,27 +190,7 @@ class VotingWalk(_Voting):
     (476,)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "restart": [Interval(Real, 0, 1, closed="right")],
-        **_Voting._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        restart: float = 0.3,
-        *,
-        scale: Scale = "feature",
-        probability: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.restart = restart
-        self.scale = scale
-        self.probability = probability
-        self.calibration = calibration
-        self.cv = cv
+    restart: float = parameter(0.3, Interval(Real, 0, 1, closed="right"))
 
     def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
         return walk(links, segments.spread((2.0 * y - 1).astype(np.float64), offsets), self.restart)

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
 from bagwise.models.base import Constraints, TrainingData
-from bagwise.models.calibrated import CV, BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.calibrated import CV, BestInstanceClassifier
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
 from bagwise.models.micrf.learning import JointProblem, Learned, Pool, learn
@@ -72,11 +72,11 @@ class MICRF(BestInstanceClassifier):
     max_states, max_rows : int
         Memory bounds. Most states inference keeps after exact pruning (its memory is quadratic
         in them), and most instances an SVM trains on; large bags are thinned first.
-    probability : bool
+    calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
     cv : int, splitter or None
-        The inner cross-validation of ``C="cv"`` and ``probability=True``; None is five folds, ten
+        The inner cross-validation of ``C="cv"`` and ``calibrate=True``; None is five folds, ten
         where a class has fewer than twenty bags.
     random_state : int, RandomState or None
         Used only where ``max_rows`` thins the bags.
@@ -135,7 +135,6 @@ class MICRF(BestInstanceClassifier):
         "max_states": [Interval(Integral, 1, None, closed="left")],
         "max_rows": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
-        **CalibratedClassifier._calibration_constraints,
     }
 
     # The instances that training bags select, to which others are compared, differ between fits.
@@ -156,7 +155,7 @@ class MICRF(BestInstanceClassifier):
         tol: float = 1e-3,
         max_states: int = 2048,
         max_rows: int = 10_000,
-        probability: bool = True,
+        calibrate: bool = True,
         calibration: str = "platt",
         cv: CV = None,
         random_state: RandomState = None,
@@ -173,7 +172,7 @@ class MICRF(BestInstanceClassifier):
         self.tol = tol
         self.max_states = max_states
         self.max_rows = max_rows
-        self.probability = probability
+        self.calibrate = calibrate
         self.calibration = calibration
         self.cv = cv
         self.random_state = random_state
