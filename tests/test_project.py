@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -61,6 +62,84 @@ def test_core_dependencies_are_explained():
     page = read("docs/architecture.md")
     for requirement in PROJECT["project"]["dependencies"]:
         assert re.search(rf"^\| .*\b{requirement.partition('>=')[0]}\b", page, re.M), requirement
+
+
+def layers_on_the_page(heading):
+    """Names in the first column of the first table under a heading, row by row from the top."""
+    section = read("docs/architecture.md").partition(f"## {heading}\n")[2].partition("\n##")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [set(re.findall(r"`(\w+)`", cell)) for cell in rows]
+
+
+def layers_of_contract(container):
+    """Layers of the import contract of a package, from the top."""
+    for contract in PROJECT["tool"]["importlinter"]["contracts"]:
+        if contract.get("containers", ["bagwise"]) == [container]:
+            return [
+                {name.strip().removeprefix("bagwise.") for name in layer.split("|")}
+                for layer in contract["layers"]
+            ]
+    raise AssertionError(f"{container} has no import contract")
+
+
+def members(package):
+    """Modules and packages of a package."""
+    names = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    return {name for name in names if not name.startswith("__")}
+
+
+def imported(package, name):
+    """Members of a package that one of its members imports, inside of functions, too."""
+    dotted = ".".join(package.relative_to(ROOT / "src").parts)
+    path = package / f"{name}.py"
+    for source in [path] if path.exists() else (package / name).rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                targets = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for target in targets:
+                if target.startswith(f"{dotted}."):
+                    yield target.removeprefix(f"{dotted}.").partition(".")[0]
+
+
+PACKAGE = ROOT / "src" / "bagwise"
+
+
+@pytest.mark.parametrize(
+    ("heading", "package"),
+    [
+        ("Packages and layers", PACKAGE),
+        ("Inside models", PACKAGE / "models"),
+        ("Inside models/variational", PACKAGE / "models" / "variational"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_layers_of_the_architecture_page_are_those_of_the_imports(heading, package):
+    layers = layers_on_the_page(heading)
+    assert layers
+    level = {name: k for k, layer in enumerate(layers) for name in layer}
+    assert set(level) <= members(package)
+    for name, k in level.items():
+        above = [n for n in imported(package, name) if n != name and level.get(n, k + 1) <= k]
+        assert not above, f"{name} imports {above} from above or beside it"
+
+
+def test_layers_of_the_architecture_page_are_complete():
+    of_page = layers_on_the_page("Inside models/variational")
+    assert set().union(*of_page) == members(PACKAGE / "models" / "variational")
+    aliases = {"comparators"}  # public names of bagwise.models.comparators
+    assert set().union(*layers_on_the_page("Packages and layers")) == members(PACKAGE) - aliases
+
+
+def test_layers_of_the_architecture_page_are_those_of_the_contract():
+    for heading, container in [
+        ("Packages and layers", "bagwise"),
+        ("Inside models", "bagwise.models"),
+    ]:
+        assert layers_on_the_page(heading) == layers_of_contract(container)
 
 
 def test_lock_file_has_exact_versions_of_the_dependencies():
