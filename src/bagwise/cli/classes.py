@@ -108,7 +108,7 @@ def predict_classes(
     printer: Printer,
 ) -> int:
     """Write tables and pages of several classes."""
-    from bagwise.evaluate.metrics import class_targets
+    from bagwise.evaluate.metrics import targets
     from bagwise.report.classes import (
         CLASS_FOLDER,
         ClassEvaluation,
@@ -132,16 +132,16 @@ def predict_classes(
         made = predict_class_tables(model, bags, threshold)
         if arguments.threshold is not None and not made.multilabel:
             raise ValueError("--threshold has no effect where a bag has one of several classes.")
-        here, targets = None, None
+        here, known = None, None
         if truth is not None:
             check_columns(truth.classes, model)
             source = f"{len(truth.y)} labelled bags"
             p = made.probability[truth.known]
             here = evaluate_classes(model, bags[truth.known], truth.y, source, p, truth.patients)
-            targets = np.full(made.probability.shape, -1)
-            targets[truth.known] = class_targets(truth.y, model)
+            known = np.full(made.probability.shape, -1)
+            known[truth.known] = targets(truth.y, model)
         before = None if stored is None else ClassEvaluation.from_json(stored)
-        report = ClassReport(made, bags, about, targets, here, before, patients, skipped, seen)
+        report = ClassReport(made, bags, about, known, here, before, patients, skipped, seen)
         with new_folder(out) as draft:
             safe = neutralised(made.bags) if arguments.spreadsheet_safe else made.bags
             safe.to_csv(draft / "bags.csv", index=False, float_format="%.17g")

@@ -199,7 +199,7 @@ def predict(arguments: Namespace) -> int:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.evaluate import Audit
-    from bagwise.evaluate.metrics import has_several
+    from bagwise.evaluate.metrics import class_columns
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
     from bagwise.report.exports import WRITTEN, with_fractions, write_extras
     from bagwise.report.html import Report, write_report
@@ -237,7 +237,7 @@ def predict(arguments: Namespace) -> int:
         )
     whole = bags.merge(patients) if by_patient else bags
     seen = _count_seen(whole, about)
-    if has_several(model):
+    if len(class_columns(model)) > 1:
         if by_patient:
             raise ValueError("--level patient is for two classes; leave it out.")
         return predict_classes(
@@ -425,14 +425,14 @@ def evaluate(arguments: Namespace) -> int:
     """Measure a saved model on labelled bags."""
     from bagwise import persist
     from bagwise.evaluate import instance_metrics
-    from bagwise.evaluate.metrics import has_several
+    from bagwise.evaluate.metrics import class_columns
     from bagwise.report.evaluation import evaluate_held_out
 
     printer = Printer(arguments.json)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     data = read_labelled(arguments, printer)
     _check_features(data.bags, about, arguments)
-    if has_several(model):
+    if len(class_columns(model)) > 1:
         of_instances = None
         if data.bags.instance_labels is not None and hasattr(model, "predict_proba_instances"):
             of_instances = instance_metrics(model, data.bags, data.bags.instance_labels)

@@ -19,8 +19,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags
-from bagwise.evaluate.metrics import predict_all
-from bagwise.models.classes import has_several_classes
+from bagwise.evaluate.metrics import class_columns, model_outputs
 from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
@@ -324,23 +323,22 @@ def check_mil(
 
 
 def _aucs(model: Model, problem: AssumptionProblem) -> tuple[float, float]:
+    """AUC on the clean bags and on the trap of a model fitted to the training bags."""
     bags, y = problem.train
-    several = has_several_classes(y)
-    fitted = for_labels(clone(model), y).fit(bags, y, **({"background": 0} if several else {}))
+    background = {"background": 0} if len(np.unique(y)) > 2 else {}
+    fitted = for_labels(clone(model), y).fit(bags, y, **background)
+    classes = class_columns(fitted)  # [F], labels are their positions
 
-    wanted = ("proba", "score") if several else ("score",)
-
-    def auc(bags: Bags, y: Any, against_all: bool) -> float:
-        scores = predict_all(fitted, bags, wanted=wanted)["score"]
-        assert scores is not None  # every model has them
-        if not several:
-            return float(roc_auc_score(y, scores))
-        each = []
-        for c in range(1, scores.shape[1]):
-            rows = (y == c) | (y == 0) | against_all
+    def auc(bags: Bags, y: Ints, against_all: bool) -> float:
+        scores = model_outputs(fitted, bags, wanted=("score",))["score"]  # [B, F]
+        if classes[0] == 0 and not against_all:
             # Against the background alone, the question is that class or the background.
-            own = scores[:, c] if against_all else scores[:, c] - scores[:, 0]
-            each.append(roc_auc_score(y[rows] == c, own[rows]))
+            scores = scores - scores[:, :1]
+        each = []
+        for c, score in zip(classes, scores.T, strict=True):
+            rows = (y == c) | (y == 0) | against_all
+            if c > 0:
+                each.append(roc_auc_score(y[rows] == c, score[rows]))
         return float(np.mean(each))
 
     # The cue of a trap sets background bags apart from all others, whatever their class.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.evaluate.metrics import LOWER_IS_BETTER, METRIC_NAMES, score_predictions
+from bagwise.evaluate.metrics import METRIC_NAMES, METRICS, score_predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats
 
 
-# ECE of one fold of a few bags is mostly binning noise: it is taken over all bags of a seed.
-POOLED_BY_DEFAULT = frozenset({"ece"})
+# Shown by default: with their names whole they fit a terminal of 80 columns.
+USUAL_METRICS = ("accuracy", "auc", "log_loss", "ece")
 Averaging = Literal["default", "fold-mean", "pooled"]
 
 
@@ -103,7 +103,7 @@ class Comparison:
             The default is "fold-mean", but "pooled" for the calibration error.
         """
         if averaging == "default":
-            averaging = "pooled" if metric in POOLED_BY_DEFAULT else "fold-mean"
+            averaging = "pooled" if METRICS[metric].pooled else "fold-mean"
         chosen = [r for r in self.records if r["model"] == model and r["data"] == data]
         chosen = [r for r in chosen if r.get(level) is not None]
         values = []
@@ -152,8 +152,8 @@ class Comparison:
         """
         import pandas as pd
 
-        usual = ("accuracy", "auc", "log_loss", "ece")
-        metrics = metrics or [name for name in usual if name in self.metrics] or self.metrics
+        usual = [name for name in USUAL_METRICS if name in self.metrics]
+        metrics = metrics or usual or self.metrics
         summary = self.summary(metrics, level=level, averaging=averaging)
         rows = []
         for (data, model), part in summary.groupby(["data", "model"], sort=False):
@@ -317,4 +317,4 @@ def _pooled(records: list[dict[str, Any]], level: str, metric: str) -> float:
 def _better(difference: float, metric: str, a: str, b: str) -> str:
     if difference == 0:
         return "-"
-    return a if (difference > 0) != (metric in LOWER_IS_BETTER) else b
+    return a if (difference > 0) != METRICS[metric].lower_is_better else b

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,10 +19,10 @@ from bagwise.bags import Bags, InstanceLabels, check_bags
 from bagwise.evaluate.measure import Measure
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
-    class_targets,
     instance_targets,
-    predict_all,
+    model_outputs,
     score_predictions,
+    targets,
 )
 from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
 from bagwise.models.one_vs_rest import for_labels
@@ -181,13 +181,23 @@ def fit_fold(
 
 def _predict(model: Model, bags: Bags, y: Column) -> tuple[HeldOut, HeldOut | None]:
     """Everything metrics read, for bags and, where labels and methods exist, for instances."""
-    of_bags = HeldOut(class_targets(y, model), **predict_all(model, bags))
+    of_bags = _held_out(targets(y, model), model_outputs(model, bags))
     if bags.instance_labels is None or not hasattr(model, "predict_instances"):
         return of_bags, None
     truth, known = instance_targets(model, bags)
-    outputs = predict_all(model, bags, "_instances")
-    kept = {k: None if v is None else v[known] for k, v in outputs.items()}
-    return of_bags, HeldOut(truth, **kept)
+    outputs = model_outputs(model, bags, "_instances")
+    return of_bags, _held_out(
+        truth, {k: None if v is None else v[known] for k, v in outputs.items()}
+    )
+
+
+def _held_out(y: Any, outputs: Mapping[str, Any]) -> HeldOut:
+    """Labels and outputs [n, F]; this is where two classes, F = 1, lose their class axis."""
+
+    def squeezed(columns: Any) -> Any:
+        return columns[:, 0] if columns is not None and columns.shape[1] == 1 else columns
+
+    return HeldOut(squeezed(y), **{name: squeezed(v) for name, v in outputs.items()})
 
 
 def seeded(model: Model, seed: int) -> Model:

@@ -2,7 +2,8 @@
 
 scikit-learn's own metrics are used wherever it has them; what it lacks is here. Labels are 0/1
 (or any two sorted classes), scores rise with the positive class, tied scores never depend on the
-order of the rows. Several classes have a column each: labels are an indicator matrix.
+order of the rows. Inside, labels and predictions have a class axis, [n, F]: one column of two
+classes, a column each of more.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ def reliability_curve(
     >>> curve.predicted.tolist(), curve.observed.tolist(), curve.count.tolist()
     ([0.1, 0.9], [0.0, 1.0], [2, 2])
     """
-    y, proba = _two_vectors(y, proba)
-    _check_probabilities(proba)
+    y, proba = check_binary(y, proba)
+    outside = (proba < 0) | (proba > 1)
+    if outside.any():
+        raise ValueError(f"probabilities must lie in [0, 1]; got {proba[outside][0]}.")
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}.")
     if strategy == "uniform":
@@ -98,51 +101,95 @@ def expected_calibration_error(
     return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
 
 
-# Every bag or instance metric by name: what it reads ("label", "score", "proba") and the function.
-_LEVEL_METRICS: dict[str, tuple[str, Callable[[Ints, Floats], float]]] = {
-    "accuracy": ("label", skm.accuracy_score),
-    "f1": ("label", lambda y, label: skm.f1_score(y, label, zero_division=0)),
-    "auc": ("score", skm.roc_auc_score),
-    "auc_pr": ("score", skm.average_precision_score),
-    "log_loss": ("proba", lambda y, p: skm.log_loss(y, p, labels=[0, 1])),
-    "brier": ("proba", skm.brier_score_loss),
-    "ece": ("proba", expected_calibration_error),
-}
-METRIC_NAMES = tuple(_LEVEL_METRICS)
+def _accuracy(y: Ints, label: Ints) -> float:
+    """Share of rows that are right in every column."""
+    return float((y == label).all(axis=1).mean())
 
 
-def _mean_over_classes(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    """A metric of two classes as a mean over the columns; those of one value are left out."""
-
-    def macro(y: Any, values: Any) -> float:
-        columns = [c for c in range(y.shape[1]) if len(np.unique(y[:, c])) == 2]
-        each = [function(y[:, c], values[:, c]) for c in columns]
-        return float(np.mean(each)) if each else float("nan")
-
-    return macro
-
-
-def _class_log_loss(y: Any, p: Any) -> float:
-    """Of the class a row has, where its probabilities share one outcome; else of each column."""
-    if np.allclose(p.sum(axis=1), 1.0, atol=1e-6) and (y.sum(axis=1) == 1).all():
+def _log_loss(y: Ints, p: Floats) -> float:
+    """Log-loss of a row's class where the classes share one probability, else mean over classes."""
+    shared = y.shape[1] > 1 and np.allclose(p.sum(axis=1), 1.0, atol=1e-6)
+    if shared and (y.sum(axis=1) == 1).all():
         return float(skm.log_loss(y.argmax(axis=1), p, labels=np.arange(y.shape[1])))
-    return float(
-        np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in zip(y.T, p.T, strict=True)])
-    )
+    pairs = zip(y.T, p.T, strict=True)
+    return float(np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in pairs]))
 
 
-# The same for several classes: rows that are right in every column, and means over the classes.
-_CLASS_METRICS: dict[str, Callable[[Any, Any], float]] = {
-    "accuracy": lambda y, label: float(np.mean((y == label).all(axis=1))),
-    "f1": lambda y, label: skm.f1_score(y, label, average="macro", zero_division=0),
-    "auc": _mean_over_classes(skm.roc_auc_score),
-    "auc_pr": _mean_over_classes(skm.average_precision_score),
-    "log_loss": _class_log_loss,
-    "brier": _mean_over_classes(skm.brier_score_loss),
-    "ece": _mean_over_classes(expected_calibration_error),
+def mean_over_classes(
+    function: Callable[[Ints, Any], float], *, both: bool = False
+) -> Callable[[Ints, Any], float]:
+    """A metric of one column as the mean over all columns.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(y, values)`` of two vectors, such as a metric of scikit-learn.
+    both : bool
+        Leave out columns in which only one value occurs; NaN where no column is left.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.metrics import roc_auc_score
+    >>> from bagwise.evaluate.metrics import mean_over_classes
+    >>> auc = mean_over_classes(roc_auc_score, both=True)
+    >>> auc(np.array([[0, 1], [1, 1]]), np.array([[0.2, 0.9], [0.8, 0.4]]))  # of the first column
+    1.0
+    """
+
+    def mean(y: Ints, values: Any) -> float:
+        columns = [c for c in range(y.shape[1]) if not both or len(np.unique(y[:, c])) == 2]
+        return float(np.mean([function(y[:, c], values[:, c]) for c in columns] or [np.nan]))
+
+    return mean
+
+
+class Metric(NamedTuple):
+    """A metric of bags or instances, and how tables treat it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.evaluate.metrics import METRICS
+    >>> METRICS["brier"].function(np.array([[0], [1]]), np.array([[0.0], [0.5]]))
+    0.125
+    """
+
+    title: str
+    reads: Literal["label", "score", "proba"]
+    function: Callable[[Ints, Any], float]  # of 0/1 labels and of what it reads, both [n, F]
+    lower_is_better: bool = False
+    pooled: bool = False  # in a comparison: once over the folds of a repetition, not mean over them
+
+
+# The one place where metrics are registered.
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", "label", _accuracy),
+    "f1": Metric(
+        "F1 score", "label", mean_over_classes(lambda y, x: skm.f1_score(y, x, zero_division=0))
+    ),
+    "auc": Metric(
+        "area under the ROC curve", "score", mean_over_classes(skm.roc_auc_score, both=True)
+    ),
+    "auc_pr": Metric(
+        "average precision", "score", mean_over_classes(skm.average_precision_score, both=True)
+    ),
+    "log_loss": Metric("log-loss", "proba", _log_loss, lower_is_better=True),
+    "brier": Metric(
+        "Brier score", "proba", mean_over_classes(skm.brier_score_loss), lower_is_better=True
+    ),
+    # Of one fold of a dozen bags it is mostly binning noise, hence pooled.
+    "ece": Metric(
+        "calibration error",
+        "proba",
+        mean_over_classes(expected_calibration_error),
+        lower_is_better=True,
+        pooled=True,
+    ),
 }
-# Metrics for which less is better.
-LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
+METRIC_NAMES = tuple(METRICS)
+# What tables of results and pages show where nothing else is asked for.
+SHOWN_METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
 
 
 def average_precision(
@@ -173,7 +220,7 @@ def average_precision(
     >>> round(average_precision(y, scores, average="pooled"), 3)
     0.833
     """
-    y, scores = _two_vectors(y, scores)
+    y, scores = check_binary(y, scores)
     if average == "pooled":
         return float(skm.average_precision_score(y, scores))
     if average != "fold-mean":
@@ -219,23 +266,33 @@ def score_predictions(
     >>> score_predictions([0, 1], score=[-1.0, 2.0], metrics=["auc", "log_loss"])
     {'auc': 1.0, 'log_loss': nan}
     """
-    y = np.asarray(y)
-    given = {"label": label, "score": score, "proba": proba}
-    unknown = [name for name in metrics if name not in _LEVEL_METRICS]
-    if unknown:
-        raise ValueError(f"there is no metric {unknown[0]!r}; choose among {METRIC_NAMES}.")
-    needs_both = {"auc", "auc_pr"}
-    one_class = len(np.unique(y)) < 2
-    out = {}
+    y = as_columns(y)
+    predictions = {"label": label, "score": score, "proba": proba}
+    values = {}
     for name in metrics:
-        reads, function = _LEVEL_METRICS[name]
-        if given[reads] is None or (one_class and name in needs_both):
-            out[name] = float("nan")
-        elif y.ndim == 2:
-            out[name] = float(_CLASS_METRICS[name](y, np.asarray(given[reads])))
-        else:
-            out[name] = float(function(y, np.asarray(given[reads])))
-    return out
+        metric = _metric(name)
+        read = predictions[metric.reads]
+        values[name] = float("nan") if read is None else metric.function(y, as_columns(read))
+    return values
+
+
+def as_columns(values: Any) -> Any:
+    """Labels or predictions with a class axis, [n, F]; a vector is that of two classes, F = 1.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate.metrics import as_columns
+    >>> as_columns([0, 1, 1]).shape, as_columns([[0, 1], [1, 0]]).shape
+    ((3, 1), (2, 2))
+    """
+    array = np.asarray(values)
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _metric(name: str) -> Metric:
+    if name not in METRICS:
+        raise ValueError(f"there is no metric {name!r}; choose among {tuple(METRICS)}.")
+    return METRICS[name]
 
 
 def bag_metrics(
@@ -252,9 +309,12 @@ def bag_metrics(
     >>> bag_metrics(make_model("statistics").fit(bags, y), bags, y, ["auc"])["auc"] > 0.9
     True
     """
-    truth = class_targets(y, model)
-    made = predict_all(model, bags, wanted=_wanted(metrics))
-    return score_predictions(truth, **made, metrics=metrics)
+    outputs = model_outputs(model, bags, wanted=_reads(metrics))
+    return score_predictions(targets(y, model), **outputs, metrics=metrics)
+
+
+def _reads(metrics: Sequence[str]) -> set[str]:
+    return {_metric(name).reads for name in metrics}
 
 
 def instance_metrics(
@@ -281,9 +341,9 @@ def instance_metrics(
     True
     """
     truth, known = instance_targets(model, bags, labels)
-    made = predict_all(model, bags, "_instances", _wanted(metrics))
-    made = {what: None if v is None else np.asarray(v)[known] for what, v in made.items()}
-    return score_predictions(truth, **made, metrics=metrics)
+    outputs = model_outputs(model, bags, "_instances", _reads(metrics))
+    outputs = {what: None if v is None else v[known] for what, v in outputs.items()}
+    return score_predictions(truth, **outputs, metrics=metrics)
 
 
 class _InstanceScorer:
@@ -325,137 +385,139 @@ def make_instance_scorer(metric: str = "auc") -> _InstanceScorer:
     >>> bool(cross_val_score(make_model("single-instance"), bags, y, scoring=scorer).min() > 0.8)
     True
     """
-    if metric not in _LEVEL_METRICS:
-        raise ValueError(f"there is no metric {metric!r}; choose among {METRIC_NAMES}.")
-    return _InstanceScorer(metric, -1 if metric in LOWER_IS_BETTER else 1)
+    return _InstanceScorer(metric, -1 if _metric(metric).lower_is_better else 1)
 
 
-def predict_all(
-    model: Model, bags: Bags, twin: str = "", wanted: Collection[str] = ("label", "score", "proba")
-) -> dict[str, Column | None]:
-    """What metrics read, as far as the model can say it; ``twin`` is "" or "_instances"."""
-    if not hasattr(model, f"predict{twin}"):
-        raise ValueError(f"{type(model).__name__} cannot rank instances: it has no predict{twin}.")
-    made: dict[str, Column | None] = {"label": None, "score": None, "proba": None}
-    several = has_several(model)
-    if "proba" in wanted and hasattr(model, f"predict_proba{twin}"):
-        proba = getattr(model, f"predict_proba{twin}")(bags)
-        made["proba"] = proba if several else proba[:, 1]
+def model_outputs(
+    model: Model,
+    bags: Bags,
+    suffix: Literal["", "_instances"] = "",
+    wanted: Collection[str] = ("label", "score", "proba"),
+) -> dict[str, Any]:
+    """What metrics read of a fitted model, each [n, F]; None where the model does not give it.
+
+    Parameters
+    ----------
+    model : fitted bag classifier
+    bags : Bags
+    suffix : {"", "_instances"}
+        Of the methods: rows are bags or instances.
+    wanted : collection of {"label", "score", "proba"}
+    """
+    if not hasattr(model, f"predict{suffix}"):
+        raise ValueError(
+            f"{type(model).__name__} cannot rank instances: it has no predict{suffix}."
+        )
+    columns = class_columns(model)
+    label = score = proba = None
+    has_proba = hasattr(model, f"predict_proba{suffix}")
+    # Of several classes a probability among all says more than a score against one other.
+    by_proba = has_proba and (len(columns) > 1 or not hasattr(model, f"decision_function{suffix}"))
+    if has_proba and ("proba" in wanted or by_proba):
+        proba = getattr(model, f"predict_proba{suffix}")(bags)[:, columns]
     if "score" in wanted:
-        # A class's score against one other says less than its probability among all.
-        use_proba = several and made["proba"] is not None
-        made["score"] = made["proba"] if use_proba else np.asarray(_scores(model, bags, twin))
+        score = proba if by_proba else getattr(model, f"decision_function{suffix}")(bags)
+        score = as_columns(score)
     if "label" in wanted:
-        made["label"] = class_targets(getattr(model, f"predict{twin}")(bags), model)
-    return made
+        label = targets(getattr(model, f"predict{suffix}")(bags), model)
+    return {"label": label, "score": score, "proba": proba}
 
 
-def class_rule(model: Any) -> Any:
-    """How a model puts several classes together; None with two, or where it does not say."""
-    return getattr(last_step(model), "class_rule_", None)
+def is_multilabel(model: Any) -> bool:
+    """Whether a bag may have several classes of a fitted model, or none."""
+    rule = getattr(last_step(model), "class_rule_", None)
+    return rule is not None and bool(rule.multilabel)
 
 
-def has_several(model: Any) -> bool:
-    """Whether a fitted model tells more than two classes apart."""
-    return class_rule(model) is not None or len(model.classes_) > 2
+def class_columns(model: Any) -> Ints:
+    """Positions in ``classes_`` that labels and predictions have a column for, [F].
+
+    Of two classes that is the positive one; a class of several, or of an indicator matrix, has a
+    column each.
+    """
+    n_classes = len(model.classes_)
+    return np.arange(n_classes) if n_classes > 2 or is_multilabel(model) else np.array([1])
 
 
-def class_targets(y: Any, model: Any) -> Any:
-    """Labels as a fitted model has them: 0 and 1, or with several classes an indicator matrix."""
-    if not has_several(model):
-        return class_codes(y, model.classes_)
-    rule = class_rule(model)
-    if rule is not None and rule.multilabel != (np.ndim(y) == 2):
-        wanted = "an indicator matrix" if rule.multilabel else "one class per bag"
+def targets(y: ArrayLike, model: Any) -> Ints:
+    """Labels by the columns of a fitted model: 1 where a row has the class, else 0, [n, F].
+
+    Examples
+    --------
+    >>> from bagwise import SingleInstance
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.evaluate.metrics import targets
+    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> targets([1, 0], SingleInstance().fit(bags, y)).tolist()
+    [[1], [0]]
+    """
+    multilabel = is_multilabel(model)
+    if multilabel != (np.ndim(y) == 2):
+        wanted = "an indicator matrix" if multilabel else "one class per bag"
         raise ValueError(f"the model was fitted to {wanted}, and is measured on the same.")
-    if np.ndim(y) == 2:
-        matrix = np.asarray(y)
-        if matrix.shape[1] != len(model.classes_):
-            raise ValueError(
-                f"labels have {matrix.shape[1]} columns, but the model has {len(model.classes_)} "
-                "classes."
-            )
-        return matrix.astype(int)
-    codes = known_codes(y, model.classes_)
-    return (codes[:, None] == np.arange(len(model.classes_))).astype(int)
+    if not multilabel:
+        return _one_hot(known_codes(y, model.classes_), model)
+    matrix = np.asarray(y)
+    if matrix.shape[1] != len(model.classes_):
+        raise ValueError(
+            f"labels have {matrix.shape[1]} columns, but the model has {len(model.classes_)} "
+            "classes."
+        )
+    return matrix.astype(int)
 
 
-def _wanted(metrics: Sequence[str]) -> set[str]:
-    return {_LEVEL_METRICS[name][0] for name in metrics if name in _LEVEL_METRICS}
-
-
-def _scores(model: Model, bags: Bags, twin: str) -> Floats:
-    if hasattr(model, f"decision_function{twin}"):
-        return getattr(model, f"decision_function{twin}")(bags)
-    return getattr(model, f"predict_proba{twin}")(bags)[:, 1]
-
-
-def instance_targets(model: Any, bags: Any, labels: Any = None) -> tuple[Any, Any]:
-    """Known instance labels as `class_targets`, and which instances they are of, [N] bool.
+def instance_targets(model: Any, bags: Bags, labels: Any = None) -> tuple[Ints, Any]:
+    """Known instance labels as `targets`, and which instances they are of, [N] bool.
 
     With several classes, and no background among them, the label of an instance that is of no
     class cannot be told from an unknown one, unless ``labels`` is an indicator matrix.
     """
-    given = getattr(bags, "instance_labels", None) if labels is None else labels
-    if given is not None and np.ndim(given) == 2:
-        matrix = np.asarray(given, dtype=np.float64)
-        known = np.isin(matrix, (0, 1)).all(axis=1)
-        return class_targets(matrix[known], model), known
-    codes = instance_codes(model, bags, labels)
-    known = codes >= 0
-    if not has_several(model):
-        return codes[known], known
-    return (codes[known][:, None] == np.arange(len(model.classes_))).astype(int), known
-
-
-def instance_codes(model: Model, bags: Bags, labels: InstanceLabels = None) -> Ints:
-    """Instance labels as codes into the model's classes, -1 where unknown."""
-    if labels is None:
-        labels = getattr(bags, "instance_labels", None)
+    labels = getattr(bags, "instance_labels", None) if labels is None else labels
     if labels is None:
         raise ValueError(
             "instance metrics need instance labels, and these bags carry none; add them with "
             "bags.with_columns(instance_labels=...)."
         )
+    if np.ndim(labels) == 2:
+        matrix = np.asarray(labels, dtype=np.float64)
+        known = np.isin(matrix, (0, 1)).all(axis=1)
+        return targets(matrix[known], model), known
+    codes = instance_codes(labels, bags, model.classes_)
+    known = codes >= 0
+    if not known.any():
+        names = np.asarray(model.classes_).tolist()
+        raise ValueError(f"no instance label is one of the classes {names}.")
+    return _one_hot(codes[known], model), known
+
+
+def instance_codes(labels: Any, bags: Bags, classes: Any) -> Ints:
+    """Positions of instance labels among the classes, -1 where unknown or of no class, [N]."""
     labels = np.asarray(labels, dtype=object)
     if len(labels) != bags.n_instances:
         raise ValueError(
-            f"labels needs one entry per instance: got {len(labels)} for {bags.n_instances}."
+            f"instance labels need one entry per instance: got {len(labels)} for "
+            f"{bags.n_instances}."
         )
     codes = np.full(len(labels), -1)
-    for code, name in enumerate(model.classes_):
+    for code, name in enumerate(classes):
         codes[labels == name] = code
-    if not (codes >= 0).any():
-        names = np.asarray(model.classes_).tolist()
-        raise ValueError(f"no instance label is one of the classes {names}.")
     return codes
 
 
-def class_codes(y: Column, classes: Column) -> Ints:
-    """Labels as 0 and 1, the position in ``classes``."""
-    y = np.asarray(y)
-    if len(classes) != 2:
-        raise ValueError(f"two classes are needed; the model has {len(classes)}.")
-    unknown = np.setdiff1d(y, classes)
-    if len(unknown):
-        names = np.asarray(classes).tolist()
-        raise ValueError(f"label {unknown.tolist()[0]!r} is not one of the classes {names}.")
-    return (y == classes[1]).astype(int)
+def _one_hot(codes: Ints, model: Any) -> Ints:
+    return (codes[:, None] == class_columns(model)).astype(int)
 
 
-def _two_vectors(y: ArrayLike, values: ArrayLike) -> tuple[Ints, Floats]:
-    y, values = np.asarray(y), np.asarray(values, dtype=np.float64)
-    if y.ndim != 1 or y.shape != values.shape or len(y) == 0:
+def check_binary(y: ArrayLike, scores: ArrayLike) -> tuple[Ints, Floats]:
+    """Labels of 0 and 1 and finite scores as vectors of one length, or an error."""
+    y, scores = np.asarray(y), np.asarray(scores, dtype=np.float64)
+    if y.ndim != 1 or y.shape != scores.shape or len(y) == 0:
         raise ValueError(
-            f"labels and predictions must be non-empty and 1-d, of one length; "
-            f"got shapes {y.shape} and {values.shape}."
+            "labels and scores must be non-empty and 1-d, of one length; got shapes "
+            f"{y.shape} and {scores.shape}."
         )
     if not np.isin(y, (0, 1)).all():
         raise ValueError(f"labels must be 0 or 1; got {np.unique(y)[:5].tolist()}.")
-    return y, values
-
-
-def _check_probabilities(proba: Floats) -> None:
-    if not ((proba >= 0) & (proba <= 1)).all():
-        bad = proba[~((proba >= 0) & (proba <= 1))][0]
-        raise ValueError(f"probabilities must lie in [0, 1]; got {bad}.")
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite numbers.")
+    return y.astype(np.int64), scores

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
+from bagwise.evaluate.metrics import check_binary
+
 Method = Literal["wilson", "exact"]
 
 
@@ -142,7 +144,7 @@ def rates_at(
     >>> rates.sensitivity.value, rates.specificity.value
     (1.0, 0.5)
     """
-    truth, values = _checked(y, scores)
+    truth, values = check_binary(y, scores)
     return _rates(truth, values > threshold, float(threshold), confidence, method)
 
 
@@ -169,7 +171,7 @@ def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> fl
     >>> round(choose_threshold([0, 1, 0, 1], scores, Goal(cost=(1, 5))), 3)
     0.65
     """
-    truth, values = _checked(y, scores)
+    truth, values = check_binary(y, scores)
     _check_goal(goal)
     n_positive = int(truth.sum())
     n_negative = len(truth) - n_positive
@@ -235,7 +237,7 @@ def cross_fitted_rates(
     >>> rates.sensitivity.total, rates.specificity.total
     (50, 50)
     """
-    truth, values = _checked(y, scores)
+    truth, values = check_binary(y, scores)
     threshold = choose_threshold(truth, values, goal)
     fewest = int(min(truth.sum(), len(truth) - truth.sum()))
     codes = None if groups is None else np.unique(groups, return_inverse=True)[1]
@@ -291,17 +293,3 @@ def _check_goal(goal: Goal) -> None:
             raise ValueError(f"a goal of {name} must lie above 0 and up to 1; got {share}.")
     if goal.cost is not None and not all(np.isfinite(c) and c > 0 for c in goal.cost):
         raise ValueError(f"both costs must be positive numbers; got {goal.cost}.")
-
-
-def _checked(y: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    truth, values = np.asarray(y), np.asarray(scores, dtype=np.float64)
-    if truth.ndim != 1 or truth.shape != values.shape or len(truth) == 0:
-        raise ValueError(
-            "labels and scores must be non-empty and 1-d, of one length; got shapes "
-            f"{truth.shape} and {values.shape}."
-        )
-    if not np.isin(truth, (0, 1)).all():
-        raise ValueError(f"labels must be 0 or 1; got {np.unique(truth)[:5].tolist()}.")
-    if not np.isfinite(values).all():
-        raise ValueError("scores must be finite numbers.")
-    return truth.astype(np.int64), values

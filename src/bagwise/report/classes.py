@@ -18,7 +18,7 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.evaluate import Fold, Goal, score_predictions
-from bagwise.evaluate.metrics import class_rule, class_targets
+from bagwise.evaluate.metrics import is_multilabel, targets
 from bagwise.files import FileProblem, new_file
 from bagwise.models.pipeline import last_step
 from bagwise.report.evaluation import METRICS, Evaluation, patient_codes
@@ -216,8 +216,7 @@ def predict_class_tables(model: Any, bags: Bags, threshold: float = 0.5) -> Clas
             "calibrate=True where it can."
         )
     classes = np.asarray(model.classes_)
-    rule = class_rule(model)
-    multilabel = rule is not None and rule.multilabel
+    multilabel = is_multilabel(model)
     p, std = _probabilities(model, bags, "")
     called = _called(p, multilabel, threshold)
     columns = {"id": bags.ids, "label": _names(called, classes, multilabel)}
@@ -264,7 +263,7 @@ def evaluate_classes(
     model: Any, bags: Bags, y: Any, source: str, probability: Any = None, patients: Any = None
 ) -> ClassEvaluation:
     """Evaluate a fitted model on labelled bags; ``probability`` saves predicting them again."""
-    truth = class_targets(y, model)
+    truth = targets(y, model)
     p = model.predict_proba(bags) if probability is None else probability
     return ClassEvaluation(
         source, np.asarray(model.classes_).tolist(), truth, np.asarray(p), patient_codes(patients)

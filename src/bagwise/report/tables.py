@@ -10,8 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bagwise.evaluate.comparison import Comparison, format_mean
-from bagwise.evaluate.metrics import LOWER_IS_BETTER
+from bagwise.evaluate.comparison import USUAL_METRICS, Comparison, format_mean
+from bagwise.evaluate.metrics import METRICS
 from bagwise.files.writing import new_file
 
 if TYPE_CHECKING:
@@ -116,12 +116,11 @@ def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = Non
     from rich.table import Table
     from rich.text import Text
 
-    wanted = metrics or ("accuracy", "auc", "log_loss", "ece")
-    metrics = [m for m in wanted if m in comparison.metrics]
+    metrics = [m for m in metrics or USUAL_METRICS if m in comparison.metrics]
     frame = comparison.table(metrics)
     frame.insert(0, "data", frame.pop("data"))
     best = _best(comparison.summary(metrics))
-    # Narrow: four metrics of one seed fit a terminal of 80 columns with their names whole.
+    # Narrow, for the usual metrics of one seed in a terminal of 80 columns.
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in frame.columns:
         if column in ("data", "model"):
@@ -143,7 +142,7 @@ def _best(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
     for (data, metric), part in summary.groupby(["data", "metric"], sort=False):
         means = part.set_index("model")["mean"].dropna()
         if len(means):
-            winner = means.idxmin() if metric in LOWER_IS_BETTER else means.idxmax()
+            winner = means.idxmin() if METRICS[str(metric)].lower_is_better else means.idxmax()
             best[str(data), str(metric)] = str(winner)
     return best
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags, check_bags
 from bagwise.evaluate.audit import features, folds
@@ -22,11 +22,12 @@ from bagwise.evaluate.audit.procedures import (
     sees_test_labels,
 )
 from bagwise.evaluate.cross_validation import HeldOut, check_lengths, cross_validate
+from bagwise.evaluate.metrics import instance_codes
 from bagwise.evaluate.protocols import BagFolds, FixedSplits, GroupFolds, Split
 from bagwise.models.base import Model
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.core.arrays import Floats, Ints
 
 
 __all__ = ["Audit", "Finding", "audit", "best_epoch_gain"]
@@ -93,7 +94,8 @@ def audit(
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) != 2:
         raise ValueError(f"audit needs two classes; got {len(classes)}.")
-    truth = _instance_codes(bags, instance_labels, classes)
+    labels = getattr(bags, "instance_labels", None) if instance_labels is None else instance_labels
+    truth = None if labels is None else instance_codes(labels, bags, classes)
     splits = _as_splits(splitter, bags, y, groups)
     findings: list[Finding] = []
     checks = ["bag-label", "duplicates", "size", "length"]
@@ -141,25 +143,6 @@ def best_epoch_gain(epoch_scores: Floats) -> tuple[float, float]:
     history = check_history(epoch_scores)
     last = float(history[:, -1].mean())
     return last, float(history.max(axis=1).mean()) - last
-
-
-def _instance_codes(
-    bags: Bags, labels: ArrayLike | None, classes: Column
-) -> NDArray[np.int64] | None:
-    """Instance labels as 0 and 1, -1 where unknown; None where there are none."""
-    labels = getattr(bags, "instance_labels", None) if labels is None else labels
-    if labels is None:
-        return None
-    labels = np.asarray(labels, dtype=object)
-    if len(labels) != bags.n_instances:
-        raise ValueError(
-            f"instance_labels needs one entry per instance: got {len(labels)} for "
-            f"{bags.n_instances}."
-        )
-    codes = np.full(len(labels), -1)
-    for code, name in enumerate(classes):
-        codes[labels == name] = code
-    return codes
 
 
 def _as_splits(splitter: Any, bags: Bags, y: Ints, groups: Ints | None) -> list[Split]:

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from bagwise.bags import Bags
 from bagwise.evaluate.audit.features import aucs
 from bagwise.evaluate.audit.findings import Finding
-from bagwise.evaluate.metrics import predict_all
+from bagwise.evaluate.metrics import model_outputs
 from bagwise.evaluate.protocols import Split
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def from_estimator(model: Model) -> Procedure:
 
     def procedure(bags: Bags, y: Column, train: Ints, test: Ints) -> Floats:
         fitted = clone(model).fit(bags[train], y[train])
-        return np.asarray(predict_all(fitted, bags[test], wanted=("score",))["score"])
+        return np.asarray(model_outputs(fitted, bags[test], wanted=("score",))["score"][:, 0])
 
     return procedure
 
