@@ -1,4 +1,4 @@
-"""Compiled passes over long chunks against plain products."""
+"""Sums over long chunks of instances, and compiled loops over rows, against plain products."""
 
 from __future__ import annotations
 
@@ -20,47 +20,22 @@ def test_a_pass_equals_its_products(rng, M, n, dtype):
     exact = A.astype(np.float64)
     tight = {"rtol": 1e-10, "atol": 1e-10}
     tolerance = tight if dtype == np.float64 else {"rtol": 1e-4, "atol": 2e-3}
-    mean, squares = passes.moments(m, W, A)
+    mean, squares = linalg.first_two_moments(m, W, A)
     np.testing.assert_allclose(mean, exact.T @ m, **tolerance)
     np.testing.assert_allclose(squares, ((W.astype(np.float64) @ exact) ** 2).sum(0), **tolerance)
     start = np.asfortranarray(rng.normal(size=(M, M))), rng.normal(size=M)
-    sums = passes.add_statistics(*(x.copy(order="F") for x in start), A, omega, rho)
-    expected = np.tril(start[0] + (exact * omega) @ exact.T)
+    sums = linalg.add_statistics(*(x.copy(order="F") for x in start), A, omega, rho)
+    expected = np.tril(start[0] + (exact * omega) @ exact.T)  # nobody reads the upper triangle
     np.testing.assert_allclose(np.tril(sums[0]), expected, **tolerance)
     np.testing.assert_allclose(sums[1], start[1] + exact @ rho, **tolerance)
-    # The upper triangle is nobody's.
-    np.testing.assert_array_equal(np.triu(sums[0], 1), np.triu(start[0], 1))
-
-
-def test_long_chunks_take_the_compiled_way(rng, monkeypatch):
-    """Both ways to the same numbers; columns of a larger array are read where they lie."""
-    whole = np.asfortranarray(rng.normal(size=(5, linalg._COMPILED_FROM + 50)))
-    A = whole[:, 20:-10]
-    W, m = np.asfortranarray(np.tril(rng.normal(size=(5, 5)))), rng.normal(size=5)
-    omega, rho = rng.random(A.shape[1]), rng.normal(size=A.shape[1])
-
-    def both() -> list[np.ndarray]:
-        sums = linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)
-        return [*linalg.first_two_moments(m, W, A), *sums]
-
-    calls = []
-    for name in ("moments", "add_statistics"):
-        real = getattr(passes, name)
-        monkeypatch.setattr(passes, name, lambda *a, real=real: calls.append(1) or real(*a))
-    compiled = both()
-    assert len(calls) == 2
-    monkeypatch.setattr(linalg, "_COMPILED_FROM", A.shape[1] + 1)
-    for a, b in zip(compiled, both(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-10)
-    assert len(calls) == 2
 
 
 def test_threads_do_not_share_a_workspace(rng):
     A = [np.asfortranarray(rng.normal(size=(20, 3000))) for _ in range(8)]
     W, m = np.asfortranarray(np.tril(rng.normal(size=(20, 20)))), rng.normal(size=20)
-    alone = [passes.moments(m, W, a)[1] for a in A]
+    alone = [linalg.first_two_moments(m, W, a)[1] for a in A]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda a: passes.moments(m, W, a)[1], A))
+        together = list(pool.map(lambda a: linalg.first_two_moments(m, W, a)[1], A))
     np.testing.assert_array_equal(alone, together)
 
 
@@ -90,13 +65,13 @@ def _by_torch(A, omega, rho):
     return [x.numpy() for x in linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)]
 
 
-@pytest.fixture(params=["compiled", "torch"])
+@pytest.fixture(params=["host", "torch"])
 def way(request):
-    """Statistics on the host by a compiled pass, or by torch."""
+    """Statistics by BLAS, or by torch."""
     if request.param == "torch":
         pytest.importorskip("torch")
         return _by_torch
-    return lambda A, *weights: passes.add_statistics(*linalg.no_statistics(A), A, *weights)
+    return lambda A, *weights: linalg.add_statistics(*linalg.no_statistics(A), A, *weights)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -117,10 +92,10 @@ def test_float32_sums_are_short(rng):
     A = np.asfortranarray(rng.normal(size=(4, 20_000)).astype(np.float32))
     omega, rho = rng.random(20_000), rng.normal(size=20_000)
     whole, pieces = (linalg.no_statistics(A) for _ in range(2))
-    passes.add_statistics(*whole, A, omega, rho)
+    linalg.add_statistics(*whole, A, omega, rho)
     for start in range(0, 20_000, 8192):
         own = slice(start, start + 8192)
-        passes.add_statistics(*pieces, A[:, own], omega[own], rho[own])
+        linalg.add_statistics(*pieces, A[:, own], omega[own], rho[own])
     for a, b in zip(whole, pieces, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -129,7 +104,7 @@ def test_a_float32_sum_of_vectors_is_carried_over_few_columns(rng):
     """Terms of one sign: the longer their sum, the more of the next one is rounded off."""
     A = np.asfortranarray(rng.normal(size=(30, 8192)).astype(np.float32))
     linear = [
-        passes.add_statistics(*linalg.no_statistics(A), A, np.ones(8192), np.sign(a))[1][i]
+        linalg.add_statistics(*linalg.no_statistics(A), A, np.ones(8192), np.sign(a))[1][i]
         for i, a in enumerate(A)
     ]
     off = np.array(linear) / np.abs(A).sum(axis=1, dtype=np.float64) - 1

@@ -167,10 +167,6 @@ def test_tf32_is_for_many_instances_and_is_put_back(n):
     assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
-def test_tensors_on_the_host_take_the_plain_passes():
-    assert not linalg.has_fused(torch.zeros(2, 2))
-
-
 def test_the_precision_is_never_made_in_tf32(monkeypatch):
     """Nor is the setting left changed."""
     seen = []

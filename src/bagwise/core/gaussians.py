@@ -94,8 +94,6 @@ def sigmoid_moments(mean: Array, var: Array, n_nodes: int = N_NODES) -> SigmoidM
     >>> np.round(np.exp(moments.log_positive), 4).tolist()
     [0.5, 0.7752]
     """
-    if is_tensor(mean) and is_tensor(var):
-        return _device_moments(mean.double(), var.double(), n_nodes)
     mean, var = np.asarray(mean, dtype=np.float64), np.asarray(var, dtype=np.float64)
     nodes, weights = hermite(n_nodes)
     out = SigmoidMoments(*(np.empty(mean.shape) for _ in SigmoidMoments._fields))
@@ -114,23 +112,3 @@ def sigmoid_moments(mean: Array, var: Array, n_nodes: int = N_NODES) -> SigmoidM
     for values in out:
         np.log(np.maximum(values, _TINY, out=values), out=values)
     return out
-
-
-def _device_moments(mean: torch.Tensor, var: torch.Tensor, n_nodes: int) -> SigmoidMoments:
-    """The same sum, node after node, where the tensors live."""
-    import torch
-
-    nodes, weights = hermite(n_nodes)
-    if linalg.has_fused(mean):
-        from bagwise.core import fused
-
-        here = (torch.as_tensor(x, device=mean.device) for x in (nodes, weights))
-        return SigmoidMoments(*fused.sigmoid_sums(mean, var, *here))
-    sums: list[torch.Tensor] = [torch.zeros_like(mean) for _ in SigmoidMoments._fields]
-    std = var.sqrt()
-    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        f = mean + std * node
-        negative = torch.sigmoid(-f)
-        for total, term in zip(sums, (torch.sigmoid(f), negative, negative**2), strict=True):
-            total.add_(term, alpha=weight)
-    return SigmoidMoments(*(s.clamp_(min=_TINY).log_() for s in sums))

@@ -22,13 +22,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bagwise.core import linalg
-from bagwise.core.arrays import Array, Floats, copy, dot, exp_over, is_tensor
+from bagwise.core.arrays import Array, Floats, copy, dot, exp_over
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -39,10 +38,6 @@ from bagwise.core.squared import (
     sq_norms,
     weighted_sq_differences,
 )
-
-if TYPE_CHECKING:
-    import torch
-
 
 __all__ = [
     "ARD",
@@ -195,8 +190,6 @@ class _OfDistance(_Leaf):
 
     # d log(l) / d log(the first parameter): 1 where that parameter is l itself.
     _chain: ClassVar[float] = 1.0
-    # Whether k(s) is exp(-s / 2), for which a GPU has one pass.
-    _gaussian: ClassVar[bool] = False
 
     @staticmethod
     @abstractmethod
@@ -210,8 +203,6 @@ class _OfDistance(_Leaf):
 
     def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
         """Covariance of every row of X with every row of Z, [N, M]."""
-        if self._gaussian and is_tensor(X) and linalg.has_fused(X):
-            return _fused_gaussian(X, Z, self._scale, self.variance, out)
         X, Z = scaled(X, Z, self._scale)
 
         def finish(s: Array) -> None:
@@ -322,8 +313,6 @@ class RBF(Stationary):
     [[0.1353]]
     """
 
-    _gaussian: ClassVar[bool] = True
-
     @staticmethod
     def _profile(s: Array) -> Array:
         s *= -0.5
@@ -332,23 +321,6 @@ class RBF(Stationary):
     @staticmethod
     def _slope(s: Array) -> Array:
         return RBF._profile(s)
-
-
-def _fused_gaussian(
-    X: torch.Tensor, Z: Array, scale: float | tuple[float, ...], variance: float, out: Array | None
-) -> torch.Tensor:
-    """``v exp(-|x - z|^2 / 2 l^2)`` in two passes, [N, M]; one l needs no scaled copy of X."""
-    import torch
-
-    from bagwise.core import fused
-
-    if isinstance(scale, tuple):
-        (x, z), scale = scaled(X, Z, scale), 1.0
-    else:
-        x, z = same_features(X, Z)
-    s = torch.matmul(x, (-2.0 * z).T, out=out)
-    fused.gaussian(s, sq_norms(x), sq_norms(z), variance, scale)
-    return s
 
 
 def ARD(length_scale: Sequence[float], variance: float = 1.0) -> RBF:

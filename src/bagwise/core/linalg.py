@@ -11,8 +11,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
@@ -34,10 +32,8 @@ _LARGEST_JITTER = 1e-2
 SLAB = 262_144
 # Pieces of a slab that float32 sums up before float64 does: longer ones lose digits of q.
 _SPLITS = 1024
-# Columns from which one compiled pass is worth loading the compiler for.
-_COMPILED_FROM = 2048
-# Columns from which one fused pass on a GPU beats several plain ones.
-_FUSED_FROM = 16_384
+# Columns that float32 sums up before float64 does on the host.
+_SHORT_SUM = 8192
 # Rows up to which LAPACK inverts a triangle faster than in halves.
 _INVERTED_WHOLE = 100
 _SCRATCH = threading.local()
@@ -112,10 +108,6 @@ def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:
     if is_tensor(A):
         return _device_moments(like(m, A), like(W, A), A)
     m, W = m.astype(A.dtype, copy=False), W.astype(A.dtype, copy=False)
-    if is_long(A):
-        from bagwise.core import passes
-
-        return passes.moments(m, W, A)
     return (A.T @ m).astype(np.float64, copy=False), projected_squares(W, A)
 
 
@@ -125,10 +117,6 @@ def _device_moments(
     """The mean decides the probabilities: unlike the product, it is never made in TF32."""
     import torch
 
-    if _fused(A):
-        from bagwise.core import fused
-
-        return fused.moments(m, W, A)
     M, n = A.shape
     padded = A.new_zeros((_padded(M), M))
     padded[:M] = W
@@ -156,23 +144,26 @@ def no_statistics(A: Array) -> tuple[Array, Array]:
 def add_statistics(
     precision: Array, linear: Array, A: Array, omega: Array, rho: Array
 ) -> tuple[Array, Array]:
-    """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``; in place for NumPy."""
+    """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``."""
     if is_tensor(A):
         gram, product = _device_statistics(A, omega, rho)
         return precision + gram, linear + product
-    precision, linear = cast("Floats", precision), cast("Floats", linear)
     omega, rho = to_numpy(omega), to_numpy(rho)
-    if is_long(A):
-        from bagwise.core import passes
-
-        return passes.add_statistics(precision, linear, A, omega, rho)
-    linear += A @ rho.astype(A.dtype, copy=False)
-    return add_weighted_gram(precision, A, omega), linear
-
-
-def is_long(A: Array) -> bool:
-    """Whether compiled passes work through the columns, on the host."""
-    return not is_tensor(A) and A.shape[1] >= _COMPILED_FROM
+    if A.dtype == np.float64:
+        linear += A @ rho
+        return add_weighted_gram(cast("Floats", precision), A, omega), linear
+    # What instances share is most of what float32 would round off: a typical one is taken off.
+    for start in range(0, A.shape[1], _SHORT_SUM):
+        columns = slice(start, start + _SHORT_SUM)
+        center, weights = typical(A[:, columns]), np.stack((omega[columns], rho[columns]), 1)
+        around = _workspace((len(A), len(weights)), A.dtype)
+        np.subtract(A[:, columns].T, center, out=around.T)
+        lines = around.astype(np.float64) @ weights  # [M, 2]; terms of both signs
+        around.T[:] *= np.sqrt(weights[:, :1]).astype(A.dtype)
+        gram = blas.add_gram(np.zeros((len(A), len(A)), A.dtype, order="F"), around)
+        found = uncentred(gram, lines, weights.sum(0), center.astype(np.float64))
+        precision, linear = precision + found[0], linear + found[1]
+    return precision, linear
 
 
 def _device_statistics(
@@ -187,10 +178,6 @@ def _device_statistics(
 
     M, n = A.shape
     omega, rho = omega.to(A.dtype), rho.to(A.dtype)
-    if _fused(A):
-        from bagwise.core import fused
-
-        return fused.statistics(A, omega, rho)
     center = typical(A)
     sums = A.new_zeros((M, _padded(M)), dtype=torch.float64)
     lines = A.new_zeros((M, 2), dtype=torch.float64)
@@ -208,15 +195,15 @@ def _device_statistics(
     return uncentred(sums[:, :M], lines, weights.sum(0), center.double())
 
 
-def typical(A: torch.Tensor) -> torch.Tensor:
+def typical(A: ArrayT) -> ArrayT:
     """The mean of about a thousand columns from all over ``A``, [M]; 0 where it has none."""
     n = A.shape[1]
     return A[:, :: max(n // 1024, 1)].mean(1) if n else A.sum(1)
 
 
 def uncentred(
-    gram: torch.Tensor, lines: torch.Tensor, weights: torch.Tensor, center: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    gram: ArrayT, lines: ArrayT, weights: ArrayT, center: ArrayT
+) -> tuple[ArrayT, ArrayT]:
     """``A diag(omega) A^T`` (lower triangle) and ``A rho`` from those of ``A - center``.
 
     ``lines`` [M, 2] are the sums of the columns of ``A - center`` weighed by omega and by rho,
@@ -237,28 +224,6 @@ def _full_float32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _fused(A: torch.Tensor) -> bool:
-    """Whether short products were asked for, of enough columns, where fused passes run."""
-    import torch
-
-    short = A.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return short and A.stride(1) == 1 and A.shape[1] >= _FUSED_FROM and has_fused(A)
-
-
-def has_fused(A: torch.Tensor) -> bool:
-    """Whether a tensor lies where `fused` passes run: on a GPU, with Triton."""
-    return A.is_cuda and _triton_works()
-
-
-@lru_cache(maxsize=1)
-def _triton_works() -> bool:
-    if find_spec("triton") is None:
-        return False
-    from bagwise.core import fused
-
-    return fused.works()
 
 
 def _add_outer(sums: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> None:

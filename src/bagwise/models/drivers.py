@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Chunks per span: vector work over whole bags is done on this many chunks at once, so that its
 # overhead is small, while they are still in the last-level cache.
 CHUNKS_PER_SPAN = 4
-# Chunks of so many instances are for compiled passes, which want one chunk per span.
+# Of chunks of so many instances a span has one.
 LONG_CHUNK = 4096
 
 

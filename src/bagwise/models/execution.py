@@ -32,7 +32,7 @@ CACHES = ("auto", "memory", "disk", "none")
 # give every thread its share of few instances.
 CHUNK_SIZE = 1024
 _LONGEST_CHUNK = 32_768
-# Instances from which compiled passes, which long chunks are for, are worth loading.
+# Fewer instances are cut into short chunks.
 _LONG_FROM = 8192
 # On a GPU launches cost more than the cache saves.
 DEVICE_CHUNK_SIZE = 1 << 24
@@ -53,8 +53,8 @@ class Execution:
         Storage of the projected instances; small matrices are always float64. Default: the
         model's own choice.
     precision : {"tf32"}, optional
-        Allow short products on a GPU, of which the variances are made; the precision of the
-        posterior is made of pairs of short numbers, or in float32 where Triton is missing.
+        Allow products in TF32 on a GPU; the precision of the posterior of the papers' updates is
+        made in float32 all the same.
     n_jobs : int, optional
         Threads over blocks of bags; -1 means every core. Default: as many as BLAS may use where
         the work is large enough to gain from them.

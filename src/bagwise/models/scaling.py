@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from bagwise.core import linalg
 from bagwise.core.arrays import Doubles, Floats, Rows, is_sparse, is_tensor, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
 
@@ -39,7 +38,7 @@ class FeatureScaling(NamedTuple):
         if is_sparse(X):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
         if is_tensor(self.center):
-            return _on_device(X, self.center, self.width)
+            return (torch_rows(X, self.center.device) - self.center) / self.width
         rows = np.asarray(X)
         if _is_long(rows):
             from bagwise.core import passes
@@ -61,17 +60,6 @@ def _is_long(rows: NDArray[np.generic]) -> bool:
     # Numbers of the other byte order, as some files hold, are for NumPy to read.
     plain = rows.dtype in (np.dtype(np.float32), np.dtype(np.float64)) and rows.flags.c_contiguous
     return plain and rows.size >= _COMPILED_FROM
-
-
-def _on_device(X: Rows, center: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
-    """Scaled rows beside the scaling; a GPU needs one pass for it."""
-    if not linalg.has_fused(center):
-        return (torch_rows(X, center.device) - center) / width
-    import torch
-
-    from bagwise.core import fused
-
-    return fused.standardised(torch.as_tensor(X).to(center.device), center, width)
 
 
 class FeatureMoments(NamedTuple):
