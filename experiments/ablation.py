@@ -39,7 +39,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise import VGPMIL, AutoVGPMIL, Bags, datasets
 from bagwise.bags import check_bags
 from bagwise.core.platt import fit_platts
-from bagwise.models import classes
+from bagwise.models import labels
 from bagwise.models.calibration import share
 from bagwise.models.variational import auto, blocks, engine, estimators, evidence, search
 from bagwise.models.variational.inference import Settings
@@ -116,7 +116,7 @@ CALIBRATIONS: dict[str, Patches] = {
 # Rules of some sets.
 SEARCHES: dict[str, Patches] = {f"search on {n} bags": _searched(n) for n in (128, 32)}
 WEIGHTS: dict[str, Patches] = {
-    "no weight of a rare class": ((classes, "rare_weights", lambda y, counts=None: None),)
+    "no weight of a rare class": ((labels, "rare_weights", lambda y, counts=None: None),)
 }
 PATCHES = FITS | CALIBRATIONS | SEARCHES | WEIGHTS
 PATCHES["Or(), no continuation"] = FITS["Or()"] + FITS["no continuation"]

@@ -430,7 +430,9 @@ def test_several_classes(rng):
         assert set(part) <= {name, "_none"}
     wrong = np.full(45 * 6, None, dtype=object)
     wrong[6] = "bee"  # bag 1 is an ape
-    with pytest.raises(ValueError, match="bag 1 is labelled 'ape' but has an instance labelled"):
+    with pytest.raises(
+        ValueError, match="bag 1 is labelled 'ape' but instance 0 in it is labelled 'bee'"
+    ):
         DPMIL(n_components=2).fit(arrays[:45], names[:45], instance_labels=wrong)
     wrong[6:12] = "_none"
     with pytest.raises(ValueError, match="bag 1 is labelled 'ape' but every instance"):

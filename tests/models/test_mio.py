@@ -227,7 +227,7 @@ def spoil(kind, bags, y):
     if kind == "features":
         return (Bags(np.ones((4, 3)), [0, 4]), [0]), {}, "expecting 2 features"
     if kind == "class":
-        return (bags[:2], [1, 7]), {}, "bag 1 .*label 7, which is not one of the classes"
+        return (bags[:2], [1, 7]), {}, "bag 1 .*label 7 is not one of the classes"
     if kind == "classes":
         return (bags[:2], y[:2]), {"classes": [0, 1, 2]}, "classes must stay"
     if kind == "empty bag":
@@ -269,7 +269,7 @@ def test_bad_input_leaves_the_model_as_it_was(stream, kind):
         ({"class_weight": {7: 1.0}}, {}, "not in class_weight"),
         ({"beta": 0}, {}, "'beta' parameter of MIO"),
         ({}, {"classes": [0]}, "two classes of the stream"),
-        ({}, {"classes": [0, 2]}, "label 1, which is not one of the classes"),
+        ({}, {"classes": [0, 2]}, "label 1 is not one of the classes"),
     ],
 )
 def test_bad_first_call_leaves_the_model_unfitted(stream, parameters, call, message):

@@ -267,7 +267,7 @@ def test_shapes_and_finite_deviations(fits, name):
         assert np.isfinite(x).all() and (x >= 0).all() and (x <= 1).all()
     mean, var = model.predict_latent(bags)
     assert mean.shape == var.shape == (N, *several)
-    background = model.class_rule_.background if model.class_rule_ else None
+    background = model.class_rule_.background
     findings = np.delete(np.arange(C), background) if background is not None else slice(None)
     kept = (mean, var) if not several else (mean[:, findings], var[:, findings])
     assert all(np.isfinite(x).all() for x in kept) and (kept[1] > 0).all()
@@ -324,7 +324,7 @@ def test_no_instance_is_more_probable_than_its_bag(fits):
         model, bags = fits[name]
         p, q = model.predict_proba(bags), model.predict_proba_instances(bags)
         rule = model.class_rule_
-        findings = [1] if rule is None else rule.findings
+        findings = rule.findings
         spread = np.repeat(p, bags.sizes, axis=0)
         assert (q[:, findings] <= spread[:, findings] + 1e-9).all(), name
 
@@ -356,7 +356,7 @@ def test_bags_far_from_all_others_stay_finite(fits):
         model, bags = fits[name]
         far = Bags.from_list([np.full((3, bags.n_features), 1e3 * k) for k in (-1, 1)])
         for x in itertools.chain(*everything(model, far)):
-            kept = x if model.class_rule_ is None else x[..., 1:]
+            kept = x if model.class_rule_.binary else x[..., 1:]
             assert np.isfinite(kept).all() or name == "background"
         assert (np.abs(model.decision_function(far)) <= 36).all()
 

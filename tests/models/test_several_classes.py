@@ -18,9 +18,8 @@ from bagwise.models.classes import (
     ClassRule,
     ClassScores,
     fit_temperature,
-    rare_weights,
-    read_class_labels,
 )
+from bagwise.models.labels import rare_weights, read_classes, read_labels
 from bagwise.models.registry import MODELS, make_model
 from bagwise.models.variational import LargeMargin, NoisyMax, Or, SoftMax
 from bagwise.models.variational.blocks import BagLabels
@@ -340,11 +339,13 @@ def test_two_classes_take_the_path_of_two(problem):
     two = y[y < 2]
     plain = VGPMIL(n_inducing=10, random_state=0).fit(bags[y < 2], two)
     named = VGPMIL(n_inducing=10, random_state=0).fit(bags[y < 2], two, background=0)
-    assert plain.class_rule_ is None and plain.posterior_mean_.ndim == 1
+    assert plain.class_rule_.binary and plain.posterior_mean_.ndim == 1
     np.testing.assert_array_equal(plain.predict_proba(bags), named.predict_proba(bags))
     again = plain.fit(bags, y).fit(bags[y < 2], two)  # what three classes left behind is gone
     np.testing.assert_array_equal(again.predict_proba(bags), named.predict_proba(bags))
-    with pytest.raises(ValueError, match="with two classes the larger one, 1, is what is looked"):
+    with pytest.raises(
+        ValueError, match="with two classes the larger one, 1, is the positive class"
+    ):
         VGPMIL().fit(bags[y < 2], two, background=1)
 
 
@@ -690,9 +691,12 @@ def test_labels_of_instances_as_an_indicator_matrix(problem):
     Y = make_indicators(y)
     known = np.column_stack([truth == 1, truth == 2]).astype(float)
     known[::3] = np.nan
-    labels = read_class_labels(Y, bags)
+    labels = read_labels(Y, bags, *read_classes(Y))
     model = VGPMIL(n_inducing=15, random_state=0, calibrate=False).fit(bags, Y, known)
-    assert labels.multilabel and np.mean(model.predict_instances(bags)[:, 0] == (truth == 1)) > 0.9
+    assert (
+        labels.rule.multilabel
+        and np.mean(model.predict_instances(bags)[:, 0] == (truth == 1)) > 0.9
+    )
     known[bags.offsets[4], 1] = 1  # bag 4 has class 0 only
     with pytest.raises(ValueError, match="bag 4 is labelled 0 but instance 0 in it is labelled 1"):
         VGPMIL().fit(bags, Y, known)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import read_labelled
-from bagwise.models.classes import has_several_classes
+from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
     from bagwise.evaluate import Audit
@@ -51,7 +51,7 @@ def audit_training(data: Training, printer: Printer) -> Audit:
     """Look for leaks in the training bags; findings become warnings."""
     from bagwise.evaluate import audit as run_audit
 
-    if has_several_classes(data.y):
+    if not is_binary(data.y):
         raise ValueError(f"{data.labels}: --audit needs two classes; these labels have more.")
     with printer.working("auditing the training bags"):
         made = run_audit(

@@ -14,7 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import Truth
 from bagwise.files import Training, background_class, new_folder
-from bagwise.models.classes import has_several_classes
+from bagwise.models.labels import is_binary
 
 
 def class_options(arguments: Namespace, data: Training, printer: Printer) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def class_options(arguments: Namespace, data: Training, printer: Printer) -> dic
     options: dict[str, Any] = {}
     if getattr(arguments, "class_weight", None) is not None:
         options["class_weight"] = arguments.class_weight
-    several = has_several_classes(data.y)
+    several = not is_binary(data.y)
     background = arguments.background
     if not several:
         if background is not None:

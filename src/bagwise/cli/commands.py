@@ -35,7 +35,7 @@ from bagwise.cli.inputs import (
     read_unlabelled,
 )
 from bagwise.files import Training, check_output, new_file, new_folder
-from bagwise.models.classes import has_several_classes
+from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags
@@ -87,7 +87,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     # Coupling moves instances, not bags: their figures are those of the model alone.
     alone = model.estimator if isinstance(model, Coupled) else model
     evaluation = _cross_validated(alone, data, known, options, arguments, printer)
-    if evaluation is not None and not has_several_classes(data.y):
+    if evaluation is not None and is_binary(data.y):
         doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
         remarks += doubts
         for doubt in doubts:
@@ -101,7 +101,7 @@ def _fit(model: Model, out: Path, arguments: Namespace) -> int:
     if arguments.level == "patient":
         extra["level"] = "patient"
     if evaluation is not None:
-        kind = "class_evaluation" if has_several_classes(data.y) else "evaluation"
+        kind = "evaluation" if is_binary(data.y) else "class_evaluation"
         extra[kind] = evaluation.as_json()
     if audited is not None:
         extra["audit"] = audited.as_json()
@@ -168,7 +168,7 @@ def _cross_validated(
     for message, count in Counter(w for fold in folds for w in fold.warnings).items():
         printer.warn(f"in {count} of {len(folds)} folds: {message}")
     kind = "cross-validation by patient" if by_patient else "cross-validation"
-    if has_several_classes(data.y):
+    if not is_binary(data.y):
         from bagwise.report.classes import ClassEvaluation
 
         classes = np.unique(data.y).tolist() if data.classes is None else data.classes

@@ -22,7 +22,7 @@ from bagwise.files import (
     scan_bags,
 )
 from bagwise.files.problems import bad_file, list_problems
-from bagwise.models.classes import has_several_classes
+from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column
@@ -143,7 +143,7 @@ def positive_last(
 
     More than two classes are left as they are.
     """
-    if has_several_classes(data.y):
+    if not is_binary(data.y):
         return data, None
     classes = np.unique(data.y).tolist()
     texts = [str(c) for c in classes]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import metrics as skm
 
-from bagwise.models.classes import known_codes
+from bagwise.models.labels import known_codes
 from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The estimator contract: what every bag classifier validates and promises.
 
 scikit-learn's contract plus one rule: the name of a bag-level method + ``_instances`` is its
-instance-level twin. A subclass implements ``fit``, ``decision_function`` and, where it can rank
-instances, ``decision_function_instances``; both are signed so that > 0 means positive.
+instance-level counterpart. A subclass implements ``fit``, ``decision_function`` and, where it can
+rank instances, ``decision_function_instances``; both are signed so that > 0 means positive.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, Typ
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import (
     Bags,
@@ -21,11 +21,17 @@ from bagwise.bags import (
     InstanceLabels,
     check_bags,
     check_feature_names,
-    encode_instance_labels,
 )
 from bagwise.core.arrays import Codes, Column, Floats, Ints, as_array
-from bagwise.models.classes import ClassLabels, read_class_labels, read_instance_classes
+from bagwise.models.classes import TWO_CLASSES, ClassRule
 from bagwise.models.feature_checks import remember_feature_names, warn_of_leaks
+from bagwise.models.labels import (
+    Labels,
+    check_column,
+    read_classes,
+    read_labels,
+    warn_of_constant_columns,
+)
 from bagwise.models.parameters import HasParameters
 
 if TYPE_CHECKING:
@@ -80,16 +86,8 @@ class TrainingData(NamedTuple):
     instance_labels: Codes  # [N] int8 codes, -1 where unknown
 
 
-class SeveralClasses(NamedTuple):
-    """Validated input of ``fit`` with more than two classes."""
-
-    bags: Bags
-    labels: ClassLabels
-    known: Ints  # [N, F] about each finding: 1, 0, or -1 where unknown
-
-
 class BagClassifier(ClassifierMixin, HasParameters):
-    """Base of all bag classifiers: validation, labels, and the predict twins."""
+    """Base of all bag classifiers: validation, labels, and ``predict``."""
 
     # Sets instance_labels up as scikit-learn metadata.
     __metadata_request__fit: ClassVar[dict[str, Any]] = {"instance_labels": None}
@@ -98,6 +96,8 @@ class BagClassifier(ClassifierMixin, HasParameters):
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
     _multi_label: ClassVar[bool] = False
+    # Whether the first of several classes is the background, whatever ``fit`` is told.
+    _first_is_background: ClassVar[bool] = False
     # Whether the model works on rows where they are: on disk in chunks, tensors on their device.
     # For all others the rows become one NumPy array, so that every kind gives the same numbers.
     _keeps_rows: ClassVar[bool] = False
@@ -105,45 +105,45 @@ class BagClassifier(ClassifierMixin, HasParameters):
     def _validate_fit(
         self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
     ) -> TrainingData:
+        """As `_validate_labels`, for models of two classes: their one column."""
+        return two_class_data(*self._validate_labels(bags, y, instance_labels))
+
+    def _validate_labels(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: object = None,
+    ) -> tuple[Bags, Labels]:
         """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
         self._validate_params()
-        bags = self._check_bags(bags)
-        y = self._check_labels(bags, y)
-        classes, codes = np.unique(y, return_inverse=True)
-        name = type(self).__name__
-        if len(classes) < 2:
-            raise ValueError(
-                f"{name} needs two classes of bags; got 1 class: all {len(y)} bags are "
-                f"labelled {classes[0].item()!r}."
-            )
-        if len(classes) > 2 and not self._multi_class:
+        bags, name = self._check_bags(bags), type(self).__name__
+        classes, rule = read_classes(y, background, name, bags)
+        if not (rule.binary or self._multi_class):
             raise ValueError(
                 f"Only binary classification is supported. {name} needs exactly two classes; "
                 f"got {len(classes)}: {classes[:5].tolist()}. For more, wrap it: "
                 f"OneVsRest({name}()). Unknown label type: multiclass."
             )
-        known = encode_instance_labels(instance_labels, bags, classes, codes)
-        warn_of_leaks(bags, codes)
+        if self._first_is_background and not rule.multilabel:
+            rule = rule._replace(background=0)
+        labels = read_labels(y, bags, classes, rule, instance_labels)
+        if rule.multilabel:
+            warn_of_constant_columns(labels)
+        # A feature gives the label away if it tells the class, or whether a bag has this one.
+        for codes in labels.present.T if rule.multilabel else [labels.codes]:
+            warn_of_leaks(bags, codes)
         self.classes_ = classes
         self.n_features_in_ = bags.n_features
         remember_feature_names(self, bags)
-        return TrainingData(bags, codes, known)
+        return bags, labels
 
-    def _validate_several(
-        self, bags: Any, y: Any, instance_labels: Any = None, background: Any = None
-    ) -> SeveralClasses:
-        """As `_validate_fit`, for more than two classes or an indicator matrix."""
-        self._validate_params()
-        bags = self._check_bags(bags)
-        name = type(self).__name__
-        labels = read_class_labels(y, bags, background, name, constant=True)
-        known = read_instance_classes(instance_labels, bags, labels)
-        for codes in labels.present.T if labels.codes is None else [labels.codes]:
-            warn_of_leaks(bags, codes)
-        self.classes_ = labels.classes
-        self.n_features_in_ = bags.n_features
-        remember_feature_names(self, bags)
-        return SeveralClasses(bags, labels, known)
+    def _validate_more(
+        self, bags: BagsLike, y: ArrayLike, rule: ClassRule, instance_labels: InstanceLabels
+    ) -> tuple[Bags, Labels]:
+        """Check bags for a fitted model, whose classes stay."""
+        bags = self._check_bags(bags, self.n_features_in_)
+        return bags, read_labels(y, bags, self.classes_, rule, instance_labels)
 
     def _validate_stream(
         self,
@@ -152,22 +152,25 @@ class BagClassifier(ClassifierMixin, HasParameters):
         classes: ArrayLike | None,
         instance_labels: InstanceLabels,
         first: bool,
-    ) -> tuple[Ints, TrainingData]:
+    ) -> tuple[Column, Bags, Labels]:
         """Check a batch of ``partial_fit``: its classes and the data; sets nothing."""
         self._validate_params()
         bags = self._check_bags(bags, None if first else self.n_features_in_)
-        y = self._check_labels(bags, y)
-        classes = _stream_classes(None if first else self.classes_, classes, y)
-        unseen = np.setdiff1d(y, classes)
-        if len(unseen):
-            where = int(np.flatnonzero(y == unseen[0])[0])
+        y = check_column(y, bags, type(self).__name__)
+        names = np.unique(y if classes is None else classes)
+        if not first:
+            if classes is not None and not np.array_equal(names, self.classes_):
+                raise ValueError(
+                    f"classes must stay those of the first call, {self.classes_.tolist()}; "
+                    f"got {np.asarray(classes).tolist()}."
+                )
+            names = self.classes_
+        elif len(names) != 2:
             raise ValueError(
-                f"{bags.describe_bag(where)} has label {unseen[0].item()!r}, which is not one of "
-                f"the classes {classes.tolist()} of this stream."
+                "the first partial_fit needs the two classes of the stream: "
+                f"pass classes=[negative, positive]; got {names.tolist()}."
             )
-        codes = np.searchsorted(classes, y)
-        known = encode_instance_labels(instance_labels, bags, classes, codes)
-        return classes, TrainingData(bags, codes, known)
+        return names, bags, read_labels(y, bags, names, TWO_CLASSES, instance_labels)
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
         """Check that the model is fitted and the bags fit it."""
@@ -189,24 +192,6 @@ class BagClassifier(ClassifierMixin, HasParameters):
         rows = as_array(checked.instances)
         return checked if rows is checked.instances else checked.with_instances(rows)
 
-    def _check_labels(self, bags: Bags, labels: ArrayLike | None) -> Column:
-        if labels is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
-        y: Column = column_or_1d(labels, warn=True)
-        if len(y) != len(bags):
-            raise ValueError(
-                f"y needs one label per bag: got {len(y)} labels for {len(bags)} bags."
-            )
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            i = int(np.flatnonzero(~np.isfinite(y))[0])
-            raise ValueError(
-                f"Input y contains NaN or infinity: {bags.describe_bag(i)} is labelled {y[i]}."
-            )
-        check_classification_targets(y)
-        return y
-
     def _label_names(self, known: Codes) -> Column:
         """Codes of instance labels as classes again, None where unknown, [N]."""
         return np.array([*self.classes_, None], dtype=object)[known]  # code -1 is the last
@@ -219,14 +204,9 @@ class BagClassifier(ClassifierMixin, HasParameters):
         """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to."""
         return self._classes_of(self.decision_function(bags))
 
-    def _forget_classes(self) -> None:
-        """Drop what an earlier fit to several classes left behind."""
-        for name in ("class_rule_", "one_vs_rest_"):
-            self.__dict__.pop(name, None)
-
     def _classes_of(self, scores: Floats) -> Column:
-        """The classes that scores of shape (n,) or (n, n_classes) speak for."""
-        if scores.ndim == 1:
+        """The classes of scores of shape (n,) or (n, n_classes)."""
+        if scores.ndim == 1:  # the score of the larger of two classes
             return self.classes_[np.asarray(scores > 0, dtype=int)]
         if self.class_rule_.multilabel:
             return (scores > 0).astype(int)
@@ -252,22 +232,19 @@ class InstanceClassifier(BagClassifier):
         return self._classes_of(self.decision_function_instances(bags))
 
 
-def _stream_classes(fitted: Column | None, given: ArrayLike | None, y: Column) -> Column:
-    """The two classes of a stream, sorted; later calls may repeat them but not change them."""
-    if fitted is None:
-        classes = np.unique(y if given is None else given)
-        if len(classes) != 2:
-            raise ValueError(
-                "the first partial_fit needs the two classes of the stream: "
-                f"pass classes=[negative, positive]; got {classes.tolist()}."
-            )
-        return classes
-    if given is not None and not np.array_equal(np.unique(given), fitted):
-        raise ValueError(
-            f"classes must stay those of the first call, {fitted.tolist()}; "
-            f"got {np.asarray(given).tolist()}."
-        )
-    return fitted
+def two_class_data(bags: Bags, labels: Labels) -> TrainingData:
+    """The one column of two classes."""
+    return TrainingData(bags, labels.codes, labels.known[:, 0])
+
+
+def squeezed(columns: Floats) -> Floats:
+    """Without the axis of classes, the second, where two classes have one column."""
+    return columns[:, 0] if columns.shape[1] == 1 else columns
+
+
+def class_probabilities(log_odds: Floats) -> Floats:
+    """Probabilities [n, C] from log-odds of the positive class [n], or of every class [n, C]."""
+    return two_probabilities(log_odds) if log_odds.ndim == 1 else expit(log_odds)
 
 
 def two_probabilities(log_odds: Floats) -> Floats:

@@ -18,7 +18,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import Codes, Floats, Ints
 from bagwise.core.rules import log_odds
 from bagwise.models.base import InstanceClassifier, two_columns, two_probabilities
-from bagwise.models.classes import has_several_classes
+from bagwise.models.labels import is_binary
 from bagwise.models.pipeline import positive_proba
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Coupled(InstanceClassifier):
                     f"Coupled needs a model with {method}; {type(self._estimator()).__name__} has "
                     "none as it is set."
                 )
-        if has_several_classes(y):
+        if not is_binary(y):
             raise ValueError(
                 "Coupled knows two classes, and y has more, or is an indicator matrix; wrap it, so "
                 "that every class has a strength of its own: OneVsRest(Coupled(...))."

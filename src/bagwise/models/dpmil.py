@@ -34,6 +34,7 @@ from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve
+from bagwise.models.labels import Labels
 from bagwise.models.one_vs_rest import OneVsRest
 from bagwise.models.scaled import ScalesFeatures
 from bagwise.models.scaling import Scale
@@ -168,6 +169,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     _multi_class = True
     _multi_label = True
+    _first_is_background = True
     _keeps_rows = True
     platt_: tuple[Platt, ...] | None
     _parameter_constraints: ClassVar[Constraints] = {
@@ -261,16 +263,15 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             Must be the first class in sorted order, which is the background in any case; to say
             so guards against a name that sorts elsewhere.
         """
-        self._forget_classes()
         if np.ndim(y) == 2 and np.shape(y)[1] > 1:
             return self._fit_indicators(bags, y, instance_labels)
-        data = self._validate_fit(bags, y, instance_labels)
+        bags, targets = self._validate_labels(bags, y, instance_labels)
+        data = TrainingData(bags, targets.codes, targets.instance_codes)
         if background is not None and background != self.classes_[0]:
             raise ValueError(
                 f"DPMIL takes the first class in sorted order, {self.classes_[0].item()!r}, for "
                 f"the background; rename {background!r} so that it sorts first, or use VGPMIL."
             )
-        _check_known(data, self.classes_)
         prior = self._make_prior(data.bags)
         rng = check_random_state(self.random_state)
         n_folds = self.cv if self.calibrate else 1
@@ -305,17 +306,21 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.n_iter_ = max(member.n_iter_ for member in model.estimators_)
         return self
 
-    def _validate_fit(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
-    ) -> TrainingData:
-        data = super()._validate_fit(bags, y, instance_labels)
+    def _validate_labels(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: Any = None,
+    ) -> tuple[Bags, Labels]:
+        bags, labels = super()._validate_labels(bags, y, instance_labels, background)
         self.components_ = None
-        if self.n_dimensions is not None and data.bags.n_features > 1:
+        if self.n_dimensions is not None and bags.n_features > 1:
             n = self.n_dimensions
-            limit = min(data.bags.n_features, data.bags.n_instances)
+            limit = min(bags.n_features, bags.n_instances)
             n_kept = n if n < 1 else min(int(n), limit)
-            self.components_ = _components(np.asarray(data.bags.instances[:]), n_kept)
-        return data._replace(bags=self._reduced(data.bags))
+            self.components_ = _components(np.asarray(bags.instances[:]), n_kept)
+        return self._reduced(bags), labels
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
         return self._reduced(super()._validate_predict(bags))
@@ -579,31 +584,6 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         for c in range(1, odds.shape[1]):
             out[:, c] = rules.bag_log_odds(odds[:, c], bags.offsets, self.bag_rule)
         return out
-
-
-def _check_known(data: TrainingData, classes: Column) -> None:
-    """With several classes, an instance is of its bag's class or background."""
-    known, bags = data.instance_labels, data.bags
-    if len(classes) == 2 or np.all(known < 0):
-        return  # two classes were checked with the labels
-    names = [repr(str(name)) for name in classes]
-    own = segments.spread(data.y, bags.offsets)
-    clash = np.flatnonzero((known > 0) & (known != own))
-    if len(clash):
-        b = int(bags.bag_index[clash[0]])
-        raise ValueError(
-            f"{bags.describe_bag(b)} is labelled {names[data.y[b]]} but has an instance "
-            f"labelled {names[known[clash[0]]]}; its instances are of its own class or of "
-            f"{names[0]}, the background."
-        )
-    open_to_own = segments.max((known != 0).astype(np.float64), bags.offsets) > 0
-    clash = np.flatnonzero(~open_to_own & (data.y > 0))
-    if len(clash):
-        b = int(clash[0])
-        raise ValueError(
-            f"{bags.describe_bag(b)} is labelled {names[data.y[b]]} but every instance in it "
-            f"is labelled {names[0]}; it needs at least one instance of its class."
-        )
 
 
 def _whitened(X: Rows, prior: Prior, device: str | None) -> Doubles:

@@ -25,7 +25,7 @@ from bagwise.models.parameters import POSITIVE, parameter
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
     from bagwise.core.distances import Distance
-    from bagwise.models.classes import ClassWeight
+    from bagwise.models.labels import ClassWeight
 
 
 class Examples(NamedTuple):

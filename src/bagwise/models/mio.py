@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, mio
-from bagwise.models.base import TrainingData
+from bagwise.models.base import TrainingData, two_class_data
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
@@ -210,7 +210,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
             raise ValueError(
                 "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
             )
-        return first, *self._validate_stream(bags, y, classes, instance_labels, first)
+        names, bags, labels = self._validate_stream(bags, y, classes, instance_labels, first)
+        return first, names, two_class_data(bags, labels)
 
     def _start(self, n_features: int) -> None:
         self.state_ = mio.init(n_features)

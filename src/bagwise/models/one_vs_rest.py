@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Column, Floats
-from bagwise.models.base import InstanceClassifier
-from bagwise.models.classes import (
-    ClassRule,
-    has_several_classes,
-    read_class_labels,
-    read_instance_classes,
-)
+from bagwise.models.base import InstanceClassifier, squeezed
+from bagwise.models.classes import ClassRule
+from bagwise.models.labels import is_binary, read_classes, read_labels, warn_of_constant_columns
 
 
 def _members_have(name: str) -> Callable[[OneVsRest], bool]:
@@ -48,8 +46,8 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
     estimators_ : list
         The fitted models, one per class in the order of ``classes_``; none for the background.
     classes_ : array of shape (n_classes,)
-    class_rule_ : ClassRule or None
-        How the models' answers become class probabilities; None with two classes.
+    class_rule_ : ClassRule
+        How the models' answers become class probabilities.
 
     Examples
     --------
@@ -65,7 +63,7 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
     """
 
     _multi_class = True
-    class_rule_: ClassRule | None
+    class_rule_: ClassRule
 
     def __init__(self, estimator: BaseEstimator | None) -> None:
         self.estimator = estimator
@@ -92,54 +90,36 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         **params
             Passed on to the ``fit`` of every model.
         """
-        if not has_several_classes(y):
-            return self._fit_two(bags, y, instance_labels, background, params)
         if not isinstance(bags, Bags):
             bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="OneVsRest")
-        labels = read_class_labels(y, bags, background, "OneVsRest")
-        known = read_instance_classes(instance_labels, bags, labels)
+        classes, rule = read_classes(y, background, "OneVsRest", bags)
+        labels = read_labels(y, bags, classes, rule, instance_labels)
+        if rule.multilabel:
+            warn_of_constant_columns(labels, error=True)
+        # Two classes keep their names; of several, each model sees 1 and 0.
+        names = np.array([*(classes if rule.binary else (0, 1)), None], dtype=object)
         self.estimators_ = []
-        for f in range(labels.present.shape[1]):
-            given = {} if (known[:, f] < 0).all() else {"instance_labels": known[:, f]}
-            member = clone(self.estimator)
-            self.estimators_.append(member.fit(bags, labels.present[:, f], **given, **params))
-        self.classes_, self.class_rule_ = labels.classes, labels.rule
+        for present, known in zip(labels.present.T, labels.known.T, strict=True):
+            given = {} if (known < 0).all() else {"instance_labels": names[known]}
+            column = classes[present] if rule.binary else present
+            self.estimators_.append(clone(self.estimator).fit(bags, column, **given, **params))
+        self.classes_, self.class_rule_ = classes, rule
         self.n_features_in_ = self.estimators_[0].n_features_in_
         return self
 
-    def _fit_two(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        instance_labels: InstanceLabels,
-        background: object,
-        params: dict[str, object],
-    ) -> OneVsRest:
-        given = {} if instance_labels is None else {"instance_labels": instance_labels}
-        member = clone(self.estimator).fit(bags, y, **given, **params)
-        check_two_class_background(background, member.classes_)
-        self.estimators_, self.classes_, self.class_rule_ = [member], member.classes_, None
-        self.n_features_in_ = member.n_features_in_
-        return self
-
-    def _columns(self, method: str, bags: BagsLike) -> Floats:
-        """What every model says, [n, F]; one column per finding."""
-        check_is_fitted(self)
-        return np.column_stack([getattr(model, method)(bags) for model in self.estimators_])
-
-    def _scores(self, bags: BagsLike, twin: str) -> Floats:
+    def _scores(self, bags: BagsLike, counterpart: str) -> Floats:
         """Log-odds of the classes, or raw scores where the models have no probabilities."""
         check_is_fitted(self)
-        if self.class_rule_ is None:
-            return getattr(self.estimators_[0], f"decision_function{twin}")(bags)
-        scores = self._columns(f"decision_function{twin}", bags)
-        rule = self.class_rule_
-        if not hasattr(self.estimators_[0], f"predict_proba{twin}"):
+        columns = [getattr(m, f"decision_function{counterpart}")(bags) for m in self.estimators_]
+        scores, rule = np.column_stack(columns), self.class_rule_  # [n, F]
+        if rule.binary:
+            return squeezed(scores)
+        if not hasattr(self.estimators_[0], f"predict_proba{counterpart}"):
             # A score above 0 speaks for the class, so that the background stands at 0.
             out = np.zeros((len(scores), rule.n_classes))
             out[:, rule.findings] = scores
             return out
-        combine = rule.of_instances if twin else rule.of_bags
+        combine = rule.of_instances if counterpart else rule.of_bags
         return combine(scores, np.zeros_like(scores)).log_odds
 
     def decision_function(self, bags: BagsLike) -> Floats:
@@ -172,22 +152,11 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         """Class of each instance, aligned with ``bags.instances``."""
         return self._classes_of(self.decision_function_instances(bags))
 
-    def _proba(self, bags: BagsLike, twin: str) -> Floats:
-        from scipy.special import expit
-
+    def _proba(self, bags: BagsLike, counterpart: str) -> Floats:
         check_is_fitted(self)
-        if self.class_rule_ is None:
-            return getattr(self.estimators_[0], f"predict_proba{twin}")(bags)
-        return np.asarray(expit(self._scores(bags, twin)))
-
-
-def check_two_class_background(background: object, classes: Column) -> None:
-    """With two classes the smaller one is the background, and may be named so."""
-    if background is not None and background != classes[0]:
-        raise ValueError(
-            f"with two classes the larger one, {classes[1].item()!r}, is what is looked for, so "
-            f"that background={background!r} cannot be; rename the classes."
-        )
+        if self.class_rule_.binary:  # a model's probability need not be that of its score
+            return getattr(self.estimators_[0], f"predict_proba{counterpart}")(bags)
+        return np.asarray(expit(self._scores(bags, counterpart)))
 
 
 def for_labels(model: Any, y: ArrayLike) -> Any:
@@ -200,10 +169,8 @@ def for_labels(model: Any, y: ArrayLike) -> Any:
     >>> for_labels(MISVM(), [0, 1]), for_labels(VGPMIL(), [0, 1, 2]), for_labels(MISVM(), [0, 1, 2])
     (MISVM(), VGPMIL(), OneVsRest(estimator=MISVM()))
     """
-    if not has_several_classes(y):
+    if is_binary(y):
         return model
-    from sklearn.utils import get_tags
-
     tags = get_tags(model).classifier_tags
     if tags is None:  # a foreign model that does not say; its own fit will
         return model

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
-from bagwise.models.base import BagClassifier, TrainingData
+from bagwise.models.base import BagClassifier
+from bagwise.models.labels import Labels
 from bagwise.models.parameters import SCALES, parameter
 from bagwise.models.scaling import Scale, learn_scaling
 
@@ -24,13 +25,17 @@ class ScalesFeatures(BagClassifier):
 
     scale: Scale = parameter("feature", *SCALES)
 
-    def _validate_fit(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
-    ) -> TrainingData:
+    def _validate_labels(
+        self,
+        bags: BagsLike,
+        y: ArrayLike,
+        instance_labels: InstanceLabels = None,
+        background: object = None,
+    ) -> tuple[Bags, Labels]:
         """Check parameters and data, learn the scaling, and apply it."""
-        data = super()._validate_fit(bags, y, instance_labels)
-        self.scaling_ = learn_scaling(data.bags.instances, self.scale)
-        return data._replace(bags=self._scaled(data.bags))
+        bags, labels = super()._validate_labels(bags, y, instance_labels, background)
+        self.scaling_ = learn_scaling(bags.instances, self.scale)
+        return self._scaled(bags), labels
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
         """Check that the model is fitted and the bags fit it, and scale them."""

@@ -35,7 +35,7 @@ from bagwise.models.scaled import ScalesFeatures
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows
-    from bagwise.models.classes import ClassWeight
+    from bagwise.models.labels import ClassWeight
 
 
 # Up to this many rows libsvm gets them all; beyond, a working set.

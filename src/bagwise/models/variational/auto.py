@@ -15,12 +15,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core.arrays import Column, Floats, RandomState
-from bagwise.models.classes import ClassWeight
+from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.labels import ClassWeight, Labels
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import engine, search
 from bagwise.models.variational.checkpoint import SearchCheckpoint
-from bagwise.models.variational.engine import Fitted, HeldOut, Problem, Targets
+from bagwise.models.variational.engine import Fitted, HeldOut, Problem
 from bagwise.models.variational.inference import Settings
 from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
 from bagwise.models.variational.monitors import all_of, iteration_bar
@@ -167,7 +168,7 @@ class AutoVGPMIL(LatentClassifier):
         instance_labels, background, class_weight, sample_weight
             As for `VGPMIL.fit`.
         """
-        checked, targets, rule = self._validate_targets(
+        checked, targets, rule = self._validate_weighted(
             bags, y, instance_labels, background, class_weight, sample_weight
         )
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -187,7 +188,7 @@ class AutoVGPMIL(LatentClassifier):
         return self
 
     def _shared(
-        self, bags: Bags, targets: Targets, seed: int, offered: list[Candidate]
+        self, bags: Bags, targets: Labels, seed: int, offered: list[Candidate]
     ) -> Iterator[tuple[Scaled, Candidate]]:
         """The candidates, those of one scaling after the other."""
         for scale in dict.fromkeys(c.scale for c in offered):
@@ -224,8 +225,8 @@ class AutoVGPMIL(LatentClassifier):
         fits: list[Fitted],
         losses: Floats,
         weights: Floats,
-        rule: Any,
-        targets: Targets,
+        rule: ClassRule,
+        targets: Labels,
     ) -> None:
         """Keep the members that count, the one that counts most first."""
         order = np.argsort(-weights, kind="stable")

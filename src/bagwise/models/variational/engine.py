@@ -26,6 +26,7 @@ from bagwise.models.classes import ClassRule, fit_temperature
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings
 from bagwise.models.held_out import folds
+from bagwise.models.labels import Labels
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational import inference, search
 from bagwise.models.variational.blocks import BagLabels, host, take_bags
@@ -92,40 +93,9 @@ class Problem(NamedTuple):
         return float(np.median(self.bags.sizes))
 
 
-class Targets(NamedTuple):
-    """Validated labels: a column per finding, of which two classes have one."""
-
-    present: Ints  # [B, F] 0 or 1
-    known: Ints  # [N, F] 1, 0, or -1 where unknown
-    codes: Ints  # [B] by which folds are stratified
-    weight: Floats | None = None  # [B, F] in the fit
-    counts: Floats | None = None  # [B] how often a bag counts
-
-    def group(self, offsets: Ints) -> Ints:
-        """By which instances are told apart where points are chosen class by class, [N].
-
-        Known labels of instances sort them better than those of their bags.
-        """
-        of_bag = segments.spread(self.codes, offsets)
-        if self.present.shape[1] > 1:
-            return of_bag
-        known = self.known[:, 0]
-        return of_bag if known.max(initial=-1) < 0 else np.where(known < 0, of_bag, known)
-
-    def take(self, bags: Ints, offsets: Ints) -> Targets:
-        """Those of some bags."""
-        rows, _ = segments.take(offsets, bags)
-        return Targets(
-            self.present[bags],
-            self.known[rows],
-            self.codes[bags],
-            *(None if x is None else x[bags] for x in (self.weight, self.counts)),
-        )
-
-
 def plan(
     bags: Bags,
-    targets: Targets,
+    targets: Labels,
     scale: Scale,
     inducing: Any,
     n_inducing: int,
@@ -304,7 +274,7 @@ def trial_of(process: Process) -> Trial:
     return Trial(process.projector.kernel, process.likelihood, process.f0, q, np.nan, np.nan)
 
 
-def plan_again(process: Process, bags: Bags, targets: Targets, execution: Execution) -> Problem:
+def plan_again(process: Process, bags: Bags, targets: Labels, execution: Execution) -> Problem:
     """A fit on the projection of a fitted process, without folds."""
     projector = process.projector
     device = execution.torch_device(bags.instances)
@@ -401,7 +371,7 @@ def calibrated(
     processes: Sequence[Process],
     weights: Sequence[float],
     held_out: HeldOut | None,
-    rule: ClassRule | None,
+    rule: ClassRule,
     codes: Ints,
 ) -> Calibrated:
     """A line for the bags of every finding and a share map for their instances."""
@@ -417,7 +387,7 @@ def calibrated(
     odds = np.column_stack(
         [line.log_odds(z) for line, z in zip(lines, held_out.bag.T, strict=True)]
     )
-    if rule is not None:
+    if not rule.binary:
         rule = fit_temperature(rule, odds, codes)
     return Calibrated(Predictor(processes, tuple(weights), lines, shares, rule), odds)
 

@@ -19,13 +19,14 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.kernels import RBF, Kernel
-from bagwise.models.classes import ClassRule, ClassWeight
+from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.labels import ClassWeight, Labels
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import engine
 from bagwise.models.variational.checkpoint import SearchCheckpoint
 from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
-from bagwise.models.variational.engine import Fitted, Problem, Targets
+from bagwise.models.variational.engine import Fitted, Problem
 from bagwise.models.variational.inference import Iteration, Settings
 from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.likelihoods import BagLikelihood
@@ -124,7 +125,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
         """
-        bags, targets, rule = self._validate_targets(
+        bags, targets, rule = self._validate_weighted(
             bags, y, instance_labels, background, class_weight, sample_weight
         )
         self.__dict__.pop("seen_", None)  # of a stream before
@@ -144,7 +145,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             self._finish(problem, fitted, rule, targets)
         return self
 
-    def _plan(self, bags: Bags, targets: Targets, held_out: bool) -> Problem:
+    def _plan(self, bags: Bags, targets: Labels, held_out: bool) -> Problem:
         return engine.plan(
             bags,
             targets,
@@ -173,7 +174,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         self,
         problem: Problem,
         paper: PaperSettings,
-        targets: Targets,
+        targets: Labels,
         monitors: list[Any],
         watch: Patience | None,
     ) -> Fitted:
@@ -203,9 +204,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         seeds = check_random_state(self._seed).randint(np.iinfo(np.int32).max, size=2)
         return np.random.RandomState(seeds[stream])
 
-    def _finish(
-        self, problem: Problem, fitted: Fitted, rule: ClassRule | None, targets: Targets
-    ) -> None:
+    def _finish(self, problem: Problem, fitted: Fitted, rule: ClassRule, targets: Labels) -> None:
         """Calibrate, and keep what was learned."""
         held_out = fitted.held_out
         if self.calibrate and held_out is None:
@@ -263,7 +262,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         the labels now known.
         """
         check_is_fitted(self)
-        bags, targets = self._validate_update(bags, y, instance_labels)
+        bags, targets = self._validate_more(bags, y, self.class_rule_, instance_labels)
         (process,), execution = self.predictor_.processes, resolve(self.execution)
         problem = engine.plan_again(process, bags, targets, execution)
         paper = self._paper()

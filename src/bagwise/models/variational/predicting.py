@@ -8,27 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.kernels import Kernel
 from bagwise.files import read_plainly
-from bagwise.models.base import InstanceClassifier, TrainingData, two_probabilities
-from bagwise.models.classes import (
-    ClassRule,
-    ClassWeight,
-    bag_weights,
-    has_several_classes,
-    read_instance_classes,
-)
+from bagwise.models.base import InstanceClassifier, class_probabilities
+from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.feature_checks import check_bag_weights
-from bagwise.models.one_vs_rest import check_two_class_background
+from bagwise.models.labels import ClassWeight, Labels, check_column
 from bagwise.models.placement import placed
 from bagwise.models.variational import engine
-from bagwise.models.variational.engine import HeldOut, Problem, Targets
+from bagwise.models.variational.engine import HeldOut, Problem
 from bagwise.models.variational.monitors import Patience
 from bagwise.models.variational.readout import Predictor, Process, Question, Wanted, read_bags
 
@@ -79,8 +72,8 @@ class LatentClassifier(InstanceClassifier):
         return _squeezed(self.predictor_.processes[0].W)
 
     @property
-    def class_rule_(self) -> ClassRule | None:
-        """How several classes go together; None with two."""
+    def class_rule_(self) -> ClassRule:
+        """How the classes go together."""
         return self.predictor_.rule
 
     def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
@@ -100,7 +93,7 @@ class LatentClassifier(InstanceClassifier):
         # Rows on disk are looked at for NaN where they are read anyway.
         return check_bags(bags, n_features=n_features, estimator=name, finite=False)
 
-    def _validate_targets(
+    def _validate_weighted(
         self,
         bags: BagsLike,
         y: ArrayLike,
@@ -108,44 +101,11 @@ class LatentClassifier(InstanceClassifier):
         background: Any,
         class_weight: ClassWeight | None,
         sample_weight: ArrayLike | None,
-    ) -> tuple[Bags, Targets, ClassRule | None]:
-        """Check everything that ``fit`` is given; labels have one column per finding from here."""
-        self._forget_classes()
-        if has_several_classes(y):
-            checked, labels, known = self._validate_several(bags, y, instance_labels, background)
-            counts = self._counts(sample_weight, checked)
-            weight = _weights(
-                [labels.weights(class_weight, counts, f) for f in range(labels.present.shape[1])],
-                len(checked),
-            )
-            codes = labels.codes
-            if codes is None:  # of several classes a bag has those that are rarest tell most
-                codes = _rarest(labels.present)
-            return checked, Targets(labels.present, known, codes, weight, counts), labels.rule
-        data = self._validate_fit(bags, y, instance_labels)
-        check_two_class_background(background, self.classes_)
-        counts = self._counts(sample_weight, data.bags)
-        weight = _weights(
-            [bag_weights(class_weight, counts, data.y, self.classes_)], len(data.bags)
-        )
-        return data.bags, one_finding(data, weight, counts), None
-
-    def _validate_update(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
-    ) -> tuple[Bags, Targets]:
-        """As `_validate_targets` for a fitted model, whose classes stay."""
-        rule = self.class_rule_
-        if rule is None:
-            _, data = self._validate_stream(bags, y, None, instance_labels, first=False)
-            return data.bags, one_finding(data)
-        checked = self._check_bags(bags, self.n_features_in_)
-        labels = rule.read_labels(y, checked, self.classes_)
-        known = read_instance_classes(instance_labels, checked, labels)
-        codes = _rarest(labels.present) if labels.codes is None else labels.codes
-        return checked, Targets(labels.present, known, codes)
-
-    def _counts(self, sample_weight: ArrayLike | None, bags: Bags) -> Floats | None:
-        return None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+    ) -> tuple[Bags, Labels, ClassRule]:
+        """Check everything that ``fit`` is given."""
+        bags, labels = self._validate_labels(bags, y, instance_labels, background)
+        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
+        return bags, labels.weighted(class_weight, counts), labels.rule
 
     def _watch(self, validation: Validation | None, patience: int) -> Patience | None:
         """What stops a fit on validation bags."""
@@ -156,7 +116,7 @@ class LatentClassifier(InstanceClassifier):
         if len(self.classes_) > 2:
             raise ValueError("validation watches the AUC of two classes; this fit has more.")
         bags = self._check_bags(validation[0], n_features=self.n_features_in_)
-        y = self._check_labels(bags, validation[1])
+        y = check_column(validation[1], bags)
         if set(np.unique(y)) != set(self.classes_):
             raise ValueError(
                 f"validation needs bags of both classes {self.classes_.tolist()}; got labels "
@@ -172,7 +132,7 @@ class LatentClassifier(InstanceClassifier):
         processes: Sequence[Process],
         weights: Sequence[float],
         held_out: HeldOut | None,
-        rule: ClassRule | None,
+        rule: ClassRule,
         codes: Ints,
     ) -> None:
         """Calibrate what was fitted, and store all that predicts."""
@@ -182,7 +142,7 @@ class LatentClassifier(InstanceClassifier):
         self.__dict__.pop("held_out_decision_", None)
         if odds is not None:
             own = self.predictor_.rule
-            found = odds[:, 0] if own is None else own.of_bags(odds, np.zeros_like(odds)).log_odds
+            found = odds[:, 0] if own.binary else own.of_bags(odds, np.zeros_like(odds)).log_odds
             self.held_out_decision_ = found
 
     def _read(
@@ -298,20 +258,11 @@ class LatentClassifier(InstanceClassifier):
         return _with_uncertainty(share, columns, return_std, return_interval)
 
 
-def one_finding(
-    data: TrainingData, weight: Floats | None = None, counts: Floats | None = None
-) -> Targets:
-    """The targets of two classes: one finding."""
-    known = np.asarray(data.instance_labels, dtype=np.int64)[:, None]
-    return Targets(data.y[:, None], known, data.y, weight, counts)
-
-
 def _probabilities(
     columns: tuple[Floats, ...], return_std: bool, return_interval: float | None
 ) -> Floats | tuple[Floats, ...]:
     log_odds, *rest = columns
-    value = two_probabilities(log_odds) if log_odds.ndim == 1 else expit(log_odds)
-    return _with_uncertainty(value, rest, return_std, return_interval)
+    return _with_uncertainty(class_probabilities(log_odds), rest, return_std, return_interval)
 
 
 def _with_uncertainty(
@@ -328,20 +279,3 @@ def _with_uncertainty(
 def _squeezed(x: Floats) -> Floats:
     """Without the axis of findings where there is one of them."""
     return x[0] if len(x) == 1 else x
-
-
-def _weights(columns: list[Floats | None], n_bags: int) -> Floats | None:
-    """Weights of bags for every finding, [B, F]; None where every bag counts once."""
-    if all(column is None for column in columns):
-        return None
-    return np.stack([np.ones(n_bags) if c is None else c for c in columns], axis=1)
-
-
-def _rarest(present: Ints) -> Ints:
-    """A code per bag by its rarest finding, 0 for none: folds that share out rare findings."""
-    order = np.argsort(present.sum(axis=0), kind="stable")
-    has = present[:, order] == 1
-    codes = np.where(has.any(axis=1), 1 + has.argmax(axis=1), 0)
-    _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    # Codes of a single bag cannot be shared out: they join the others.
-    return np.where(counts[codes] < 2, 0, codes)

@@ -38,7 +38,7 @@ from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.platt import Platt
 from bagwise.files import map_rows_of
 from bagwise.models.calibration.share import Share
-from bagwise.models.classes import ClassRule, ClassScores
+from bagwise.models.classes import TWO_CLASSES, ClassRule, ClassScores
 from bagwise.models.drivers import Span, cut
 from bagwise.models.execution import Execution
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -187,7 +187,7 @@ class Predictor:
     weights: tuple[float, ...]
     lines: tuple[Platt, ...] | None = None  # [F]; None where nothing was calibrated
     shares: tuple[Share | None, ...] = ()  # [F]
-    rule: ClassRule | None = None  # of several classes
+    rule: ClassRule = TWO_CLASSES
 
     def blend(self, found: list[Latent]) -> Latent:
         """One latent function from those of the processes."""
@@ -205,7 +205,7 @@ class Predictor:
     def bags(self, latent: Latent, interval: float) -> Columns:
         """Bags [b], or their classes [b, C]."""
         bag, draws = self._calibrated(latent.bag), self._calibrated(latent.draws)
-        if self.rule is None:
+        if self.rule.binary:
             bag, p = bag[:, 0], expit(draws[:, 0])
         else:
             b, F, S = draws.shape
@@ -244,7 +244,7 @@ class Predictor:
         F = odds.shape[1]
         of_bag = Columns(odds, draws.std(-1), odds, odds)
         columns = [self._instance(latent, f, of_bag, offsets, question, interval) for f in range(F)]
-        if self.rule is None:
+        if self.rule.binary:
             return _holding(columns[0])
         each = Columns(*(np.stack(x, 1) for x in zip(*columns, strict=True)))
         if self.lines is None:
@@ -308,7 +308,7 @@ class Predictor:
             part = to_numpy(segments.mean(1 / (1 + namespace(u).exp(-u)), _on(offsets, u)))
             found.append(part * draws[:, f] if question == "share" else part)
         p = np.stack(found, 1)  # [b, F, S]
-        if self.rule is None:
+        if self.rule.binary:
             p, centre = p[:, 0], mean
         else:
             findings = self.rule.findings
@@ -324,7 +324,7 @@ class Predictor:
 
     def latent(self, latent: Latent) -> tuple[Floats, Floats]:
         """Mean and variance of f at every instance; NaN for a background."""
-        if self.rule is None:
+        if self.rule.binary:
             return latent.mean[:, 0], latent.var[:, 0]
         out = np.full((2, len(latent.mean), self.rule.n_classes), np.nan)
         out[0][:, self.rule.findings], out[1][:, self.rule.findings] = latent.mean, latent.var
@@ -417,9 +417,9 @@ def read_bags(
         check_bags(bags)  # says where
         raise
     found = tuple(concatenate(column) for column in zip(*columns, strict=True))
-    rule = predictor.rule if wanted == "latent" else None  # of a background there is no f
+    of_f = wanted == "latent" and not predictor.rule.binary  # of a background there is no f
     for column in found:
-        _check_finite(column if rule is None else column[:, rule.findings], bags)
+        _check_finite(column[:, predictor.rule.findings] if of_f else column, bags)
     return found
 
 

@@ -28,7 +28,6 @@ from bagwise.models.variational.inference import (
     prior,
     propose,
 )
-from bagwise.models.variational.predicting import one_finding
 from bagwise.models.variational.readout import Predictor, Process
 
 # Step t has size (t + 1)^-0.6: the sum diverges and the squares do not, Robbins and Monro.
@@ -107,7 +106,7 @@ class StochasticFit:
             Default: ``(t + 1)^-0.6`` for the t-th call.
         """
         first = not hasattr(self, "seen_")
-        stream_classes, data = self._validate_stream(bags, y, classes, instance_labels, first)
+        names, bags, targets = self._validate_stream(bags, y, classes, instance_labels, first)
         if step is not None and not 0 < step <= 1:
             raise ValueError(f"step must be in (0, 1]; got {step!r}.")
         if self._paper() is not None:
@@ -115,17 +114,16 @@ class StochasticFit:
                 f"{type(self).__name__} remembers beliefs about instances between iterations and "
                 "cannot be streamed; use VGPMIL() with inference='marginal'."
             )
-        seen = count_bags(None if first else self.seen_, data.bags, total_bags)
-        targets = one_finding(data)
+        seen = count_bags(None if first else self.seen_, bags, total_bags)
         if first:
-            self.classes_, self.n_features_in_ = stream_classes, data.bags.n_features
+            self.classes_, self.n_features_in_ = names, bags.n_features
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            problem = self._plan(data.bags, targets, held_out=False)
+            problem = self._plan(bags, targets, held_out=False)
             process, self.n_iter_ = self._first_process(problem), 0
         else:
             (process,) = self.predictor_.processes
-            problem = engine.plan_again(process, data.bags, targets, resolve(self.execution))
-        scale = (seen.n_bags if total_bags is None else total_bags) / len(data.bags)
+            problem = engine.plan_again(process, bags, targets, resolve(self.execution))
+        scale = (seen.n_bags if total_bags is None else total_bags) / len(bags)
         size = default_step(self.n_iter_) if step is None else step
         trial = engine.trial_of(process)
         q = stepped(trial.q, self._batch_sums(problem, process, trial.q), scale, size)
