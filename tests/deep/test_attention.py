@@ -148,14 +148,6 @@ def test_early_stopping_keeps_the_best_epoch(digits):
     assert np.argmin(fitted.validation_loss_history_) >= fitted.n_iter_ - 4
 
 
-def test_hold_out_never_empties_a_class():
-    from bagwise.deep.attention import _hold_out
-
-    mask = _hold_out(np.array([0, 0, 0, 1]), 0.9, np.random.RandomState(0))
-    assert mask[3] == False  # noqa: E712
-    assert mask.sum() == 2
-
-
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 from bagwise import VGPMIL, AutoVGPMIL, Bags
 from bagwise.core.kernels import RBF
 from bagwise.core.platt import calibration_folds
-from bagwise.models.held_out import folds
+from bagwise.models.held_out import folds, leave_out
 from bagwise.models.variational.search import N_FOLDS
 from tests.checks import make_problem
 
@@ -103,3 +103,9 @@ def test_a_held_out_bag_is_read_by_a_paper_fit_to_the_others(problem):
         left = np.flatnonzero(fold == j)
         found = line_of(model, rest.decision_function(bags[left]))
         np.testing.assert_allclose(model.held_out_decision_[left], found, atol=1e-8)
+
+
+def testleave_out_never_empties_a_class():
+    mask = leave_out(np.array([0, 0, 0, 1]), 0.9, np.random.RandomState(0))
+    assert mask[3] == False  # noqa: E712
+    assert mask.sum() == 2

@@ -3,7 +3,12 @@
 torch itself is imported when a network is first trained or used, never by importing this.
 """
 
-from bagwise.deep.attention import AttentionFeatures, AttentionMIL
-from bagwise.deep.pooling import DSMIL, MaxPoolingMIL, MeanPoolingMIL
+from bagwise.deep.estimators import (
+    DSMIL,
+    AttentionFeatures,
+    AttentionMIL,
+    MaxPoolingMIL,
+    MeanPoolingMIL,
+)
 
 __all__ = ["DSMIL", "AttentionFeatures", "AttentionMIL", "MaxPoolingMIL", "MeanPoolingMIL"]

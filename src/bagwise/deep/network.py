@@ -1,7 +1,8 @@
-"""The attention network as torch modules, its training loop and its inference, as functions.
+"""Networks over bags as torch modules, their training loop and their inference, as functions.
 
-Section 6.3 of the psi-VGPMIL paper: a backbone gives instance features h_n, gated attention
-gives weights a_n that sum to one in each bag, and a linear head scores z_b = sum_n a_n h_n.
+A backbone gives features h_n of every instance, rectified; a network pools those of a bag. In
+section 6.3 of the psi-VGPMIL paper gated attention gives weights a_n that sum to one in each bag,
+and a linear head scores z_b = sum_n a_n h_n.
 """
 
 from __future__ import annotations
@@ -90,30 +91,84 @@ def small_mlp(width: int, n_features: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, n_features))
 
 
-class AttentionNetwork(nn.Module):
-    """Backbone, gated attention pooling and a linear head over ragged bags."""
+class BagNetwork(nn.Module):
+    """A backbone, and a way to pool its features over the bag, which a subclass gives."""
 
-    def __init__(self, backbone: nn.Module, n_features: int, attention_size: int) -> None:
+    def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
         self.backbone = backbone
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Features h_n of each instance, [N, n_features]."""
+        return torch.relu(self.backbone(x))
+
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bag logits [B], and one number per instance [N]."""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Logit of each bag, [B]."""
+        return self.pool(self.features(x), offsets)[0]
+
+
+class AttentionNetwork(BagNetwork):
+    """Gated attention pooling and a linear head."""
+
+    def __init__(self, backbone: nn.Module, n_features: int, attention_size: int) -> None:
+        super().__init__(backbone)
         self.value = nn.Linear(n_features, attention_size)
         self.gate = nn.Linear(n_features, attention_size)
         self.score = nn.Linear(attention_size, 1, bias=False)
         self.head = nn.Linear(n_features, 1)
 
     def attention_logits(self, h: torch.Tensor) -> torch.Tensor:
-        """Unnormalised attention of each instance, [N]."""
+        """Unnormalised attention of each instance, w (tanh(V h_n) * sigmoid(U h_n)), [N]."""
         return self.score(torch.tanh(self.value(h)) * torch.sigmoid(self.gate(h)))[:, 0]
 
     def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Bag logits [B] and attention weights [N] from instance features."""
-        weights = segments.softmax(self.attention_logits(h).float(), offsets)
-        z = segments.sum(weights[:, None] * h.float(), offsets)
+        """Bag logits [B] and attention weights [N]."""
+        weights = segments.softmax(self.attention_logits(h).float(), offsets)  # a_n, [N]
+        z = segments.sum(weights[:, None] * h.float(), offsets)  # z_b, [B, n_features]
         return self.head(z)[:, 0], weights
 
-    def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Logit of each bag, [B]."""
-        return self.pool(torch.relu(self.backbone(x)), offsets)[0]
+
+class PoolingNetwork(BagNetwork):
+    """The mean or maximum of each feature over the bag, and a linear head."""
+
+    def __init__(self, backbone: nn.Module, n_features: int, statistic: str) -> None:
+        super().__init__(backbone)
+        self.head = nn.Linear(n_features, 1)
+        self.over_bag = segments.mean if statistic == "mean" else segments.max
+
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bag logits [B] and instance logits [N]: the head applied to each instance alone."""
+        return self.head(self.over_bag(h.float(), offsets))[:, 0], self.head(h.float())[:, 0]
+
+
+class DualStreamNetwork(BagNetwork):
+    """An instance classifier, and attention by similarity to its best instance."""
+
+    def __init__(self, backbone: nn.Module, n_features: int, attention_size: int) -> None:
+        super().__init__(backbone)
+        self.instance_head = nn.Linear(n_features, 1)
+        self.query = nn.Linear(n_features, attention_size)
+        self.value = nn.Linear(n_features, n_features)
+        self.bag_head = nn.Linear(n_features, 1)
+
+    def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Bag logits [B], the mean of both streams, and instance logits [N] of the first."""
+        h = h.float()
+        logits = self.instance_head(h)[:, 0]
+        # Which instance is best has no gradient.
+        best = segments.argmax(logits.detach().cpu().numpy(), offsets.cpu().numpy())
+        q = self.query(h)
+        critical = q[torch.as_tensor(best, device=q.device)]  # [B, attention_size]
+        # Scaled as in attention between queries and keys, by the root of their length.
+        similarity = (q * segments.spread(critical, offsets)).sum(1) / q.shape[1] ** 0.5
+        weights = segments.softmax(similarity, offsets)
+        z = segments.sum(weights[:, None] * self.value(h), offsets)  # [B, n_features]
+        bag = (segments.max(logits, offsets) + self.bag_head(z)[:, 0]) / 2
+        return bag, logits
 
 
 class TrainingOptions(NamedTuple):
@@ -139,18 +194,6 @@ def as_images(X: Reals, image_shape: tuple[int, ...] | None) -> Reals:
     return X.reshape(len(X), 1, *X.shape[1:]) if X.ndim == 3 else X
 
 
-def build(
-    example: Reals,
-    backbone: str | torch.nn.Module,
-    n_features: int,
-    attention_size: int,
-    stats: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> AttentionNetwork:
-    """An untrained attention network for instances shaped like ``example``."""
-    body = build_backbone(example, backbone, n_features, stats)
-    return AttentionNetwork(body, n_features, attention_size)
-
-
 def build_backbone(
     example: Reals,
     backbone: str | torch.nn.Module,
@@ -158,7 +201,9 @@ def build_backbone(
     stats: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> nn.Module:
     """What turns instances shaped like ``example`` into features, standardising first."""
-    mean, std = stats if stats is not None else _unit_stats(example)
+    if stats is None:  # of a trained network, whose weights bring them
+        shape = (1, example.shape[1], *(1,) * (example.ndim - 2))
+        stats = torch.zeros(shape), torch.ones(shape)
     if isinstance(backbone, nn.Module):
         body: nn.Module = copy.deepcopy(backbone)
         with torch.no_grad():
@@ -173,12 +218,7 @@ def build_backbone(
         body = small_cnn(example.shape[1], n_features)
     else:
         body = small_mlp(example.shape[1], n_features)
-    return nn.Sequential(Standardise(mean, std), body)
-
-
-def _unit_stats(example: Reals) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (1, example.shape[1], 1, 1) if example.ndim == 4 else (1, example.shape[1])
-    return torch.zeros(shape), torch.ones(shape)
+    return nn.Sequential(Standardise(*stats), body)
 
 
 def input_stats(X: Reals) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,13 +245,13 @@ def batches(
 
 
 def train(
-    network: AttentionNetwork,
+    network: BagNetwork,
     X: Reals,
     offsets: Ints,
     y: Column,
     held_out: Bools,
     options: TrainingOptions,
-) -> tuple[AttentionNetwork, list[tuple[float, float]]]:
+) -> tuple[BagNetwork, list[tuple[float, float]]]:
     """Minimise the cross-entropy of bag labels; keep the epoch best on held-out bags.
 
     ``held_out`` is a mask of bags used for early stopping only. Returns the network and, for
@@ -246,8 +286,8 @@ def train(
 
 
 def _epoch(
-    network: Any,
-    optimiser: Any,
+    network: BagNetwork,
+    optimiser: torch.optim.Optimizer,
     X: Reals,
     offsets: Ints,
     order: Ints,
@@ -259,7 +299,7 @@ def _epoch(
     for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
         optimiser.zero_grad()
         with torch.autocast(options.device, torch.bfloat16, enabled=options.mixed_precision):
-            h = torch.relu(network.backbone(x))
+            h = network.features(x)
         logits, _ = network.pool(h.float(), local)
         loss = binary_cross_entropy_with_logits(logits, target[chosen])
         loss.backward()
@@ -270,7 +310,7 @@ def _epoch(
 
 @torch.no_grad()
 def _loss(
-    network: Any,
+    network: BagNetwork,
     X: Reals,
     offsets: Ints,
     order: Ints,
@@ -287,18 +327,18 @@ def _loss(
 
 
 @torch.no_grad()
-def instance_features(network: AttentionNetwork, X: Reals, device: str) -> torch.Tensor:
+def instance_features(network: BagNetwork, X: Reals, device: str) -> torch.Tensor:
     """Features h_n of each instance, [N, n_features], in chunks."""
     network = network.to(device).eval()
     parts = [
-        torch.relu(network.backbone(torch.as_tensor(X[i : i + _CHUNK]).to(device))).float().cpu()
+        network.features(torch.as_tensor(X[i : i + _CHUNK]).to(device)).float().cpu()
         for i in range(0, len(X), _CHUNK)
     ]
     return torch.cat(parts)
 
 
 @torch.no_grad()
-def bag_logits(network: AttentionNetwork, h: torch.Tensor, offsets: Ints) -> tuple[Floats, Floats]:
-    """Bag logits [B] and attention weights [N] from instance features, on the CPU."""
-    logits, weights = network.to("cpu").eval().pool(h, torch.as_tensor(np.array(offsets)))
-    return logits.numpy().astype(np.float64), weights.numpy().astype(np.float64)
+def pool(network: BagNetwork, h: torch.Tensor, offsets: Ints) -> tuple[Floats, Floats]:
+    """Bag logits [B] and one number per instance [N] from their features, on the CPU."""
+    bag, instance = network.to("cpu").eval().pool(h, torch.as_tensor(np.array(offsets)))
+    return bag.numpy().astype(np.float64), instance.numpy().astype(np.float64)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from bagwise.core.arrays import Ints
+from bagwise.core.arrays import Bools, Ints
 
 
 def folds(y: ArrayLike, n_folds: int, groups: ArrayLike | None = None, seed: int = 0) -> Ints:
@@ -33,3 +33,20 @@ def folds(y: ArrayLike, n_folds: int, groups: ArrayLike | None = None, seed: int
     for k, (_, left_out) in enumerate(splitter.split(codes, codes, groups)):
         fold[left_out] = k
     return fold
+
+
+def leave_out(y: Ints, fraction: float, rng: np.random.RandomState) -> Bools:
+    """Mask of a random share of the bags of each class; no class loses its last bag, [B].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.models.held_out import leave_out
+    >>> leave_out(np.array([0, 0, 0, 0, 1]), 0.5, np.random.RandomState(0)).sum()
+    np.int64(2)
+    """
+    mask = np.zeros(len(y), dtype=bool)
+    for code in np.unique(y):
+        members = rng.permutation(np.flatnonzero(y == code))
+        mask[members[: min(int(fraction * len(members)), len(members) - 1)]] = True
+    return mask
