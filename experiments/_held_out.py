@@ -110,23 +110,44 @@ def present(
     return usable, absent
 
 
+def table_row(
+    model: str,
+    data: str,
+    metric: str,
+    values: Any,
+    *,
+    published: float = np.nan,
+    note: str = "",
+    ddof: int = 1,
+) -> dict[str, Any]:
+    """A row of the results table from one value per seed; one seed alone has no spread."""
+    values = np.asarray(values, dtype=np.float64)
+    return {
+        "model": model,
+        "data": data,
+        "metric": metric,
+        "published": published,
+        "mean": float(values.mean()),
+        "spread": float(values.std(ddof=ddof)) if len(values) > 1 else np.nan,
+        "n_seeds": len(values),
+        "note": note,
+    }
+
+
 def rows(
     model: str, data: str, per_seed: pd.DataFrame, published: dict[str, float], note: str = ""
 ) -> list[dict[str, Any]]:
     """Rows of the results table, one for each metric with a published value or all without."""
-    metrics = list(published) or list(per_seed.columns)
     return [
-        {
-            "model": model,
-            "data": data,
-            "metric": metric,
-            "published": published.get(metric, np.nan),
-            "mean": per_seed[metric].mean(),
-            "spread": per_seed[metric].std(ddof=1) if len(per_seed) > 1 else np.nan,
-            "n_seeds": len(per_seed),
-            "note": note,
-        }
-        for metric in metrics
+        table_row(
+            model,
+            data,
+            metric,
+            per_seed[metric],
+            published=published.get(metric, np.nan),
+            note=note,
+        )
+        for metric in list(published) or list(per_seed.columns)
     ]
 
 

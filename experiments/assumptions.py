@@ -10,7 +10,6 @@ that embed whole bags claim nothing of the kind, and absence is evidence to them
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from bagwise.evaluate.assumptions import TESTS, Verdict, check_mil
 from bagwise.models.registry import MODELS
+from experiments._held_out import main
 
 TITLE = "Do the models obey the multiple-instance assumption?"
 PAPER = "Raff and Holt, NeurIPS 2023"
@@ -70,6 +70,4 @@ def _plot(verdicts: dict[str, list[Verdict]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

@@ -1,4 +1,4 @@
-"""The rivals of the papers' tables: published and measured accuracy on the musk sets.
+"""The baseline methods of the papers' tables: published and measured accuracy on the musk sets.
 
 Accuracy on held-out bags of MUSK1 and MUSK2, by each method's own decision rule (no calibration),
 at the defaults of its class. Scaling and everything else is fitted inside the fold. The defaults
@@ -32,8 +32,8 @@ from bagwise.evaluate.run import load_dataset
 from bagwise.report.tables import RESULT_COLUMNS
 from experiments._held_out import main
 
-TITLE = "The rivals of the papers' tables: published and measured"
-PAPER = "MIO, MI-CRF and VGPMIL, tables of rivals"
+TITLE = "The baseline methods of the papers' tables: published and measured"
+PAPER = "MIO, MI-CRF and VGPMIL, tables of baselines"
 NEEDS = ("bundled",)
 # MUSK1 ships folds. MUSK2 ships none and has fourteen times as many instances:
 # only methods with a published figure.

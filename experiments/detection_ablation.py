@@ -11,7 +11,6 @@ an instance is that of its bag. Settings of the regions were chosen for the Gaus
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bagwise.models.registry import make_model
 from bagwise.vision import WeakDetector
+from experiments._held_out import main
 from experiments.detection_bccd import SETTINGS, describe, load, measure, plain, row
 
 TITLE = "Another classifier on the same regions: platelets on the test images of BCCD"
@@ -77,8 +77,4 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path())
-    options = parser.parse_args()
-    print(run(options.quick, options.out).to_string(index=False))
+    main(run)

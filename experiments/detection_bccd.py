@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector
 from bagwise.vision.networks import have_backbone
+from experiments._held_out import main, table_row
 
 TITLE = "Weakly supervised detection on BCCD: CorLoc and average precision on the test images"
 PAPER = "VGPMIL, section 3.3 (other images)"
@@ -99,16 +99,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
 
 def row(model: str, data: str, metric: str, values: Any) -> dict[str, Any]:
     """One line of the table."""
-    return {
-        "model": model,
-        "data": data,
-        "metric": metric,
-        "published": np.nan,
-        "mean": float(np.mean(values)),
-        "spread": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-        "n_seeds": len(values),
-        "note": " ".join(f"{v:.3f}" for v in values),
-    }
+    return table_row(model, data, metric, values, note=" ".join(f"{v:.3f}" for v in values))
 
 
 def _show(data: Any, images: Any, found: Any, out: Path) -> None:
@@ -129,6 +120,4 @@ def _show(data: Any, images: Any, found: Any, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from bagwise.datasets.fetched import data_home
 from bagwise.vision import ImageSet, Proposals, WeakDetector, make_digit_canvases
+from experiments._held_out import main
 from experiments.detection_bccd import measure, row
 
 TITLE = "Weakly supervised detection of digits on clutter: CorLoc and average precision"
@@ -69,6 +69,4 @@ def boxes_for(share: float, images: ImageSet, seed: int) -> list[Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from sklearn.metrics import log_loss
 
 from bagwise.evaluate import box_iou
 from bagwise.vision import WeakDetector
+from experiments._held_out import main
 from experiments.detection_bccd import SETTINGS, describe, load, measure, row
 
 TITLE = "Mixed supervision on BCCD: test images, by the share of positive images with boxes"
@@ -87,8 +87,4 @@ def _plot(curves: dict[str, Any], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path())
-    options = parser.parse_args()
-    print(run(options.quick, options.out).to_string(index=False))
+    main(run)

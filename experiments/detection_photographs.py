@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from bagwise.vision.images import fit_within
 from bagwise.vision.networks import have_backbone
 from bagwise.vision.proposals import edge_boxes
 from bagwise.vision.saliency import have_u2netp
+from experiments._held_out import main, table_row
 
 TITLE = "Weakly supervised detection in photographs: CorLoc and average precision"
 PAPER = "VGPMIL, section 3.3 (other images)"
@@ -205,22 +205,11 @@ def mixed(task: Task, folds: Any, data: str, seeds: int) -> list[dict[str, Any]]
 def as_rows(values: dict[str, Any], data: str) -> list[dict[str, Any]]:
     """Lines of the table."""
     return [
-        {
-            "model": way,
-            "data": data,
-            "metric": metric,
-            "published": np.nan,
-            "mean": float(np.mean(column)),
-            "spread": float(np.std(column, ddof=1)) if len(column) > 1 else 0.0,
-            "n_seeds": len(column),
-            "note": " ".join(f"{v:.3f}" for v in column),
-        }
+        table_row(way, data, metric, column, note=" ".join(f"{v:.3f}" for v in column))
         for way, pairs in values.items()
         for metric, column in zip(("CorLoc", "AP"), np.transpose(pairs), strict=True)
     ]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

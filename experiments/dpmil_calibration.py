@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise.datasets import load_elephant, load_fox, load_musk1
 from bagwise.evaluate.metrics import expected_calibration_error
 from bagwise.models.registry import make_model
+from experiments._held_out import main, table_row
 
 TITLE = "DPMIL's bag probabilities, as published and calibrated: 5-fold, held out"
 PAPER = "DPMIL (bag probabilities)"
@@ -58,28 +58,17 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         its = pd.DataFrame(found[i * len(seeds) : (i + 1) * len(seeds)])
         for metric in METRICS:
             rows.append(
-                {
-                    "model": f"DPMIL, {rule}, {'calibrated' if calibrate else 'as published'}",
-                    "data": data,
-                    "metric": metric,
-                    "published": np.nan,
-                    "mean": its[metric].mean(),
-                    "spread": its[metric].std(ddof=0),
-                    "n_seeds": len(seeds),
-                    "note": "standardised, PCA to 0.9 of the variance, inside the fold",
-                }
+                table_row(
+                    f"DPMIL, {rule}, {'calibrated' if calibrate else 'as published'}",
+                    data,
+                    metric,
+                    its[metric],
+                    note="standardised, PCA to 0.9 of the variance, inside the fold",
+                    ddof=0,
+                )
             )
     return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--n-jobs", type=int, default=1)
-    arguments = parser.parse_args()
-    table = run(arguments.quick, arguments.out, arguments.n_jobs)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    table.to_csv(arguments.out / "dpmil_calibration.csv", index=False)
-    print(TITLE)
-    print(table.drop(columns=["published", "note"]).to_string(index=False, float_format="%.3f"))
+    main(run)

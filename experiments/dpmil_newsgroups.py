@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from sklearn.preprocessing import Normalizer
 
 from bagwise import DPMIL, Bags, InstanceTransformer, make_pipeline
 from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
+from experiments._held_out import main, table_row
 
 TITLE = "DPMIL on 20 Newsgroups: instance AUC-PR, 10-fold by bag"
 PAPER = "DPMIL, Table 1"
@@ -238,16 +238,15 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (model, metric), part in groups:
         rows.append(
-            {
-                "model": model,
-                "data": f"mean of {len(part)} sets",
-                "metric": metric,
-                "published": part["published"].mean(),
-                "mean": part["mean"].mean(),
-                "spread": part["mean"].std(),
-                "n_seeds": int(part["n_seeds"].iloc[0]),
-                "note": part["note"].iloc[0],
-            }
+            table_row(
+                model,
+                f"mean of {len(part)} sets",
+                metric,
+                part["mean"],
+                published=part["published"].mean(),
+                note=part["note"].iloc[0],
+                ddof=0,
+            )
         )
     return pd.DataFrame(rows)
 
@@ -287,12 +286,4 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    parser.add_argument("--n-jobs", type=int, default=1)
-    arguments = parser.parse_args()
-    table = run(arguments.quick, arguments.out, arguments.n_jobs)
-    table.to_csv(arguments.out / "dpmil_newsgroups.csv", index=False)
-    print(TITLE)
-    print(table.drop(columns="note").to_string(index=False, float_format="%.3f"))
+    main(run)

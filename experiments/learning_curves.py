@@ -8,7 +8,6 @@ falls. Score: bag AUC of the held-out folds, for newsgroups the instance AUC-PR,
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from bagwise.evaluate import BagFolds, bag_metrics, instance_metrics
 from bagwise.evaluate.run import load_dataset
 from bagwise.models.presets import preset
 from bagwise.models.variational import NoisyMax
-from experiments._held_out import paper_vgpmil, present
+from experiments._held_out import main, paper_vgpmil, present, table_row
 
 TITLE = "Learning curves: bound and score per iteration"
 PAPER = "VGPMIL, supplement Figure 2"
@@ -106,16 +105,13 @@ def _rows(data: str, name: str, made: list[Any], seeds: list[int]) -> list[dict[
     note = f"largest fall of the bound {max(falls):.2g}"
     metric = "instance AUC-PR" if data.startswith("newsgroups") else "bag AUC"
     return [
-        {
-            "model": name,
-            "data": data,
-            "metric": f"{metric} after {n} iteration{'s' if n > 1 else ''}",
-            "published": np.nan,
-            "mean": per_seed[:, n - 1].mean(),
-            "spread": per_seed[:, n - 1].std(ddof=1) if len(per_seed) > 1 else np.nan,
-            "n_seeds": len(per_seed),
-            "note": note if n == REPORTED[-1] else "",
-        }
+        table_row(
+            name,
+            data,
+            f"{metric} after {n} iteration{'s' if n > 1 else ''}",
+            per_seed[:, n - 1],
+            note=note if n == REPORTED[-1] else "",
+        )
         for n in REPORTED
     ]
 
@@ -143,6 +139,4 @@ def _plot(curves: dict[Any, Any], sets: list[str], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

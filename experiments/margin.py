@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bagwise import LMVGPMIL
 from bagwise.datasets import load_digit_bags
-from experiments._held_out import main, paper_vgpmil
+from experiments._held_out import main, paper_vgpmil, table_row
 
 TITLE = "The large margin on digit bags (VGPMIL paper, Figure 2)"
 PAPER = "VGPMIL, Figure 2"
@@ -45,16 +45,13 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             found[name] = pi
     plot(found, out / "margin.png")
     return pd.DataFrame(
-        {
-            "model": name,
-            "data": "digits",
-            "metric": "share of instances in positive bags with 0.4 < q(y) < 0.6",
-            "published": np.nan,
-            "mean": np.mean(values),
-            "spread": np.std(values, ddof=1) if len(values) > 1 else np.nan,
-            "n_seeds": len(values),
-            "note": "training bags: q(y) is what the model believes of them",
-        }
+        table_row(
+            name,
+            "digits",
+            "share of instances in positive bags with 0.4 < q(y) < 0.6",
+            values,
+            note="training bags: q(y) is what the model believes of them",
+        )
         for name, values in shares.items()
     )
 

@@ -28,7 +28,7 @@ from sklearn.metrics import average_precision_score
 
 from bagwise import LMVGPMIL
 from bagwise.datasets import load_digit_bags
-from experiments._held_out import main
+from experiments._held_out import main, table_row
 
 TITLE = "LM-VGPMIL: the sweep of C and V, and t-SNE of the instances (VGPMIL paper, supplement)"
 PAPER = "VGPMIL, supplement Figures 1 and 4"
@@ -68,16 +68,13 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     jobs = (delayed(one_setting)(seed, C, V) for C, V in grid for seed in seeds)
     values = np.array(Parallel(n_jobs=n_jobs)(jobs)).reshape(len(grid), len(seeds), len(METRICS))
     table = [
-        {
-            "model": f"LM-VGPMIL, C = {C:g}, V = {V:g}",
-            "data": "digits",
-            "metric": metric,
-            "published": np.nan,
-            "mean": per_seed.mean(),
-            "spread": per_seed.std(ddof=1) if len(per_seed) > 1 else np.nan,
-            "n_seeds": len(per_seed),
-            "note": "the paper's C and V" if (C, V) == (2.0, 2.0) else "",
-        }
+        table_row(
+            f"LM-VGPMIL, C = {C:g}, V = {V:g}",
+            "digits",
+            metric,
+            per_seed,
+            note="the paper's C and V" if (C, V) == (2.0, 2.0) else "",
+        )
         for (C, V), by_metric in zip(grid, values, strict=True)
         for metric, per_seed in zip(METRICS, by_metric.T, strict=True)
     ]

@@ -24,7 +24,7 @@ from sklearn.svm import SVC
 
 from bagwise import MICRF, MISVM, InstanceTransformer, SingleInstance, datasets, make_pipeline
 from bagwise.evaluate import BagFolds, cross_validate
-from experiments._held_out import gather
+from experiments._held_out import gather, table_row
 
 TITLE = "MI-CRF (2010), Table 2: bag accuracy, 10-fold"
 PAPER = "MI-CRF, Table 2"
@@ -105,16 +105,15 @@ def run(
 
 
 def _row(data: str, name: str, values: pd.Series) -> dict[str, Any]:
-    return {
-        "model": name,
-        "data": data,
-        "metric": "bag accuracy %",
-        "published": PUBLISHED[name][SETS.index(data)],
-        "mean": float(np.mean(values)),
-        "spread": float(np.std(values)),
-        "n_seeds": len(values),
-        "note": "seeds: " + " ".join(f"{value:.1f}" for value in values),
-    }
+    return table_row(
+        name,
+        data,
+        "bag accuracy %",
+        values,
+        published=PUBLISHED[name][SETS.index(data)],
+        note="seeds: " + " ".join(f"{value:.1f}" for value in values),
+        ddof=0,
+    )
 
 
 def main() -> int:

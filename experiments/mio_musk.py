@@ -21,6 +21,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from bagwise import MILES, MIO, datasets
 from bagwise.models.embedded import sweep
+from experiments._held_out import table_row
 
 TITLE = "MIO and MILES on the musk sets"
 PAPER = "MIO, Table 1 and Figure 3"
@@ -126,16 +127,15 @@ def plot_passes(curves: pd.DataFrame, table: pd.DataFrame, out: Path) -> None:
 
 
 def _row(name: str, data: str, values: list[float], note: str) -> dict[str, Any]:
-    row = {
-        "model": name,
-        "data": data,
-        "metric": "accuracy",
-        "published": PUBLISHED.get((name.split(",", maxsplit=1)[0], data), np.nan),
-        "mean": np.mean(values),
-        "spread": np.std(values),
-        "n_seeds": len(values),
-        "note": note,
-    }
+    row = table_row(
+        name,
+        data,
+        "accuracy",
+        values,
+        published=PUBLISHED.get((name.split(",", maxsplit=1)[0], data), np.nan),
+        note=note,
+        ddof=0,
+    )
     print(row, flush=True)
     return row
 

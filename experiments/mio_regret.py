@@ -8,7 +8,6 @@ below 0, so where that programme reaches 0 it is the best of all.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from joblib import Parallel, delayed
 from bagwise import MIO
 from bagwise.core import distances, l1_svm
 from bagwise.datasets import make_two_concept_bags
+from experiments._held_out import main, table_row
 
 TITLE = "Regret of MIO on a stream"
 PAPER = "MIO, Figure 2"
@@ -96,24 +96,17 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     for metric in ("regret/sqrt(T)", "regret/T", "selected", "late loss"):
         for T, values in table.groupby("T")[metric]:
             rows.append(
-                {
-                    "model": "MIO",
-                    "data": f"two concepts, T = {T}",
-                    "metric": metric,
-                    "published": np.nan,
-                    "mean": values.mean(),
-                    "spread": values.std(ddof=0),
-                    "n_seeds": len(values),
-                    "note": f"sigma {SIGMA}, alpha {ALPHA} and beta {BETA} x sqrt(T), bias {BIAS}",
-                }
+                table_row(
+                    "MIO",
+                    f"two concepts, T = {T}",
+                    metric,
+                    values,
+                    note=f"sigma {SIGMA}, alpha {ALPHA} and beta {BETA} x sqrt(T), bias {BIAS}",
+                    ddof=0,
+                )
             )
     return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("demo-output"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    print(run(arguments.quick, arguments.out).drop(columns=["published"]).to_string(index=False))
+    main(run)

@@ -6,7 +6,6 @@ each fold. Published figures are those that the MIO paper's Table 1 quotes.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from bagwise import (
 )
 from bagwise.evaluate import BagFolds, Fold, cross_validate
 from bagwise.report import Evaluation
+from experiments._held_out import main, table_row
 
 TITLE = "Support vector machines on bags"
 PAPER = "MIO, Table 1 (quoted)"
@@ -83,22 +83,19 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     for measure, metric, name, model, data in jobs:
         values = Parallel(n_jobs=n_jobs)(delayed(measure)(model, data, seed) for seed in seeds)
         rows.append(
-            {
-                "model": name,
-                "data": data,
-                "metric": metric,
-                "published": PUBLISHED.get((name, data), np.nan),
-                "mean": np.mean(values),
-                "spread": np.std(values),
-                "n_seeds": len(seeds),
-                "note": "10 folds, standardised, RBF, C = 10",
-            }
+            table_row(
+                name,
+                data,
+                metric,
+                values,
+                published=PUBLISHED.get((name, data), np.nan),
+                note="10 folds, standardised, RBF, C = 10",
+                ddof=0,
+            )
         )
         print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1), flush=True)
     return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    run(parser.parse_args().quick, Path())
+    main(run)

@@ -20,7 +20,7 @@ from sklearn.metrics import average_precision_score
 
 from bagwise import LMVGPMIL, VGPMIL
 from bagwise.datasets import load_digit_bags
-from experiments._held_out import folds, main, paper_vgpmil
+from experiments._held_out import folds, main, paper_vgpmil, table_row
 
 TITLE = "Mixed supervision on digit bags (VGPMIL paper, Figure 4)"
 PAPER = "VGPMIL, Figure 4"
@@ -69,17 +69,13 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         frame = pd.DataFrame(found, columns=list(SHARES)).assign(seed=[p[0] for p in parts])
         per_seed = frame.groupby("seed").mean()
         table += [
-            {
-                "model": name,
-                "data": f"digits, {share:.0%} of the bags fully labelled",
-                "metric": "instance AP",
-                "published": np.nan,
-                "mean": per_seed[share].mean(),
-                "spread": per_seed[share].std(ddof=1) if len(per_seed) > 1 else np.nan,
-                "n_seeds": len(per_seed),
-                "note": "",
-                "share": share,
-            }
+            table_row(
+                name,
+                f"digits, {share:.0%} of the bags fully labelled",
+                "instance AP",
+                per_seed[share],
+            )
+            | {"share": share}
             for share in SHARES
         ]
     result = pd.DataFrame(table)

@@ -24,7 +24,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from bagwise.models.registry import make_model
 from experiments import permuted_labels
-from experiments._held_out import gather, main, quiet_fits
+from experiments._held_out import gather, main, quiet_fits, table_row
 
 TITLE = "Mean held-out probability of every model, common and rare positives"
 PAPER = "none: the calibration of this library"
@@ -102,18 +102,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
             "distinct": "" if own["distinct"].min() > 1 / 3 else "few values",
         }
         for metric, note in notes.items():
-            rows.append(
-                {
-                    "model": model,
-                    "data": data,
-                    "metric": metric,
-                    "published": np.nan,
-                    "mean": own[metric].mean(),
-                    "spread": own[metric].std(ddof=1) if len(own) > 1 else np.nan,
-                    "n_seeds": len(own),
-                    "note": note,
-                }
-            )
+            rows.append(table_row(model, data, metric, own[metric], note=note))
     return pd.DataFrame(rows)
 
 

@@ -11,13 +11,14 @@ from the same range could be given at all.
 
 from __future__ import annotations
 
-import argparse
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from experiments._held_out import main
 
 TITLE = "Arithmetic of the published MUSK accuracies (psi-VGPMIL, Tables 6 and 7)"
 PAPER = "psi-VGPMIL, Tables 6 and 7"
@@ -125,6 +126,4 @@ def _plot(found_rows: list[dict[str, Any]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

@@ -72,10 +72,10 @@ def auto_auc() -> str:
     ours = ["AutoVGPMIL", *(value("auto", d, "AutoVGPMIL", "auc") for d in SETS)]
     best = ["best fixed settings, chosen on the test bags"]
     best += [max(value("auto", d, model, "auc") for model in fixed) for d in SETS]
-    rival = ["MI-SVM, Platt", *(value("auto", d, "MI-SVM, Platt", "auc") for d in SETS)]
+    baseline = ["MI-SVM, Platt", *(value("auto", d, "MI-SVM, Platt", "auc") for d in SETS)]
     ours.append(value("auto", _FIVE, "AutoVGPMIL", "auc"))
-    rival.append(value("auto", _FIVE, "MI-SVM, Platt", "auc"))
-    return _markdown(["AUC", *SETS.values(), "mean"], [ours, [*best, ""], rival])
+    baseline.append(value("auto", _FIVE, "MI-SVM, Platt", "auc"))
+    return _markdown(["AUC", *SETS.values(), "mean"], [ours, [*best, ""], baseline])
 
 
 def auto_calibration() -> str:
@@ -194,7 +194,7 @@ _VERDICTS = {
 
 
 def comparators() -> str:
-    """The rivals of the papers' tables: published and measured accuracy, and measured AUC."""
+    """The baseline methods of the papers' tables: accuracy, published and measured, and AUC."""
     stored = results("comparators")
     accuracy = stored[(stored["metric"] == "accuracy") & (stored["data"] == "musk1")]
     names = sorted(name for name in accuracy["model"] if "," not in name)
@@ -224,8 +224,8 @@ def comparators() -> str:
     return _markdown(["accuracy, %", *head], rows)
 
 
-def rivals_published() -> str:
-    """Accuracy of the rivals as the papers print it."""
+def baselines_published() -> str:
+    """Accuracy of the baseline methods as the papers print it."""
     from experiments.leaderboard import PUBLISHED, QUOTED
 
     names = {

@@ -28,7 +28,7 @@ from bagwise.datasets import fetch_tracking
 from bagwise.evaluate import box_iou, centre_error
 from bagwise.vision import MIOTracker, Track, track
 from experiments._clips import KINDS, make_clip
-from experiments._held_out import importable, present
+from experiments._held_out import importable, present, table_row
 
 TITLE = "Tracking: mean centre error in pixels (Li, Kwok, Lu 2010, table 2)"
 PAPER = "MIO, Table 2"
@@ -220,16 +220,9 @@ def _confidence(runs: dict[tuple[str, str], list[Run]]) -> list[dict[str, Any]]:
 def _row(
     model: str, data: str, metric: str, values: NDArray[np.float64], published: float = np.nan
 ) -> dict[str, Any]:
-    return {
-        "model": model,
-        "data": data,
-        "metric": metric,
-        "published": published,
-        "mean": values.mean(),
-        "spread": values.std(ddof=1) if len(values) > 1 else 0.0,
-        "n_seeds": len(values),
-        "note": " ".join(f"{v:.3g}" for v in values),
-    }
+    return table_row(
+        model, data, metric, values, published=published, note=" ".join(f"{v:.3g}" for v in values)
+    )
 
 
 def _plot(runs: dict[tuple[str, str], list[Run]], out: Path) -> None:

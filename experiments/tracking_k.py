@@ -17,7 +17,7 @@ import pandas as pd
 from bagwise.evaluate import centre_error
 from bagwise.vision import HaarFeatures, MIOTracker, track
 from experiments._clips import KINDS
-from experiments._held_out import gather, main, present
+from experiments._held_out import gather, main, present, table_row
 from experiments.tracking import FILMED, PUBLISHED, _sequence
 
 TITLE = "Tracking with the paper's k = 30 beside the default"
@@ -50,16 +50,14 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     table = []
     for (data, model), part in kept.groupby(["data", "model"], sort=False):
         table.append(
-            {
-                "model": model,
-                "data": data,
-                "metric": "centre error, pixels",
-                "published": PUBLISHED.get(("MIO", str(data)), np.nan),
-                "mean": part["error"].mean(),
-                "spread": part["error"].std(ddof=1) if len(part) > 1 else np.nan,
-                "n_seeds": len(part),
-                "note": "errors: " + " ".join(f"{e:.1f}" for e in part["error"]),
-            }
+            table_row(
+                model,
+                data,
+                "centre error, pixels",
+                part["error"],
+                published=PUBLISHED.get(("MIO", str(data)), np.nan),
+                note="errors: " + " ".join(f"{e:.1f}" for e in part["error"]),
+            )
         )
     return pd.DataFrame([*table, *absent])
 

@@ -7,7 +7,6 @@ commands that take them.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pandas as pd
 from bagwise import Bags
 from bagwise.datasets import data_home
 from bagwise.evaluate import BagFolds, compare
+from experiments._held_out import main
 
 TITLE = "Published figures on data that cannot be had"
 PAPER = "VGPMIL, psi-VGPMIL"
@@ -105,6 +105,4 @@ def _barrett(quick: bool, out: Path, n_jobs: int) -> dict[tuple[str, str, str], 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=TITLE)
-    parser.add_argument("--quick", action="store_true")
-    print(run(parser.parse_args().quick, Path()).to_string(index=False))
+    main(run)

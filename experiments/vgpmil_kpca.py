@@ -20,7 +20,7 @@ from bagwise import InstanceTransformer, make_pipeline
 from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
 from bagwise.models.base import Model
 from bagwise.models.presets import preset
-from experiments._held_out import folds, main, measure
+from experiments._held_out import folds, main, measure, table_row
 from experiments.dpmil_newsgroups import GreedyKernelPCA, transform_all
 from experiments.vgpmil_newsgroups import one_set
 
@@ -72,16 +72,14 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         )
         values = np.mean(per_set, axis=0)  # one value per seed
         table.append(
-            {
-                "model": model,
-                "data": f"{len(sets)} newsgroups",
-                "metric": "instance AP, mean of folds",
-                "published": np.nan if model == RANKING else PUBLISHED,
-                "mean": values.mean(),
-                "spread": values.std(ddof=1) if len(values) > 1 else np.nan,
-                "n_seeds": len(values),
-                "note": note,
-            }
+            table_row(
+                model,
+                f"{len(sets)} newsgroups",
+                "instance AP, mean of folds",
+                values,
+                published=np.nan if model == RANKING else PUBLISHED,
+                note=note,
+            )
         )
     return pd.DataFrame(table)
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 from bagwise import VGPMIL
 from bagwise.datasets import NEWSGROUPS, fetch_newsgroups
 from bagwise.models.presets import preset
-from experiments._held_out import folds, main, measure
+from experiments._held_out import folds, main, measure, table_row
 
 TITLE = "VGPMIL and LM-VGPMIL on 20 Newsgroups (VGPMIL paper, Table 1 and supplement Table 5)"
 PAPER = "VGPMIL, Table 1"
@@ -68,16 +68,14 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             )
             values = np.mean(per_set, axis=0)  # one value per seed
             table.append(
-                {
-                    "model": model,
-                    "data": f"{len(sets)} newsgroups" + (", rows of length 1" if unit else ""),
-                    "metric": "instance AP, mean of folds",
-                    "published": np.nan if unit else PUBLISHED.get(model, np.nan),
-                    "mean": values.mean(),
-                    "spread": values.std(ddof=1) if len(values) > 1 else np.nan,
-                    "n_seeds": len(values),
-                    "note": "no training" if make is None else "",
-                }
+                table_row(
+                    model,
+                    f"{len(sets)} newsgroups" + (", rows of length 1" if unit else ""),
+                    "instance AP, mean of folds",
+                    values,
+                    published=np.nan if unit else PUBLISHED.get(model, np.nan),
+                    note="no training" if make is None else "",
+                )
             )
     return pd.DataFrame(table)
 

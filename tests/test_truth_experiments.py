@@ -24,7 +24,6 @@ NAMES = (
     "kernel_learning",
     "ablation",
     "gamma_grid",
-    "all_sets",
     "slides",
 )
 

@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-from experiments.all_sets import without_calibration
 from scipy.stats import rankdata
 
 from bagwise.datasets import make_gaussian_bags
@@ -19,7 +18,7 @@ def test_the_order_of_bags_is_that_without_calibration(name):
     bags, y = make_gaussian_bags(60, 3, separation=1.5, random_state=0, return_X_y=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = seeded(without_calibration(name), 0).fit(bags[:40], y[:40])
+        plain = seeded(make_model(name).set_params(calibrate=False), 0).fit(bags[:40], y[:40])
         calibrated = make_model(name, random_state=0).fit(bags[:40], y[:40])
     assert plain.get_params()["calibrate"] is False
     ranks = rankdata(calibrated.decision_function(bags[40:]).round(12))
