@@ -223,7 +223,7 @@ def test_lazy_rows_refuse_what_arrays_refuse(lazy):
         X.map_rows(lambda x: x.sum(axis=1))
     assert X[3, 2] == TRUE.instances[3, 2]
     assert X.nbytes == TRUE.instances.nbytes
-    assert "24 files" in repr(X)
+    assert "24 sources" in repr(X)
 
 
 def test_few_files_are_open_at_a_time(lazy, monkeypatch):

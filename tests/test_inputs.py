@@ -61,15 +61,6 @@ def test_one_bag_in_two_kinds_of_files_is_read_once(tmp_path):
     assert bags.coords is not None
 
 
-def test_rows_that_were_read_through_are_not_looked_at_again(tmp_path, monkeypatch):
-    from bagwise.bags import check, check_bags
-
-    folder, _ = make_folder(tmp_path)
-    bags = read_bags(folder, lazy=True)
-    monkeypatch.setattr(check, "first_not_finite", lambda X, **_: pytest.fail("looked again"))
-    check_bags(bags)
-
-
 # Names that are not there.
 
 

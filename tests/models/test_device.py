@@ -21,7 +21,7 @@ OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 10, "tol": 0.0}
 @pytest.fixture(scope="module")
 def musk():
     bags, y = load_musk1(return_X_y=True)
-    return bags, Bags(torch.as_tensor(bags.instances), bags.offsets), y
+    return bags, Bags(torch.as_tensor(np.array(bags.instances)), bags.offsets), y
 
 
 PAPER = {"inference": "paper"}
@@ -80,7 +80,7 @@ def test_tensors_equal_arrays(musk, options):
 def test_a_learned_kernel_is_the_same_on_tensors():
     """Learning a kernel amplifies rounding; musk's data are whole numbers and have little of it."""
     bags, y, _ = make_problem(n_bags=48, seed=3, shift=2.0)
-    tensors = Bags(torch.as_tensor(bags.instances), bags.offsets)
+    tensors = Bags(torch.as_tensor(np.array(bags.instances)), bags.offsets)
     a, b = (VGPMIL(n_inducing=20, random_state=0).fit(x, y) for x in (bags, tensors))
     np.testing.assert_allclose(a.kernel_.theta, b.kernel_.theta, atol=1e-8)
     np.testing.assert_allclose(a.posterior_mean_, b.posterior_mean_, atol=1e-8)

@@ -52,7 +52,7 @@ def rows_of(kind, bags, folder):
     if kind == "csr":
         return bags.with_instances(sp.csr_matrix(X))
     if kind == "tensor":
-        return bags.with_instances(torch.as_tensor(X))
+        return bags.with_instances(torch.tensor(X))
     files = folder / "bags"
     files.mkdir()
     for i, x in enumerate(bags):

@@ -30,7 +30,23 @@ def test_reductions_equal_naive(sizes, seed):
     np.testing.assert_array_equal(
         segments.max_of_others(v, offsets), naive.max_of_others(v, offsets)
     )
-    np.testing.assert_array_equal(segments.argmax(v, offsets), naive.argmax(v, offsets))
+    if 0 in sizes:
+        with pytest.raises(ValueError, match=f"segment {sizes.index(0)} has no maximum"):
+            segments.argmax(v, offsets)
+    else:
+        np.testing.assert_array_equal(segments.argmax(v, offsets), naive.argmax(v, offsets))
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_segment_with_nan_has_no_maximum(tensor):
+    v, offsets = np.array([1.0, 2.0, np.nan, 5.0, -np.inf]), np.array([0, 2, 4, 5])
+    if tensor:
+        torch = pytest.importorskip("torch", reason="the torch extra is missing")
+        v, offsets = torch.as_tensor(v), torch.as_tensor(offsets)
+    with pytest.raises(ValueError, match="segment 1 has no maximum: it is empty or holds NaN"):
+        segments.argmax(v, offsets)
+    v[2] = 6.0
+    assert segments.argmax(v, offsets).tolist() == [1, 2, 4]
 
 
 @given(sizes_lists, seeds)

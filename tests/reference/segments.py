@@ -43,9 +43,7 @@ def max_of_others(values, offsets, alone=0.0):
 
 
 def argmax(values, offsets):
-    return np.array(
-        [a + np.argmax(values[a:b]) if b > a else -1 for a, b in itertools.pairwise(offsets)]
-    )
+    return np.array([a + np.argmax(values[a:b]) for a, b in itertools.pairwise(offsets)])
 
 
 def take(offsets, chosen):

@@ -38,7 +38,7 @@ def check_bags(
     ``dtype``; floating ones keep their precision. Sparse instances are densified unless
     ``accept_sparse``. Instances opened lazily and torch tensors are passed through.
     ``finite=False`` leaves it to the caller to look at every number, and "allow-nan" lets missing
-    values pass, but not infinity. Bags remember that they passed: their numbers are looked at once.
+    values pass, but not infinity.
     """
     if not isinstance(bags, Bags):
         bags = _from_anything(bags)
@@ -65,22 +65,13 @@ def check_bags(
             f"bags have 0 feature(s) (shape={bags.instances.shape}) while a minimum of 1 is "
             f"required by {estimator}."
         )
-    original = bags
     if sp.issparse(bags.instances) and not accept_sparse:
-        bags = _converted(bags, bags.instances.toarray())
+        bags = bags.with_instances(bags.instances.toarray(), bags.feature_names)
     elif isinstance(bags.instances, np.ndarray) and bags.instances.dtype.kind != "f":
-        bags = _converted(bags, _to_float(bags.instances, dtype))
-    if finite and not bags.known_finite:
+        bags = bags.with_instances(_to_float(bags.instances, dtype), bags.feature_names)
+    if finite:
         _check_finite(bags, allow_nan=finite == "allow-nan")
-        if finite is True:
-            for seen in (original, bags):
-                object.__setattr__(seen, "_known_finite", True)
     return bags
-
-
-def _converted(bags: Bags, rows: Rows) -> Bags:
-    """The same numbers in another form."""
-    return bags._with_rows(rows, bags.feature_names, bags.known_finite)
 
 
 def check_feature_names(

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from bagwise.bags import frames, storage, summary
-from bagwise.bags.concat import join
+from bagwise.bags import frames, storage
 from bagwise.bags.layout import (
+    Content,
     as_rows,
     bag_name,
+    check_column,
+    check_coords,
+    check_groups,
     check_offsets,
     checked_names,
     group_rows,
     grouped,
+    joined,
+    read_only,
     select,
     stacked,
     width_of,
 )
-from bagwise.bags.metadata import check_column, check_coords, check_groups
 from bagwise.core import segments
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
 
 class Bags:
     """Labelled-as-a-whole sets of instances, immutable, sliced by bag.
+
+    The arrays inside refuse to be written; the user's own stay writable, and what is changed in
+    them shows, as in any view. Models look at the numbers each time they are given bags.
 
     Parameters
     ----------
@@ -78,13 +86,8 @@ class Bags:
     [1, 1]
     """
 
-    __slots__ = ("_columns", "_feature_names", "_ids", "_instances", "_known_finite", "_offsets")
-    _instances: Rows
-    _offsets: Ints
-    _ids: Column | None
-    _columns: dict[str, Column]
-    _feature_names: tuple[str, ...] | None
-    _known_finite: bool
+    __slots__ = ("_content",)
+    _content: Content
 
     def __init__(
         self,
@@ -97,9 +100,9 @@ class Bags:
         groups: ArrayLike | None = None,
         feature_names: Sequence[str] | None = None,
     ) -> None:
-        instances = as_rows(instances)
+        rows = as_rows(instances)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
-        check_offsets(offsets, instances)
+        check_offsets(offsets, rows)
         if ids is not None:
             # Whole numbers stay numbers until they are read: cheap to slice by the million.
             if not (isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"):
@@ -112,60 +115,42 @@ class Bags:
         named.update({} if coords is None else {"coords": coords})
         named.update({} if groups is None else {"groups": groups})
         extras = {name: check_column(name, c, int(offsets[-1])) for name, c in named.items()}
-        offsets.flags.writeable = False
-        names = checked_names(feature_names, instances)
-        self._set(instances, offsets, ids, extras, names)
-        if "coords" in extras:
-            check_coords(extras["coords"], self)
-        if "groups" in extras:
-            check_groups(extras["groups"], self)
+        names = checked_names(feature_names, rows)
+        self._set(Content(rows, offsets, ids, extras, names))
+        if self.coords is not None:
+            check_coords(self.coords, self)
+        if self.groups is not None:
+            check_groups(self.groups, self)
 
-    def _set(
-        self,
-        instances: Rows,
-        offsets: Ints,
-        ids: Column | None,
-        columns: dict[str, Column],
-        feature_names: tuple[str, ...] | None = None,
-        known_finite: bool = False,
-    ) -> None:
-        object.__setattr__(self, "_instances", instances)
-        object.__setattr__(self, "_offsets", offsets)
-        object.__setattr__(self, "_ids", ids)
-        object.__setattr__(self, "_columns", columns)
-        object.__setattr__(self, "_feature_names", feature_names)
-        object.__setattr__(self, "_known_finite", known_finite)
+    def _set(self, content: Content) -> None:
+        X, offsets, ids, columns, names = content
+        columns = {name: read_only(column) for name, column in columns.items()}
+        ids = None if ids is None else read_only(ids)
+        content = Content(read_only(X), read_only(offsets), ids, columns, names)
+        object.__setattr__(self, "_content", content)
 
-    def _part(
-        self, instances: Rows, offsets: Ints, ids: Column | None, columns: dict[str, Column]
-    ) -> Bags:
-        """Some of these rows, without checks: they were checked already."""
-        offsets.flags.writeable = False
-        new = object.__new__(Bags)
-        new._set(instances, offsets, ids, columns, self._feature_names, self._known_finite)
-        return new
-
-    def _with_rows(
-        self, instances: Rows, names: tuple[str, ...] | None, known_finite: bool = False
-    ) -> Bags:
-        """The same bags with other rows, one for each of theirs."""
-        check_offsets(self._offsets, instances)
-        new = object.__new__(Bags)
-        new._set(instances, self._offsets, self._ids, self._columns, names, known_finite)
-        return new
+    @classmethod
+    def _of(cls, content: Content) -> Bags:
+        """Bags of what was checked already."""
+        bags = object.__new__(cls)
+        bags._set(content)
+        return bags
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Bags are immutable; cannot set {name!r}.")
 
     # Slots and an immutable __setattr__ need their own pickling, for joblib and Dask.
-    def __getstate__(self) -> tuple[object, ...]:
-        offsets = np.asarray(self._offsets)
-        names, finite = self._feature_names, self._known_finite
-        return (self._instances, offsets, self._ids, self._columns, names, finite)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return tuple(self._content)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._set(*state)
-        self._offsets.flags.writeable = False
+        self._set(Content(*state))
+
+    @classmethod
+    def _from_content(cls, content: Content) -> Bags:
+        """Bags of what was read or put together, checked."""
+        X, offsets, ids, columns, names = content
+        return cls(X, offsets, ids, columns=columns, feature_names=names)
 
     @classmethod
     def from_list(
@@ -232,8 +217,8 @@ class Bags:
         >>> bags.feature_names, bags.groups.tolist()
         (('mass',), ['s1', 's2', 's3'])
         """
-        X, offsets, ids, columns, names = frames.read(frame, bag, features, coords, groups, levels)
-        return cls(X, offsets, ids, columns=columns, feature_names=names)
+        content = frames.read(frame, bag, features, coords, groups, levels)
+        return cls._from_content(content)
 
     @classmethod
     def concat(cls, parts: Iterable[Bags]) -> Bags:
@@ -260,10 +245,7 @@ class Bags:
         for i, part in enumerate(parts):
             if not isinstance(part, Bags):
                 raise ValueError(f"partition {i} must be Bags; got {type(part).__name__}.")
-        X, offsets, ids, columns, names = join(parts)
-        bags = cls(X, offsets, ids, columns=columns, feature_names=names)
-        object.__setattr__(bags, "_known_finite", all(part._known_finite for part in parts))
-        return bags
+        return cls._from_content(joined(parts))
 
     @classmethod
     def load(cls, path: str | Path, *, lazy: bool | Literal["auto"] = "auto") -> Bags:
@@ -271,8 +253,7 @@ class Bags:
 
         With ``lazy`` the rows stay on disk as a memory map; "auto" does so beyond 512 MB.
         """
-        X, offsets, ids, columns, names = storage.read(Path(path), lazy)
-        return cls(X, offsets, ids, columns=columns, feature_names=names)
+        return cls._from_content(storage.read(Path(path), lazy))
 
     def save(self, path: str | Path) -> Path:
         """Write the bags to one file, whole or not at all; returns its path.
@@ -295,85 +276,81 @@ class Bags:
     @property
     def instances(self) -> Any:
         """The flat array of all instances, shape (n_instances, n_features)."""
-        return self._instances
+        return self._content.instances
 
     @property
     def offsets(self) -> Ints:
         """Row at which every bag starts, and one past the last, shape (n_bags + 1,)."""
-        return self._offsets
+        return self._content.offsets
 
     @property
     def sizes(self) -> Ints:
         """Number of instances in each bag."""
-        return np.diff(self._offsets)
+        return np.diff(self.offsets)
 
     @property
     def bag_index(self) -> Ints:
         """Bag number of each instance, shape (n_instances,)."""
-        return segments.index(self._offsets)
+        return segments.index(self.offsets)
 
     @property
     def n_instances(self) -> int:
         """Number of instances in all bags."""
-        return int(self._offsets[-1])
+        return int(self.offsets[-1])
 
     @property
     def n_features(self) -> int:
         """Number of features of an instance."""
-        return int(self._instances.shape[1])
+        return int(self.instances.shape[1])
 
     @property
     def named(self) -> bool:
         """Whether the bags were given names; positions in some collection are none."""
-        return self._ids is not None and self._ids.dtype == object
+        return self._content.ids is not None and self._content.ids.dtype == object
 
     @property
     def ids(self) -> Column:
         """Names of the bags, shape (n_bags,)."""
-        names = np.arange(len(self)) if self._ids is None else self._ids
+        names = self._content.ids
+        names = np.arange(len(self)) if names is None else names
         return names if names.dtype == object else np.asarray([str(i) for i in names], dtype=object)
 
     @property
     def columns(self) -> Mapping[str, Column]:
         """Instance-aligned extras that travel with the bags."""
-        return self._columns
+        return MappingProxyType(self._content.columns)
 
     @property
     def instance_labels(self) -> Column | None:
         """True instance labels where the bags carry them, else None; for evaluation only."""
-        return self._columns.get("instance_labels")
+        return self.columns.get("instance_labels")
 
     @property
     def coords(self) -> Column | None:
         """Coordinates of the instances, or None: shape (n_instances,), (.., 2) or (.., 3)."""
-        return self._columns.get("coords")
+        return self.columns.get("coords")
 
     @property
     def groups(self) -> Column | None:
         """Sub-group of each instance, such as its slide within a patient, or None."""
-        return self._columns.get("groups")
+        return self.columns.get("groups")
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """Names of the features, or None where they have none."""
-        return self._feature_names
-
-    @property
-    def known_finite(self) -> bool:
-        """Whether every number was checked to be finite, so that no model looks again."""
-        return self._known_finite
+        return self._content.feature_names
 
     @property
     def held_out(self) -> Ints:
         """Indices of the bags that the column ``held_out`` marks; none where there is none."""
-        if "held_out" not in self._columns:
+        if "held_out" not in self.columns:
             return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(segments.min(self._columns["held_out"].astype(float), self._offsets))
+        return np.flatnonzero(segments.min(self.columns["held_out"].astype(float), self.offsets))
 
     @property
     def dtype(self) -> np.dtype[np.generic] | torch.dtype:
         """Data type of the instances."""
-        return self._instances.dtype
+        return self.instances.dtype
 
     # shape and ndim are what lets scikit-learn index bags like rows.
     @property
@@ -387,11 +364,11 @@ class Bags:
         return 1
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[Any]:
-        for start, stop in zip(self._offsets[:-1], self._offsets[1:], strict=True):
-            yield self._instances[int(start) : int(stop)]
+        for start, stop in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            yield self.instances[int(start) : int(stop)]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Column:
         # What NumPy would make of ragged bags tells nobody what to do.
@@ -417,7 +394,7 @@ class Bags:
             i = int(key) + (len(self) if key < 0 else 0)
             if not 0 <= i < len(self):
                 raise IndexError(f"bag {int(key)} is out of range for {len(self)} bags.")
-            return self._instances[int(self._offsets[i]) : int(self._offsets[i + 1])]
+            return self.instances[int(self.offsets[i]) : int(self.offsets[i + 1])]
         if isinstance(key, str):
             return self[self.index_of(key)]
         if isinstance(key, slice) and key.indices(len(self))[2] == 1:
@@ -445,24 +422,22 @@ class Bags:
     def _contiguous(self, start: int, stop: int) -> Bags:
         """A run of neighbouring bags: views, no copies."""
         stop = max(start, stop)
-        offsets = self._offsets[start : stop + 1]
-        first, last = int(offsets[0]), int(offsets[-1])
-        return self._part(
-            select(self._instances, slice(first, last)),
-            offsets - first,
-            np.arange(start, stop) if self._ids is None else self._ids[start:stop],
-            {name: column[first:last] for name, column in self._columns.items()},
-        )
+        offsets = self.offsets[start : stop + 1]
+        ids = self._content.ids
+        names = np.arange(start, stop) if ids is None else ids[start:stop]
+        return self._rows(slice(offsets[0], offsets[-1]), offsets - offsets[0], names)
 
     def _gather(self, chosen: Ints) -> Bags:
-        rows, offsets = segments.take(self._offsets, chosen)
-        return self._part(
-            select(self._instances, rows),
-            offsets,
-            # Unnamed bags keep their numbers; a million strings would cost more than the rows.
-            chosen if self._ids is None else self._ids[chosen],
-            {name: column[rows] for name, column in self._columns.items()},
-        )
+        rows, offsets = segments.take(self.offsets, chosen)
+        # Unnamed bags keep their numbers; a million strings would cost more than the rows.
+        ids = self._content.ids
+        return self._rows(rows, offsets, chosen if ids is None else ids[chosen])
+
+    def _rows(self, rows: Any, offsets: Ints, ids: Column | None) -> Bags:
+        """Some of the rows, as bags."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        X = select(self.instances, rows)
+        return self._of(Content(X, offsets, ids, columns, self.feature_names))
 
     def split(self, flat: Any) -> list[Any]:
         """Per-bag slices of an instance-aligned array."""
@@ -471,8 +446,7 @@ class Bags:
                 f"need one entry per instance: got {len(flat)} for {self.n_instances} instances."
             )
         return [
-            flat[int(a) : int(b)]
-            for a, b in zip(self._offsets[:-1], self._offsets[1:], strict=True)
+            flat[int(a) : int(b)] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)
         ]
 
     def map(
@@ -484,30 +458,26 @@ class Bags:
         ``feature_names`` to name the new ones.
         """
         rows = self.instances
-        lazy = hasattr(rows, "select_rows")  # rows on disk are mapped as they are read
+        lazy = hasattr(rows, "map_rows")  # rows on disk are mapped as they are read
         instances = rows.map_rows(function) if lazy else function(rows)
         if instances.shape[0] != self.n_instances:
             raise ValueError(
                 f"the function must keep all {self.n_instances} rows; "
                 f"it returned {instances.shape[0]}."
             )
-        return self._with_rows(instances, checked_names(feature_names, instances))
+        return self.with_instances(instances, feature_names)
 
     def with_instances(self, instances: Rows, feature_names: Sequence[str] | None = None) -> Bags:
         """The same bags with other rows, one for each of theirs."""
-        return self._with_rows(instances, checked_names(feature_names, instances))
+        check_offsets(self.offsets, instances)
+        names = checked_names(feature_names, instances)
+        return self._of(self._content._replace(instances=instances, feature_names=names))
 
     def with_columns(self, **columns: ArrayLike) -> Bags:
         """The same bags carrying further instance-aligned columns."""
-        new = Bags(
-            self._instances,
-            self._offsets,
-            self._ids,
-            columns={**self._columns, **columns},
-            feature_names=self._feature_names,
-        )
-        object.__setattr__(new, "_known_finite", self._known_finite)
-        return new
+        given = {name: np.asarray(column) for name, column in columns.items()}
+        merged = {**self.columns, **given}
+        return self._from_content(self._content._replace(columns=merged))
 
     def filter(self, keep: ArrayLike | Callable[[Rows], bool]) -> Bags:
         """The same bags with only some of their instances.
@@ -526,20 +496,14 @@ class Bags:
         >>> bags.filter(np.array([True, False, True, True])).sizes.tolist()
         [1, 2]
         """
-        mask = np.asarray(keep(self._instances) if callable(keep) else keep)
+        mask = np.asarray(keep(self.instances) if callable(keep) else keep)
         if mask.shape != (self.n_instances,) or mask.dtype != bool:
             raise ValueError(
                 f"a filter is a mask of {self.n_instances} booleans, one per instance; got "
                 f"shape {mask.shape} of {mask.dtype}."
             )
-        rows = np.flatnonzero(mask)
         counts = np.concatenate([[0], np.cumsum(mask)])
-        return self._part(
-            select(self._instances, rows),
-            counts[self._offsets].astype(np.int64),
-            self._ids,
-            {name: column[rows] for name, column in self._columns.items()},
-        )
+        return self._rows(np.flatnonzero(mask), counts[self.offsets], self._content.ids)
 
     def merge(self, names: Any) -> Bags:
         """Bags of bags, such as patients of slides: those with one name become one bag.
@@ -568,15 +532,10 @@ class Bags:
             raise ValueError(f"merge needs one name per bag: got {len(names)} for {len(self)}.")
         order, ends, merged = grouped(names)
         ordered = self if order is None else self[order]
-        new = Bags(
-            ordered._instances,
-            ordered._offsets[ends],
-            merged,
-            columns={**ordered._columns, "groups": ordered.ids[ordered.bag_index]},
-            feature_names=self._feature_names,
+        columns = {**ordered.columns, "groups": ordered.ids[ordered.bag_index]}
+        return self._from_content(
+            ordered._content._replace(offsets=ordered.offsets[ends], ids=merged, columns=columns)
         )
-        object.__setattr__(new, "_known_finite", self._known_finite)
-        return new
 
     def by_group(self) -> Bags:
         """Every group as a bag of its own, such as the slides of patients, bag after bag.
@@ -592,12 +551,10 @@ class Bags:
         if self.groups is None:
             raise ValueError("the bags have no groups; pass Bags(..., groups=...).")
         rows = group_rows(self.groups, self.bag_index)
-        columns = {name: column for name, column in self._columns.items() if name != "groups"}
-        X = self._instances
-        if rows.order is not None:
-            X = select(X, rows.order)
-            columns = {name: column[rows.order] for name, column in columns.items()}
-        return self._part(X, rows.offsets, rows.names.astype(object), columns)
+        order = slice(None) if rows.order is None else rows.order
+        bags = self._rows(order, rows.offsets, rows.names.astype(object))
+        columns = {name: column for name, column in bags.columns.items() if name != "groups"}
+        return self._of(bags._content._replace(columns=columns))
 
     def index_of(self, name: str) -> int:
         """Number of the bag with this id; `KeyError` where none or several have it.
@@ -611,7 +568,7 @@ class Bags:
         """
         at = np.flatnonzero(self.ids == name)
         if len(at) == 0:
-            raise KeyError(f"no bag is called {name!r}; there are {summary.some(self.ids)}.")
+            raise KeyError(f"no bag is called {name!r}; there are {frames.some(self.ids)}.")
         if len(at) > 1:
             raise KeyError(f"{len(at)} bags are called {name!r}: bags {at[:5].tolist()}.")
         return int(at[0])
@@ -645,19 +602,19 @@ class Bags:
         >>> Bags(np.ones((3, 2)), [0, 1, 3]).describe()[["bags", "largest bag"]].tolist()
         [2, 2]
         """
-        return summary.describe(self)
+        return frames.describe(self)
 
     def _repr_html_(self) -> str:
-        return summary.html(self)
+        return frames.html(self)
 
     def describe_bag(self, i: int) -> str:
         """Name of a bag for messages: ``bag 17 ('slide_0042')``."""
-        return bag_name(i, self._ids)
+        return bag_name(i, self._content.ids)
 
     def __repr__(self) -> str:
         return (
             f"Bags({len(self)} bags, {self.n_instances} instances, "
-            f"{width_of(self._instances.shape[1:])} features)"
+            f"{width_of(self.instances.shape[1:])} features)"
         )
 
 

@@ -1,16 +1,17 @@
-"""Frames of pandas or polars, one row per instance: which columns are features, and back again."""
+"""Bags as tables: from frames with one row per instance, back to them, and a summary."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bagwise.bags.layout import grouped
+from bagwise.bags.layout import Content, grouped
 from bagwise.core.leaks import bag_level_features
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from bagwise.bags.container import Bags
     from bagwise.core.arrays import Column, Floats, Ints
 
+# Bags that a notebook shows.
+_SHOWN = 8
+# Words in the names of columns that are no features.
 _LABEL = {"label", "labels", "target", "targets", "outcome", "diagnosis", "truth"}
 _THING = {
     *("bag", "patient", "case", "subject", "participant", "donor", "slide", "sample", "specimen"),
@@ -61,16 +65,6 @@ def role_of(name: str) -> str | None:
     return None
 
 
-class FrameRows(NamedTuple):
-    """The rows of a frame, those of a bag together."""
-
-    X: NDArray[np.number]  # [N, D]
-    offsets: Ints  # [B + 1]
-    ids: Column  # [B]
-    columns: dict[str, Column]  # coords and groups, where asked for
-    feature_names: tuple[str, ...] | None
-
-
 def _listed(columns: dict[str, str]) -> str:
     shown = [f"{name!r} ({why})" for name, why in list(columns.items())[:8]]
     more = len(columns) - len(shown)
@@ -84,7 +78,7 @@ def read(
     coords: str | Sequence[str] | None,
     groups: str | None,
     levels: Sequence[str] | None,
-) -> FrameRows:
+) -> Content:
     """The rows of a frame and what its columns are."""
     frame = frame.collect() if hasattr(frame, "collect") else frame  # polars.LazyFrame
     if levels is not None:
@@ -119,7 +113,7 @@ def read(
     if features is None and names is not None:
         keep = _instance_level(X, offsets, names, left_out)
         X, names = (X, names) if len(keep) == len(names) else (X[:, keep], _chosen(names, keep))
-    return FrameRows(X, offsets, ids, columns_kept, names)
+    return Content(X, offsets, ids, columns_kept, names)
 
 
 def _chosen(names: tuple[str, ...], keep: Ints) -> tuple[str, ...]:
@@ -252,3 +246,53 @@ def write(bags: Bags, bag: str) -> pd.DataFrame:
     if len(columns) < 1 + bags.n_features + len(bags.columns):
         raise ValueError(f"columns and features must have different names: {sorted(columns)}.")
     return pd.DataFrame(columns)
+
+
+def describe(bags: Bags) -> pd.Series:
+    """Counts, sizes, kinds and what travels along, as a pandas Series."""
+    import pandas as pd
+
+    sizes = bags.sizes
+    about: dict[str, object] = {
+        "bags": len(bags),
+        "instances": bags.n_instances,
+        "features": " x ".join(str(n) for n in bags.instances.shape[1:]),
+        "smallest bag": int(sizes.min(initial=np.iinfo(np.int64).max)) if len(bags) else 0,
+        "median bag": float(np.median(sizes)) if len(bags) else 0.0,
+        "largest bag": int(sizes.max(initial=0)),
+        "kind": f"{type(bags.instances).__name__} of {bags.dtype}",
+    }
+    if bags.feature_names is not None:
+        about["feature names"] = some(bags.feature_names)
+    if bags.groups is not None:
+        about["groups"] = len(np.unique(bags.groups.astype(str)))
+    if bags.columns:
+        about["columns"] = ", ".join(bags.columns)
+    return pd.Series(about, dtype=object, name="bags")
+
+
+def html(bags: Bags) -> str:
+    """A summary and the first bags, for notebooks."""
+    lines = "".join(
+        f"<tr><th style='text-align:left'>{escape(str(name))}</th>"
+        f"<td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in describe(bags).items()
+    )
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{escape(str(name))}</td><td>{size}</td></tr>"
+        for name, size in zip(bags.ids[:_SHOWN], bags.sizes[:_SHOWN], strict=True)
+    )
+    more = len(bags) - _SHOWN
+    if more > 0:
+        rows += f"<tr><td colspan='2' style='text-align:left'>... and {more} more bags</td></tr>"
+    head = "<tr><th style='text-align:left'>bag</th><th>instances</th></tr>"
+    return (
+        f"<div><p><strong>{escape(repr(bags))}</strong></p><table>{lines}</table>"
+        f"<table>{head}{rows}</table></div>"
+    )
+
+
+def some(names: Sequence[object] | Column, shown: int = 5) -> str:
+    """The first names and how many more there are."""
+    listed = ", ".join(repr(str(name)) for name in names[:shown])
+    return listed + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -7,31 +7,23 @@ import math
 import os
 import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import scipy.sparse as sp
-from array_api_compat import is_torch_array
+
+from bagwise.bags.layout import Content
+from bagwise.core.arrays import is_tensor
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
-    from bagwise.core.arrays import Column, Ints, Reals, Rows
+    from bagwise.core.arrays import Column, Reals, Rows
 
 FORMAT, VERSION = "bagwise-bags", 1
 # Rows beyond this many bytes stay on disk when they are loaded.
 _IN_MEMORY = 512 * 2**20
 _BLOCK_BYTES = 16 * 2**20
 _PLAIN = (str, int, float, bool, type(None))
-
-
-class Stored(NamedTuple):
-    """What a file of bags holds."""
-
-    instances: Rows
-    offsets: Ints
-    ids: Column | None
-    columns: dict[str, Column]
-    feature_names: list[str] | None
 
 
 def write(bags: Bags, path: Path) -> Path:
@@ -53,7 +45,7 @@ def write(bags: Bags, path: Path) -> Path:
 
 def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, object]:
     X = bags.instances
-    kind = "sparse" if sp.issparse(X) else "torch" if is_torch_array(X) else "dense"
+    kind = "sparse" if sp.issparse(X) else "torch" if is_tensor(X) else "dense"
     if kind == "sparse":
         for name in ("data", "indices", "indptr"):
             _write_array(archive, name, getattr(X, name))
@@ -74,7 +66,7 @@ def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, object]:
         "version": VERSION,
         "kind": kind,
         "n_features": bags.n_features,
-        "ids": None if bags._ids is None else [str(name) for name in bags.ids],
+        "ids": None if bags._content.ids is None else [str(name) for name in bags.ids],
         "columns": columns,
         "feature_names": None if bags.feature_names is None else list(bags.feature_names),
     }
@@ -108,7 +100,7 @@ def _write_array(archive: zipfile.ZipFile, name: str, X: Rows) -> None:
             member.write(np.ascontiguousarray(X[start : start + step], dtype=dtype).tobytes())
 
 
-def read(path: Path, lazy: bool | Literal["auto"]) -> Stored:
+def read(path: Path, lazy: bool | Literal["auto"]) -> Content:
     """What `write` wrote, or one line about what is wrong with the file."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -119,7 +111,7 @@ def read(path: Path, lazy: bool | Literal["auto"]) -> Stored:
         raise ValueError(f"{path}: cannot be read as bags: {error}") from error
 
 
-def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) -> Stored:
+def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) -> Content:
     about = json.loads(archive.read("about.json"))
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError("it does not say that it holds bags")
@@ -146,7 +138,7 @@ def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) ->
             values = _load(path, archive, f"column_{i}")
         columns[str(column["name"])] = values
     offsets = _load(path, archive, "offsets").astype(np.int64, copy=False)
-    return Stored(instances, offsets, about["ids"], columns, about["feature_names"])
+    return Content(instances, offsets, about["ids"], columns, about["feature_names"])
 
 
 def _load(path: Path, archive: zipfile.ZipFile, name: str) -> Column:

@@ -222,8 +222,17 @@ def beside(x: Array, other: Array) -> Array:
     return there.to(other.dtype) if there.is_floating_point() else there
 
 
+def tensor_of(X: Rows) -> torch.Tensor:
+    """Rows as a tensor; torch warns of arrays that refuse to be written, so these are copied."""
+    import torch
+
+    if isinstance(X, np.ndarray) and not X.flags.writeable:
+        X = X.copy()
+    return torch.as_tensor(X)
+
+
 def torch_rows(X: Rows, device: object) -> Array:
     """Rows as a float64 tensor on a device."""
     import torch
 
-    return torch.as_tensor(X).to(device=device, dtype=torch.float64)
+    return tensor_of(X).to(device=device, dtype=torch.float64)

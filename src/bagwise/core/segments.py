@@ -150,21 +150,26 @@ def max_of_others(values: ArrayT, offsets: Offsets, alone: float = 0.0) -> Array
 
 
 def argmax(values: Array, offsets: OffsetsT) -> OffsetsT:
-    """Row number of the first maximum of every segment; -1 where empty."""
-    top = spread(max(values, offsets), offsets)
-    if is_tensor(values):
-        import torch
+    """Row number of the first maximum of every segment; `ValueError` where there is none.
 
-        n, owner = values.shape[0], index(torch.as_tensor(offsets))
-        at_top = (values == top).nonzero()[:, 0]
-        first = owner.new_full((offsets.shape[0] - 1,), n)
-        first = first.scatter_reduce(0, owner[at_top], at_top, "amin")
-        return torch.where(first < n, first, -1)
-    rows = np.flatnonzero(np.asarray(values) == top)
-    owner = index(np.asarray(offsets))[rows]
-    out = np.full(len(offsets) - 1, -1, dtype=np.int64)
-    out[owner[::-1]] = rows[::-1]  # reversed, so the first row of a tie is written last
-    return cast(OffsetsT, out)
+    An empty segment has no maximum, nor has one that holds NaN.
+    """
+    at_top = values == spread(max(values, offsets), offsets)
+    n_rows, n_segments = values.shape[0], offsets.shape[0] - 1
+    first: Ints | torch.Tensor  # [B]
+    if is_tensor(at_top):
+        rows = at_top.nonzero()[:, 0]
+        owner = index(cast("torch.Tensor", offsets))[rows]
+        first = owner.new_full((n_segments,), n_rows).scatter_reduce(0, owner, rows, "amin")
+    else:
+        chosen = np.flatnonzero(at_top)
+        first = np.full(n_segments, n_rows, dtype=np.int64)
+        # Reversed, so that the first row of a tie is written last.
+        first[index(np.asarray(offsets))[chosen][::-1]] = chosen[::-1]
+    if bool((first == n_rows).any()):
+        i = int((first == n_rows).nonzero()[0][0])
+        raise ValueError(f"segment {i} has no maximum: it is empty or holds NaN.")
+    return cast(OffsetsT, first)
 
 
 def take(offsets: ArrayLike, chosen: Codes | Bools | slice) -> tuple[Ints, Ints]:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from bagwise.core import segments
+from bagwise.core.arrays import tensor_of
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
@@ -207,7 +208,7 @@ def build_backbone(
     if isinstance(backbone, nn.Module):
         body: nn.Module = copy.deepcopy(backbone)
         with torch.no_grad():
-            out = body.eval()(torch.as_tensor(example[:1]))
+            out = body.eval()(tensor_of(example[:1]))
         if out.ndim != 2:
             raise ValueError(
                 f"the backbone must map instances to a matrix; for input {example[:1].shape} it "
@@ -331,7 +332,7 @@ def instance_features(network: BagNetwork, X: Reals, device: str) -> torch.Tenso
     """Features h_n of each instance, [N, n_features], in chunks."""
     network = network.to(device).eval()
     parts = [
-        network.features(torch.as_tensor(X[i : i + _CHUNK]).to(device)).float().cpu()
+        network.features(tensor_of(X[i : i + _CHUNK]).to(device)).float().cpu()
         for i in range(0, len(X), _CHUNK)
     ]
     return torch.cat(parts)

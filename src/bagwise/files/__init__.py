@@ -5,7 +5,7 @@ labels, and ``read_training`` both, checked against each other. Whatever is wron
 and raised once, as `BadFilesError`, naming every file.
 """
 
-from bagwise.bags.mapped import MappedRows, map_rows_of
+from bagwise.bags.on_disk import LazyRows, map_rows_of
 from bagwise.files.geojson import patch_sizes, read_geojson, write_geojson
 from bagwise.files.label_studio import (
     label_studio_config,
@@ -19,10 +19,9 @@ from bagwise.files.labels import (
     read_instance_labels,
     read_labels,
 )
-from bagwise.files.plain import read_plainly
 from bagwise.files.problems import BadFilesError, FileProblem
 from bagwise.files.reading import Names, ScannedBags, read_bags, scan_bags
-from bagwise.files.rows import LazyRows
+from bagwise.files.rows import read_plainly
 from bagwise.files.training import Training, read_training
 from bagwise.files.writing import check_output, new_file, new_folder
 
@@ -31,7 +30,6 @@ __all__ = [
     "FileProblem",
     "LabelTable",
     "LazyRows",
-    "MappedRows",
     "Names",
     "ScannedBags",
     "Training",

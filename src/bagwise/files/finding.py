@@ -10,14 +10,11 @@ import warnings
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from bagwise.files.formats import ArrayFormat, format_of, suffixes
 from bagwise.files.problems import FileProblem, bad_file
 
 if TYPE_CHECKING:
     from bagwise.files.addresses import AnyPath
-
-
-# In order of preference where a bag is there twice: the first kinds hold coordinates beside.
-SUFFIXES = (".h5", ".hdf5", ".zarr", ".npz", ".pt", ".npy")
 
 
 def find_bag_files(
@@ -31,65 +28,66 @@ def find_bag_files(
     if recursive:
         files = _bag_files(path) + _below(path)
         if not files:
-            raise bad_file(
-                path, f"has no bag files ({', '.join(SUFFIXES)}), nor has a folder in it"
-            )
+            raise bad_file(path, f"has no {_bag_kinds()}, nor has a folder in it")
         return sorted(files, key=lambda file: (file.stem, str(file)))
     files = _bag_files(path)
     if files:
-        _warn_of_others(path, files)
+        below = _below(path)
+        if below:
+            warnings.warn(
+                f"{path}: {len(files)} files here are read; {len(below)} in folders below are "
+                f"not, such as {below[0]}. Read all with --recursive (recursive=True).",
+                UserWarning,
+                stacklevel=2,
+            )
         return files
     if (path / "h5_files").is_dir() or (path / "pt_files").is_dir():  # CLAM
         # The .h5 files hold the same features as the .pt files, and the coordinates.
         files = _bag_files(path / "h5_files") or _bag_files(path / "pt_files")
         if files:
             return files
-    return _encoder_files(path, encoder)
-
-
-def _encoder_files(path: AnyPath, encoder: str | None) -> list[AnyPath]:
     folders = [p for p in [*path.glob("features_*"), *path.glob("*/features_*")] if p.is_dir()]
     if encoder is not None:
         folders = [p for p in folders if p.name == f"features_{encoder}"]
     if len(folders) > 1:
         choices = ", ".join(sorted(str(p.relative_to(path)) for p in folders))
         raise bad_file(path, f"has several feature folders: {choices}; name one")
-    if len(folders) == 1 and _bag_files(folders[0]):
-        return _bag_files(folders[0])
-    wanted = f"features_{encoder} with " if encoder else ""
-    below = _below(path)
-    hint = f"; {len(below)} lie in folders below it, read with --recursive" if below else ""
-    raise bad_file(path, f"has no {wanted}bag files ({', '.join(SUFFIXES)}){hint}")
+    files = _bag_files(folders[0]) if folders else []
+    if not files:
+        wanted = f"features_{encoder} with " if encoder else ""
+        below = _below(path)
+        hint = f"; {len(below)} lie in folders below it, read with --recursive" if below else ""
+        raise bad_file(path, f"has no {wanted}{_bag_kinds()}{hint}")
+    return files
+
+
+def _bag_kinds() -> str:
+    return f"bag files ({', '.join(suffixes(ArrayFormat))})"
 
 
 def _bag_files(folder: AnyPath) -> list[AnyPath]:
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if _is_bag_file(p))
+    return sorted(p for p in folder.iterdir() if _is_bag_file(p) and not p.name.startswith("."))
 
 
 def _is_bag_file(path: AnyPath) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return isinstance(format_of(path), ArrayFormat)
 
 
 def _below(path: AnyPath) -> list[AnyPath]:
-    """Bag files in folders below; a .zarr is one bag, whatever lies in it."""
+    """Bag files in folders below; a folder that is one bag has none, whatever lies in it."""
     files = []
     for folder in path.iterdir():
-        if folder.is_dir() and folder.suffix.lower() != ".zarr" and folder.name[:1] != ".":
+        if folder.is_dir() and not is_bag_folder(folder) and folder.name[:1] != ".":
             files += _bag_files(folder) + _below(folder)
     return files
 
 
-def _warn_of_others(path: AnyPath, files: list[AnyPath]) -> None:
-    below = _below(path)
-    if below:
-        warnings.warn(
-            f"{path}: {len(files)} files here are read; {len(below)} in folders below are not, "
-            f"such as {below[0]}. Read all with --recursive (recursive=True).",
-            UserWarning,
-            stacklevel=2,
-        )
+def is_bag_folder(path: AnyPath) -> bool:
+    """Whether a folder is itself one bag, as a ``.zarr`` is."""
+    kind = format_of(path)
+    return isinstance(kind, ArrayFormat) and kind.is_folder
 
 
 def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[FileProblem]]:
@@ -100,10 +98,11 @@ def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[FileProb
     by_id: dict[str, list[AnyPath]] = {}
     for file in files:
         by_id.setdefault(file.stem, []).append(file)
+    preference = suffixes(ArrayFormat)
     chosen, problems, swaps = [], [], []
     for name, same in by_id.items():
-        rank = min(SUFFIXES.index(file.suffix.lower()) for file in same)
-        best = [file for file in same if SUFFIXES.index(file.suffix.lower()) == rank]
+        ranks = [preference.index(file.suffix.lower()) for file in same]
+        best = [file for file, rank in zip(same, ranks, strict=True) if rank == min(ranks)]
         if len(best) == 1:
             chosen.append(best[0])
             swaps += [(best[0], file) for file in same if file is not best[0]]

@@ -222,23 +222,15 @@ def read_text(dataset: Any, size_on_disk: int) -> NDArray[np.object_]:
     return np.concatenate(pieces)
 
 
-def check_table(path: AnyPath) -> None:
-    """Refuse a table that unpacks to too much; a sheet is checked by `check_rows` instead."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        if path.suffix.lower() == ".parquet":
-            _check_parquet(file, size)
-            return
-        if path.suffix.lower() in (".xlsx", ".xlsm"):
-            check_zip(file, size)
-            return
-        head = file.read(64 * _MAX_COLUMNS).partition(b"\n")[0]
-    columns = max(head.count(separator) for separator in (b",", b";", b"\t")) + 1
+def check_columns(file: IO[bytes]) -> None:
+    """Refuse a text table of more columns than can be read in reasonable time."""
+    header = file.read(64 * _MAX_COLUMNS).partition(b"\n")[0]
+    columns = max(header.count(separator) for separator in (b",", b";", b"\t")) + 1
     if columns > _MAX_COLUMNS:
         raise ValueError(f"has {columns} columns; at most {_MAX_COLUMNS} are read")
 
 
-def _check_parquet(raw: IO[bytes], size: int) -> None:
+def check_parquet(raw: IO[bytes], size: int) -> None:
     """Count the values of every leaf, repeated or not, and decode texts in small batches."""
     import pyarrow.parquet
 

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.bags.on_disk import LazyRows
 from bagwise.files.addresses import AnyPath, as_path, reachable
-from bagwise.files.finding import find_bag_files, one_file_per_bag
+from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_bag
+from bagwise.files.formats import TableFormat, array_format, format_of, suffixes
 from bagwise.files.limits import check_array, check_zip, read_text
 from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, one_line
-from bagwise.files.rows import LazyRows, Source, close, open_arrays
-from bagwise.files.tables import EXCEL, read_table
+from bagwise.files.rows import FileRows, close, read_whole
+from bagwise.files.tables import read_table
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Rows
+    from bagwise.core.arrays import Column
 
 
-TABLES = (".csv", ".tsv", ".txt", ".parquet", *EXCEL)
 # Features beyond this many bytes stay on disk.
 _IN_MEMORY = 512 * 2**20
 _SCAN_ROWS = 16_384
@@ -163,13 +164,13 @@ def scan_bags(
         with reachable(path):
             if not path.exists():
                 return ScannedBags(None, [FileProblem(str(path), "does not exist")])
-            if path.is_dir() and path.suffix.lower() != ".zarr":
+            if path.is_dir() and not is_bag_folder(path):
                 return _from_folder(path, names, lazy, recursive, progress)
-        if path.suffix.lower() in TABLES:
+        if isinstance(format_of(path), TableFormat):
             return _from_table(path, str(path), names)
     except BadFilesError as error:
         return ScannedBags(None, list(error.problems))
-    kinds = ", ".join(TABLES)
+    kinds = ", ".join(suffixes(TableFormat))
     return ScannedBags(
         None, [FileProblem(str(path), f"is neither a folder of bags nor a table ({kinds})")]
     )
@@ -222,10 +223,8 @@ def _from_folder(
 class _Scanned:
     """One good file: where its rows are, and its small columns, already read."""
 
-    source: Source
+    rows: FileRows
     name: str
-    width: int
-    dtype: np.dtype[np.floating]
     coords: Column | None = None
     patch_size: float | None = None
     instance_labels: Column | None = None
@@ -234,41 +233,41 @@ class _Scanned:
 
 def _scan(file: AnyPath, names: Names) -> _Scanned:
     """Check one file through and through; raises with the reason when it cannot be used."""
-    size = _size_on_disk(file)
-    arrays = open_arrays(file)
+    kind = array_format(file)
+    size = _size_on_disk(file, kind.is_folder)
+    arrays = kind.open(file)
     try:
         key = "" if "" in arrays else names.features
         features = _dataset(arrays, key)
         nested = _check_shape(features)
         check_array(features, size)
-        rows, width = features.shape[-2:]
+        n_rows, width = features.shape[-2:]
         _check_finite(features, nested)
         place = names.coords or "coords"
         for name in (names.coords, names.images):  # a name that was given must be there
             if name is not None:
                 _dataset(arrays, name)
-        coords = _column(arrays, place, rows, size)
+        coords = _column(arrays, place, n_rows, size)
         if coords is not None and (coords.ndim > 2 or coords.shape[1:] not in ((), (2,), (3,))):
             raise ValueError(f"{place!r} must be N, N x 2 or N x 3; got shape {coords.shape}")
+        dtype = _float_dtype(features.dtype)
         return _Scanned(
-            Source(str(file), key, rows, nested),
+            FileRows(str(file), key, (n_rows, width), dtype, nested),
             file.stem,
-            width,
-            _float_dtype(features.dtype),
             coords,
             _patch_size(arrays[place]) if coords is not None else None,
-            _column(arrays, names.instance_labels, rows, size),
-            _column(arrays, names.images, rows, size) if names.images else None,
+            _column(arrays, names.instance_labels, n_rows, size),
+            _column(arrays, names.images, n_rows, size) if names.images else None,
         )
     finally:
         close(arrays)
 
 
-def _size_on_disk(file: AnyPath) -> int:
-    """Bytes of a file, or of a .zarr folder; raises where there is nothing to read numbers from."""
-    if file.suffix.lower() == ".zarr":
+def _size_on_disk(file: AnyPath, is_folder: bool) -> int:
+    """Bytes of a file or a folder; raises where there is nothing to read numbers from."""
+    if is_folder:
         if not file.is_dir():
-            raise ValueError("is a file; a .zarr is a folder")
+            raise ValueError(f"is a file; a {file.suffix.lower()} is a folder")
         return sum(int(p.stat().st_size) for p in file.rglob("*") if p.is_file())
     if file.is_dir():
         raise ValueError("is a folder, not a file")
@@ -363,33 +362,34 @@ def _float_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
 def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[FileProblem]]:
     """Files that differ from most others in width or in the columns they carry are problems."""
     problems = []
-    if len({s.width for s in scanned}) > 1:
-        width, n = Counter(s.width for s in scanned).most_common(1)[0]
+    widths = Counter(s.rows.shape[1] for s in scanned)
+    if len(widths) > 1:
+        width, n = widths.most_common(1)[0]
         problems += [
-            FileProblem(s.source.path, f"has {s.width} features but {n} other files have {width}")
+            FileProblem(
+                s.rows.path, f"has {s.rows.shape[1]} features but {n} other files have {width}"
+            )
             for s in scanned
-            if s.width != width
+            if s.rows.shape[1] != width
         ]
-        scanned = [s for s in scanned if s.width == width]
+        scanned = [s for s in scanned if s.rows.shape[1] == width]
     for column in _COLUMNS:
-        has = [getattr(s, column) is not None for s in scanned]
-        if any(has) and not all(has):
-            lacking = [s for s, good in zip(scanned, has, strict=True) if not good]
+        have = [s for s in scanned if getattr(s, column) is not None]
+        if have:
             problems += [
-                FileProblem(s.source.path, f"has no {column!r}, which other files have")
-                for s in lacking
+                FileProblem(s.rows.path, f"has no {column!r}, which other files have")
+                for s in scanned
+                if getattr(s, column) is None
             ]
-            scanned = [s for s, good in zip(scanned, has, strict=True) if good]
+            scanned = have
     return scanned, problems
 
 
 def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
-    sources = [s.source for s in scanned]
-    dtype = np.result_type(*(s.dtype for s in scanned))
-    on_disk = LazyRows(sources, scanned[0].width, dtype)
+    sources = [s.rows for s in scanned]
+    on_disk = LazyRows(sources)
     in_memory = lazy is False or (lazy == "auto" and on_disk.nbytes <= _IN_MEMORY)
-    rows: Rows = on_disk.read_all() if in_memory else on_disk
-    sizes = [s.n_rows for s in sources]
+    sizes = [source.shape[0] for source in sources]
     columns = {}
     for name in _COLUMNS:
         if getattr(scanned[0], name) is not None:
@@ -397,10 +397,9 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     if "coords" in columns and all(s.patch_size is not None for s in scanned):
         sides = np.asarray([s.patch_size for s in scanned], dtype=np.float32)
         columns["patch_size"] = np.repeat(sides, sizes)
+    rows = read_whole(on_disk, sources) if in_memory else on_disk
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    bags = Bags(rows, offsets, [s.name for s in scanned], columns=columns)
-    object.__setattr__(bags, "_known_finite", True)  # every file was read through
-    return bags
+    return Bags(rows, offsets, [s.name for s in scanned], columns=columns)
 
 
 def _explain(error: BaseException) -> str:

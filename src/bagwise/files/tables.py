@@ -1,21 +1,20 @@
-"""Tables as people and Excel write them, and long ones with a row per instance."""
+"""Tables of labels, and long ones with a row per instance."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.bags.frames import role_of, stack_lists
+from bagwise.bags.layout import grouped
 from bagwise.files.addresses import AnyPath, as_path, reachable
-from bagwise.files.limits import check_rows, check_table
+from bagwise.files.formats import TableFormat, format_of
 from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
+from bagwise.files.table_files import bare_name, matching, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,45 +22,19 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Reals
 
 
-EXCEL = (".xlsx", ".xlsm")
-_DELIMITERS = (",", ";", "\t", "|")
-_HEAD_BYTES = 65_536
-# How a missing number may be written; in a column of names these are names.
-_NO_NUMBER = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-"]
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-
-
-class _Dialect(NamedTuple):
-    """How a text file writes its table."""
-
-    encoding: str
-    delimiter: str
-    decimal: str
-    header: list[str]
-    skip: int  # lines before the header
-
-
 def read_frame(path: str | AnyPath, text: Sequence[str] | None = None) -> pd.DataFrame:
     """A table as a frame whose index holds the lines; ``text`` columns (None: all) stay as written.
 
-    Text files may be separated by comma, semicolon, tab or bar, and may write decimal commas; the
-    file itself says which. Blank lines and blank columns at the end, as Excel leaves them, are
-    dropped. Headers lose the blanks around them.
+    What has no suffix of a table is read as text. Headers lose the blanks around them.
     """
     import pandas as pd
 
     path = as_path(path)
     with reachable(path):
         check_file(path)
+        kind = format_of(path)
         try:
-            check_table(path)
-            suffix = path.suffix.lower()
-            if suffix == ".parquet":
-                frame, first_line = _read_parquet(path, text), 1
-            elif suffix in EXCEL:
-                frame, first_line = _read_excel(path, text), 2
-            else:
-                frame, first_line = _read_text(path, text)
+            frame = (kind.read if isinstance(kind, TableFormat) else read_text)(path, text)
         except UnicodeDecodeError as error:
             what = f"is not UTF-8 text (byte {error.start}); save it as UTF-8"
             raise bad_file(path, what) from error
@@ -69,122 +42,8 @@ def read_frame(path: str | AnyPath, text: Sequence[str] | None = None) -> pd.Dat
             raise bad_file(path, "has no columns") from error
         except UNREADABLE as error:  # pandas' and pyarrow's own errors derive from these
             raise bad_file(path, f"cannot be read: {one_line(error)}") from error
-    frame.index = np.arange(len(frame)) + first_line
     frame.columns = [str(c).strip() for c in frame.columns]
-    return frame if path.suffix.lower() == ".parquet" else _without_blanks(frame)
-
-
-def _without_blanks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without lines that hold nothing and unnamed columns that hold nothing."""
-    blank = frame.isna() | (frame == "")
-    unnamed = [bool(re.fullmatch(r"Unnamed: \d+|", c)) for c in frame.columns]
-    columns = ~(np.asarray(unnamed, dtype=bool) & blank.to_numpy().all(axis=0))
-    lines = ~blank.to_numpy().all(axis=1)
-    return frame if columns.all() and lines.all() else frame.loc[np.asarray(lines)].loc[:, columns]
-
-
-def _read_parquet(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
-    import pandas as pd
-
-    with path.open("rb") as file:
-        frame = pd.read_parquet(file)
-    for column in frame.columns if text is None else _matching(frame.columns, text):
-        # A missing value is blank; the words "None" and "nan" are names.
-        frame[column] = frame[column].astype(object).where(frame[column].notna(), "").astype(str)
     return frame
-
-
-def _read_excel(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        import openpyxl  # noqa: F401 - pandas reads through it
-    except ImportError as error:
-        raise ValueError("needs openpyxl: pip install 'bagwise[excel]'") from error
-    with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:
-        if len(book.sheet_names) > 1:
-            others = ", ".join(repr(str(name)) for name in book.sheet_names[1:4])
-            warnings.warn(
-                f"{path}: the first sheet, {str(book.sheet_names[0])!r}, is read; not {others}.",
-                UserWarning,
-                stacklevel=4,
-            )
-        sheet = book.book[book.sheet_names[0]]
-        sheet.reset_dimensions()  # what it claims itself is not what is read
-        check_rows(sheet.iter_rows(values_only=True), path.stat().st_size)
-        if text is None:
-            return pd.read_excel(book, dtype=str, keep_default_na=False, na_filter=False)
-        header = pd.read_excel(book, nrows=0).columns
-        return pd.read_excel(book, converters=dict.fromkeys(_matching(header, text), str))
-
-
-def _read_text(path: AnyPath, text: Sequence[str] | None) -> tuple[pd.DataFrame, int]:
-    import pandas as pd
-
-    dialect = _dialect(path)
-    options: dict[str, Any] = {"sep": dialect.delimiter, "skiprows": dialect.skip}
-    if text is None:  # "007" keeps its zeros and "NA" is a name like any other
-        options.update(dtype=str, keep_default_na=False, skip_blank_lines=False)
-    else:
-        columns = _matching([name.strip() for name in dialect.header], text)
-        raw = {name.strip(): name for name in dialect.header}
-        kept = {raw[c] for c in columns}
-        options.update(
-            dtype=dict.fromkeys(kept, str),
-            decimal=dialect.decimal,
-            keep_default_na=False,
-            na_values={name: _NO_NUMBER for name in dialect.header if name not in kept},
-        )
-    with path.open("rb") as file:
-        frame = pd.read_csv(file, encoding=dialect.encoding, **options)
-    if text is not None and isinstance(frame.index, pd.MultiIndex):
-        raise ValueError("rows have more fields than the header")
-    return frame, dialect.skip + 2
-
-
-def _dialect(path: AnyPath) -> _Dialect:
-    """What the first lines tell about the encoding, the delimiter and the decimal sign."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
-    # A cut may split a character at the end, which is no fault of the file.
-    cut = len(head) == _HEAD_BYTES
-    lines = head.decode(encoding, errors="ignore" if cut else "strict").splitlines()
-    skip = next((i for i, line in enumerate(lines) if line.strip(",;\t| \r")), 0)
-    announced = re.fullmatch(r"sep=(.)", lines[skip].strip()) if lines else None
-    if announced:  # Excel's own way to say it
-        delimiter, skip = announced.group(1), skip + 1
-    header_line = lines[skip] if skip < len(lines) else ""
-    if not announced:
-        delimiter = _delimiter(header_line)
-    if path.suffix.lower() == ".tsv":
-        delimiter = "\t"
-    header = next(csv.reader(io.StringIO(header_line), delimiter=delimiter), [])
-    body = [field for line in lines[skip + 1 : skip + 50] for field in line.split(delimiter)]
-    comma = any(re.fullmatch(r'\s*"?-?\d+,\d+"?\s*', field) for field in body)
-    point = any(re.fullmatch(r'\s*"?-?\d+\.\d+"?\s*', field) for field in body)
-    decimal = "," if delimiter != "," and comma and not point else "."
-    return _Dialect(encoding, delimiter, decimal, header, skip)
-
-
-def _delimiter(header: str) -> str:
-    """The delimiter that makes most columns of the header; names in quotes may hold others."""
-    bare = re.sub(r'"[^"]*"', "", header)
-    return max(_DELIMITERS, key=bare.count)
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[\s_.\-]+", "", str(name)).casefold()
-
-
-def _matching(columns: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The columns meant by names: as written, else whatever the case, blanks and underscores."""
-    columns = [str(c) for c in columns]
-    meant: list[str] = []
-    for name in names:
-        alike = [c for c in columns if _bare(c) == _bare(name)]
-        meant += [name] if name in columns else alike if len(alike) == 1 else []
-    return meant
 
 
 def named_columns(frame: pd.DataFrame, where: str, names: Sequence[str]) -> pd.DataFrame:
@@ -194,9 +53,9 @@ def named_columns(frame: pd.DataFrame, where: str, names: Sequence[str]) -> pd.D
     """
     renamed = {}
     for name in names:
-        meant = _matching(frame.columns, [name])
+        meant = matching(frame.columns, [name])
         if not meant:
-            alike = [c for c in frame.columns if _bare(c) == _bare(name)]
+            alike = [c for c in frame.columns if bare_name(c) == bare_name(name)]
             if alike:
                 raise bad_file(where, f"has several columns like {name!r}: {', '.join(alike)}")
             shown = ", ".join(map(str, frame.columns[:8]))
@@ -253,16 +112,11 @@ def read_table(
         columns["coords"] = _numbers(frame, list(coords), where)
     if instance_labels in frame.columns:
         columns["instance_labels"] = frame[instance_labels].to_numpy()
-    # Rows first, so that columns follow the same order as the instances.
-    rows = Bags.from_groups(np.arange(len(groups))[:, None], groups)
-    order = np.asarray(rows.instances)[:, 0]
-    return Bags(
-        X[order],
-        rows.offsets,
-        rows.ids,
-        columns={name: column[order] for name, column in columns.items()},
-        feature_names=names,
-    )
+    order, offsets, names_of_bags = grouped(groups)
+    if order is not None:
+        X = X[order]
+        columns = {name: column[order] for name, column in columns.items()}
+    return Bags(X, offsets, names_of_bags, columns=columns, feature_names=names)
 
 
 def _as_pandas(frame: Any) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from array_api_compat import is_torch_array
 
-from bagwise.core.arrays import Rows
+from bagwise.core.arrays import Rows, tensor_of
 from bagwise.models.drivers import in_order
 from bagwise.models.execution import free_memory
 
@@ -40,7 +40,7 @@ def placed(bags: Bags, device: str | None) -> Bags:
 
     rows = torch.empty(X.shape, dtype=getattr(torch, np.dtype(X.dtype).name), device=device)
     for run, piece in read_ahead(X):
-        rows[run] = torch.as_tensor(piece).to(device)
+        rows[run] = tensor_of(piece).to(device)
     return bags.with_instances(rows)
 
 

@@ -19,6 +19,7 @@ from bagwise.core.arrays import (
     Ints,
     Rows,
     host_rows,
+    tensor_of,
     to_numpy,
 )
 from bagwise.core.gaussians import project
@@ -79,12 +80,7 @@ class Projector(NamedTuple):
         """Labels where the projections will be."""
         if not self.on_device:
             return labels
-        import torch
-
-        # torch warns of arrays that cannot be written to.
-        return labels.map(
-            lambda x: torch.as_tensor(x if x.flags.writeable else x.copy()).to(self.Z.device)
-        )
+        return labels.map(lambda x: tensor_of(x).to(self.Z.device))
 
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""
