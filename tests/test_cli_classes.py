@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bagwise.cli.parser import main
+from bagwise.cli import main
 
 NAMES = ["normal", "adeno", "squamous"]
 

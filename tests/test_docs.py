@@ -18,7 +18,7 @@ import pytest
 
 import bagwise
 from bagwise.cli import main
-from bagwise.cli.parser import build_parser
+from bagwise.cli.commands import build_parser
 from tests.checks import CHECKS
 from tests.filing import make_folder
 

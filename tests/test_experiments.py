@@ -25,7 +25,7 @@ from experiments._runner import (
 )
 from rich.console import Console
 
-from bagwise.cli.checkout import load_runner
+from bagwise.cli.reproduce import load_runner
 from bagwise.datasets.registry import ADDRESSES
 from bagwise.report.tables import (
     RESULT_COLUMNS,

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from bagwise import Bags, persist
-from bagwise.cli import commands, main
+from bagwise.cli import main
 from bagwise.files import (
     BadFilesError,
     FileProblem,
@@ -659,7 +659,7 @@ def test_an_unexpected_error_is_one_line_with_advice(tmp_path, capsys, trained, 
     def broken(*_arguments, **_more):
         raise ZeroDivisionError("no\nluck")
 
-    monkeypatch.setattr(commands, "read_labelled", broken)
+    monkeypatch.setattr("bagwise.cli.evaluate.read_labelled", broken)
     folder, labels, model = trained
     words = ["evaluate", model, "--bags", folder, "--labels", labels]
     said = one_line(capsys, 1, *words)
@@ -673,7 +673,7 @@ def test_too_little_memory_is_said(tmp_path, capsys, trained, monkeypatch):
     def hungry(*_arguments, **_more):
         raise MemoryError
 
-    monkeypatch.setattr(commands, "read_labelled", hungry)
+    monkeypatch.setattr("bagwise.cli.evaluate.read_labelled", hungry)
     folder, labels, model = trained
     said = one_line(capsys, 2, "evaluate", model, "--bags", folder, "--labels", labels)
     assert "not enough memory" in said

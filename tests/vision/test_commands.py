@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import shutil
 
 import numpy as np
@@ -12,7 +11,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bagwise import load
-from bagwise.cli.vision_arguments import _PROPOSALS, add_vision, parse_box
+from bagwise.cli.commands import build_parser, run
+from bagwise.cli.detect import PROPOSALS
+from bagwise.cli.track import parse_box
 from bagwise.datasets import make_cq500_folder
 from bagwise.vision import read_coco
 from bagwise.vision.exports import read_table
@@ -24,19 +25,9 @@ from tests.vision.test_tracking import moving_target
 cv2 = pytest.importorskip("cv2")
 
 
-def _command(commands, name, run, about, *examples):
-    made = commands.add_parser(name, help=about)
-    made.set_defaults(run=f"bagwise.cli.{run}")
-    made.add_argument("--json", action="store_true")
-    return made
-
-
 def call(*words):
-    parser = argparse.ArgumentParser()
-    add_vision(parser.add_subparsers(dest="command"), _command)
-    arguments = parser.parse_args([str(w) for w in words])
-    module, _, function = arguments.run.partition(":")
-    return getattr(importlib.import_module(module), function)(arguments)
+    words = [str(w) for w in words]
+    run(build_parser(words).parse_args(words))
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +48,13 @@ def model(folder):
     out = folder / "red.bagwise"
     words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
     words += ["--proposals", "blobs", "--n-boxes", 20, "--pca", 8, "--out", out, "--json"]
-    assert call(*words) == 0
+    call(*words)
     return out
 
 
 def test_detect_fit_and_predict(folder, model, capsys):
     out = folder / "results"
-    assert call("detect", "predict", model, "--images", folder / "all", "--out", out, "--json") == 0
+    call("detect", "predict", model, "--images", folder / "all", "--out", out, "--json")
     assert '"images": 16' in capsys.readouterr().out
     with (out / "detections.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -85,7 +76,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
         call(*words, "--out", tmp_path / "none", "--json")
     assert not (tmp_path / "none").exists()
     out = tmp_path / "results"
-    assert call(*words, "--skip-bad", "--out", out, "--json") == 0
+    call(*words, "--skip-bad", "--out", out, "--json")
     said = capsys.readouterr()
     assert '"skipped": 1' in said.out
     assert "broken.png" in said.err
@@ -100,7 +91,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     assert len(list((out / "overlays").iterdir())) == 16
     capsys.readouterr()
     words = ["detect", "evaluate", out / "detections.csv", "--coco", out / "coco.json"]
-    assert call(*words, "--images", images, "--json") == 0
+    call(*words, "--images", images, "--json")
     assert '"AP": 1.0' in capsys.readouterr().out  # every box against itself
 
 
@@ -130,7 +121,7 @@ def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bagwise.vision.saliency._packaged", lambda: None)
     words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
     words += ["--features", "hog", "--out", tmp_path / "m.bagwise", "--json"]
-    assert call(*words) == 0
+    call(*words)
     assert '"thresholds"' in capsys.readouterr().out
     assert load(tmp_path / "m.bagwise").photographic
 
@@ -168,7 +159,7 @@ def test_track_writes_video_and_tables(frames, tmp_path):
     box = ",".join(str(int(v)) for v in boxes[0])
     out, table, mot = tmp_path / "out.avi", tmp_path / "out.csv", tmp_path / "mot.txt"
     words = ["track", source, "--box", box, "--box", "2,60,24,24", "--out", out]
-    assert call(*words, "--csv", table, "--mot", mot) == 0
+    call(*words, "--csv", table, "--mot", mot)
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [(row["frame"], row["target"]) for row in rows[:3]] == [
         ("0", "1"),
@@ -240,7 +231,7 @@ def test_boxes_on_the_command_line():
 
 
 def test_the_offered_proposals_exist():
-    assert set(_PROPOSALS) == set(METHODS) - {"given"}
+    assert set(PROPOSALS) == set(METHODS) - {"given"}
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +246,7 @@ def ct_model(scans):
     root, truth = scans
     out = root.parent / "ct.bagwise"
     words = ["ct", "fit", "--scans", root, "--labels", truth.labels, "--out", out, "--cv", 3]
-    assert call(*words, "--json") == 0
+    call(*words, "--json")
     return out
 
 
@@ -263,7 +254,7 @@ def test_ct_fit_and_predict(scans, ct_model, capsys):
     root, truth = scans
     out = root.parent / "results"
     words = ["ct", "predict", ct_model, "--scans", root, "--labels", truth.labels, "--out", out]
-    assert call(*words, "--json") == 0
+    call(*words, "--json")
     assert '"ICH": 8' in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == [
         "report.html",
@@ -295,15 +286,15 @@ def test_ct_slices_are_coupled(scans, ct_model, tmp_path, capsys):
     assert all(member.strength_search_ is not None for member in members.values())
     words = ["ct", "fit", "--scans", root, "--labels", truth.labels, "--classes", "ICH"]
     out = tmp_path / "m.bagwise"
-    assert call(*words, "--couple", 0, "--out", out) == 0
+    call(*words, "--couple", 0, "--out", out)
     assert "strength 0.00" in capsys.readouterr().out
     assert not isinstance(load(out).models_["ICH"], Coupled)
-    assert call(*words, "--couple", 1.5, "--out", out, "--force") == 0
+    call(*words, "--couple", 1.5, "--out", out, "--force")
     assert load(out).models_["ICH"].strength_ == 1.5
     few = tmp_path / "few"
     table = make_cq500_folder(few, n_scans=6, n_slices=4, size=32, random_state=0).labels
     words = ["ct", "fit", "--scans", few, "--labels", table, "--classes", "ICH"]
-    assert call(*words, "--out", tmp_path / "few.bagwise") == 0
+    call(*words, "--out", tmp_path / "few.bagwise")
     said = capsys.readouterr()
     assert "slices are left on their own" in said.out + said.err
 

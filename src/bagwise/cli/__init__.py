@@ -1,8 +1,5 @@
-"""The command line: ``bagwise COMMAND``.
+"""The command line: ``bagwise COMMAND``, one module per command."""
 
-Parsing is in `parser`, what the commands do with the rooms below in `commands` and `vision`.
-"""
-
-from bagwise.cli.parser import main
+from bagwise.cli.commands import main
 
 __all__ = ["main"]

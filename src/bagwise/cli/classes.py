@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.markup import escape
-from rich.table import Table
 from sklearn.utils.validation import has_fit_parameter
 
 from bagwise.cli.console import Printer
-from bagwise.cli.inputs import Truth
+from bagwise.cli.figures import show_metrics, warn_of_seen
 from bagwise.files import Training, background_class, new_folder
 from bagwise.models.labels import is_binary
 
 
-def class_options(arguments: Namespace, data: Training, printer: Printer) -> dict[str, Any]:
+def class_arguments(arguments: Namespace, data: Training, printer: Printer) -> dict[str, Any]:
     """Arguments of ``fit`` that say what the labels mean and how much the classes count."""
     options: dict[str, Any] = {}
     if getattr(arguments, "class_weight", None) is not None:
@@ -82,31 +80,22 @@ def check_columns(columns: tuple[str, ...] | None, model: Any) -> None:
         )
 
 
-def show_classes(found: Any, printer: Printer, goal: Any = None) -> Any:
+def show_classes(evaluation: Any, printer: Printer, goal: Any = None) -> Any:
     """Print the table of classes with their recommended thresholds; returns it."""
-    frame = found.per_class(goal)
-    table = Table(title=f"each class against all others, {found.source}", title_justify="left")
-    for column in frame.columns:
-        table.add_column(column, justify="left" if column == "class" else "right")
-    for row in frame.itertuples(index=False):
-        cells = [escape(str(row[0])), str(row[1])]
-        table.add_row(*cells, *("–" if np.isnan(v) else f"{v:.3f}" for v in row[2:]))
-    printer.show(table)
+    frame = evaluation.per_class(goal)
+    title = f"each class against all others, {evaluation.source}"
+    printer.table(frame.columns, frame.itertuples(index=False), title, words=("class",))
     return frame
 
 
 def predict_classes(
     model: Any,
-    bags: Any,
+    given: Any,
     about: dict[str, Any],
-    truth: Truth | None,
-    patients: Any,
-    skipped: list[Any],
     seen: int,
-    out: Path,
     arguments: Namespace,
     printer: Printer,
-) -> int:
+) -> dict[str, object]:
     """Write tables and pages of several classes."""
     from bagwise.evaluate.metrics import targets
     from bagwise.report.classes import (
@@ -121,6 +110,10 @@ def predict_classes(
     from bagwise.report.exports import write_extras
     from bagwise.report.predictions import neutralised
 
+    bags, skipped, truth, patients, by_patient = given
+    out = arguments.out
+    if by_patient:
+        raise ValueError("--level patient is for two classes; leave it out.")
     stored = about["extra"].get("class_evaluation")
     if arguments.min_sensitivity or arguments.min_specificity or arguments.cost:
         raise ValueError(
@@ -160,64 +153,31 @@ def predict_classes(
     printer.say(f"of {len(bags)} bags: {said}")
     if here is not None:
         show_metrics(here, printer)
-    if seen:
-        printer.warn(
-            f"the model was trained on {seen} of these {len(bags)} bags; figures and "
-            "probabilities of these look better than of new bags."
-        )
+    warn_of_seen(seen, len(bags), printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
-    printer.result(
-        {
-            "out": str(out),
-            "files": names,
-            "n_bags": len(bags),
-            "classes": counts,
-            "metrics": None if here is None else here.metrics(),
-            "n_trained_on": seen,
-            "skipped": [str(problem) for problem in skipped],
-        }
-    )
-    return 0
-
-
-def show_metrics(found: Any, printer: Printer) -> None:
-    """Print metrics side by side."""
-    from bagwise.cli.commands import metrics_table
-
-    printer.show(metrics_table(found.metrics(), found.source))
+    return {
+        "out": str(out),
+        "files": names,
+        "n_bags": len(bags),
+        "classes": counts,
+        "metrics": None if here is None else here.metrics(),
+        "n_trained_on": seen,
+        "skipped": [str(problem) for problem in skipped],
+    }
 
 
 def evaluate_classes_of(
-    model: Any, data: Training, seen: int, goal: Any, instances: Any, printer: Printer
-) -> int:
+    model: Any, data: Training, goal: Any, printer: Printer
+) -> tuple[Any, dict[str, object]]:
     """Measure a model of several classes on labelled bags."""
     from bagwise.report.classes import evaluate_classes
 
     check_columns(data.classes, model)
     with printer.working(f"predicting {len(data.bags)} bags"):
-        found = evaluate_classes(
+        evaluation = evaluate_classes(
             model, data.bags, data.y, f"{len(data.bags)} bags", patients=data.patients
         )
-    show_metrics(found, printer)
-    if instances is not None:
-        from bagwise.cli.commands import metrics_table
-
-        printer.show(metrics_table(instances, "their instances"))
-    frame = show_classes(found, printer, goal)
-    if seen:
-        printer.warn(
-            f"the model was trained on {seen} of these {len(data.bags)} bags: these figures are "
-            "resubstitution, better than on new bags. Train with --cv for honest ones."
-        )
-    printer.result(
-        {
-            "metrics": found.metrics(),
-            "classes": frame.to_dict("records"),
-            "confusion": found.confusion().tolist() if found.exclusive else None,
-            "n_trained_on": seen,
-            "instance_metrics": instances,
-            "n_bags": len(data.bags),
-            "skipped": [str(problem) for problem in data.skipped],
-        }
-    )
-    return 0
+    show_metrics(evaluation, printer)
+    frame = show_classes(evaluation, printer, goal)
+    confusion = evaluation.confusion().tolist() if evaluation.exclusive else None
+    return evaluation, {"classes": frame.to_dict("records"), "confusion": confusion}

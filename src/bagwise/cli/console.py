@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 
 class Printer:
@@ -29,16 +31,32 @@ class Printer:
         self.console.print(text, markup=True)
 
     def show(self, renderable: RenderableType) -> None:
-        """A table or any other rich object."""
+        """Any rich object."""
         self.console.print(renderable, soft_wrap=False)
+
+    def table(
+        self,
+        columns: Iterable[str],
+        rows: Iterable[Iterable[object]],
+        title: str | None = None,
+        words: Collection[str] = (),
+        **style: Any,
+    ) -> None:
+        """A table; columns that are not among ``words`` hold numbers, flush right."""
+        table = Table(title=title, title_justify="left", **style)
+        for name in columns:
+            table.add_column(name, justify="left" if name in words else "right")
+        for row in rows:
+            table.add_row(*map(_cell, row))
+        self.show(table)
 
     def warn(self, text: str) -> None:
         """A line that asks for attention."""
         self.say(f"[yellow]warning:[/yellow] {escape(text)}")
 
-    def result(self, content: Mapping[str, object]) -> None:
+    def result(self, content: Mapping[str, object] | None) -> None:
         """The machine-readable result, printed only with ``--json``."""
-        if self.as_json:
+        if self.as_json and content is not None:
             json.dump(content, sys.stdout, indent=1, default=_plain)
             sys.stdout.write("\n")
 
@@ -62,6 +80,12 @@ class Printer:
                 yield from progress.track(items, total=total, description=what)
 
         return track
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):  # NumPy's, too
+        return "–" if math.isnan(value) else f"{value:.3f}"
+    return str(value)
 
 
 def _plain(value: object) -> object:

@@ -1,23 +1,22 @@
-"""The commands on CT scans: ct fit, ct predict."""
+"""``bagwise ct fit`` and ``ct predict``: positive classes in CT scans and their slices."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.markup import escape
-from rich.table import Table
 
 from bagwise.bags import Bags
+from bagwise.cli.arguments import add_command, output_options, set_up, strength
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from bagwise.models.base import Model
@@ -27,13 +26,58 @@ if TYPE_CHECKING:
 _THUMBNAIL = 48  # side of the slices shown in the report
 
 
-def run_ct_fit(arguments: Namespace) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise ct fit`` and ``bagwise ct predict``."""
+    parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
+    about = "train on folders of DICOM series and labels of scans"
+    part = add_command(parts, "fit", about)
+    set_up(
+        part,
+        fit,
+        "bagwise ct fit --scans CQ500/ --labels reads.csv --classes ICH,SDH --out ct.bagwise",
+        "bagwise ct fit --scans stage_2_train/ --labels stage_2_train.csv --out ct.bagwise",
+    )
+    labels = "RSNA's or CQ500's label file, or columns scan and one of 0 and 1 per class"
+    _scan_options(part, labels, labels_required=True)
+    add = part.add_argument
+    what = "which classes of the labels (default: all)"
+    add("--classes", metavar="A,B,...", help=what)
+    what = "statistics: computed per slice; attention: a network trained on them (torch)"
+    add("--features", choices=("statistics", "attention"), default="statistics", help=what)
+    what = (
+        "how strongly slices next to each other agree; 0 leaves each on its own, and auto chooses "
+        "on held-out scans, which takes three more fits (default: auto)"
+    )
+    add("--couple", type=strength, default="auto", metavar="J", help=what)
+    add("--cv", type=int, metavar="K", help="estimate AUC by K-fold first")
+    add("--seed", type=int, default=0)
+    output_options(part, "model to write")
+
+    about = "probabilities of scans and slices: scans.csv, slices.csv and a page per class"
+    part = add_command(parts, "predict", about)
+    set_up(part, predict, "bagwise ct predict ct.bagwise --scans new/ --out results/")
+    part.add_argument("model", type=Path, help="model that ct fit wrote")
+    _scan_options(part, f"{labels} (optional: adds the truth to the tables)", labels_required=False)
+    output_options(part, "folder to write")
+
+
+def _scan_options(part: ArgumentParser, labels: str, labels_required: bool) -> None:
+    add = part.add_argument_group("data").add_argument
+    what = "DICOM files: a folder per scan, nested studies and series, or all in one folder"
+    add("--scans", type=Path, required=True, metavar="FOLDER", help=what)
+    add("--labels", type=Path, required=labels_required, metavar="CSV", help=labels)
+    what = "take the series whose name contains this (default: slices nearest to 5 mm apart)"
+    add("--series", metavar="TEXT", help=what)
+    what = "leave out files and studies that cannot be used"
+    add("--skip-bad", action="store_true", help=what)
+
+
+def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train on folders of DICOM series and labels of scans, and save the model."""
     from bagwise import GVGPMIL, Coupled, make_pipeline, persist
     from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
-    printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
     labels = read_ct_labels(arguments.labels)
     classes = _chosen_classes(arguments.classes, labels.classes, arguments.labels)
@@ -54,26 +98,23 @@ def run_ct_fit(arguments: Namespace) -> int:
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
         scans = ScanClassifier(model).fit(bags, Y, classes)
     strengths = {name: getattr(m, "strength_", 0.0) for name, m in scans.models_.items()}
-    for name, strength in strengths.items():
-        printer.say(f"slices next to each other are coupled for {name}: strength {strength:.2f}")
+    for name, value in strengths.items():
+        printer.say(f"slices next to each other are coupled for {name}: strength {value:.2f}")
     extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
     extra["coupling"] = max(strengths.values())
     persist.save(scans, out, bags=bags, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
-    printer.result(
-        {
-            "model": str(out),
-            "classes": list(classes),
-            "scans": len(bags),
-            "slices": bags.n_instances,
-            "held_out_auc": scores,
-            "strengths": strengths,
-        }
-    )
-    return 0
+    return {
+        "model": str(out),
+        "classes": list(classes),
+        "scans": len(bags),
+        "slices": bags.n_instances,
+        "held_out_auc": scores,
+        "strengths": strengths,
+    }
 
 
-def run_ct_predict(arguments: Namespace) -> int:
+def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Findings in folders of DICOM series: a table of scans, one of slices, and pages."""
     from bagwise import persist
     from bagwise.report.html import Report, write_report
@@ -81,7 +122,6 @@ def run_ct_predict(arguments: Namespace) -> int:
     from bagwise.vision.ct_labels import label_scans, read_ct_labels
     from bagwise.vision.ct_model import ScanClassifier
 
-    printer = Printer(arguments.json)
     about = persist.about(arguments.model)
     model = persist.load(arguments.model)
     if not isinstance(model, ScanClassifier):
@@ -108,8 +148,7 @@ def run_ct_predict(arguments: Namespace) -> int:
     counts = {name: int((t.bags["label"] == name).sum()) for name, t in tables.items()}
     shown = ", ".join(f"{name} in {n}" for name, n in counts.items())
     printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / next(iter(pages.values()))))}")
-    printer.result({"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)})
-    return 0
+    return {"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)}
 
 
 def _strength(wanted: Any, Y: NDArray[np.int64], printer: Printer) -> Any:
@@ -191,7 +230,7 @@ def _cross_validated(
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     scores = {}
-    table = Table("class", "scans with it", f"AUC, {n_splits} folds", box=None, pad_edge=False)
+    rows = []
     for name, y in zip(classes, Y.T, strict=True):
         fewest = int(min(y.sum(), len(y) - y.sum()))
         if not 2 <= n_splits <= fewest:
@@ -203,8 +242,9 @@ def _cross_validated(
         with printer.working(f"cross-validating {name}"):
             p = cross_val_predict(model, bags, y, cv=folds, method="predict_proba")[:, 1]
         scores[name] = float(roc_auc_score(y, p))
-        table.add_row(name, f"{int(y.sum())} of {len(y)}", f"{scores[name]:.3f}")
-    printer.show(table)
+        rows.append((name, f"{int(y.sum())} of {len(y)}", scores[name]))
+    columns = ("class", "scans with it", f"AUC, {n_splits} folds")
+    printer.table(columns, rows, words=("class",))
     return scores
 
 

@@ -1,67 +1,63 @@
-"""The demo: what a user does with files, done on bundled digits through the same commands."""
+"""``bagwise demo``: what a user does with files, on bundled digits, by the same commands."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.markup import escape
-from rich.table import Table
 
+from bagwise.cli.arguments import set_up
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
 _OURS = ("train", "new", "train.csv", "new.csv", "model.bagwise", "results")
 
 
-def demo(arguments: Namespace) -> int:
-    """Digit bags as a folder of HDF5 files, then fit, predict and report."""
-    from bagwise.cli.parser import main
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise demo``."""
+    set_up(parser, demo, "bagwise demo", "bagwise demo --out somewhere/")
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("demo-output"), metavar="FOLDER")
+    add("--bags", type=int, default=150, metavar="N", help="number of bags (default: 150)")
 
-    printer = Printer(arguments.json)
+
+def demo(arguments: Namespace, printer: Printer) -> None:
+    """Digit bags as a folder of HDF5 files, then fit, predict and report."""
+    from bagwise.cli.commands import build_parser, run
+
     out: Path = arguments.out
     place = shlex.quote(str(out))
     start = time.perf_counter()
     if arguments.bags < 20:
         raise ValueError(f"--bags must be at least 20 for a demo; got {arguments.bags}.")
     printer.say(
-        "[bold]1. Bags on disk[/bold]: one .h5 file per bag of handwritten digits; a bag is"
+        "[bold]1. Bags on disk[/bold]: one .h5 file per bag of handwritten digits; a bag is\n"
+        "   positive when it holds a 9. The labels say which bags, never which digits."
     )
-    printer.say("   positive when it holds a 9. The labels say which bags, never which digits.")
     # A demo that was run before is replaced; anything else there is not.
     check_output(out, force=True, holds=_OURS)
     with new_folder(out) as draft:
         truth = _write_digits(draft, arguments.bags)
     printer.say(f"   wrote {escape(str(out))}/train, new and two label files")
-    quiet = ["--json"] if arguments.json else []
-    commands = [
-        (
-            "2. Train",
-            f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
-            f"--set n_inducing=100 --cv 5 --out {place}/model.bagwise",
-        ),
-        (
-            "3. Predict bags it has never seen",
-            f"predict {place}/model.bagwise --bags {place}/new --labels {place}/new.csv "
-            f"--images images --out {place}/results",
-        ),
-    ]
-    for title, line in commands:
+    commands = {
+        "2. Train": f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
+        f"--set n_inducing=100 --cv 5 --out {place}/model.bagwise",
+        "3. Predict bags it has never seen": f"predict {place}/model.bagwise --bags {place}/new "
+        f"--labels {place}/new.csv --images images --out {place}/results",
+    }
+    for title, line in commands.items():
         printer.say(f"\n[bold]{title}[/bold]\n[dim]$ bagwise {escape(line)}[/dim]")
-        code = main([*shlex.split(line), *quiet])
-        if code:
-            return code
+        words = shlex.split(line) + (["--json"] if arguments.json else [])
+        run(build_parser(words).parse_args(words))
     _show_instances(printer, out, truth)
+    report = escape(str(out / "results" / "report.html"))
     seconds = time.perf_counter() - start
-    printer.say(
-        f"\nDone in {seconds:.0f} s. Open [bold]{escape(str(out / 'results' / 'report.html'))}"
-        "[/bold] in a browser."
-    )
-    return 0
+    printer.say(f"\nDone in {seconds:.0f} s. Open [bold]{report}[/bold] in a browser.")
 
 
 def _write_digits(folder: Path, n_bags: int) -> dict[str, object]:
@@ -99,13 +95,10 @@ def _show_instances(printer: Printer, out: Path, truth: dict[str, Any]) -> None:
         [truth[bag][i] for bag, i in zip(instances["bag"], instances["index"], strict=True)]
     )
     p = instances["probability"].to_numpy()
-    table = Table(title="single digits, never labelled", title_justify="left")
-    for column in ("digits", "nines", "auc", "average precision"):
-        table.add_column(column, justify="right")
-    table.add_row(
-        str(len(p)),
-        str(int(is_nine.sum())),
-        f"{roc_auc_score(is_nine, p):.3f}",
-        f"{average_precision_score(is_nine, p):.3f}",
-    )
-    printer.show(table)
+    figures = {
+        "digits": len(p),
+        "nines": int(is_nine.sum()),
+        "auc": float(roc_auc_score(is_nine, p)),
+        "average precision": float(average_precision_score(is_nine, p)),
+    }
+    printer.table(figures, [figures.values()], "single digits, never labelled")

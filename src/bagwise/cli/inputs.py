@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
 
 from bagwise.bags import Bags
 from bagwise.cli.console import Printer
+from bagwise.core import segments
 from bagwise.files import (
     BadFilesError,
     FileProblem,
@@ -43,12 +44,14 @@ def file_names(arguments: Namespace) -> Names:
     )
 
 
-def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = False) -> Training:
+def read_labelled(
+    arguments: Namespace, printer: Printer, names: Names | None = None, two_classes: bool = False
+) -> Training:
     """Bags with labels, or one report of all that is wrong."""
     data = read_training(
         arguments.bags,
         arguments.labels,
-        file_names(arguments),
+        names or file_names(arguments),
         instance_labels=getattr(arguments, "instance_labels", None),
         skip_bad=arguments.skip_bad,
         recursive=arguments.recursive,
@@ -60,7 +63,9 @@ def read_labelled(arguments: Namespace, printer: Printer, two_classes: bool = Fa
     return data
 
 
-def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[FileProblem]]:
+def read_unlabelled(
+    arguments: Namespace, printer: Printer, names: Names | None = None
+) -> tuple[Bags, list[FileProblem]]:
     """Bags, with or without labels, and the files that were left out."""
     tables = (arguments.labels, getattr(arguments, "patients", None))
     if arguments.patient_column is not None and tables == (None, None):
@@ -69,7 +74,7 @@ def read_unlabelled(arguments: Namespace, printer: Printer) -> tuple[Bags, list[
         )
     scan = scan_bags(
         arguments.bags,
-        file_names(arguments),
+        names or file_names(arguments),
         recursive=arguments.recursive,
         progress=printer.bar("reading bags"),
     )
@@ -163,8 +168,8 @@ def _ask_for_positive(classes: Sequence[int | str], path: str) -> str:
     positive = positive_class(classes)
     if positive is None:
         raise ValueError(
-            f"{path}: which label do bags have that hold what is looked for, {classes[0]!r} or "
-            f"{classes[1]!r}? Pass it as --positive."
+            f"{path}: cannot tell which of {classes[0]!r} and {classes[1]!r} is the positive "
+            f"class; pass --positive {classes[0]} or --positive {classes[1]}."
         )
     return str(positive)
 
@@ -184,3 +189,34 @@ def mixed_patients(data: Training) -> list[str]:
         f"{len(mixed)} of {len(set(patients))} patients have bags of different labels (first: "
         f"{mixed[0]}). Make sure that labels are those of the bags, not of the patients."
     ]
+
+
+# Labels of patients: their slides become one bag.
+
+
+def patients_as_bags(data: Training, known: Any) -> tuple[Training, Any]:
+    """Training data in which a patient is a bag, and the instance labels in its order."""
+    if data.patients is None:
+        raise ValueError("--level patient needs --patient-column, which names the patients.")
+    labels = one_label_each(data.patients, data.y, data.labels)
+    bags = data.bags.merge(data.patients)
+    if known is not None:
+        place = {name: i for i, name in enumerate(bags.ids)}
+        order = np.argsort([place[str(name)] for name in data.patients], kind="stable")
+        rows, _ = segments.take(data.bags.offsets, order)
+        known = [known[row] for row in rows]
+    y = np.asarray([labels[name] for name in bags.ids])
+    return data._replace(bags=bags, y=y, patients=None), known
+
+
+def one_label_each(patients: Any, y: Any, path: str) -> dict[str, Any]:
+    """The label of every patient; slides of one patient must agree on it."""
+    labels: dict[str, Any] = {}
+    for patient, label in zip(patients, np.asarray(y).tolist(), strict=True):
+        before = labels.setdefault(str(patient), label)
+        if before != label:
+            raise ValueError(
+                f"{path}: patient {str(patient)!r} has slides labelled {before!r} and {label!r}; "
+                "with --level patient a label is the patient's, so all slides need the same."
+            )
+    return labels

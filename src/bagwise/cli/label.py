@@ -6,9 +6,10 @@ import html
 import os
 import tempfile
 import webbrowser
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,21 +17,66 @@ import numpy as np
 from rich.markup import escape
 
 from bagwise.bags import Bags
+from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
-from bagwise.cli.inputs import file_names
-from bagwise.files import BadFilesError, Names, read_bags, read_labels, read_training, scan_bags
+from bagwise.cli.inputs import file_names, read_labelled, read_unlabelled
+from bagwise.files import read_bags, read_labels
 from bagwise.files.problems import bad_file
-from bagwise.label.session import CurveBags
+from bagwise.label import STRATEGIES, CurveBags, Journal
+from bagwise.label.exchange import import_file, write_tasks
+from bagwise.label.journal import check_ids
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Ints
-    from bagwise.label.journal import Answer, Journal
-    from bagwise.label.session import Session
+    from bagwise.label import Session
     from bagwise.models.base import Model
 
+# Bags of the demo that instances are labelled in, and those held out for the curve.
+_DEMO_BAGS, _DEMO_TEST_BAGS = 100, 50
 
-# Bags of the demo that instances are labelled in.
-_DEMO_BAGS = 100
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise label``."""
+    set_up(
+        parser,
+        label,
+        "bagwise label --demo",
+        "bagwise label model.bagwise --bags features/ --labels labels.csv \\",
+        "              --images patches/ --out instance_labels.csv",
+        "bagwise label model.bagwise --bags features/ --import drawn.geojson --bag slide_7 \\",
+        "              --out instance_labels.csv --export-only",
+    )
+    add = parser.add_argument
+    add("model", type=Path, nargs="?", help="model file made by bagwise fit")
+    add("--demo", action="store_true", help="try it on bundled digits")
+    what = (
+        "labels of the bags, where these are the bags the model was trained on; without them the "
+        "bags are new to the model"
+    )
+    bag_options(parser, bags_required=False, labels_required=False, labels_help=what)
+    what = "folder with pictures BAG/INDEX.png, or the name of the dataset that holds them"
+    add("--images", metavar="FOLDER", help=what)
+    add("--test-bags", type=Path, metavar="PATH", help="held-out bags for the curve")
+    add("--test-labels", type=Path, metavar="CSV", help="labels of --test-bags")
+    what = "which instances to ask"
+    add("--strategy", choices=STRATEGIES, default="information", help=what)
+    what = "learn after K answers (default: 10)"
+    add("--auto", type=int, default=10, metavar="K", help=what)
+    add("--seed", type=int, default=0, help="random seed (default: 0)")
+    add("--port", type=int, default=0, help="port (default: any that is free)")
+    add("--no-browser", action="store_true", help="only print the address")
+    what = "on leaving, save what the model learned"
+    add("--save-model", type=Path, metavar="FILE", help=what)
+    what = "instance labels; an existing file is gone on with"
+    add("--out", type=Path, metavar="CSV", help=what)
+    add = parser.add_argument_group("QuPath and Label Studio").add_argument
+    what = "take in GeoJSON from QuPath (with --bag) or annotations from Label Studio"
+    add("--import", dest="import_file", type=Path, metavar="FILE", help=what)
+    add("--bag", metavar="NAME", help="the bag that --import is about")
+    what = "write tasks with predictions, and end"
+    add("--label-studio", type=Path, metavar="FILE", help=what)
+    what = "import and export, without the page"
+    add("--export-only", action="store_true", help=what)
 
 
 class _Setting(NamedTuple):
@@ -41,96 +87,76 @@ class _Setting(NamedTuple):
     y: Column | None
     class_names: list[str]
     test: CurveBags | None
-    feature_names: Sequence[str] | None
 
 
-def label(arguments: Namespace) -> int:
+def label(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Start the page, or exchange labels with other tools."""
-    printer = Printer(arguments.json)
-    _check_arguments(arguments)
-    setting = _demo(arguments, printer) if arguments.demo else _from_files(arguments, printer)
-    from bagwise.label import Journal
-    from bagwise.label.journal import check_ids
-
-    check_ids(setting.bags.ids)
-    answers = _read_import(arguments, setting)  # first: a bad file must not leave a journal
-    with Journal(arguments.out, setting.class_names) as journal:
-        if arguments.import_file is not None:
-            _import(arguments, answers, journal, printer)
-        if arguments.export_only and arguments.label_studio is None:
-            journal.write_table()
-            printer.say(f"wrote {escape(str(arguments.out))}")
-            printer.result({"out": str(arguments.out), "answers": len(journal.state)})
-            return 0
-        with printer.working("projecting the instances once"):
-            session = _session(arguments, setting, journal)
-        if arguments.label_studio is not None:
-            return _label_studio(arguments, session, printer)
-        _serve(arguments, session, printer)
-        if arguments.save_model is not None:
-            _save(arguments, session, setting, printer)
-        state = session.state()
-        printer.say(f"{state['n_yes']} yes, {state['n_no']} no in {escape(str(arguments.out))}")
-        printer.result({"out": str(arguments.out), "yes": state["n_yes"], "no": state["n_no"]})
-    return 0
-
-
-def _check_arguments(arguments: Namespace) -> None:
-    if arguments.demo:
-        arguments.out = arguments.out or Path("demo-labels.csv")
-    elif arguments.model is None or arguments.bags is None:
+    if not arguments.demo and (arguments.model is None or arguments.bags is None):
         raise ValueError("label needs a model file and --bags, or --demo.")
-    if arguments.out is None:
+    if arguments.out is None and not arguments.demo:
         raise ValueError("label needs --out, the CSV that the instance labels go to.")
     if (arguments.test_bags is None) != (arguments.test_labels is None):
         raise ValueError("--test-bags and --test-labels go together.")
     if arguments.auto < 0:
         raise ValueError(f"--auto must be 0 or more; got {arguments.auto}.")
+    out = arguments.out or Path("demo-labels.csv")
+    setting = _demo(arguments, printer) if arguments.demo else _from_files(arguments, printer)
+    names, answers = setting.class_names, []
+    check_ids(setting.bags.ids)
+    if arguments.import_file is not None:  # first: a bad file must not leave a journal
+        answers = import_file(arguments.import_file, setting.bags, names, arguments.bag)
+    with Journal(out, names) as journal:
+        if arguments.import_file is not None:
+            new = journal.add_new(answers)
+            printer.say(f"took {new} labels from {escape(str(arguments.import_file))}")
+        if arguments.export_only and arguments.label_studio is None:
+            journal.write_table()
+            printer.say(f"wrote {escape(str(out))}")
+            return {"out": str(out), "answers": len(journal.state)}
+        with printer.working("projecting the instances once"):
+            session = _session(arguments, setting, journal)
+        if arguments.label_studio is not None:
+            n = write_tasks(session, arguments.label_studio)
+            printer.say(f"wrote {n} tasks to {escape(str(arguments.label_studio))}")
+            return {"tasks": n, "file": str(arguments.label_studio)}
+        _serve(arguments, session, printer)
+        if arguments.save_model is not None:
+            _save(arguments, session, setting, printer)
+        state = session.state()
+        printer.say(f"{state['n_yes']} yes, {state['n_no']} no in {escape(str(out))}")
+        return {"out": str(out), "yes": state["n_yes"], "no": state["n_no"]}
 
 
 def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
     from bagwise import persist
-    from bagwise.label import CurveBags
 
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     names = about["extra"].get("class_names") or list(model.classes_)
     data_names = file_names(arguments)
-    if arguments.images is not None and Path(arguments.images).is_dir():
-        data_names = _with_images(data_names, None)
+    if _is_folder(arguments.images):
+        data_names = replace(data_names, images=None)
     y = None
     if arguments.labels is None:
-        scan = scan_bags(arguments.bags, data_names, progress=printer.bar("reading bags"))
-        if scan.bags is None or (scan.problems and not arguments.skip_bad):
-            raise BadFilesError(scan.problems)
-        bags, feature_names = scan.bags, scan.bags.feature_names
+        bags, _ = read_unlabelled(arguments, printer, data_names)
     else:
-        data = read_training(
-            arguments.bags,
-            arguments.labels,
-            data_names,
-            skip_bad=arguments.skip_bad,
-            progress=printer.bar("reading bags"),
-        )
-        bags, feature_names = data.bags, data.bags.feature_names
-        y = _coded(data.y, names, model.classes_, arguments.labels)
+        data = read_labelled(arguments, printer, names=data_names)
+        bags, y = data.bags, _coded(data.y, names, model.classes_, arguments.labels)
     test = None
     if arguments.test_bags is not None:
+        test_bags = read_bags(arguments.test_bags, replace(data_names, images=None))
         labels = read_labels(arguments.test_labels, arguments.id_column, arguments.label_column)
         by_id = dict(zip(labels.ids, labels.y, strict=True))
-        test_bags = read_bags(arguments.test_bags, _with_images(data_names, None))
         missing = [name for name in test_bags.ids if str(name) not in by_id]
         if missing:
             raise bad_file(arguments.test_labels, f"has no label for bag {missing[0]!r}")
         raw = np.array([by_id[str(name)] for name in test_bags.ids])
         test = CurveBags(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
-    printer.say(f"read {bags!r} from {escape(str(arguments.bags))}")
-    return _Setting(model, bags, y, [str(c) for c in names], test, feature_names)
+    return _Setting(model, bags, y, [str(c) for c in names], test)
 
 
-def _with_images(names: Names, images: str | None) -> Names:
-    from dataclasses import replace
-
-    return replace(names, images=images)
+def _is_folder(images: str | None) -> bool:
+    """Whether ``--images`` is a folder of pictures, not a dataset of the bag files."""
+    return images is not None and Path(images).is_dir()
 
 
 def _coded(y: Column, names: Sequence[object], classes: Column, path: Path) -> Ints:
@@ -146,42 +172,39 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
     """Digit bags: a hundred to label instances in, fifty held out for the curve."""
     from bagwise import VGPMIL
     from bagwise.datasets import load_digit_bags
-    from bagwise.label import CurveBags
 
-    data = load_digit_bags(positive=(1,), n_bags=_DEMO_BAGS + 50, random_state=0)
     cut = _DEMO_BAGS
-    bags = data.bags.with_columns(images=(data.images * 255).astype(np.uint8))
+    data = load_digit_bags(positive=(1,), n_bags=cut + _DEMO_TEST_BAGS, random_state=0)
+    pool, test = data.bags[:cut], data.bags[cut:]
     printer.say("Bags of handwritten digits; a bag is positive when it holds a 1.")
     with printer.working("training on bag labels alone"):
-        model = VGPMIL(random_state=arguments.seed).fit(bags[:cut], data.y[:cut])
-    pool = bags[:cut]
-    columns = {k: v for k, v in pool.columns.items() if k != "instance_labels"}
-    from bagwise import Bags
-
-    pool = Bags(pool.instances, pool.offsets, [f"bag_{i:03d}" for i in range(cut)], columns=columns)
+        model = VGPMIL(random_state=arguments.seed).fit(pool, data.y[:cut])
+    images = (data.images[: pool.n_instances] * 255).astype(np.uint8)
+    names = [f"bag_{i:03d}" for i in range(cut)]
+    # The labels of the instances are left behind: they are what the page asks for.
+    pool = Bags(pool.instances, pool.offsets, names, columns={"images": images})
     arguments.images = "images"
-    names = ["other digit", "one"]
-    return _Setting(model, pool, data.y[:cut], names, CurveBags(bags[cut:], data.y[cut:]), None)
+    classes = ["other digit", "one"]
+    return _Setting(model, pool, data.y[:cut], classes, CurveBags(test, data.y[cut:]))
 
 
 def _session(arguments: Namespace, setting: _Setting, journal: Journal) -> Session:
     from bagwise.label import ArrayPictures, FolderPictures, Learner, Session
 
     pictures: Any = None
-    if arguments.images is not None:
-        if Path(arguments.images).is_dir():
-            pictures = FolderPictures(arguments.images, setting.bags)
-        else:
-            images = setting.bags.columns.get("images")
-            if images is None:
-                what = f"is neither a folder nor a dataset of the files in {arguments.bags}"
-                raise bad_file(arguments.images, what)
-            pictures = ArrayPictures(images)
+    if _is_folder(arguments.images):
+        pictures = FolderPictures(arguments.images, setting.bags)
+    elif arguments.images is not None:
+        images = setting.bags.columns.get("images")
+        if images is None:
+            what = f"is neither a folder nor a dataset of the files in {arguments.bags}"
+            raise bad_file(arguments.images, what)
+        pictures = ArrayPictures(images)
     return Session(
         Learner(setting.model, setting.bags, setting.y),
         journal,
         pictures=pictures,
-        feature_names=setting.feature_names,
+        feature_names=setting.bags.feature_names,
         class_names=setting.class_names,
         test=setting.test,
         strategy=arguments.strategy,
@@ -237,32 +260,3 @@ def _save(arguments: Namespace, session: Session, setting: _Setting, printer: Pr
         extra = {**persist.about(arguments.model)["extra"], "evaluation": None}
     persist.save(session.fitted_model(), arguments.save_model, bags=setting.bags, extra=extra)
     printer.say(f"saved {escape(str(arguments.save_model))}")
-
-
-def _read_import(arguments: Namespace, setting: _Setting) -> list[Answer]:
-    from bagwise.label.exchange import import_file
-
-    if arguments.import_file is None:
-        return []
-    return import_file(arguments.import_file, setting.bags, setting.class_names, arguments.bag)
-
-
-def _import(
-    arguments: Namespace, answers: list[Answer], journal: Journal, printer: Printer
-) -> None:
-    new = 0
-    for answer in answers:
-        if journal.state.get((answer.bag, answer.index)) != answer.answer:
-            journal.add(answer, table=False)
-            new += 1
-    journal.write_table()
-    printer.say(f"took {new} labels from {escape(str(arguments.import_file))}")
-
-
-def _label_studio(arguments: Namespace, session: Session, printer: Printer) -> int:
-    from bagwise.label.exchange import write_tasks
-
-    n = write_tasks(session, arguments.label_studio)
-    printer.say(f"wrote {n} tasks to {escape(str(arguments.label_studio))}")
-    printer.result({"tasks": n, "file": str(arguments.label_studio)})
-    return 0

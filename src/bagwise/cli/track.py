@@ -1,11 +1,11 @@
-"""The command track: follow targets through a video."""
+"""``bagwise track``: follow targets through a video."""
 
 from __future__ import annotations
 
 import csv
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.markup import escape
 
+from bagwise.cli.arguments import set_up
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_file
 
@@ -24,12 +25,39 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]
 
 
-def run_track(arguments: Namespace) -> int:
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise track``."""
+    set_up(
+        parser,
+        track,
+        "bagwise track video.mp4 --box 122,58,75,97 --out tracked.mp4",
+        "bagwise track frames/ --box 10,10,40,60 --box 90,12,38,61 --mot tracks.txt",
+    )
+    add = parser.add_argument
+    add("video", type=Path, help="video file, or folder of frames")
+    what = "the target in the first frame; repeat for several (default: draw one on the screen)"
+    add("--box", type=parse_box, action="append", metavar="X,Y,W,H", help=what)
+    add("--out", type=Path, metavar="FILE", help="tracked video, .mp4 or .avi")
+    add("--csv", type=Path, metavar="FILE", help="table of boxes, a row per frame")
+    add("--mot", type=Path, metavar="FILE", help="table in MOT Challenge's format")
+    add("--seed", type=int, default=0)
+    add("--force", action="store_true", help="replace an existing output")
+
+
+def parse_box(text: str) -> Box:
+    """``x,y,w,h`` as numbers."""
+    try:
+        x, y, w, h = (float(v) for v in text.split(","))
+    except ValueError as error:
+        raise ArgumentTypeError(f"a box is x,y,w,h; got {text!r}") from error
+    return x, y, w, h
+
+
+def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Follow targets through a video; write it with their boxes, or tables of them."""
     from bagwise.vision.tracking import MIOTracker, track_many
     from bagwise.vision.video import count_frames, read_frames
 
-    printer = Printer(arguments.json)
     outputs = {"--out": arguments.out, "--csv": arguments.csv, "--mot": arguments.mot}
     if not arguments.json and not any(outputs.values()):
         raise ValueError("say what to write: --out for a video, --csv or --mot for a table.")
@@ -58,8 +86,7 @@ def run_track(arguments: Namespace) -> int:
     targets = [
         {"boxes": one.boxes, "found": one.found, "probability": one.scores} for one in tracks
     ]
-    printer.result({"frames": n_frames, "lost": lost, "targets": targets})
-    return 0
+    return {"frames": n_frames, "lost": lost, "targets": targets}
 
 
 def _write_video(source: Path, out: Path, tracks: Sequence[Track]) -> None:

@@ -228,6 +228,16 @@ class Journal:
                 raise
         return answer
 
+    def add_new(self, answers: Iterable[Answer]) -> int:
+        """Add those answers that do not stand already; returns how many."""
+        new = 0
+        for answer in answers:
+            if self.state.get((answer.bag, answer.index)) != answer.answer:
+                self.add(answer, table=False)
+                new += 1
+        self.write_table()
+        return new
+
     def _forget_last(self, length: int) -> None:
         """Take the last answer back, of which nobody was told."""
         history = self.history[:-1]

@@ -1,9 +1,9 @@
-"""The commands on images: detect fit, detect predict, detect evaluate."""
+"""``bagwise detect fit``, ``detect predict`` and ``detect evaluate``: objects in images."""
 
 from __future__ import annotations
 
 import warnings
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.markup import escape
 
+from bagwise.cli.arguments import add_command, output_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 from bagwise.files.tables import named_columns, read_frame
@@ -20,12 +21,85 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats
 
 
-def run_detect_fit(arguments: Namespace) -> int:
+PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
+_WHOLENESS = ("auto", "u2netp", "classical", "none")
+_LITES = tuple(f"efficientnet-lite{k}" for k in range(3))
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise detect fit``, ``predict`` and ``evaluate``."""
+    parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
+    about = "train a detector on image labels"
+    part = add_command(parts, "fit", about)
+    set_up(
+        part,
+        fit,
+        "bagwise detect fit --images train/ --labels labels.csv --out cells.bagwise",
+        "bagwise detect fit --voc VOC2007/ --split trainval --out voc.bagwise",
+    )
+    add = _image_options(part).add_argument
+    skip = "leave images out that cannot be read, and say so"
+    add("--skip-bad", action="store_true", help=skip)
+    what = "also learn from the boxes of --voc or --coco"
+    add("--use-boxes", action="store_true", help=what)
+    add = part.add_argument_group("model").add_argument
+    what = "blobs for cells and marks; default: photographs"
+    add("--proposals", choices=PROPOSALS, help=what)
+    add("--n-boxes", type=int, help="proposals per image")
+    what = "least side of a proposal, as a share of the image's"
+    add("--min-side", type=float, help=what)
+    what = "default: the best installed"
+    add("--features", choices=("hog", "mobilenetv2", *_LITES), help=what)
+    what = "saliency that judges whether a box holds a whole object; none for cells and marks"
+    add("--wholeness", choices=_WHOLENESS, default="auto", help=what)
+    add("--pca", type=int, default=50, help="principal components kept")
+    what = "rank boxes by contrast with a ring, 1.5 to 2"
+    add("--contrast", type=float, help=what)
+    add("--cache", type=Path, help="folder that keeps region features")
+    add("--seed", type=int, default=0)
+    output_options(part, "model to write", metavar="FILE")
+
+    about = "find objects in a folder of images: tables (CSV, COCO, VOC), overlays and a page"
+    part = add_command(parts, "predict", about)
+    set_up(part, predict, "bagwise detect predict cells.bagwise --images new/ --out results/")
+    add = part.add_argument
+    add("model", type=Path, help="model that detect fit wrote")
+    add("--images", type=Path, required=True, metavar="FOLDER")
+    what = (
+        "least probability of a box in gallery, overlays and VOC files; default: chosen on "
+        "held-out images when the model was trained"
+    )
+    add("--min-probability", type=float, help=what)
+    add("--skip-bad", action="store_true", help=skip)
+    output_options(part, "results", metavar="FOLDER")
+
+    about = "measure detections against true boxes: CorLoc and average precision"
+    part = add_command(parts, "evaluate", about)
+    example = "bagwise detect evaluate results/detections.csv --voc VOC2007/ --split test"
+    set_up(part, evaluate, example)
+    what = "detections.csv that detect predict wrote"
+    part.add_argument("detections", type=Path, help=what)
+    _image_options(part)
+
+
+def _image_options(part: ArgumentParser) -> _ArgumentGroup:
+    title = "data: a folder with labels, a VOC folder, or a COCO file"
+    group = part.add_argument_group(title)
+    add = group.add_argument
+    add("--images", type=Path, metavar="FOLDER", help="folder of images")
+    what = "columns image and label; one row per class of an image, label empty for none"
+    add("--labels", type=Path, metavar="CSV", help=what)
+    add("--voc", type=Path, metavar="FOLDER", help="image set in PASCAL VOC's layout")
+    add("--split", help="with --voc: train, val, trainval, ...")
+    add("--coco", type=Path, metavar="JSON", help="COCO annotations, with --images")
+    return group
+
+
+def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train a detector on image labels and save it."""
     from bagwise import persist
     from bagwise.vision.detection import WeakDetector
 
-    printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
     data = _image_set(arguments)
     detector = WeakDetector(
@@ -49,16 +123,13 @@ def run_detect_fit(arguments: Namespace) -> int:
             detector.fit(described, data.labels[kept], boxes, data.class_names)
     persist.save(detector.set_params(verbose=False), out, extra={"name": "detector"})
     printer.say(f"saved {escape(str(out))}: finds {', '.join(data.class_names)}")
-    printer.result(
-        {
-            "model": str(out),
-            "classes": list(data.class_names),
-            "images": len(kept),
-            "skipped": len(data.ids) - len(kept),
-            "thresholds": detector.thresholds_,
-        }
-    )
-    return 0
+    return {
+        "model": str(out),
+        "classes": list(data.class_names),
+        "images": len(kept),
+        "skipped": len(data.ids) - len(kept),
+        "thresholds": detector.thresholds_,
+    }
 
 
 def _proposals(arguments: Namespace) -> Any:
@@ -96,7 +167,7 @@ def _saying_warnings(printer: Printer) -> Iterator[None]:
                 printer.warn(str(warning.message))
 
 
-def run_detect_predict(arguments: Namespace) -> int:
+def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Find objects in a folder of images: tables, annotated images and a page."""
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
@@ -104,7 +175,6 @@ def run_detect_predict(arguments: Namespace) -> int:
     from bagwise.vision.exports import write_coco, write_table, write_voc
     from bagwise.vision.images import list_images, read_image
 
-    printer = Printer(arguments.json)
     out = check_output(arguments.out, arguments.force)
     detector = persist.load(arguments.model)
     if not isinstance(detector, WeakDetector):
@@ -137,8 +207,7 @@ def run_detect_predict(arguments: Namespace) -> int:
         + (f", {skipped} could not be read" if skipped else "")
         + f"; see {escape(str(out / 'gallery.html'))}"
     )
-    printer.result({"out": str(out), "images": len(names), "objects": n, "skipped": skipped})
-    return 0
+    return {"out": str(out), "images": len(names), "objects": n, "skipped": skipped}
 
 
 def _write_overlay(path: Path, found: Any, least: Any, out: Path) -> None:
@@ -151,14 +220,11 @@ def _write_overlay(path: Path, found: Any, least: Any, out: Path) -> None:
     out.write_bytes(data.tobytes())
 
 
-def run_detect_evaluate(arguments: Namespace) -> int:
+def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
     """Measure a table of detections against true boxes: CorLoc and average precision."""
-    from rich.table import Table
-
     from bagwise.evaluate.boxes import corloc, detection_ap
     from bagwise.vision.exports import read_table
 
-    printer = Printer(arguments.json)
     truth = _image_set(arguments)
     found = read_table(arguments.detections)
     number = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(truth.ids)}
@@ -170,25 +236,21 @@ def run_detect_evaluate(arguments: Namespace) -> int:
             f"ones, which are named like {truth.ids[0]!r}."
         )
     image = np.array([number.get(name, -1) for name in named])
-    table = Table("class", "images", "boxes", "CorLoc", "AP")
-    results = {}
+    rows, results = [], {}
     for name in truth.class_names:
         boxes = truth.boxes_of(name)
         if not any(len(b) for b in boxes):
             continue
-        rows = np.flatnonzero(known & (found.classes == name))
-        best = _best_boxes(image[rows], found.boxes[rows], found.scores[rows], len(boxes))
-        ap = detection_ap(image[rows], found.boxes[rows], found.scores[rows], boxes)
-        results[name] = {"CorLoc": corloc(best, boxes), "AP": ap}
+        of_class = np.flatnonzero(known & (found.classes == name))
+        detections = image[of_class], found.boxes[of_class], found.scores[of_class]
+        best = _best_boxes(*detections, len(boxes))
+        results[name] = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*detections, boxes)}
         counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
-        table.add_row(
-            escape(name), *(str(v) for v in counts), *(f"{v:.3f}" for v in results[name].values())
-        )
+        rows.append((name, *counts, *results[name].values()))
     if not known.all():
         printer.warn(f"{int(np.sum(~known))} boxes are of images without annotation; left out.")
-    printer.show(table)
-    printer.result(results)
-    return 0
+    printer.table(("class", "images", "boxes", "CorLoc", "AP"), rows, words=("class",))
+    return results
 
 
 def _best_boxes(image: Any, boxes: Floats, scores: Floats, n_images: int) -> Any:

@@ -1,0 +1,310 @@
+"""``bagwise fit``: train a model on labelled bags and save it."""
+
+from __future__ import annotations
+
+import ast
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+
+from bagwise.cli.arguments import bag_options, class_options, output_options, set_up, strength
+from bagwise.cli.classes import (
+    class_arguments,
+    labels_for_fit,
+    ready_model,
+    show_classes,
+)
+from bagwise.cli.console import Printer
+from bagwise.cli.figures import describe_rates, show_metrics
+from bagwise.cli.inputs import mixed_patients, patients_as_bags, positive_last, read_labelled
+from bagwise.files import Training, check_output
+from bagwise.models.labels import is_binary
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Column
+    from bagwise.models.base import Model
+    from bagwise.models.execution import Execution
+    from bagwise.report.evaluation import Evaluation
+
+# Seconds until a scheduler that does not answer counts as absent.
+_TIMEOUT = 10
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise fit``."""
+    set_up(
+        parser,
+        fit,
+        "bagwise fit --bags features/ --labels labels.csv --out model.bagwise",
+        "bagwise fit --bags features/ --labels labels.csv --model vgpmil \\",
+        "            --set n_inducing=100 --set scale=global --cv 5 --out model.bagwise",
+        "bagwise fit --bags features/ --labels labels.csv --dask local --out m.bagwise",
+        "bagwise fit --bags rows.csv --id-column molecule --labels y.csv --out m.bagwise",
+    )
+    bag_options(parser)
+    add = parser.add_argument
+    what = "instance labels you have: columns slide_id, index, label"
+    add("--instance-labels", type=Path, metavar="CSV", help=what)
+    what = "train on the instance labels in the bag files, too"
+    add("--use-instance-labels", action="store_true", help=what)
+    what = (
+        "whom the labels are of (default: bag); patient makes one bag of all the slides of a "
+        "patient (--patient-column)"
+    )
+    add("--level", choices=("bag", "patient"), help=what)
+    class_options(parser)
+    add = parser.add_argument_group("model").add_argument
+    add("--model", default="auto", metavar="NAME", help="which model (default: auto)")
+    what = (
+        "a parameter of the model, or of how it runs, such as execution.dtype=float32; may be "
+        "repeated"
+    )
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help=what)
+    what = "let rare and frequent classes count the same in the fit"
+    add("--class-weight", choices=["balanced"], help=what)
+    what = (
+        "let neighbouring instances agree when predicting; the strength is chosen on held-out bags "
+        "unless it is given (needs coordinates)"
+    )
+    add("--couple", nargs="?", const="auto", type=strength, metavar="J", help=what)
+    add("--seed", type=int, default=0, help="random seed (default: 0)")
+    add("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
+    what = (
+        "look for leaks in the training bags first; reports made with the model show what was "
+        "found (two classes)"
+    )
+    add("--audit", action="store_true", help=what)
+    what = "train on a Dask cluster: its scheduler's address, or 'local' for this machine"
+    add("--dask", metavar="ADDRESS", help=what)
+    output_options(parser, "model file to write, such as model.bagwise")
+
+
+def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
+    """Train a model on labelled bags and save it."""
+    from bagwise.models.coupled import Coupled
+    from bagwise.models.registry import make_model
+
+    check_output(arguments.out, arguments.force)
+    parameters = {"random_state": arguments.seed, **settings(arguments.set)}
+    model = make_model(arguments.model, **parameters)
+    if arguments.couple is not None:
+        model = Coupled(model, strength=arguments.couple, random_state=arguments.seed)
+    with _dask_client(arguments.dask, model, arguments.model):
+        return _fit(model, arguments, printer)
+
+
+def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, object]:
+    from bagwise import persist
+    from bagwise.models.coupled import Coupled
+    from bagwise.report.data import data_warnings
+    from bagwise.report.predictions import model_notes
+
+    data = read_labelled(arguments, printer)
+    known: Column | list[object] | None = _known_labels(arguments, data)
+    options = class_arguments(arguments, data, printer)
+    model = ready_model(model, arguments.model, data.y, options, printer)
+    audited = _audit(data, printer) if arguments.audit else None
+    data, names = positive_last(data, arguments.positive, printer)
+    if names is not None and known is not None:  # coded as the bags' labels are
+        known = [names.index(label) if label in names else label for label in known]
+    if arguments.level == "patient":
+        data, known = patients_as_bags(data, known)
+        printer.say(f"made {len(data.bags)} patients of them")
+    y = labels_for_fit(data)
+    with printer.working("looking at the data"):
+        remarks = data_warnings(data.bags, y) + mixed_patients(data)
+    for remark in remarks:
+        printer.warn(remark)
+    evaluation = None
+    if arguments.cv is not None:
+        # Coupling moves instances, not bags: their figures are those of the model alone.
+        alone = model.estimator if isinstance(model, Coupled) else model
+        evaluation = _cross_validate(alone, data, known, options, arguments, printer)
+        if is_binary(data.y):
+            doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
+            remarks += doubts
+            for doubt in doubts:
+                printer.warn(doubt)
+    start = time.perf_counter()
+    with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
+        model.fit(data.bags, y, **({} if known is None else {"instance_labels": known}), **options)
+    seconds = time.perf_counter() - start
+    extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
+    if arguments.level == "patient":
+        extra["level"] = "patient"
+    if evaluation is not None:
+        kind = "evaluation" if is_binary(data.y) else "class_evaluation"
+        extra[kind] = evaluation.as_json()
+    if audited is not None:
+        extra["audit"] = audited
+    if isinstance(model, Coupled):
+        extra["coupling"] = model.strength_
+        printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
+    if names is not None:
+        y = np.asarray(names)[y]
+    feature_names = data.bags.feature_names
+    persist.save(
+        model, arguments.out, bags=data.bags, y=y, feature_names=feature_names, extra=extra
+    )
+    out, notes = escape(str(arguments.out)), model_notes(model)
+    printer.say(f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {out}")
+    for note in notes:
+        printer.say(note)
+    printer.say(f"next: [bold]bagwise predict {out} --bags NEW/ --out results/[/bold]")
+    return {
+        "model": str(arguments.out),
+        "seconds": seconds,
+        "training": persist.summarise(data.bags, y),
+        "metrics": None if evaluation is None else evaluation.metrics(),
+        "warnings": remarks,
+        "notes": notes,
+        "audit": audited,
+        "skipped": [str(problem) for problem in data.skipped],
+    }
+
+
+def _cross_validate(
+    model: Model,
+    data: Training,
+    known: Column | list[object] | None,
+    options: dict[str, Any],
+    arguments: Namespace,
+    printer: Printer,
+) -> Any:
+    """The evaluation that ``--cv`` asks for, printed."""
+    from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
+    from bagwise.report.evaluation import Evaluation
+
+    by_patient = data.patients is not None
+    folds = cross_validate(
+        model,
+        data.bags,
+        data.y,
+        (GroupFolds if by_patient else BagFolds)(arguments.cv, (arguments.seed,)),
+        groups=data.patients,
+        instance_labels=known,
+        fit_params=options,
+        progress=printer.bar("cross-validating"),
+    )
+    for message, count in Counter(w for fold in folds for w in fold.warnings).items():
+        printer.warn(f"in {count} of {len(folds)} folds: {message}")
+    source = f"{arguments.cv}-fold cross-validation{' by patient' if by_patient else ''}"
+    if not is_binary(data.y):
+        from bagwise.report.classes import ClassEvaluation
+
+        classes = np.unique(data.y).tolist() if data.classes is None else data.classes
+        of_classes = ClassEvaluation.from_folds(folds, source, classes, data.patients)
+        show_metrics(of_classes, printer)
+        show_classes(of_classes, printer)
+        return of_classes
+    evaluation = Evaluation.from_folds(folds, source, data.patients)
+    show_metrics(evaluation, printer)
+    printer.say(describe_rates("recommended threshold", evaluation.recommended()))
+    return evaluation
+
+
+def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
+    """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
+    auc = evaluation.metrics()["auc"]
+    if not auc < 0.5:
+        return []
+    return [
+        f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than chance, or "
+        f"the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
+        f"{classes[0]!s} bags are those that hold something, pass --positive {classes[0]!s}."
+    ]
+
+
+def _audit(data: Training, printer: Printer) -> Mapping[str, object]:
+    """Look for leaks in the training bags; findings become warnings."""
+    from bagwise.evaluate import audit
+
+    if not is_binary(data.y):
+        raise ValueError(f"{data.labels}: --audit needs two classes; these labels have more.")
+    with printer.working("auditing the training bags"):
+        audited = audit(
+            data.bags, data.y, groups=data.patients, feature_names=data.bags.feature_names
+        )
+    for finding in audited:
+        printer.warn(f"audit: {finding}")
+    return audited.as_json()
+
+
+def _known_labels(arguments: Namespace, data: Training) -> Column | None:
+    if data.instance_labels is not None or not arguments.use_instance_labels:
+        return data.instance_labels
+    if data.bags.instance_labels is None:
+        raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
+    return data.bags.instance_labels
+
+
+def settings(pairs: Sequence[str]) -> dict[str, object]:
+    """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text.
+
+    ``execution.dtype=float32`` and its like together make one `Execution`.
+    """
+    values: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set needs NAME=VALUE; got {pair!r}.")
+        try:
+            values[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            values[name] = text
+    fields = {name: values.pop(name) for name in list(values) if name.startswith("execution.")}
+    if not fields:
+        return values
+    if "execution" in values:
+        taken = f"execution={values['execution']} and {min(fields)}"
+        raise ValueError(f"--set {taken} exclude each other.")
+    return {**values, "execution": _execution(fields)}
+
+
+def _execution(values: Mapping[str, object]) -> Execution:
+    from dataclasses import fields
+
+    from bagwise.models.execution import Execution
+
+    known = [f"execution.{field.name}" for field in fields(Execution)]
+    for name in values:
+        if name not in known:
+            names = ", ".join(field.name for field in fields(Execution))
+            raise ValueError(f"--set {name}: an execution has {names}.")
+    return Execution(**{name.partition(".")[2]: value for name, value in values.items()})  # type: ignore[arg-type]
+
+
+@contextmanager
+def _dask_client(address: str | None, model: Model, name: str) -> Iterator[None]:
+    """Make the Dask client that ``--dask`` asks for the active one; None asks for none."""
+    if address is None:
+        yield
+        return
+    if not any(key.rpartition("__")[2] == "execution" for key in model.get_params()):
+        raise ValueError(f"--dask: the model {name!r} does not run on a cluster; leave it out.")
+    try:
+        import distributed
+    except ImportError as error:
+        raise ValueError("--dask needs Dask: pip install 'bagwise[dask]'") from error
+    with ExitStack() as stack:
+        where: Any = address
+        if address == "local":
+            where = stack.enter_context(
+                distributed.LocalCluster(threads_per_worker=1, dashboard_address=None)
+            )
+        try:
+            client = distributed.Client(where, timeout=_TIMEOUT)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"--dask: no Dask scheduler answered at {address!r} within {_TIMEOUT} s; give "
+                "its address, such as tcp://10.0.0.1:8786, or 'local'."
+            ) from error
+        stack.enter_context(client)
+        yield

@@ -1,0 +1,325 @@
+"""``bagwise predict``: apply a saved model; tables, and a report."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from rich.markup import escape
+
+from bagwise.cli.arguments import bag_options, goal_options, output_options, set_up
+from bagwise.cli.classes import predict_classes
+from bagwise.cli.console import Printer
+from bagwise.cli.figures import (
+    check_features,
+    count_seen,
+    describe_rates,
+    patient_rates,
+    rates_json,
+    show_metrics,
+    threshold_goal,
+    warn_of_seen,
+)
+from bagwise.cli.inputs import (
+    Truth,
+    one_label_each,
+    patients_of_all,
+    read_truth,
+    read_unlabelled,
+)
+from bagwise.files import FileProblem, check_output, new_folder
+from bagwise.files.problems import bad_file
+from bagwise.files.tables import named_columns, read_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bagwise.bags import Bags
+    from bagwise.core.arrays import Column
+    from bagwise.models.base import Model
+    from bagwise.models.dpmil import ClusterExamples
+    from bagwise.report.evaluation import Evaluation
+    from bagwise.report.html import Report
+    from bagwise.report.predictions import Predictions
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Arguments of ``bagwise predict``."""
+    set_up(
+        parser,
+        predict,
+        "bagwise predict model.bagwise --bags new/ --out results/",
+        "bagwise predict model.bagwise --bags held_out/ --labels labels.csv --out results/",
+        "bagwise predict model.bagwise --bags new/ --min-sensitivity 0.95 --out results/",
+    )
+    parser.add_argument("model", type=Path, help="model file made by bagwise fit")
+    what = (
+        "labels of the bags, as CSV or Excel: columns slide_id and label (optional: adds ROC and "
+        "calibration)"
+    )
+    bag_options(parser, labels_required=False, labels_help=what)
+    add = parser.add_argument
+    add("--images", metavar="NAME", help="dataset with a picture per instance")
+    what = "also write geojson/, one file per bag for QuPath"
+    add("--geojson", action="store_true", help=what)
+    what = "also write top_instances.png, the most probable pictures of each bag (--images)"
+    add("--sheet", action="store_true", help=what)
+    what = "patients of the bags: columns slide_id and patient_id (or --patient-column)"
+    add("--patients", type=Path, metavar="CSV", help=what)
+    what = (
+        "patient also writes slides.csv and reads patients off all their slides together (default: "
+        "as the model was trained)"
+    )
+    add("--level", choices=("bag", "patient"), help=what)
+    what = "instances per bag in top_instances.csv"
+    add("--top", type=int, default=10, metavar="N", help=what)
+    group = parser.add_argument_group("when a bag is called positive")
+    what = "above this probability (default: 0.5)"
+    group.add_argument("--threshold", type=float, metavar="P", help=what)
+    goal_options(group, "of the cross-validated training bags")
+    what = "put an apostrophe before names that a spreadsheet would run as a formula"
+    add("--spreadsheet-safe", action="store_true", help=what)
+    output_options(parser, "folder to write")
+
+
+class _Input(NamedTuple):
+    """The bags to predict, and what is known about them."""
+
+    bags: Bags  # with --level patient the patients, whose slides are groups
+    skipped: list[FileProblem]
+    truth: Truth | None
+    patients: Sequence[object] | Column | None  # of every bag that was read
+    by_patient: bool
+
+
+def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
+    """Apply a saved model and write tables and a report."""
+    from bagwise import persist
+    from bagwise.evaluate import Audit
+    from bagwise.evaluate.metrics import class_columns
+    from bagwise.models.pipeline import last_step
+    from bagwise.report.evaluation import Evaluation
+    from bagwise.report.exports import WRITTEN
+    from bagwise.report.html import Report
+
+    if arguments.threshold is not None and not 0 < arguments.threshold < 1:
+        raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
+    if arguments.top < 0:
+        raise ValueError(f"--top must be at least 0; got {arguments.top}.")
+    check_output(arguments.out, arguments.force, WRITTEN)
+    about, model = persist.about(arguments.model), persist.load(arguments.model)
+    extra = about["extra"]
+    cross_validated = audited = None
+    if extra.get("evaluation"):
+        cross_validated = Evaluation.from_json(extra["evaluation"])
+    if extra.get("audit"):
+        audited = Audit.from_json(extra["audit"])
+    threshold = _threshold(arguments, cross_validated)
+    given = _read(arguments, about, printer)
+    n_seen = count_seen(given.bags, about)
+    if len(class_columns(model)) > 1:
+        return predict_classes(model, given, about, n_seen, arguments, printer)
+    with printer.working(f"predicting {len(given.bags)} bags"):
+        predictions, bags = _predict(model, given, threshold, extra.get("class_names"))
+        evaluation = _evaluate(model, given, predictions, arguments)
+        truth = None if given.by_patient else given.truth
+        history = getattr(last_step(model), "bound_history_", ())
+        report = Report(
+            predictions,
+            bags,
+            about,
+            truth=None if truth is None else truth.for_all(len(bags)),
+            evaluation=evaluation,
+            history=np.asarray(history, dtype=float) if len(history) > 1 else None,
+            skipped=given.skipped,
+            cross_validated=cross_validated,
+            n_seen=n_seen,
+            audit=audited,
+            clusters=_cluster_examples(model, bags),
+        )
+        names = _write(report, given.by_patient, arguments)
+    _tell(report, arguments, printer)
+    printer.say(f"wrote {', '.join(names)} to {escape(str(arguments.out))}")
+    rates = None
+    if evaluation is not None and evaluation.has_both_classes:
+        rates = rates_json(evaluation.rates(threshold))
+    return {
+        "out": str(arguments.out),
+        "files": names,
+        "n_bags": len(bags),
+        "n_positive": _count_positive(predictions.bags, predictions),
+        "threshold": threshold,
+        "n_trained_on": n_seen,
+        "rates": rates,
+        "skipped": [str(problem) for problem in given.skipped],
+    }
+
+
+def _threshold(arguments: Namespace, cross_validated: Evaluation | None) -> float:
+    """The threshold that is given, chosen on the cross-validated bags, or one half."""
+    goal = threshold_goal(arguments)
+    if goal is None:
+        return 0.5 if arguments.threshold is None else float(arguments.threshold)
+    if arguments.threshold is not None:
+        raise ValueError("give --threshold, or what it is to be chosen for; not both.")
+    if cross_validated is None:
+        raise ValueError(
+            f"{arguments.model}: has no cross-validated predictions to choose a threshold on; "
+            "train it with fit --cv."
+        )
+    return float(np.clip(cross_validated.threshold(goal), 0, 1))
+
+
+def _read(arguments: Namespace, about: dict[str, Any], printer: Printer) -> _Input:
+    """Read the bags, and their labels and patients where they are known."""
+    bags, skipped = read_unlabelled(arguments, printer)
+    truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
+    patients: Sequence[object] | Column | None = None
+    if arguments.patients is not None:
+        patients = _read_patients(arguments, bags)
+    elif truth is not None:
+        patients = patients_of_all(truth, bags, printer)
+    check_features(bags, about, arguments)
+    by_patient = (arguments.level or about["extra"].get("level")) == "patient"
+    if by_patient:
+        if patients is None:
+            raise ValueError(
+                "--level patient needs the patient of every bag: --patients TABLE, or --labels "
+                "with --patient-column."
+            )
+        bags = bags.merge(patients)
+    return _Input(bags, skipped, truth, patients, by_patient)
+
+
+def _read_patients(arguments: Namespace, bags: Bags) -> list[object]:
+    """The patient of every bag, from a table of its own."""
+    column = arguments.patient_column or "patient_id"
+    needed = [arguments.id_column, column]
+    frame = named_columns(read_frame(arguments.patients), str(arguments.patients), needed)
+    known = dict(zip(frame[arguments.id_column].str.strip(), frame[column], strict=True))
+    lacking = [name for name in bags.ids if str(name) not in known]
+    if lacking:
+        raise bad_file(
+            arguments.patients,
+            f"has no patient for bag {str(lacking[0])!r} ({len(lacking)} bags lack one)",
+        )
+    return [known[str(name)] for name in bags.ids]
+
+
+def _predict(
+    model: Model, given: _Input, threshold: float, class_names: Sequence[object] | None
+) -> tuple[Predictions, Bags]:
+    """Tables of the predictions, and the bags that they are about."""
+    from bagwise.report.exports import with_fractions
+    from bagwise.report.predictions import predict_level_tables, predict_tables
+
+    if given.by_patient:
+        predictions, bags = predict_level_tables(model, given.bags, threshold, class_names)
+    else:
+        bags = given.bags
+        predictions = predict_tables(model, bags, threshold, class_names, given.patients)
+    return with_fractions(predictions, bags), bags
+
+
+def _evaluate(
+    model: Model, given: _Input, predictions: Predictions, arguments: Namespace
+) -> Evaluation | None:
+    """The predictions of those bags, or patients, whose label is known."""
+    from bagwise.report.evaluation import evaluate_held_out
+
+    truth, patients = given.truth, given.patients
+    if truth is None:
+        return None
+    if given.by_patient:
+        labels = one_label_each(np.asarray(patients)[truth.known], truth.y, str(arguments.labels))
+        return _evaluate_patients(labels, predictions)
+    p = None
+    if hasattr(model, "predict_proba"):
+        p = predictions.bags["probability"].to_numpy()[truth.known]
+    return evaluate_held_out(
+        model,
+        given.bags[truth.known],
+        truth.y,
+        f"{len(truth.y)} labelled bags",
+        predictions.classes,
+        p,
+        truth.patients if patients is None else np.asarray(patients)[truth.known],
+    )
+
+
+def _evaluate_patients(labels: Mapping[str, object], predictions: Predictions) -> Evaluation:
+    """The predictions of those patients that have a label."""
+    from bagwise.report.evaluation import Evaluation
+
+    unknown = sorted({str(v) for v in labels.values()} - {str(c) for c in predictions.classes})
+    if unknown:
+        raise ValueError(
+            f"the model knows the classes {predictions.classes}; the labels have {unknown[0]!r}."
+        )
+    assert predictions.patients is not None  # asked only with --level patient
+    table = predictions.patients
+    table = table[table["patient"].isin(labels.keys())]
+    y = [int(labels[name] == predictions.classes[1]) for name in table["patient"]]
+    source = f"{len(y)} labelled patients"
+    return Evaluation(source, np.asarray(y), table["probability"].to_numpy())
+
+
+def _cluster_examples(model: Model, bags: Bags) -> list[ClusterExamples]:
+    """What a model that has clusters says of these bags; of several classes nothing."""
+    nearest = getattr(model, "nearest_instances", None)
+    return [] if nearest is None or len(model.classes_) != 2 else nearest(bags)
+
+
+def _write(report: Report, by_patient: bool, arguments: Namespace) -> list[str]:
+    """Write tables, report and extras, all or none; returns their names."""
+    from bagwise.report.exports import write_extras
+    from bagwise.report.html import write_report
+    from bagwise.report.predictions import top_instances, write_predictions
+
+    predictions, bags = report.predictions, report.bags
+    with_top = arguments.top > 0 and predictions.instances is not None
+    with new_folder(arguments.out) as draft:
+        written = write_predictions(
+            predictions,
+            draft,
+            top=top_instances(predictions, bags, arguments.top) if with_top else None,
+            spreadsheet_safe=arguments.spreadsheet_safe,
+            bags_name="slides.csv" if by_patient else "bags.csv",
+        )
+        written.append(write_report(report, draft / "report.html"))
+        written += write_extras(predictions, bags, draft, arguments.geojson, arguments.sheet)
+        return [path.name for path in written]
+
+
+def _tell(report: Report, arguments: Namespace, printer: Printer) -> None:
+    """Say how many bags and patients are positive, how good that is, and what to beware of."""
+    from bagwise.report.predictions import formula_ids
+
+    predictions, evaluation = report.predictions, report.evaluation
+    threshold, n_bags = predictions.threshold, len(predictions.bags)
+    name = escape(str(predictions.classes[-1]))
+    n = _count_positive(predictions.bags, predictions)
+    printer.say(f"{n} of {n_bags} bags are {name} (threshold {threshold:.3g})")
+    if predictions.patients is not None:
+        n = _count_positive(predictions.patients, predictions)
+        printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
+    if evaluation is not None and evaluation.has_both_classes:
+        show_metrics(evaluation, printer)
+        printer.say(describe_rates("threshold", evaluation.rates(threshold)))
+        by_patient = patient_rates(evaluation, threshold)
+        if by_patient is not None:
+            printer.say(describe_rates("by patient, at the threshold", by_patient))
+    warn_of_seen(report.n_seen, n_bags, printer)
+    formulas = formula_ids(predictions)
+    if formulas and not arguments.spreadsheet_safe:
+        printer.warn(
+            f"{len(formulas)} names start like a formula (first: {formulas[0]}); before opening "
+            "the CSV files in a spreadsheet, run again with --spreadsheet-safe."
+        )
+
+
+def _count_positive(table: pd.DataFrame, predictions: Predictions) -> int:
+    return int((table["label"] == predictions.classes[-1]).sum())
