@@ -121,7 +121,7 @@ def predictor_of(model: Any) -> Predictor:
             "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
             f"got {type(last).__name__}."
         )
-    if found.rule is not None:
+    if not found.rule.binary:
         raise ValueError(
             f"labelling needs a model of two classes; this one has {model.classes_.tolist()}."
         )
