@@ -1,20 +1,23 @@
 """What the package weighs: ``python -m benchmarks.weight [FOLDER ...]`` (default: src/bagwise).
 
 Per package and in all: lines, lines of code without docstrings, lines with a comment, lines of
-docstrings; private functions and methods, and how many of them have a single caller.
+docstrings; private functions and methods, and how many of them have a single caller; public
+functions and classes that could be private.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).parents[1] / "src" / "bagwise"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "bagwise"
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -70,6 +73,37 @@ def private_functions(files: list[Path]) -> tuple[int, list[str]]:
     return len(defined), sorted(once)
 
 
+def words_of(path: Path) -> set[str]:
+    """Names that a file reads, imports or spells out in a short text."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.name.rpartition(".")[2] for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(re.findall(r"\w+", node.value)) if len(node.value) < 200 else set()
+    return found
+
+
+def unused_public(files: list[Path]) -> list[str]:
+    """Public functions and classes that no other file, no test and not ``docs/api.rst`` names."""
+    tests = {path: words_of(path) for path in (ROOT / "tests").rglob("*.py")}
+    words = {path: words_of(path) for path in files} | tests
+    api = set(re.findall(r"^   (\w+)$", (ROOT / "docs/api.rst").read_text("utf-8"), re.MULTILINE))
+    return [
+        f"{path}:{node.lineno} {node.name}"
+        for path in files
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and node.name not in api
+        and not any(node.name in names for other, names in words.items() if other != path)
+    ]
+
+
 def main(folders: list[str]) -> None:
     """Print the table."""
     roots = [Path(folder) for folder in folders] or [SOURCE]
@@ -87,6 +121,12 @@ def main(folders: list[str]) -> None:
         print(f"{name:28}{own.lines:8}{own.code:8}{own.comments:10}{own.docstrings:12}")
     private, once = private_functions(files)
     print(f"private functions: {private}, with a single caller: {len(once)}")
+    public = unused_public(files)
+    print(
+        f"public functions and classes that only their own file names: {len(public)}",
+        *public,
+        sep="\n  ",
+    )
 
 
 if __name__ == "__main__":

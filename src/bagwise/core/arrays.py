@@ -41,7 +41,7 @@ ArrayT = TypeVar("ArrayT", bound="Reals | torch.Tensor")
 RandomState: TypeAlias = int | np.random.RandomState | None
 
 
-class RowsOnDisk(Protocol):
+class _RowsOnDisk(Protocol):
     """Rows that are read when they are sliced."""
 
     @property
@@ -68,7 +68,7 @@ class RowsOnDisk(Protocol):
 
 
 # Instances as rows: an array, a tensor, a CSR matrix, or rows on disk with ``shape`` and slicing.
-Rows: TypeAlias = "Reals | torch.Tensor | csr_matrix | RowsOnDisk"
+Rows: TypeAlias = "Reals | torch.Tensor | csr_matrix | _RowsOnDisk"
 
 # Which rows: a run, their numbers, or a mask; and what is done to rows when they are read.
 RowKey: TypeAlias = slice | Codes | Bools | Sequence[int]

@@ -161,7 +161,7 @@ def add_statistics(
         lines = around.astype(np.float64) @ weights  # [M, 2]; terms of both signs
         around.T[:] *= np.sqrt(weights[:, :1]).astype(A.dtype)
         gram = blas.add_gram(np.zeros((len(A), len(A)), A.dtype, order="F"), around)
-        found = uncentred(gram, lines, weights.sum(0), center.astype(np.float64))
+        found = _uncentred(gram, lines, weights.sum(0), center.astype(np.float64))
         precision, linear = precision + found[0], linear + found[1]
     return precision, linear
 
@@ -192,7 +192,7 @@ def _device_statistics(
             _add_outer(sums, left[:M], weighted)
         # Terms of both signs: what float32 loses of them is more than what is left.
         lines += left[:M].double() @ weights[columns]
-    return uncentred(sums[:, :M], lines, weights.sum(0), center.double())
+    return _uncentred(sums[:, :M], lines, weights.sum(0), center.double())
 
 
 def typical(A: ArrayT) -> ArrayT:
@@ -201,7 +201,7 @@ def typical(A: ArrayT) -> ArrayT:
     return A[:, :: max(n // 1024, 1)].mean(1) if n else A.sum(1)
 
 
-def uncentred(
+def _uncentred(
     gram: ArrayT, lines: ArrayT, weights: ArrayT, center: ArrayT
 ) -> tuple[ArrayT, ArrayT]:
     """``A diag(omega) A^T`` (lower triangle) and ``A rho`` from those of ``A - center``.
