@@ -22,7 +22,9 @@ test = make_digit_canvases(30, digit=4, random_state=1)
 # Train on image labels
 # ---------------------
 # ``describe`` proposes and describes boxes once; fitting is quick after that.
-detector = WeakDetector(Proposals("blobs", n_boxes=60, min_side=0.08), random_state=0)
+detector = WeakDetector(
+    proposals=Proposals(method="blobs", n_boxes=60, min_side=0.08), random_state=0
+)
 detector.fit(detector.describe(train.images), train.labels, class_names=train.class_names)
 found = detector.predict(test.images)
 

@@ -63,7 +63,6 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
                     classifier=CLASSIFIERS[name](),
                     pca=options["pca"],
                     contrast=options["contrast"],
-                    wholeness=None,  # as the description of blobs has it
                     random_state=seed,
                 )
                 with warnings.catch_warnings():

@@ -36,9 +36,9 @@ def plain() -> str:
 def describe(data: Any, min_side: float, images: Any) -> Bags:
     """Regions of the images, kept on disk between runs."""
     backbone = "mobilenetv2" if have_backbone("mobilenetv2") else "hog"
-    features = RegionFeatures(backbone, max_side=640, cache=CACHE)
-    proposals = Proposals("blobs", n_boxes=200, min_side=min_side)
-    detector = WeakDetector(proposals, features)
+    features = RegionFeatures(backbone=backbone, max_side=640, cache=CACHE)
+    proposals = Proposals(method="blobs", n_boxes=200, min_side=min_side)
+    detector = WeakDetector(proposals=proposals, features=features)
     return detector.describe([data.jpeg[i] for i in images], ids=data.image_id[images])
 
 
@@ -86,7 +86,6 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
             detector = WeakDetector(
                 pca=setting["pca"],
                 contrast=setting["contrast"],
-                wholeness=None,  # as the description of blobs has it
                 random_state=seed,
             ).fit(fitted, y[train][:, None], class_names=[class_name])
             found = detector.predict(held_out)

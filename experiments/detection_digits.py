@@ -43,7 +43,9 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             canvases(n, part, 2 * seed + k)
             for k, (n, part) in enumerate(((n_train, "train"), (n_test, "test")))
         )
-        detector = WeakDetector(Proposals("blobs", n_boxes=100, min_side=0.08), random_state=seed)
+        detector = WeakDetector(
+            proposals=Proposals(method="blobs", n_boxes=100, min_side=0.08), random_state=seed
+        )
         fitted, held_out = detector.describe(train.images), detector.describe(test.images)
         for share in (0.0, 0.1):
             given = boxes_for(share, train, seed)

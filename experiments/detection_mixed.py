@@ -46,7 +46,6 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
                 detector = WeakDetector(
                     pca=setting["pca"],
                     contrast=setting["contrast"],
-                    wholeness=None,  # as the description of blobs has it
                     random_state=seed,
                 ).fit(parts[name][0], y[train][:, None], given, [class_name])
                 held_out = parts[name][1]

@@ -557,8 +557,8 @@ def photographs() -> str:
         "centre box, 60 %": "centre 60 %",
         "objectness alone (best closed contour)": "objectness alone",
         "saliency alone (largest component)": "saliency alone",
-        "`WeakDetector()` without the networks": "WeakDetector without networks",
-        "`WeakDetector()`": "WeakDetector",
+        "`PhotographDetector()` without the networks": "PhotographDetector without networks",
+        "`PhotographDetector()`": "PhotographDetector",
     }
     sets = {
         "raccoon": "animals: raccoon",

@@ -1,4 +1,4 @@
-"""Naive twins of the vision routines: loops, sorts, masks."""
+"""Naive reference implementations of the vision routines: loops, sorts, masks."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def refinement_loss(theta, X, offset, target, weight, precision):
     """Minus the log posterior of a weighted logistic regression, one proposal at a time."""
     total = sum(0.5 * a * t * t for a, t in zip(precision, theta, strict=True))
     for x, o, y, w in zip(X, offset, target, weight, strict=True):
-        p = 1 / (1 + np.exp(-(o + sum(a * b for a, b in zip(x, theta, strict=True)))))
-        total -= w * (np.log(p) if y else np.log(1 - p))
+        z = o + sum(a * b for a, b in zip(x, theta, strict=True))
+        total += w * np.logaddexp(0, -z if y else z)  # -log p, or -log(1 - p)
     return total

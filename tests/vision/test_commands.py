@@ -12,12 +12,11 @@ from sklearn.metrics import roc_auc_score
 
 from bagwise import load
 from bagwise.cli.commands import build_parser, run
-from bagwise.cli.detect import PROPOSALS
+from bagwise.cli.detect import PROPOSALS, _new_detector
 from bagwise.cli.track import parse_box
 from bagwise.datasets import make_cq500_folder
-from bagwise.vision import read_coco
-from bagwise.vision.exports import read_table
-from bagwise.vision.images import _read_voc_boxes
+from bagwise.vision import PhotographDetector, WeakDetector, read_coco
+from bagwise.vision.image_sets import read_table, read_voc_boxes
 from bagwise.vision.proposals import METHODS
 from tests.vision.test_detection import make_scenes
 from tests.vision.test_tracking import moving_target
@@ -85,7 +84,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     assert coco.class_names == ("red",)
     np.testing.assert_allclose(np.concatenate(coco.boxes), table.boxes, atol=0.01)
     probable = [float(r["probability"]) >= 0.5 for r in rows_of(out / "detections.csv")]
-    voc = [_read_voc_boxes(path)[0] for path in sorted((out / "voc").glob("*.xml"))]
+    voc = [read_voc_boxes(path)[0] for path in sorted((out / "voc").glob("*.xml"))]
     assert len(voc) == 16
     np.testing.assert_allclose(np.concatenate(voc), table.boxes[probable], atol=0.02)
     assert len(list((out / "overlays").iterdir())) == 16
@@ -123,7 +122,23 @@ def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
     words += ["--features", "hog", "--out", tmp_path / "m.bagwise", "--json"]
     call(*words)
     assert '"thresholds"' in capsys.readouterr().out
-    assert load(tmp_path / "m.bagwise").photographic
+    assert isinstance(load(tmp_path / "m.bagwise"), PhotographDetector)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ((), PhotographDetector),
+        (("--proposals", "edge-boxes"), PhotographDetector),
+        (("--proposals", "blobs"), WeakDetector),
+        (("--proposals", "blobs", "--detector", "photographs"), PhotographDetector),
+        (("--contrast", "1.5"), WeakDetector),
+        (("--detector", "regions"), WeakDetector),
+    ],
+)
+def test_the_detector_follows_the_proposals(words, kind):
+    arguments = build_parser().parse_args(["detect", "fit", "--out", "m", *words])
+    assert type(_new_detector(arguments)) is kind
 
 
 def test_labels_must_match_the_images(folder, tmp_path):

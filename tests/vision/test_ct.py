@@ -6,7 +6,7 @@ import pytest
 from bagwise import Bags
 from bagwise.datasets import make_cq500_folder, make_ct_folder
 from bagwise.datasets.ct import write_slice
-from bagwise.vision import ct, ct_labels
+from bagwise.vision import ct, ct_model
 from bagwise.vision.ct_model import ScanClassifier, describe_slice
 
 pydicom = pytest.importorskip("pydicom", reason="the vision extra is missing")
@@ -75,7 +75,7 @@ def test_folder_to_bags(folder):
     bags = ct.read_scans(root)
     assert bags.instances.shape[1:] == (3, 24, 24)
     assert list(bags.ids) == [f"scan_{i:03d}" for i in range(6)]
-    y, labels = ct_labels.label_slices(bags, truth.slice_labels)
+    y, labels = ct_model.label_slices(bags, truth.slice_labels)
     np.testing.assert_array_equal(y, truth.y)
     assert labels.sum() >= 2 * truth.y.sum()
     positions = bags.split(bags.columns["position"])
@@ -233,13 +233,13 @@ class _Shown:
 
 def test_each_class_has_a_model_of_its_own():
     bags = Bags(np.ones((5, 2)), [0, 2, 3, 5])
-    model = ScanClassifier(_Shown()).fit(bags, [[1, 0], [0, 0], [1, 1]], ("any", "subdural"))
+    model = ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 1]], ("any", "subdural"))
     np.testing.assert_allclose(model.predict_proba(bags), np.tile([2 / 3, 1 / 3], (3, 1)))
     np.testing.assert_allclose(model.predict_proba_instances(bags)[:, 1], 1 / 3)
     with pytest.raises(ValueError, match="class 'b' is in no scan"):
-        ScanClassifier(_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a", "b"))
+        ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a", "b"))
     with pytest.raises(ValueError, match="3 scans x 1 classes"):
-        ScanClassifier(_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a",))
+        ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a",))
 
 
 def test_shrinking(folder):
@@ -327,14 +327,14 @@ def test_label_files(tmp_path, folder):
     path = tmp_path / "labels.csv"
     rows = ["ID,Label", "ID_a_any,1", "ID_a_epidural,1", "ID_b_any,0", "ID_b_epidural,0"]
     path.write_text("\n".join(rows))
-    rsna = ct_labels.read_ct_labels(path)
+    rsna = ct_model.read_ct_labels(path)
     assert (rsna.classes, rsna.of_slices) == (("any", "epidural"), True)
     assert {k: v.tolist() for k, v in rsna.values.items()} == {"ID_a": [1, 1], "ID_b": [0, 0]}
     path.write_text("\n".join(rows[:-1]))
     with pytest.raises(ValueError, match="lacks a subtype of slice 'ID_b'"):
-        ct_labels.read_ct_labels(path)
+        ct_model.read_ct_labels(path)
     path.write_text("name,R1:ICH,R2:ICH,R3:ICH\nCQ500-CT-0,1,1,0\nCQ500-CT-1,0,1,0\n")
-    reads = ct_labels.read_ct_labels(path)
+    reads = ct_model.read_ct_labels(path)
     assert {k: v.tolist() for k, v in reads.values.items()} == {
         "CQ500-CT-0": [1],
         "CQ500-CT-1": [0],
@@ -349,31 +349,31 @@ def test_label_files(tmp_path, folder):
     ]:
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            ct_labels.read_ct_labels(path)
+            ct_model.read_ct_labels(path)
     with pytest.raises(ValueError, match="does not exist"):
-        ct_labels.read_ct_labels(tmp_path / "absent.csv")
+        ct_model.read_ct_labels(tmp_path / "absent.csv")
     (tmp_path / "empty.csv").write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):
-        ct_labels.read_ct_labels(tmp_path / "empty.csv")
+        ct_model.read_ct_labels(tmp_path / "empty.csv")
     with pytest.raises(ValueError, match=r"slice\(s\) have no label"):
-        ct_labels.label_slices(ct.read_scans(folder[0]), {})
+        ct_model.label_slices(ct.read_scans(folder[0]), {})
 
 
 def test_labels_of_scans_and_of_slices(cq500):
     root, truth = cq500
     bags = ct.read_scans(root)
-    Y, slices = ct_labels.label_scans(bags, ct_labels.read_ct_labels(truth.labels))
+    Y, slices = ct_model.label_scans(bags, ct_model.read_ct_labels(truth.labels))
     np.testing.assert_array_equal(Y, truth.Y)  # the readers disagree only one against two
     assert slices is None
-    by_slice = ct_labels.CTLabels(
+    by_slice = ct_model.CTLabels(
         ("any",), {k: np.array([v]) for k, v in truth.slice_labels.items()}, True
     )
-    Y, slices = ct_labels.label_scans(bags, by_slice)
+    Y, slices = ct_model.label_scans(bags, by_slice)
     np.testing.assert_array_equal(Y[:, 0], truth.Y[:, 0])
     assert len(slices) == bags.n_instances
     with pytest.raises(ValueError, match="'CQ500CT0 CQ500CT0' has no label"):
-        ct_labels.label_scans(
-            bags, ct_labels.CTLabels(("any",), {"CQ500-CT-77": np.array([1])}, False)
+        ct_model.label_scans(
+            bags, ct_model.CTLabels(("any",), {"CQ500-CT-77": np.array([1])}, False)
         )
     with pytest.raises(ValueError, match=r"slice\(s\) have no label"):
-        ct_labels.label_scans(bags, ct_labels.CTLabels(("any",), {"x": np.array([1])}, True))
+        ct_model.label_scans(bags, ct_model.CTLabels(("any",), {"x": np.array([1])}, True))

@@ -17,21 +17,16 @@ from bagwise.vision import (
     Proposals,
     RegionFeatures,
     WeakDetector,
-    detection,
     draw,
     make_digit_canvases,
+    regions,
 )
-from bagwise.vision.detection import (
-    _overlap_with_given,
-    box_contrast,
-    label_matrix,
-    pixel_scores,
-    suppress,
-)
+from bagwise.vision.detection import label_matrix, suppress, true_boxes
+from bagwise.vision.regions import best_overlap, box_contrast, pixel_scores
 from tests.reference import vision as naive
 
 cv2 = pytest.importorskip("cv2")
-PROPOSALS = Proposals("blobs", n_boxes=30, min_side=0.08)
+PROPOSALS = Proposals(method="blobs", n_boxes=30, min_side=0.08)
 
 
 def make_scenes(n=24, seed=0):
@@ -57,13 +52,13 @@ def scenes():
 
 @pytest.fixture(scope="module")
 def described(scenes):
-    return WeakDetector(PROPOSALS).describe(scenes[0])
+    return WeakDetector(proposals=PROPOSALS).describe(scenes[0])
 
 
 @pytest.fixture(scope="module")
 def detector(scenes, described):
     names = ["red" if y else None for y in scenes[1]]
-    return WeakDetector(PROPOSALS, pca=10, random_state=0).fit(described, names)
+    return WeakDetector(proposals=PROPOSALS, pca=10, random_state=0).fit(described, names)
 
 
 def test_suppression_matches_loops():
@@ -131,7 +126,7 @@ def test_described_bags_and_images_are_the_same(detector, scenes, described):
 def test_contrast_and_other_classifiers(scenes, described, classifier, contrast):
     _, labels, boxes = scenes
     detector = WeakDetector(
-        PROPOSALS, pca=10, classifier=classifier, contrast=contrast, random_state=0
+        proposals=PROPOSALS, pca=10, classifier=classifier, contrast=contrast, random_state=0
     ).fit(described, labels[:, None], class_names=["red"])
     found = detector.predict(described)
     positive = np.flatnonzero(labels)
@@ -148,7 +143,7 @@ def test_two_classes_at_once(scenes):
         [n for n, there in (("red", y), ("green", i % 3 == 0)) if there]
         for i, y in enumerate(labels)
     ]
-    detector = WeakDetector(PROPOSALS, pca=10, random_state=0).fit(images, names)
+    detector = WeakDetector(proposals=PROPOSALS, pca=10, random_state=0).fit(images, names)
     assert detector.classes_.tolist() == ["green", "red"]
     assert set(detector.predict(images[:1])[0].classes) == {"green", "red"}
 
@@ -156,7 +151,7 @@ def test_two_classes_at_once(scenes):
 def test_same_seed_same_detections(scenes, described):
     labels = scenes[1][:, None]
     runs = [
-        WeakDetector(PROPOSALS, pca=5, random_state=4)
+        WeakDetector(proposals=PROPOSALS, pca=5, random_state=4)
         .fit(described, labels)
         .predict(described[[1]])
         for _ in range(2)
@@ -171,7 +166,7 @@ def boxes_of(scenes, n):
 
 def test_overlap_with_true_boxes(scenes, described):
     _, labels, boxes = scenes
-    iou = _overlap_with_given(described, labels, "red", boxes_of(scenes, 6))
+    iou = best_overlap(described, true_boxes(boxes_of(scenes, 6), labels, "red", described.ids))
     rows, proposed = described.split(iou), described.split(described.columns["boxes"])
     for i in (1, 3, 5):
         np.testing.assert_array_equal(rows[i], box_iou(proposed[i], boxes[i])[:, 0])
@@ -189,16 +184,17 @@ class Recorder(SingleInstance):
 
 def test_boxes_become_instance_labels(scenes, described):
     labels = scenes[1][:, None]
-    mixed = WeakDetector(PROPOSALS, pca=10, classifier=Recorder(LogisticRegression()))
+    mixed = WeakDetector(proposals=PROPOSALS, pca=10, classifier=Recorder(LogisticRegression()))
     mixed.fit(described, labels, boxes_of(scenes, 6), ["red"])
-    iou = _overlap_with_given(described, labels[:, 0], "red", boxes_of(scenes, 6))
+    true = true_boxes(boxes_of(scenes, 6), labels[:, 0], "red", described.ids)
+    iou = best_overlap(described, true)
     np.testing.assert_array_equal(mixed.classifiers_[0].given_, np.where(iou >= 0.5, 1, -1))
 
 
 @pytest.mark.parametrize("contrast", [None, 1.25])
 def test_boxes_make_a_refinement(scenes, described, contrast, tmp_path):
     _, labels, boxes = scenes
-    mixed = WeakDetector(PROPOSALS, pca=10, contrast=contrast, random_state=0)
+    mixed = WeakDetector(proposals=PROPOSALS, pca=10, contrast=contrast, random_state=0)
     mixed.fit(described, labels[:, None], boxes_of(scenes, 12), ["red"])
     found = mixed.predict(described)
     best = [found[i].boxes[0] for i in np.flatnonzero(labels)]
@@ -216,7 +212,7 @@ def test_boxes_make_a_refinement(scenes, described, contrast, tmp_path):
 @pytest.mark.parametrize("taught", [False, True])
 def test_contrast_ranks_by_what_stands_out(scenes, described, taught):
     """And by the box's own probability, where true boxes taught it."""
-    model = WeakDetector(PROPOSALS, pca=10, contrast=1.5, random_state=0)
+    model = WeakDetector(proposals=PROPOSALS, pca=10, contrast=1.5, random_state=0)
     model.fit(described, scenes[1][:, None], boxes_of(scenes, 12) if taught else None, ["red"])
     score, p, _ = model.score_boxes(described)
     if taught:
@@ -250,11 +246,11 @@ def test_boxes_are_ranked_by_what_each_alone_says(detector, described):
 @pytest.mark.parametrize("classifier", [None, SingleInstance(LogisticRegression())])
 def test_evidence_is_a_clue_where_the_classifier_has_it(scenes, described, monkeypatch, classifier):
     seen = []
-    learn = detection.learn_refinement
+    learn = regions.learn_refinement
     monkeypatch.setattr(
-        detection, "learn_refinement", lambda *args: seen.append(args[0]) or learn(*args)
+        regions, "learn_refinement", lambda *args: seen.append(args[0]) or learn(*args)
     )
-    model = WeakDetector(PROPOSALS, pca=10, classifier=classifier, random_state=0)
+    model = WeakDetector(proposals=PROPOSALS, pca=10, classifier=classifier, random_state=0)
     model.fit(described, scenes[1][:, None], boxes_of(scenes, 12), ["red"])
     if classifier is None:
         np.testing.assert_allclose(seen[0].evidence[:, 0], evidence_of(model, described), atol=1e-9)
@@ -265,14 +261,14 @@ def test_evidence_is_a_clue_where_the_classifier_has_it(scenes, described, monke
 
 
 def test_std_of_refined_probabilities_is_that_to_first_order(scenes, described):
-    model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+    model = WeakDetector(proposals=PROPOSALS, pca=10, random_state=0)
     model.fit(described, scenes[1][:, None], boxes_of(scenes, 12), ["red"])
     reduced = described.map(model.reducer_.transform)
     classifier, refinement = model.classifiers_[0], model.refinements_[0]
-    p, _ = detection.positive_proba(classifier, reduced, "_instances")
-    clues = detection._clues(described, reduced, p, detection._evidence(classifier, reduced))
+    p, _ = regions.positive_proba(classifier, reduced, "_instances")
+    clues = regions.region_clues(described, reduced, p, regions.log_odds_alone(classifier, reduced))
     small = 1e-6
-    std = detection._refine(refinement, clues, p, small * p * (1 - p))[2]  # of log-odds: small
+    std = regions.refined_scores(refinement, clues, p, small * p * (1 - p))[2]  # of log-odds: small
     up = clues._replace(log_odds=clues.log_odds + small, evidence=clues.evidence + small)
     change = np.abs(expit(refinement.refine(up)) - expit(refinement.refine(clues)))
     np.testing.assert_allclose(std, change, rtol=1e-3, atol=1e-12)
@@ -281,7 +277,7 @@ def test_std_of_refined_probabilities_is_that_to_first_order(scenes, described):
 def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
     """Held out, probabilities that a box shows the class fit better after boxes than before."""
     images, _, boxes = make_scenes(seed=1)
-    bags = WeakDetector(PROPOSALS).describe(images)
+    bags = WeakDetector(proposals=PROPOSALS).describe(images)
     true = [
         box_iou(b, t).max(axis=1, initial=0)
         for b, t in zip(bags.split(bags.columns["boxes"]), boxes, strict=True)
@@ -289,7 +285,7 @@ def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
     true = np.concatenate(true) >= 0.5
     losses = []
     for given in (None, boxes_of(scenes, 24)):
-        model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+        model = WeakDetector(proposals=PROPOSALS, pca=10, random_state=0)
         model.fit(described, scenes[1][:, None], given, ["red"])
         losses.append(log_loss(true, model.score_boxes(bags)[1]))
     assert losses[1] < losses[0]
@@ -297,7 +293,7 @@ def test_boxes_make_probabilities_of_boxes_honest(scenes, described):
 
 @pytest.mark.parametrize("overlap", [0.05, 1.0])
 def test_any_overlap_makes_a_refinement(scenes, described, overlap):
-    model = WeakDetector(PROPOSALS, pca=5, overlap=overlap, random_state=0)
+    model = WeakDetector(proposals=PROPOSALS, pca=5, overlap=overlap, random_state=0)
     given = boxes_of(scenes, 12)
     given[1] = {"red": described.columns["boxes"][described.offsets[1]][None]}  # met exactly
     model.fit(described, scenes[1][:, None], given, ["red"])
@@ -308,7 +304,7 @@ def test_no_boxes_change_nothing(scenes, described):
     labels, n = scenes[1][:, None], len(scenes[1])
     scores = []
     for given in (None, [None] * n, [{}] * n, [{"red": np.empty((0, 4))}] * n):
-        model = WeakDetector(PROPOSALS, pca=10, random_state=0)
+        model = WeakDetector(proposals=PROPOSALS, pca=10, random_state=0)
         model.fit(described, labels, given, ["red"])
         assert model.refinements_ == [None]
         scores.append(model.score_boxes(described))
@@ -323,7 +319,7 @@ def test_order_of_images_does_not_change_a_refinement(scenes, described):
     for which in (np.arange(len(labels)), order):
         # Calibration holds bags out by their order.
         classifier = SingleInstance(LogisticRegression(tol=1e-10, max_iter=5000), calibrate=False)
-        model = WeakDetector(PROPOSALS, pca=10, classifier=classifier, random_state=0)
+        model = WeakDetector(proposals=PROPOSALS, pca=10, classifier=classifier, random_state=0)
         model.fit(described[which], labels[which, None], [given[i] for i in which], ["red"])
         scores.append(model.score_boxes(described)[0])
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-3)
@@ -332,7 +328,7 @@ def test_order_of_images_does_not_change_a_refinement(scenes, described):
 def test_true_boxes_that_no_proposal_meets_do_not_contradict(scenes, described):
     labels = scenes[1]
     given = [{"red": [[0, 0, 1, 1]]} if i == 1 else None for i in range(len(labels))]
-    model = WeakDetector(PROPOSALS, pca=5, random_state=0)
+    model = WeakDetector(proposals=PROPOSALS, pca=5, random_state=0)
     assert model.fit(described, labels[:, None], given, ["red"]).refinements_ == [None]
 
 
@@ -369,7 +365,7 @@ def test_odd_images_are_predicted(detector, scenes, kind):
 
 def test_bad_input(detector, scenes, described):
     images, labels, _ = scenes
-    new = WeakDetector(PROPOSALS)
+    new = WeakDetector(proposals=PROPOSALS)
     with pytest.raises(ValueError, match="image 1: image is not an image"):
         new.describe([images[0], b"broken"])
     with pytest.raises(ValueError, match="at least one image"):
@@ -392,7 +388,11 @@ def test_bad_input(detector, scenes, described):
     with pytest.raises(ValueError, match="boxes needs one entry"):
         new.fit(described, labels[:, None], [None], ["red"])
     with pytest.raises(ValueError, match="features"):
-        detector.predict(WeakDetector(PROPOSALS, RegionFeatures(shape=False)).describe(images[:1]))
+        detector.predict(
+            WeakDetector(proposals=PROPOSALS, features=RegionFeatures(shape=False)).describe(
+                images[:1]
+            )
+        )
     with pytest.raises(ValueError, match="contrast"):
         WeakDetector(contrast=0.5).describe(images[:1])
 
@@ -412,7 +412,7 @@ def test_labels_in_every_form():
 
 
 def test_is_cloned_like_any_estimator():
-    assert clone(WeakDetector(PROPOSALS, nms=0.4)).nms == 0.4
+    assert clone(WeakDetector(proposals=PROPOSALS, nms=0.4)).nms == 0.4
 
 
 def test_canvases_have_true_boxes():
@@ -433,7 +433,9 @@ def test_canvases_have_true_boxes():
 
 def test_finds_digits_on_clutter():
     train, test = (make_digit_canvases(n, digit=0, random_state=s) for n, s in ((80, 0), (40, 1)))
-    detector = WeakDetector(Proposals("blobs", n_boxes=60, min_side=0.08), random_state=0)
+    detector = WeakDetector(
+        proposals=Proposals(method="blobs", n_boxes=60, min_side=0.08), random_state=0
+    )
     detector.fit(train.images, train.labels, class_names=train.class_names)
     found = detector.predict([im for im, y in zip(test.images, test.labels, strict=True) if y[0]])
     assert corloc([d.boxes[0] for d in found], [b for b in test.boxes if len(b)]) > 0.7

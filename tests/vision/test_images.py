@@ -7,14 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from bagwise.vision.images import (
-    clip_boxes,
-    fit_within,
-    list_images,
-    read_coco,
-    read_image,
-    read_voc,
-)
+from bagwise.vision.image_sets import read_coco, read_voc
+from bagwise.vision.images import clip_boxes, fit_within, list_images, read_image
 
 cv2 = pytest.importorskip("cv2")
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bagwise import Bags, load, save
 from bagwise.evaluate import box_iou, corloc
-from bagwise.vision import Proposals, RegionFeatures, WeakDetector, photographs, saliency
-from bagwise.vision.described import Photographs, frames
+from bagwise.vision import (
+    PhotographDetector,
+    Proposals,
+    RegionFeatures,
+    WeakDetector,
+    photographs,
+    saliency,
+)
 from bagwise.vision.networks import have_backbone, load_network
 from bagwise.vision.photographs import Agreement
 from bagwise.vision.saliency import LEVELS, Components, find_components
-from bagwise.vision.wholeness import soft_overlap, weigh_boxes
+from bagwise.vision.wholeness import Maps, Photographs, frames, judge_boxes, soft_overlap
 
 cv2 = pytest.importorskip("cv2")
 
@@ -34,15 +41,18 @@ def make_photos(n=24, seed=0, side=80):
 
 
 def plain_detector(**settings):
-    settings = {"wholeness": "classical", "features": RegionFeatures("hog"), **settings}
-    return WeakDetector(Proposals("edge-boxes", n_boxes=30), random_state=0, **settings)
+    return PhotographDetector(
+        proposals=Proposals(method="edge-boxes", n_boxes=30),
+        features=RegionFeatures(backbone="hog"),
+        saliency="classical",
+        random_state=0,
+        **settings,
+    )
 
 
 def describe(images):
     """As with a saliency network: here the classical map does find the objects."""
-    described = plain_detector().describe(images)
-    described.centred = False
-    return described
+    return replace(plain_detector().describe(images), centred=False)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +84,7 @@ def test_evidence_matches_loops():
     salient = rng.random((24, 30)).astype(np.float32)
     boxes = np.array([[4.0, 4, 8, 6], [0, 0, 30, 24], [20, 10, 4, 8]])
     components = Components(np.array([[5.0, 5, 8, 6], [18, 8, 8, 10]]), np.array([0, 2]))
-    found = weigh_boxes(boxes, components, class_map, salient, 1.0)
+    found = judge_boxes(boxes, components, Maps(class_map, salient, 1.0))
     relative = np.clip(class_map / np.percentile(class_map, 99), 0, 1)
     for k, (x, y, w, h) in enumerate(boxes):
         around = [x - w / 2, y - h / 2, 2 * w, 2 * h]
@@ -95,7 +105,7 @@ def test_a_whole_object_beats_its_part_its_surroundings_and_a_pair():
     salient = np.zeros((60, 90), dtype=np.float32)
     salient[20:40, 10:30] = salient[20:40, 50:70] = 0.9
     boxes = np.array([[10.0, 20, 20, 20], [10, 20, 10, 20], [0, 10, 40, 40], [10, 20, 60, 20]])
-    found = weigh_boxes(boxes, find_components(salient, 60, 90), salient, salient, 1.0)
+    found = judge_boxes(boxes, find_components(salient, 60, 90), Maps(salient, salient, 1.0))
     assert np.all(found.wholeness[0] > found.wholeness[1:] + 0.1)
 
 
@@ -162,25 +172,16 @@ def test_cells_of_a_network_are_its_maps(tmp_path):
         torch.nn.Conv2d(3, 4, 16, stride=16), torch.nn.Conv2d(4, 5, 2, stride=2)
     )
     image = np.random.default_rng(0).integers(0, 255, (70, 100, 3), dtype=np.uint8)
-    features = RegionFeatures(network, layers=(0, 1), cache=tmp_path)
+    features = RegionFeatures(backbone=network, layers=(0, 1), cache=tmp_path)
     cells, grid = features.extract_cells(image)
     assert grid == (20, 28)  # 448 pixels at stride 16, sides multiples of 32
     assert cells.shape == (560, 9)
     again, same = features.extract_cells(image)
     np.testing.assert_array_equal(cells, again)
     assert tuple(same) == grid
-    hog, grid = RegionFeatures("hog").extract_cells(image)
+    hog, grid = RegionFeatures(backbone="hog").extract_cells(image)
     assert grid == (20, 28)
     assert hog.shape == (560, 372)
-
-
-def test_the_setting_follows_the_proposals():
-    assert WeakDetector().photographic
-    assert WeakDetector(Proposals("edge-boxes")).photographic
-    assert not WeakDetector(Proposals("blobs")).photographic
-    assert WeakDetector(Proposals("blobs"), wholeness="classical").photographic
-    assert not WeakDetector(contrast=1.5).photographic
-    assert not WeakDetector(wholeness=None).photographic
 
 
 def test_described_photographs(photos):
@@ -192,8 +193,8 @@ def test_described_photographs(photos):
     np.testing.assert_array_equal(some.boxes[1], described.boxes[5])
     np.testing.assert_array_equal(described.boxes[0][:3], frames(80, 100))
     assert np.all(described.cells.columns["salient"] >= 0)
-    with pytest.raises(ValueError, match="same settings"):
-        WeakDetector(Proposals("blobs")).fit(described, photos[1][:, None])
+    with pytest.raises(ValueError, match="WeakDetector returned is needed"):
+        WeakDetector(proposals=Proposals(method="blobs")).fit(described, photos[1][:, None])
 
 
 def test_finds_objects_and_knows_their_class(fitted, photos):
@@ -253,7 +254,7 @@ def test_cells_outside_true_boxes_are_not_of_the_class(photos):
     described, labels, boxes = photos
     given = [None] * len(labels)
     given[1] = boxes[1]
-    inside = described.cells.split(photographs._inside(described, given))
+    inside = described.cells.split(photographs.cells_inside(described, given))
     rows, columns = described.grids[1]
     x, y, w, h = boxes[1][0]
     for k, value in enumerate(inside[1]):
@@ -319,8 +320,10 @@ def test_what_was_learned_without_boxes_has_a_third_of_the_say(photos):
     np.testing.assert_array_equal(model.general.weights, plain.cell.weights)
     assert np.abs(model.cell.weights - plain.cell.weights).max() > 1e-6
     parts = []
-    for i, (evidence, maps) in enumerate(photographs.weigh(described, model.class_map(described))):
-        clues = photographs.clues_of(described, i, evidence, *maps)
+    of_class = 1 / (1 + np.exp(-model.cell.score(described.cells.instances)))
+    judged = photographs.judge_photographs(described, of_class)
+    for i, (evidence, maps) in enumerate(judged):
+        clues = photographs.photograph_clues(described, i, evidence, maps)
         refined = 1 / (1 + np.exp(-model.refinement.refine(clues)))
         parts.append(evidence.wholeness + refined)
     expected = (plain.box_scores(described) + np.concatenate(parts)) / 3
@@ -351,7 +354,7 @@ def test_regions_are_the_true_boxes_else_the_best_box(photos):
     model = photographs.learn_class(
         described, labels, [None] * len(labels), 0.5, np.random.default_rng(0)
     )
-    rows = photographs._regions(described, model, given)
+    rows = photographs.class_regions(described, model, given)
     scores = model.box_scores(described)
     for i, cells in enumerate(described.cells):
         best = scores[described.offsets[i] : described.offsets[i + 1]].argmax()
@@ -363,7 +366,7 @@ def test_regions_are_the_true_boxes_else_the_best_box(photos):
 def test_ranking_joins_the_probabilities_of_image_and_box(photos, fitted):
     described = photos[0]
     model = fitted.models_[0]
-    ranking, p, _ = photographs.score_boxes(model, described)
+    ranking, p, _ = fitted.score_boxes(described)
     scores, image = model.box_scores(described), model.image_probability(described)
     for i, cells in enumerate(described.cells):
         part = slice(*described.offsets[i : i + 2])
@@ -381,11 +384,11 @@ def test_without_a_saliency_network_regions_say_nothing():
     """Boxes in the middle are no regions of the class: the image's probability ranks alone."""
     images, labels, _ = make_photos(8)
     described = plain_detector().describe(images)
-    model = plain_detector(check=False).fit(described, labels[:, None], class_names=["red"])
-    model = model.models_[0]
+    detector = plain_detector(check=False).fit(described, labels[:, None], class_names=["red"])
+    model = detector.models_[0]
     assert model.region is model.image
     scores, image = model.box_scores(described), model.image_probability(described)
-    ranking = photographs.score_boxes(model, described)[0]
+    ranking = detector.score_boxes(described).score
     for i in range(8):
         part = slice(*described.offsets[i : i + 2])
         expected = image[i] * scores[part] ** 2 / scores[part].max()
@@ -405,8 +408,7 @@ def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):
     monkeypatch.setattr(photographs, "_logistic", record)
     photographs.learn_cells(described, labels, given, np.random.default_rng(0))
     (first, weight), (second, _) = calls
-    rows = photographs._sample(described.cells, np.random.default_rng(0))
-    image = described.cells.bag_index[rows]
+    image = np.repeat(np.arange(len(labels)), 160)  # so many cells are drawn of each, in order
     total = np.bincount(image, weight)
     np.testing.assert_allclose(total, np.where(np.arange(len(labels)) == 1, 3.0, 1.0))
     np.testing.assert_array_equal(first[image == 1], second[image == 1])
@@ -463,13 +465,13 @@ def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
     whole = np.array([frames(80, 100)[0]] * 24)
     values = experiment.run_task(task, lambda seed: folds, True, whole, 1)
     assert list(values) == [
-        *("WeakDetector", "whole image", "centre 80 %", "centre 60 %"),
+        *("PhotographDetector", "whole image", "centre 80 %", "centre 60 %"),
         *("objectness alone", "saliency alone"),
     ]
     positive = [i for i in range(16, 24) if labels[i]]
     expected = np.mean([box_iou(whole[[i]], boxes[i])[0, 0] >= 0.5 for i in positive])
     assert values["whole image"][0][0] == values["objectness alone"][0][0] == expected
-    assert values["WeakDetector"][0][0] > expected
+    assert values["PhotographDetector"][0][0] > expected
     rows = experiment.as_rows(values, "made")
     assert [row["metric"] for row in rows[:2]] == ["CorLoc", "AP"]
 
@@ -480,7 +482,7 @@ def test_a_centred_map_keeps_boxes_to_the_middle():
     assert described.centred
     assert described[[0, 1]].centred
     noise = np.random.default_rng(0).random(described.cells.n_instances)
-    for evidence, (class_map, saliency_map, _) in photographs.weigh(described, noise):
+    for evidence, (class_map, saliency_map, _) in photographs.judge_photographs(described, noise):
         assert np.all(evidence.component == 0)
         np.testing.assert_array_equal(class_map, saliency_map)
         assert evidence.overlap[:3].argmax() > 0  # of the frames, not the whole image

@@ -29,7 +29,7 @@ def scene():
 
 @pytest.mark.parametrize("method", ["selective-search", "edge-boxes", "blobs", "windows"])
 def test_the_object_is_among_the_boxes(scene, method):
-    boxes = Proposals(method, n_boxes=300).propose(scene)
+    boxes = Proposals(method=method, n_boxes=300).propose(scene)
     assert boxes.ndim == 2
     assert 1 <= len(boxes) <= 300
     assert np.all(boxes[:, 2:] > 0)
@@ -44,61 +44,61 @@ def test_the_object_is_among_the_boxes(scene, method):
 def test_same_seed_same_boxes_in_the_same_order(scene, method):
     rng = np.random.default_rng(1)
     noisy = np.clip(scene + rng.integers(-40, 40, scene.shape), 0, 255).astype(np.uint8)
-    first = Proposals(method, n_boxes=40).propose(noisy)
-    again = Proposals(method, n_boxes=40).propose(noisy)
+    first = Proposals(method=method, n_boxes=40).propose(noisy)
+    again = Proposals(method=method, n_boxes=40).propose(noisy)
     np.testing.assert_array_equal(first, again)
 
 
 def test_boxes_come_back_in_the_images_own_pixels(scene):
     large = cv2.resize(scene, (640, 480), interpolation=cv2.INTER_NEAREST)
-    boxes = Proposals("blobs", max_side=160).propose(large)
+    boxes = Proposals(method="blobs", max_side=160).propose(large)
     assert box_iou([np.array(OBJECT) * 4], boxes).max() > 0.8
 
 
 @pytest.mark.parametrize("method", ["selective-search", "edge-boxes", "blobs", "windows"])
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 40, 3), (2, 2, 3), (30, 3, 3)])
 def test_tiny_and_flat_images_give_a_box(method, shape):
-    boxes = Proposals(method).propose(np.full(shape, 128, dtype=np.uint8))
+    boxes = Proposals(method=method).propose(np.full(shape, 128, dtype=np.uint8))
     assert len(boxes) >= 1
     assert np.all(boxes[:, 2:] > 0)
 
 
 def test_without_proposals_the_whole_image_is_the_box():
     flat = np.full((30, 50, 3), 10, dtype=np.uint8)
-    assert Proposals("blobs").propose(flat).tolist() == [[0, 0, 50, 30]]
-    assert Proposals("edge-boxes").propose(flat).tolist() == [[0, 0, 50, 30]]
-    none = Proposals("given", boxes={"x": []})
+    assert Proposals(method="blobs").propose(flat).tolist() == [[0, 0, 50, 30]]
+    assert Proposals(method="edge-boxes").propose(flat).tolist() == [[0, 0, 50, 30]]
+    none = Proposals(method="given", boxes={"x": []})
     assert none.propose(flat, "x").tolist() == [[0, 0, 50, 30]]
-    outside = Proposals("given", boxes=[[[200, 200, 5, 5]]])
+    outside = Proposals(method="given", boxes=[[[200, 200, 5, 5]]])
     assert outside.propose(flat, 0).tolist() == [[0, 0, 50, 30]]
 
 
 def test_given_boxes_are_cut_to_the_image_and_must_be_there():
     flat = np.zeros((30, 50, 3), dtype=np.uint8)
-    given = Proposals("given", boxes=[[[-5, 0, 10, 10]]])
+    given = Proposals(method="given", boxes=[[[-5, 0, 10, 10]]])
     assert given.propose(flat, 0).tolist() == [[0, 0, 5, 10]]
     with pytest.raises(ValueError, match="image 'z'"):
-        Proposals("given", boxes={}).propose(flat, "z")
+        Proposals(method="given", boxes={}).propose(flat, "z")
     with pytest.raises(ValueError, match="image 4"):
         given.propose(flat, 4)
 
 
 def test_small_and_huge_boxes_are_dropped(scene):
-    boxes = Proposals("blobs", min_side=0.1, max_area=0.5).propose(scene)
+    boxes = Proposals(method="blobs", min_side=0.1, max_area=0.5).propose(scene)
     assert boxes[:, 2:].min() >= 12
     assert (boxes[:, 2] * boxes[:, 3]).max() <= 0.5 * 120 * 160
 
 
 def test_grey_and_deep_images_are_accepted(scene):
     grey = scene[..., 0]
-    assert len(Proposals("blobs").propose(grey)) >= 1
-    assert len(Proposals("blobs").propose(grey.astype(np.uint16) * 200)) >= 1
+    assert len(Proposals(method="blobs").propose(grey)) >= 1
+    assert len(Proposals(method="blobs").propose(grey.astype(np.uint16) * 200)) >= 1
 
 
 def test_parameters_are_checked_and_cloned(scene):
     with pytest.raises(ValueError, match="method"):
-        Proposals("magic").propose(scene)
-    assert clone(Proposals("windows", n_boxes=7)).n_boxes == 7
+        Proposals(method="magic").propose(scene)
+    assert clone(Proposals(method="windows", n_boxes=7)).n_boxes == 7
 
 
 def test_windows_cover_the_image():
@@ -122,13 +122,13 @@ def test_ring_contrast_matches_masks():
 def test_region_proposal_network(scene):
     from bagwise.vision.features import RegionFeatures
 
-    boxes = Proposals("faster-rcnn", n_boxes=20, max_side=None).propose(scene)
+    boxes = Proposals(method="faster-rcnn", n_boxes=20, max_side=None).propose(scene)
     assert 1 <= len(boxes) <= 20
-    assert RegionFeatures("faster-rcnn").extract(scene, boxes).shape == (len(boxes), 1026)
+    assert RegionFeatures(backbone="faster-rcnn").extract(scene, boxes).shape == (len(boxes), 1026)
 
 
 @pytest.mark.skipif(HAVE_TORCHVISION, reason="torchvision is installed")
 def test_without_torchvision_the_error_says_what_to_install(scene):
     pytest.importorskip("torch")
     with pytest.raises(ImportError, match="pip install torchvision"):
-        Proposals("faster-rcnn").propose(scene)
+        Proposals(method="faster-rcnn").propose(scene)

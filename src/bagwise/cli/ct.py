@@ -75,8 +75,7 @@ def _scan_options(part: ArgumentParser, labels: str, labels_required: bool) -> N
 def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train on folders of DICOM series and labels of scans, and save the model."""
     from bagwise import GVGPMIL, Coupled, make_pipeline, persist
-    from bagwise.vision.ct_labels import label_scans, read_ct_labels
-    from bagwise.vision.ct_model import ScanClassifier
+    from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
 
     out = check_output(arguments.out, arguments.force)
     labels = read_ct_labels(arguments.labels)
@@ -96,7 +95,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     if couple != 0:
         model = Coupled(model, strength=couple, random_state=arguments.seed)
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
-        scans = ScanClassifier(model).fit(bags, Y, classes)
+        scans = ScanClassifier(model=model).fit(bags, Y, classes)
     strengths = {name: getattr(m, "strength_", 0.0) for name, m in scans.models_.items()}
     for name, value in strengths.items():
         printer.say(f"slices next to each other are coupled for {name}: strength {value:.2f}")
@@ -119,8 +118,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise import persist
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables
-    from bagwise.vision.ct_labels import label_scans, read_ct_labels
-    from bagwise.vision.ct_model import ScanClassifier
+    from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
 
     about = persist.about(arguments.model)
     model = persist.load(arguments.model)

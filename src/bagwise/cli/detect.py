@@ -19,10 +19,10 @@ from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats
+    from bagwise.vision.detection import Detector
 
 
 PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
-_WHOLENESS = ("auto", "u2netp", "classical", "none")
 _LITES = tuple(f"efficientnet-lite{k}" for k in range(3))
 
 
@@ -50,10 +50,15 @@ def configure(parser: ArgumentParser) -> None:
     add("--min-side", type=float, help=what)
     what = "default: the best installed"
     add("--features", choices=("hog", "mobilenetv2", *_LITES), help=what)
-    what = "saliency that judges whether a box holds a whole object; none for cells and marks"
-    add("--wholeness", choices=_WHOLENESS, default="auto", help=what)
-    add("--pca", type=int, default=50, help="principal components kept")
-    what = "rank boxes by contrast with a ring, 1.5 to 2"
+    what = (
+        "regions: a Gaussian process on regions, for cells and marks (default with --proposals "
+        "blobs, windows or faster-rcnn, or --contrast); photographs: else"
+    )
+    add("--detector", choices=("photographs", "regions"), help=what)
+    what = "of photographs: map that tells objects from their background"
+    add("--saliency", choices=("auto", "u2netp", "classical"), default="auto", help=what)
+    add("--pca", type=int, default=50, help="of regions: principal components kept")
+    what = "of regions: rank boxes by contrast with a ring, 1.5 to 2"
     add("--contrast", type=float, help=what)
     add("--cache", type=Path, help="folder that keeps region features")
     add("--seed", type=int, default=0)
@@ -98,19 +103,10 @@ def _image_options(part: ArgumentParser) -> _ArgumentGroup:
 def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train a detector on image labels and save it."""
     from bagwise import persist
-    from bagwise.vision.detection import WeakDetector
 
     out = check_output(arguments.out, arguments.force)
     data = _image_set(arguments)
-    detector = WeakDetector(
-        _proposals(arguments),
-        _features(arguments),
-        wholeness=None if arguments.wholeness == "none" else arguments.wholeness,
-        pca=arguments.pca,
-        contrast=arguments.contrast,
-        random_state=arguments.seed,
-        verbose=not arguments.json,
-    )
+    detector = _new_detector(arguments)
     with _saying_warnings(printer):
         described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
         position = {name: i for i, name in enumerate(data.ids)}
@@ -132,27 +128,35 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     }
 
 
-def _proposals(arguments: Namespace) -> Any:
-    """Proposals as asked for; None, the detector's own, where nothing is."""
-    from bagwise.vision.proposals import Proposals
-
-    asked = {"n_boxes": arguments.n_boxes, "min_side": arguments.min_side}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if arguments.proposals is None and not asked:
-        return None
-    return Proposals(arguments.proposals or "selective-search", **asked)
-
-
-def _features(arguments: Namespace) -> Any:
-    from bagwise.vision.described import best_backbone
+def _new_detector(arguments: Namespace) -> Detector[Any]:
+    """The detector that was asked for, else the one that suits proposals and ranking."""
     from bagwise.vision.features import RegionFeatures
+    from bagwise.vision.networks import best_backbone
+    from bagwise.vision.photographs import PhotographDetector
+    from bagwise.vision.proposals import Proposals
+    from bagwise.vision.regions import WeakDetector
 
-    if arguments.features is None and arguments.cache is None:
-        return None
-    marks = arguments.wholeness == "none" or arguments.proposals in ("blobs", "windows")
-    default = "hog" if marks else best_backbone()
-    cache = None if arguments.cache is None else str(arguments.cache)
-    return RegionFeatures(arguments.features or default, cache=cache)
+    of_photographs = arguments.proposals in (None, "selective-search", "edge-boxes")
+    of_photographs = of_photographs and arguments.contrast is None
+    if arguments.detector is not None:
+        of_photographs = arguments.detector == "photographs"
+    names = {"proposals": "method", "n_boxes": "n_boxes", "min_side": "min_side"}
+    asked = {name: getattr(arguments, option) for option, name in names.items()}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    features = None
+    if arguments.features is not None or arguments.cache is not None:
+        backbone = arguments.features or (best_backbone() if of_photographs else "hog")
+        cache = None if arguments.cache is None else str(arguments.cache)
+        features = RegionFeatures(backbone=backbone, cache=cache)
+    shared: dict[str, Any] = {
+        "proposals": Proposals(**asked) if asked else None,
+        "features": features,
+        "random_state": arguments.seed,
+        "verbose": not arguments.json,
+    }
+    if of_photographs:
+        return PhotographDetector(saliency=arguments.saliency, **shared)
+    return WeakDetector(pca=arguments.pca, contrast=arguments.contrast, **shared)
 
 
 @contextmanager
@@ -171,13 +175,13 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Find objects in a folder of images: tables, annotated images and a page."""
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
-    from bagwise.vision.detection import WeakDetector, shown
-    from bagwise.vision.exports import write_coco, write_table, write_voc
+    from bagwise.vision.detection import Detector, shown
+    from bagwise.vision.image_sets import write_coco, write_table, write_voc
     from bagwise.vision.images import list_images, read_image
 
     out = check_output(arguments.out, arguments.force)
     detector = persist.load(arguments.model)
-    if not isinstance(detector, WeakDetector):
+    if not isinstance(detector, Detector):
         raise ValueError(f"{str(arguments.model)!r} is not a detector; train one: detect fit.")
     by_name = {
         str(path.relative_to(arguments.images)): path for path in list_images(arguments.images)
@@ -223,7 +227,7 @@ def _write_overlay(path: Path, found: Any, least: Any, out: Path) -> None:
 def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
     """Measure a table of detections against true boxes: CorLoc and average precision."""
     from bagwise.evaluate.boxes import corloc, detection_ap
-    from bagwise.vision.exports import read_table
+    from bagwise.vision.image_sets import read_table
 
     truth = _image_set(arguments)
     found = read_table(arguments.detections)
@@ -262,7 +266,8 @@ def _best_boxes(image: Any, boxes: Floats, scores: Floats, n_images: int) -> Any
 
 
 def _image_set(arguments: Namespace) -> Any:
-    from bagwise.vision.images import ImageSet, list_images, read_coco, read_voc
+    from bagwise.vision.image_sets import ImageSet, read_coco, read_voc
+    from bagwise.vision.images import list_images
 
     if arguments.voc is not None:
         return read_voc(arguments.voc, arguments.split)

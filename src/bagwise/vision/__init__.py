@@ -1,4 +1,4 @@
-"""Images: proposals, region features, weak detection, tracking, CT.
+"""Images: proposals, region features, detection from image labels, tracking, CT.
 
 Names are imported when first used, so that ``import bagwise.vision`` stays quick.
 """
@@ -10,69 +10,28 @@ from typing import Any
 
 # Public name -> the module that defines it.
 _HOME = {
-    "ct_windows": "ct",
-    "CTLabels": "ct_labels",
-    "find_scans": "ct",
-    "label_scans": "ct_labels",
-    "label_slices": "ct_labels",
-    "read_ct_labels": "ct_labels",
-    "read_scan": "ct",
-    "read_scans": "ct",
-    "ImageSet": "images",
-    "read_image": "images",
-    "read_voc": "images",
-    "read_coco": "images",
-    "list_images": "images",
-    "make_digit_canvases": "canvases",
-    "ScanClassifier": "ct_model",
-    "describe_slice": "ct_model",
-    "HaarFeatures": "haar",
-    "MIOTracker": "tracking",
-    "Detections": "detection",
-    "Proposals": "proposals",
-    "WeakDetector": "detection",
-    "draw": "detection",
-    "Track": "tracking",
-    "TrackerSettings": "tracker_state",
-    "TrackerState": "tracker_state",
-    "start": "tracking",
-    "step": "tracking",
-    "track": "tracking",
-    "track_many": "tracking",
-    "RegionFeatures": "features",
+    name: module
+    for module, names in {
+        "ct": ("ct_windows", "find_scans", "read_scan", "read_scans"),
+        "ct_model": (
+            *("CTLabels", "ScanClassifier", "describe_slice"),
+            *("label_scans", "label_slices", "read_ct_labels"),
+        ),
+        "detection": ("Detections", "draw"),
+        "features": ("RegionFeatures",),
+        "haar": ("HaarFeatures",),
+        "image_sets": ("ImageSet", "make_digit_canvases", "read_coco", "read_voc"),
+        "images": ("list_images", "read_image"),
+        "photographs": ("PhotographDetector",),
+        "proposals": ("Proposals",),
+        "regions": ("WeakDetector",),
+        "tracker_state": ("TrackerSettings", "TrackerState"),
+        "tracking": ("MIOTracker", "Track", "start", "step", "track", "track_many"),
+    }.items()
+    for name in names
 }
 
-__all__ = [
-    "CTLabels",
-    "Detections",
-    "HaarFeatures",
-    "ImageSet",
-    "MIOTracker",
-    "Proposals",
-    "RegionFeatures",
-    "ScanClassifier",
-    "TrackerSettings",
-    "TrackerState",
-    "WeakDetector",
-    "ct_windows",
-    "describe_slice",
-    "draw",
-    "find_scans",
-    "label_scans",
-    "label_slices",
-    "list_images",
-    "make_digit_canvases",
-    "read_coco",
-    "read_ct_labels",
-    "read_image",
-    "read_scan",
-    "read_scans",
-    "read_voc",
-    "start",
-    "step",
-    "track",
-    "track_many",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,26 +1,182 @@
-"""A classifier of CT scans and their slices: a description of slices, and a model per finding."""
+"""Labels of CT scans and slices, descriptions of slices, and a classifier of both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats, Ints
+from bagwise.files.tables import named_columns, read_frame
+from bagwise.models.parameters import HasParameters, parameter
 from bagwise.vision.ct import ct_windows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SIDE = 128  # slices are shrunk to this side before they are described
 _GRID = 4  # cells along a side
 _BLOOD = (50.0, 95.0)  # Hounsfield units of fresh blood
 _BRAIN = (0.0, 100.0)
-_TOP = 0.02  # the brightest share of the brain
+_BRIGHTEST = 0.02  # share of the brain
 
 
-def describe_slice(hu: ArrayLike) -> NDArray[np.float64]:
+class CTLabels(NamedTuple):
+    """Findings by scan or by slice, as a label file has them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import CTLabels
+    >>> CTLabels(("any", "subdural"), {"scan1": np.array([1, 0])}, of_slices=False).classes
+    ('any', 'subdural')
+    """
+
+    classes: tuple[str, ...]
+    values: dict[str, Ints]  # name of the scan or slice -> 0 or 1 per class
+    of_slices: bool
+
+
+def read_ct_labels(path: str | PathLike[str]) -> CTLabels:
+    r"""Read a label file: that of RSNA 2019, that of CQ500, or a table of scans.
+
+    RSNA's has a row per slice and subtype, ``ID_<slice>_<subtype>,Label``. CQ500's has a row per
+    scan and a column per reader and finding, ``R1:ICH``; two of three readers decide. Any other
+    table has a column ``scan`` and a column of 0 and 1 for each class.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from bagwise.vision import read_ct_labels
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "reads.csv"
+    >>> _ = path.write_text("scan,any,subdural\na,1,0\nb,0,0\n")
+    >>> labels = read_ct_labels(path)
+    >>> labels.classes, labels.values["a"].tolist()
+    (('any', 'subdural'), [1, 0])
+    """
+    frame = read_frame(path, text=())
+    if {"ID", "Label"} <= set(frame.columns):
+        return _rsna_labels(frame, str(path))
+    if "name" in frame.columns and any(str(c).startswith("R1:") for c in frame.columns):
+        # CQ500: columns R1:<finding>, R2:<finding>, R3:<finding>.
+        classes = [str(c)[3:] for c in frame.columns if str(c).startswith("R1:")]
+        columns = [f"R{reader}:{finding}" for finding in classes for reader in (1, 2, 3)]
+        frame = named_columns(frame, str(path), columns)
+        votes = _zero_one(frame[columns], frame["name"], str(path))
+        majority = votes.reshape(len(frame), len(classes), 3).sum(axis=2) >= 2
+        return _by_name(classes, frame["name"], majority.astype(np.int64), str(path), False)
+    frame = named_columns(frame, str(path), ["scan"])
+    classes = [str(c) for c in frame.columns if c != "scan"]
+    if not classes:
+        raise ValueError(f"{path} has no column of labels beside 'scan'.")
+    values = _zero_one(frame[classes], frame["scan"], str(path))
+    return _by_name(classes, frame["scan"], values, str(path), False)
+
+
+def _rsna_labels(frame: pd.DataFrame, path: str) -> CTLabels:
+    parts = frame["ID"].astype(str).str.extract(r"^(?P<slice>.*)_(?P<subtype>[^_]*)$")
+    if parts["slice"].isna().any():
+        wrong = frame["ID"][parts["slice"].isna()].iloc[0]
+        raise ValueError(f"{path} has the ID {wrong!r}; RSNA's are ID_<slice>_<subtype>.")
+    frame = frame.join(parts).drop_duplicates(["slice", "subtype"])
+    table = frame.pivot_table("Label", "slice", "subtype", aggfunc="first", dropna=False)
+    classes = sorted((str(c) for c in table.columns), key=lambda c: (c != "any", c))
+    incomplete = table[classes].isna().any(axis=1)
+    if incomplete.any():
+        raise ValueError(f"{path} lacks a subtype of slice {table.index[incomplete][0]!r}.")
+    return _by_name(classes, table.index, _zero_one(table[classes], table.index, path), path, True)
+
+
+def _zero_one(frame: pd.DataFrame, names: Iterable[object], path: str) -> Ints:
+    """The values of a table of labels, or an error that names the first that is not 0 or 1."""
+    numbers = frame.to_numpy(dtype=object)
+    for name, row in zip(names, numbers, strict=True):
+        for column, value in zip(frame.columns, row, strict=True):
+            if value not in (0, 1):
+                raise ValueError(f"{path}: {name}, column {column!r}: {value!r} is not 0 or 1.")
+    return numbers.astype(np.int64)
+
+
+def _by_name(
+    classes: Sequence[str], names: Iterable[object], values: Ints, path: str, of_slices: bool
+) -> CTLabels:
+    by_name: dict[str, Ints] = {}
+    for name, row in zip(map(str, names), values, strict=True):
+        if name in by_name:
+            raise ValueError(f"{path} has {name!r} more than once.")
+        by_name[name] = row
+    return CTLabels(tuple(classes), by_name, of_slices)
+
+
+def label_scans(bags: Bags, labels: CTLabels) -> tuple[Ints, Ints | None]:
+    """Labels of scans [n_scans, n_classes], and of slices where the file has them.
+
+    Names of scans are compared without case, spaces and punctuation, and a folder may hold its
+    name twice: CQ500's ``CQ500CT12 CQ500CT12`` is ``CQ500-CT-12`` in its table.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.vision import CTLabels, label_scans
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3], ids=["CQ500CT0 CQ500CT0", "CQ500CT1 CQ500CT1"])
+    >>> values = {"CQ500-CT-0": np.array([1]), "CQ500-CT-1": np.array([0])}
+    >>> labels = CTLabels(("ICH",), values, False)
+    >>> label_scans(bags, labels)[0].tolist()
+    [[1], [0]]
+    """
+    if labels.of_slices:
+        return label_slices(bags, labels.values)
+
+    def plain(name: str) -> str:
+        return "".join(c for c in name.lower() if c.isalnum())
+
+    by_plain_name = {plain(name): row for name, row in labels.values.items()}
+    rows = []
+    for scan in map(str, bags.ids):
+        names = [plain(name) for name in (scan, *scan.split())]
+        row = next((by_plain_name[name] for name in names if name in by_plain_name), None)
+        if row is None:
+            raise ValueError(
+                f"scan {scan!r} has no label; labels name {next(iter(labels.values))!r}, ..."
+            )
+        rows.append(row)
+    return np.stack(rows), None
+
+
+def label_slices(bags: Bags, labels: Mapping[str, int | Ints]) -> tuple[Column, Column]:
+    """Scan labels and slice labels of bags read by `read_scans`, from slice labels by id.
+
+    Returns ``(y, instance_labels)``, with a column per class where labels are arrays; a slice
+    without a label is an error that names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise import Bags
+    >>> from bagwise.vision import label_slices
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3]).with_columns(slice_id=np.array(["a", "b", "c"]))
+    >>> y, instance_labels = label_slices(bags, {"a": 0, "b": 1, "c": 0})
+    >>> y.tolist(), instance_labels.tolist()
+    ([1, 0], [0, 1, 0])
+    """
+    ids = [str(name) for name in bags.columns["slice_id"]]
+    unknown = [name for name in ids if name not in labels]
+    if unknown:
+        raise ValueError(f"{len(unknown)} slice(s) have no label, the first is {unknown[0]!r}.")
+    by_slice = np.array([labels[name] for name in ids])
+    return np.array([part.max(axis=0) for part in bags.split(by_slice)]), by_slice
+
+
+def describe_slice(hu: ArrayLike) -> Floats:
     """Numbers that tell slices with blood from others, without a trained network.
 
     Of each window: mean and largest smoothed value in 4 x 4 cells, and how the cells differ from
@@ -55,18 +211,18 @@ def describe_slice(hu: ArrayLike) -> NDArray[np.float64]:
     brain = (smooth > _BRAIN[0]) & (smooth < _BRAIN[1])
     blood = brain & (smooth > _BLOOD[0]) & (smooth < _BLOOD[1])
     values = np.sort(smooth[brain])
-    if len(values) == 0:
-        of_brain = [0.0, 0.0, 0.0, 0.0, 0.0]
-    else:
+    of_brain = [0.0] * 5
+    if len(values):
         pieces = cv2.connectedComponentsWithStats(blood.astype(np.uint8))[2]
         largest = pieces[1:, cv2.CC_STAT_AREA].max() if len(pieces) > 1 else 0
-        brightest = values[-max(int(_TOP * len(values)), 1) :].mean()
+        brightest = values[-max(int(_BRIGHTEST * len(values)), 1) :].mean()
         share, area = blood.sum() / len(values), largest / len(values)
         of_brain = [share, area, values.mean() / 100, values.std() / 100, brightest / 100]
     return np.concatenate([mean.ravel(), top.ravel(), uneven.ravel(), of_brain]).astype(np.float64)
 
 
-class ScanClassifier(BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ScanClassifier(HasParameters):
     """Findings in CT scans and their slices, each by a model of its own.
 
     Parameters
@@ -88,17 +244,18 @@ class ScanClassifier(BaseEstimator):
     >>> Y = np.tile([[1, 0], [0, 1], [0, 0], [1, 1]], (10, 1))
     >>> rows = [np.vstack([rng.normal(size=(4, 2)), [4 * y]]) for y in Y]
     >>> bags = Bags.from_list(rows)
-    >>> scans = ScanClassifier(VGPMIL(n_inducing=20, random_state=0)).fit(bags, Y, ("a", "b"))
+    >>> model = VGPMIL(n_inducing=20, random_state=0)
+    >>> scans = ScanClassifier(model=model).fit(bags, Y, ("a", "b"))
     >>> p = scans.predict_proba(bags)
     >>> p.shape, bool(((p > 0.5) == Y).mean() > 0.9)
     ((40, 2), True)
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    model: Any = parameter(None, HasMethods(["fit", "predict_proba_instances"]))
 
     def fit(self, bags: Bags, Y: ArrayLike, class_names: Sequence[str]) -> ScanClassifier:
         """Train on labels of scans, [n_scans, n_classes] of 0 and 1."""
+        self._validate_params()
         Y = np.asarray(Y)
         if Y.shape != (len(bags), len(class_names)):
             raise ValueError(
@@ -116,12 +273,12 @@ class ScanClassifier(BaseEstimator):
         }
         return self
 
-    def predict_proba(self, bags: Bags) -> NDArray[np.float64]:
+    def predict_proba(self, bags: Bags) -> Floats:
         """Probability of each finding, [n_scans, n_classes]."""
         check_is_fitted(self)
         return np.column_stack([m.predict_proba(bags)[:, 1] for m in self.models_.values()])
 
-    def predict_proba_instances(self, bags: Bags) -> NDArray[np.float64]:
+    def predict_proba_instances(self, bags: Bags) -> Floats:
         """Probability of each finding in each slice, [n_slices, n_classes]."""
         check_is_fitted(self)
         columns = [m.predict_proba_instances(bags)[:, 1] for m in self.models_.values()]

@@ -1,59 +1,61 @@
-"""Finding objects from image labels alone: section 3.3 of the VGPMIL paper, as a tool.
+"""What detectors share: labels of images, detections, suppression, and what true boxes teach.
 
-An image is a bag. Where objects are marks on a ground (cells, digits), its instances are proposed
-boxes: image labels train one multiple-instance classifier per class, whose instance probabilities
-score the boxes of new images. In photographs its instances are the cells of a grid, and boxes are
-judged by how well they hold one whole object (`bagwise.vision.photographs`).
+`WeakDetector` and `PhotographDetector` both learn classes from image labels and rank proposed
+boxes by them. Where true boxes are known for some images, both correct the log-odds of boxes by a
+logistic regression on the proposals of those images,
+
+    refined log-odds = log-odds + weights . clues,
+
+where the clues are the log-odds themselves, how far a box stands out from the ring around it, its
+size, and whatever else is known of it. The weights have a normal prior about zero: without true
+boxes nothing changes, and few boxes change little.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
-from sklearn.base import BaseEstimator, clone
-from sklearn.decomposition import PCA
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
-from bagwise.core import segments
-from bagwise.core.rules import log_odds
+from bagwise.core.arrays import Bools, Column, Floats, Ints, RandomState
 from bagwise.evaluate.boxes import box_iou
-from bagwise.models.pipeline import positive_proba
-from bagwise.vision import photographs, saliency
-from bagwise.vision.described import (
-    Photograph,
-    Photographs,
-    best_backbone,
-    describe_photograph,
-    join_photographs,
-    photograph_proposals,
-)
+from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
 from bagwise.vision.features import RegionFeatures
-from bagwise.vision.images import read_image
-from bagwise.vision.proposals import Proposals, ring_contrast
-from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
+from bagwise.vision.images import Image, ImageSource, read_image
+from bagwise.vision.proposals import Proposals
 
-# Instances that the principal components are learned from, at most.
-_PCA_ROWS = 20_000
-# Cells along the longer side of the map of pixel scores.
-_MAP_SIDE = 320
-# Rings whose contrast is a clue where true boxes are given.
-_RINGS = (1.25, 1.5, 2.0)
-# Overlaps as near as this to the limit meet a true box in part.
+if TYPE_CHECKING:
+    from typing import Self
+
+    from bagwise.vision.wholeness import Photographs
+
+# The least probability of a box to be counted: one for all classes, or one by class name.
+Limits: TypeAlias = float | Mapping[str, float]
+# For each image its true boxes [k, 4] of a class, or None where they are not known.
+TrueBoxes: TypeAlias = Sequence[Floats | None]
+# Classes in an image: a name, names, or None.
+Labels: TypeAlias = str | Iterable[str] | None
+DescribedT = TypeVar("DescribedT", bound="Bags | Photographs")
+
+# Prior precision of a weight of standardised clues: of those that any box has, and of features.
+_CLUE_PRECISION, _FEATURE_PRECISION = 0.3, 100.0
+# The proposals of an image are not independent: below about so many boxed images, doubt them more.
+_ENOUGH_IMAGES = 8
+_MAX_ITER, _TOL = 100, 1e-12
+# Overlaps as near as this to the limit meet a true box in part, for no box is drawn to the pixel.
 _BLUR = 0.1
-# Log-odds of a probability as near to 1 as a float can be.
-_MOST = 36.0
-# Proposals made for photographs; others are made for marks on a ground, or given.
-_PHOTOGRAPHIC = ("selective-search", "edge-boxes")
 
 
 class Detections(NamedTuple):
@@ -62,151 +64,80 @@ class Detections(NamedTuple):
     Examples
     --------
     >>> from bagwise.vision import Detections
-    >>> found = Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05])
-    >>> found.classes
+    >>> Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05]).classes
     ['cell']
     """
 
-    boxes: Any  # [k, 4] x, y, w, h
-    classes: Any  # [k] class names
-    scores: Any  # [k] what they are ranked by; with contrast, how far a box stands out
-    probabilities: Any  # [k] that the box shows the class
-    std: Any  # [k] of the probability, NaN where the classifier gives none
+    boxes: Floats  # [k, 4] x, y, w, h
+    classes: Column  # [k] class names
+    scores: Floats  # [k] what they are ranked by; with contrast, how far a box stands out
+    probabilities: Floats  # [k] that the box shows the class
+    std: Floats  # [k] of the probability, NaN where the classifier gives none
 
 
-class WeakDetector(BaseEstimator):
-    """Detect objects after training on image labels, boxes optional.
+class BoxScores(NamedTuple):
+    """What a detector says of every proposed box for one class."""
 
-    Parameters
-    ----------
-    proposals : Proposals, optional
-        Default: selective search on a small copy of the image, 250 boxes.
-    features : RegionFeatures, optional
-        Default: for photographs EfficientNet-lite2 where it is installed, else oriented gradients
-        and colour histograms.
-    wholeness : {"auto", "u2netp", "classical"} or None
-        Judge boxes by how well they hold one whole object: for photographs, with this saliency
-        map (see `bagwise.vision.saliency`). None: the classifier alone ranks boxes.
-        "auto": None where proposals are blobs, windows or given, or where ``classifier`` or
-        ``contrast`` is set; else "u2netp" where it is installed, or "classical".
-    pca : int or None
-        Principal components kept of the standardised features; without ``wholeness``.
-    classifier : instance classifier, optional
-        Trained once per class, without ``wholeness``. Default: a `VGPMIL` with 50 inducing points.
-    nms : float
-        Of two boxes of a class that overlap more than this, the better one is kept.
-    contrast : float or None
-        Rank a box by its mean pixel score minus that of the ring around it, which this factor
-        times its size adds (1.5 to 2). A pixel's score is the mean probability of the boxes that
-        cover it. A multiple-instance classifier is content with the most telling part of an
-        object; contrast prefers the box that holds all of it. Where true boxes were given, the
-        box's own probability is added. None ranks by what each box alone says for its image, or
-        by its probability where the classifier does not tell the two apart.
-    overlap : float
-        Where true boxes are given, a proposal shows the class if it overlaps one by at least this.
-    n_detections : int
-        At most so many boxes per class and image.
-    check : bool
-        With wholeness, whether `fit` trains three times more on parts of the images to choose
-        ``thresholds_`` and to compare its boxes with simple ones on the images left out.
-    random_state : int, RandomState or None
-        Of the principal components and, where it has none, the classifier.
-    verbose : bool
-        Show a progress bar over images.
+    score: Floats  # [N] what boxes are ranked by
+    probability: Floats  # [N] that the box shows the class
+    std: Floats  # [N] of the probability; NaN where unknown
 
-    Attributes
-    ----------
-    classes_ : array of class names
-    classifiers_ : list, one fitted classifier per class; without wholeness
-    refinements_ : list, for each class what true boxes taught, or None; without wholeness
-    models_ : list of ClassModel, one per class; with wholeness
-    thresholds_ : dict by class: the least probability of a box to be counted. With wholeness it
-        is chosen on held-out images: there it tells images with and without the class apart best
-    agreement_ : dict by class, with wholeness: how well held-out boxes explain the image label,
-        of the detector and of simple boxes (see `bagwise.vision.photographs.held_out_agreement`)
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision import Proposals, WeakDetector
-    >>> rng = np.random.default_rng(0)
-    >>> images = rng.integers(0, 60, (12, 64, 64, 3), dtype=np.uint8)
-    >>> images[:, 5:15, 40:55] = 160  # grey block in every image
-    >>> images[:6, 30:50, 10:30] = [255, 40, 40]  # red one in the first six
-    >>> labels = ["red"] * 6 + [None] * 6
-    >>> detector = WeakDetector(Proposals("blobs", n_boxes=20), pca=8, random_state=0)
-    >>> found = detector.fit(images, labels).predict(images[:1])[0]
-    >>> from bagwise.evaluate import box_iou
-    >>> bool(box_iou(found.boxes[:1], [[10, 30, 20, 20]])[0, 0] > 0.5)
-    True
-    """
+@dataclass(kw_only=True, eq=False, repr=False)
+class Detector(HasParameters, ABC, Generic[DescribedT]):
+    """Describe images, learn each class, suppress boxes that overlap a better one."""
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "proposals": [HasMethods(["propose"]), None],
-        "features": [HasMethods(["extract"]), None],
-        "wholeness": [StrOptions(set(saliency.METHODS)), None],
-        "pca": [Interval(Integral, 1, None, closed="left"), None],
-        "classifier": [HasMethods(["fit", "predict_proba_instances"]), None],
-        "nms": [Interval(Real, 0, 1, closed="both")],
-        "contrast": [Interval(Real, 1, None, closed="neither"), None],
-        "overlap": [Interval(Real, 0, 1, closed="right")],
-        "n_detections": [Interval(Integral, 1, None, closed="left")],
-        "check": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+    proposals: Proposals | None = parameter(None, HasMethods(["propose"]), None)
+    features: RegionFeatures | None = parameter(None, HasMethods(["extract"]), None)
+    nms: float = parameter(0.3, Interval(Real, 0, 1, closed="both"))
+    overlap: float = parameter(0.5, Interval(Real, 0, 1, closed="right"))
+    n_detections: int = parameter(100, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
+    verbose: bool = parameter(False, "verbose")
 
-    def __init__(
-        self,
-        proposals: Any = None,
-        features: Any = None,
-        *,
-        wholeness: str | None = "auto",
-        pca: int | None = 50,
-        classifier: Any = None,
-        nms: float = 0.3,
-        contrast: float | None = None,
-        overlap: float = 0.5,
-        n_detections: int = 100,
-        check: bool = True,
-        random_state: Any = None,
-        verbose: bool = False,
+    @abstractmethod
+    def _describe_image(self, image: Image, key: object) -> NamedTuple:
+        """Boxes and features of one RGB image."""
+
+    @abstractmethod
+    def _join(self, ids: list[str], parts: list[Any]) -> DescribedT:
+        """The described images as one value."""
+
+    @abstractmethod
+    def _is_described(self, images: object) -> bool:
+        """Whether these are what `describe` returned, rather than images."""
+
+    @abstractmethod
+    def _fit(
+        self, described: DescribedT, Y: Ints, boxes: list[TrueBoxes], rng: np.random.RandomState
     ) -> None:
-        self.proposals = proposals
-        self.features = features
-        self.wholeness = wholeness
-        self.pca = pca
-        self.classifier = classifier
-        self.nms = nms
-        self.contrast = contrast
-        self.overlap = overlap
-        self.n_detections = n_detections
-        self.check = check
-        self.random_state = random_state
-        self.verbose = verbose
+        """Learn every class from its column of ``Y`` [B, C] and its true boxes."""
 
-    @property
-    def photographic(self) -> bool:
-        """Whether boxes are judged by wholeness, as ``wholeness`` and the other settings say."""
-        if self.wholeness != "auto":
-            return self.wholeness is not None
-        method = _PHOTOGRAPHIC[0] if self.proposals is None else self._method()
-        return method in _PHOTOGRAPHIC and self.classifier is None and self.contrast is None
+    @abstractmethod
+    def score_boxes(self, described: DescribedT, c: int = 0) -> BoxScores:
+        """Ranking score, probability and its std of every proposal for class number ``c``."""
 
-    def _method(self) -> Any:
-        return getattr(self.proposals, "method", None)
+    def _edges(self, boxes: Floats, scores: Floats, kept: Ints) -> Floats:
+        """The edges to report of the boxes that are kept."""
+        return boxes[kept]
 
-    def describe(self, images: Any, ids: Any = None, *, skip_bad: bool = False) -> Any:
+    def describe(
+        self,
+        images: Iterable[ImageSource],
+        ids: Iterable[object] | None = None,
+        *,
+        skip_bad: bool = False,
+    ) -> DescribedT:
         """Propose and describe the boxes of images.
 
         This is the slow part; `fit` and `predict` take its result in place of images. ``ids``
-        name the images in messages, and look up boxes of ``Proposals("given")``. With
+        name the images in messages, and look up boxes of ``Proposals(method="given")``. With
         ``skip_bad``, images that cannot be read are left out, with a warning that names each; the
         result's ``ids`` say which are left.
 
         Returns
         -------
-        Bags, one per image, with a column ``boxes``; or `Photographs`, with wholeness
+        Bags, one per image, with a column ``boxes``; or `Photographs`, of a `PhotographDetector`
         """
         self._validate_params()
         images = list(images)
@@ -215,10 +146,13 @@ class WeakDetector(BaseEstimator):
         keys = list(range(len(images))) if ids is None else list(ids)
         if len(keys) != len(images):
             raise ValueError(f"ids must name every image: got {len(keys)} for {len(images)}.")
-        describe_one = self._photograph if self.photographic else self._regions
-        kept: list[str] = []
-        parts: list[Any] = []
-        for key, source in self._watch(list(zip(keys, images, strict=True))):
+        pairs: Iterable[tuple[object, ImageSource]] = list(zip(keys, images, strict=True))
+        if self.verbose:
+            from rich.progress import track
+
+            pairs = track(pairs, description="images")
+        names, parts = [], []
+        for key, source in pairs:
             try:
                 image = read_image(source)
             except ValueError as error:
@@ -226,58 +160,30 @@ class WeakDetector(BaseEstimator):
                     raise ValueError(f"image {key!r}: {error}") from error
                 warnings.warn(f"image {key!r} is left out: {error}", stacklevel=2)
                 continue
-            kept.append(str(key))
-            parts.append(describe_one(image, key))
+            names.append(str(key))
+            parts.append(self._describe_image(image, key))
         if not parts:
             raise ValueError(f"none of the {len(images)} images can be read.")
-        if not self.photographic:
-            return _join_regions(kept, *zip(*parts, strict=True))
-        centred = saliency.choose(str(self.wholeness)) == "classical"
-        return join_photographs(kept, parts, centred)
+        return self._join(names, parts)
 
-    def _regions(self, image: Any, key: Any) -> tuple[Any, ...]:
-        proposals = Proposals() if self.proposals is None else self.proposals
-        features = RegionFeatures() if self.features is None else self.features
-        boxes = proposals.propose(image, key)
-        return boxes, features.extract(image, boxes), image.shape[:2]
-
-    def _photograph(self, image: Any, key: Any) -> Photograph:
-        proposals = photograph_proposals() if self.proposals is None else self.proposals
-        features = self.features
-        if features is None:
-            if not hasattr(self, "_features"):  # keeps the network between images
-                self._features = RegionFeatures(best_backbone())
-            features = self._features
-        return describe_photograph(image, key, proposals, features, str(self.wholeness))
-
-    def __getstate__(self) -> Any:
-        state = dict(super().__getstate__())
-        state.pop("_features", None)  # made again where it is needed
-        return state
-
-    def _watch(self, items: list[Any]) -> Any:
-        if not self.verbose:
-            return items
-        from rich.progress import track
-
-        return track(items, description="images")
-
-    def _described(self, images: Any) -> Any:
-        if not isinstance(images, (Bags, Photographs)):
-            images = self.describe(images)
-        if self.photographic != isinstance(images, Photographs) or (
-            isinstance(images, Bags) and not {"boxes", "image_size"} <= set(images.columns)
-        ):
+    def _described(self, images: DescribedT | Iterable[ImageSource]) -> DescribedT:
+        if not hasattr(images, "offsets"):
+            return self.describe(images)
+        if not self._is_described(images):
             raise ValueError(
-                "what describe(images) returned is needed, of a detector with the same settings."
+                f"what describe(images) of a {type(self).__name__} returned is needed; got "
+                f"{type(images).__name__}."
             )
-        return images
+        return cast("DescribedT", images)
 
-    def fit(self, images: Any, labels: Any, boxes: Any = None, class_names: Any = None) -> Any:
+    def fit(
+        self,
+        images: DescribedT | Iterable[ImageSource],
+        labels: Column | Sequence[Labels],
+        boxes: Sequence[Mapping[str, Floats] | None] | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
         """Learn each class from image labels.
-
-        Warns where the held-out image labels cannot be predicted, or where the boxes of held-out
-        images explain them no better than a fixed box does (with wholeness).
 
         Parameters
         ----------
@@ -287,252 +193,85 @@ class WeakDetector(BaseEstimator):
             One class name per image, a collection of names, or None for none of the classes.
         boxes : sequence, optional
             Mixed supervision: for each image None, or a mapping from class name to its true
-            boxes (k, 4). Proposals that meet one become positive instances; then a regression
-            learns from the proposals of boxed images how to correct the classifier's log-odds.
-            There a proposal that meets no box counts against the class, so box what you can:
-            an object without a box is forgiven, but lowers the probabilities.
+            boxes (k, 4). A regression learns from the proposals of these images how to correct
+            the log-odds of all others. There a proposal that meets no box counts against the
+            class, so box what you can: an object without a box lowers the probabilities.
         class_names : sequence of str, optional
             Names of the columns of ``labels``.
         """
         self._validate_params()
         described = self._described(images)
         Y, names = label_matrix(labels, class_names, len(described))
-        for c, name in enumerate(names):
-            if Y[:, c].min() == Y[:, c].max():
+        for name, y in zip(names, Y.T, strict=True):
+            if y.min() == y.max():
                 raise ValueError(
-                    f"class {str(name)!r} is in {'all' if Y[0, c] else 'none'} of the {len(Y)} "
+                    f"class {str(name)!r} is in {'all' if y[0] else 'none'} of the {len(y)} "
                     "images; images with and without it are needed."
                 )
+        known = [
+            true_boxes(boxes, y, name, described.ids) for name, y in zip(names, Y.T, strict=True)
+        ]
         rng = check_random_state(self.random_state)
-        self.classes_ = names
-        if isinstance(described, Photographs):
-            return self._fit_photographs(described, Y, boxes, rng)
-        return self._fit_regions(described, Y, boxes, rng)
-
-    def _fit_photographs(self, photos: Photographs, Y: Any, boxes: Any, rng: Any) -> Any:
-        seed = int(rng.randint(2**31 - 1))
-        self.n_features_in_ = photos.cells.n_features
-        self.models_, self.agreement_, self.thresholds_ = [], {}, {}
-        for c, name in enumerate(self.classes_):
-            given = true_boxes(photos.cells, Y[:, c], name, boxes)
-            model = photographs.learn_class(
-                photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
-            )
-            self.models_.append(model)
-            self.thresholds_[str(name)] = 0.5
-            if not self.check:
-                continue
-            agreement = photographs.held_out_agreement(
-                photos, Y[:, c], given, self.overlap, np.random.default_rng(seed)
-            )
-            self.agreement_[str(name)] = agreement
-            if agreement is not None:
-                self.thresholds_[str(name)] = agreement.threshold
-            for message in photographs.doubts(agreement):
-                warnings.warn(f"class {str(name)!r}: {message}", stacklevel=3)
+        self.classes_, self.n_features_in_ = names, described.n_features
+        self.thresholds_ = {str(name): 0.5 for name in names}
+        self._fit(described, Y, known, rng)
         return self
 
-    def _fit_regions(self, bags: Bags, Y: Any, boxes: Any, rng: Any) -> Any:
-        self.reducer_ = self._fit_reducer(bags, rng)
-        self.n_features_in_ = bags.n_features
-        reduced = bags.map(self.reducer_.transform)
-        seed = int(rng.randint(2**31 - 1))
-        self.classifiers_, self.refinements_ = [], []
-        self.thresholds_ = {str(name): 0.5 for name in self.classes_}
-        for c, name in enumerate(self.classes_):
-            iou = _overlap_with_given(bags, Y[:, c], name, boxes)
-            met = iou >= self.overlap
-            # What misses a box may show an object that nobody boxed: unknown to the classifier.
-            known = np.where(met, 1, -1) if met.any() else None
-            model = self._new_classifier(seed).fit(reduced, Y[:, c], known)
-            self.classifiers_.append(model)
-            self.refinements_.append(
-                self._learn_refinement(bags, reduced, Y[:, c], iou, model) if met.any() else None
-            )
-        return self
-
-    def _new_classifier(self, seed: int) -> Any:
-        if self.classifier is None:
-            from bagwise.models.variational import VGPMIL
-
-            return VGPMIL(n_inducing=50, random_state=seed)
-        new = clone(self.classifier)
-        if new.get_params().get("random_state", 0) is None:
-            new.set_params(random_state=seed)
-        return new
-
-    def _fit_reducer(self, bags: Bags, rng: Any) -> Any:
-        X = bags.instances
-        if len(X) > _PCA_ROWS:
-            X = X[np.sort(rng.choice(len(X), _PCA_ROWS, replace=False))]
-        steps: list[Any] = [StandardScaler()]
-        if self.pca is not None:
-            n = min(self.pca, *X.shape)
-            steps.append(PCA(n, svd_solver="covariance_eigh"))
-        return make_pipeline(*steps).fit(X)
-
-    def _learn_refinement(self, bags: Bags, reduced: Bags, y: Any, iou: Any, model: Any) -> Any:
-        """What the proposals of boxed images, and of images without the class, teach."""
-        n_boxed = int(np.sum(segments.max(iou, bags.offsets) >= 0))
-        without = segments.spread(y == 0, bags.offsets)
-        # No box is drawn to the pixel: near the limit, a proposal meets it in part.
-        blur = min(_BLUR, self.overlap, 1 - self.overlap)
-        target = np.interp(iou, [self.overlap - blur, self.overlap + blur], [0.0, 1.0])
-        target = np.where(iou < 0, np.where(without, 0, -1), target)
-        # Images without the class count by the share of the others that has boxes.
-        weight = np.where(without, n_boxed / np.sum(y == 1), 1.0)
-        p, _ = positive_proba(model, reduced, "_instances")
-        clues = _clues(bags, reduced, p, _evidence(model, reduced))
-        return learn_refinement(clues, target, weight, n_boxed)
-
-    def predict(self, images: Any) -> list[Detections]:
+    def predict(self, images: DescribedT | Iterable[ImageSource]) -> list[Detections]:
         """Objects in each image, over all classes, best first."""
         check_is_fitted(self)
         described = self._described(images)
-        photos = isinstance(described, Photographs)
-        n_features = described.cells.n_features if photos else described.n_features
-        if n_features != self.n_features_in_:
+        if described.n_features != self.n_features_in_:
             raise ValueError(
-                f"the regions have {n_features} features, but the detector was fitted on "
-                f"{self.n_features_in_}."
+                f"the regions have {described.n_features} features, but the detector was fitted "
+                f"on {self.n_features_in_}."
             )
         scored = [self.score_boxes(described, c) for c in range(len(self.classes_))]
-        boxes = described.boxes if photos else described.split(described.columns["boxes"])
+        offsets = described.offsets
         return [
-            self._detections(boxes[i], [_rows(part, start, stop) for part in scored])
-            for i, (start, stop) in enumerate(
-                zip(described.offsets[:-1], described.offsets[1:], strict=True)
+            self._detections(boxes, [BoxScores(*(v[start:stop] for v in one)) for one in scored])
+            for boxes, start, stop in zip(
+                proposed_boxes(described), offsets[:-1], offsets[1:], strict=True
             )
         ]
 
-    def score_boxes(self, described: Any, c: int = 0) -> tuple[Any, Any, Any]:
-        """Ranking score, probability and its std of every proposal for class number ``c``."""
-        if isinstance(described, Photographs):
-            return photographs.score_boxes(self.models_[c], described)
-        return self._score_regions(described, c)
-
-    def _score_regions(self, bags: Bags, c: int) -> tuple[Any, Any, Any]:
-        reduced = bags.map(self.reducer_.transform)
-        model = self.classifiers_[c]
-        p, std = positive_proba(model, reduced, "_instances")
-        evidence = _evidence(model, reduced)
-        refinement: Refinement | None = self.refinements_[c]
-        if refinement is not None:
-            score, p, std = _refine(refinement, _clues(bags, reduced, p, evidence), p, std)
-        else:
-            score = model.decision_function_instances(reduced) if evidence is None else evidence
-        if self.contrast is not None:
-            shown = p if refinement is not None or evidence is None else expit(evidence)
-            score = box_contrast(bags, shown, (self.contrast,))[:, 0]
-            if refinement is not None:  # taught by boxes, a box's own probability counts too
-                score = score + p
-        return score, p, std
-
-    def _detections(self, boxes: Any, scored: list[Any]) -> Detections:
+    def _detections(self, boxes: Floats, scored: list[BoxScores]) -> Detections:
+        """The best boxes of each class in one image, from the scores of its proposals."""
         parts = []
         for name, (score, p, std) in zip(self.classes_, scored, strict=True):
-            keep = suppress(boxes, score, self.nms)[: self.n_detections]
-            named = np.full(len(keep), name)
-            edges = boxes[keep]
-            if self.photographic:
-                edges = photographs.vote_boxes(boxes, score, keep, self.nms)
-            parts.append((edges, named, score[keep], p[keep], std[keep]))
+            kept = suppress(boxes, score, self.nms)[: self.n_detections]
+            edges = self._edges(boxes, score, kept)
+            parts.append((edges, np.full(len(kept), name), score[kept], p[kept], std[kept]))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return Detections(*(column[order] for column in columns))
 
 
-def _evidence(model: Any, bags: Bags) -> Any:
-    """Log-odds that an image of each box alone shows the class, [N]; None where a model has none.
-
-    The probability that a box is an object is that of its image times the box's share in it. The
-    first factor is as wrong for all boxes of an image as the image is hard to tell, and costs the
-    order of boxes of several images.
-    """
-    predictor = getattr(model, "predictor_", None)
-    if predictor is None or predictor.default_question == "alone":
-        return None
-    p = model.predict_proba_instances(bags, question="alone")
-    return np.log(p[:, 1]) - np.log(p[:, 0])
+def proposed_boxes(described: Bags | Photographs) -> Sequence[Floats]:
+    """The proposals [n, 4] of each described image."""
+    if isinstance(described, Bags):
+        return described.split(described.columns["boxes"])
+    return described.boxes
 
 
-def _rows(scored: tuple[Any, Any, Any], start: int, stop: int) -> tuple[Any, Any, Any]:
-    score, p, std = scored
-    return score[start:stop], p[start:stop], std[start:stop]
-
-
-def _join_regions(ids: list[str], boxes: Any, rows: Any, sizes: Any) -> Bags:
-    counts = [len(b) for b in boxes]
-    columns = {
-        "boxes": np.concatenate(boxes),
-        "image_size": np.repeat(np.asarray(sizes), counts, axis=0),  # height, width
-    }
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    return Bags(np.concatenate(rows), offsets, ids, columns=columns)
-
-
-def true_boxes(bags: Bags, y: Any, name: str, boxes: Any) -> list[Any]:
-    """For each image its true boxes of a class, or None where none are given."""
-    if boxes is None:
-        return [None] * len(bags)
-    if len(boxes) != len(bags):
-        raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(bags)}.")
-    out = []
-    for i, given in enumerate(boxes):
-        some = None if given is None or name not in given else given[name]
-        if some is not None and len(some) and not y[i]:
-            raise ValueError(
-                f"{bags.describe_bag(i)} has boxes of {str(name)!r} but is labelled without it."
-            )
-        out.append(some if some is not None and len(some) else None)
-    return out
-
-
-def _overlap_with_given(bags: Bags, y: Any, name: str, boxes: Any) -> Any:
-    """Overlap of each proposal with the true box it meets best; -1 in images without boxes, [N]."""
-    iou = np.full(bags.n_instances, -1.0)
-    for given, start, stop in zip(
-        true_boxes(bags, y, name, boxes), bags.offsets[:-1], bags.offsets[1:], strict=True
-    ):
-        if given is not None:
-            iou[start:stop] = box_iou(bags.columns["boxes"][start:stop], given).max(axis=1)
-    return iou
-
-
-def _clues(bags: Bags, reduced: Bags, p: Any, evidence: Any) -> Clues:
-    """What a refinement goes by, from the classifier's probabilities and evidence."""
-    none = np.empty((len(p), 0))
-    return Clues(
-        np.clip(log_odds(p), -_MOST, _MOST),
-        none if evidence is None else np.clip(evidence, -_MOST, _MOST)[:, None],
-        box_contrast(bags, p, _RINGS),
-        log_sizes(bags.columns["boxes"], bags.columns["image_size"]),
-        reduced.instances,
-    )
-
-
-def _refine(refinement: Refinement, clues: Clues, p: Any, std: Any) -> tuple[Any, Any, Any]:
-    """Refined log-odds, probabilities and their std, to first order."""
-    score = refinement.refine(clues)
-    refined = expit(score)
-    variance, tiny = refined * (1 - refined), np.finfo(np.float64).tiny
-    std = std * abs(refinement.slope(clues)) * variance / np.maximum(p * (1 - p), tiny)
-    return score, refined, np.minimum(std, np.sqrt(variance))  # no probability varies more
-
-
-def label_matrix(labels: Any, class_names: Any, n_images: int) -> tuple[Any, Any]:
+def label_matrix(
+    labels: Column | Sequence[Labels], class_names: Sequence[str] | None, n_images: int
+) -> tuple[Ints, Column]:
     """Image labels in any accepted form as 0/1 [N, C], and the names of the classes."""
     if len(labels) != n_images:
         raise ValueError(f"labels needs one entry per image: got {len(labels)} for {n_images}.")
     if isinstance(labels, np.ndarray) and labels.ndim == 2:
-        names = range(labels.shape[1]) if class_names is None else class_names
-        names = np.asarray([str(name) for name in names])
+        given = range(labels.shape[1]) if class_names is None else class_names
+        names = np.asarray([str(name) for name in given])
         if len(names) != labels.shape[1]:
             raise ValueError(f"got {len(names)} class names for {labels.shape[1]} columns.")
         if not np.isin(labels, (0, 1)).all():
             raise ValueError("a label matrix must hold 0 and 1 only.")
         return labels.astype(np.int64), names
-    rows = [_label_set(row) for row in labels]
+    rows: list[set[str]] = []
+    for row in labels:
+        one = row is not None and isinstance(row, (str, bytes, int, np.generic))
+        rows.append({str(row)} if one else {str(name) for name in row or ()})
     names = np.asarray(sorted(set().union(*rows)) if class_names is None else list(class_names))
     if len(names) == 0:
         raise ValueError("labels name no class.")
@@ -542,15 +281,31 @@ def label_matrix(labels: Any, class_names: Any, n_images: int) -> tuple[Any, Any
     return np.array([[int(name in row) for name in names] for row in rows]), names
 
 
-def _label_set(row: Any) -> set[str]:
-    if row is None:
-        return set()
-    if isinstance(row, (str, bytes, int, np.generic)):
-        return {str(row)}
-    return {str(name) for name in row}
+def true_boxes(
+    boxes: Sequence[Mapping[str, Floats] | None] | None, y: Ints, name: str, ids: Column
+) -> TrueBoxes:
+    """For each image its true boxes of a class, or None where none are known."""
+    if boxes is None:
+        return [None] * len(y)
+    if len(boxes) != len(y):
+        raise ValueError(f"boxes needs one entry per image: got {len(boxes)} for {len(y)}.")
+    known = [None if by_class is None else by_class.get(name) for by_class in boxes]
+    for i, of_class in enumerate(known):
+        if of_class is not None and len(of_class) and not y[i]:
+            raise ValueError(
+                f"image {i} ({str(ids[i])!r}) has boxes of {str(name)!r} but is labelled "
+                "without it."
+            )
+    return [None if b is None or len(b) == 0 else np.asarray(b, dtype=float) for b in known]
 
 
-def suppress(boxes: Any, scores: Any, threshold: float) -> Any:
+def meets(iou: Floats, overlap: float) -> Floats:
+    """How far an overlap with a true box reaches the least one, 0 to 1; linear near the limit."""
+    blur = min(_BLUR, overlap, 1 - overlap)
+    return np.interp(iou, [overlap - blur, overlap + blur], [0.0, 1.0])
+
+
+def suppress(boxes: Floats, scores: Floats, threshold: float) -> Ints:
     """Indices of the boxes kept by greedy non-maximum suppression, best first."""
     order = np.argsort(-scores, kind="stable")
     overlap = box_iou(boxes[order], boxes[order]) > threshold
@@ -561,59 +316,15 @@ def suppress(boxes: Any, scores: Any, threshold: float) -> Any:
     return order[alive]
 
 
-def pixel_scores(boxes: Any, scores: Any, height: int, width: int) -> tuple[Any, float]:
-    """Mean score of the boxes that cover each cell of a map, and cells per pixel.
-
-    Cells that no box covers get the lowest score. Each box adds four corners to a difference
-    array, whose double cumulative sum is the coverage.
-    """
-    factor = min(1.0, _MAP_SIDE / max(height, width))
-    rows, columns = max(round(height * factor), 1), max(round(width * factor), 1)
-    low = np.floor(boxes[:, :2] * factor).astype(int)
-    high = np.ceil((boxes[:, :2] + boxes[:, 2:]) * factor).astype(int)
-    left, right = (np.clip(v[:, 0], 0, columns) for v in (low, high))
-    top, bottom = (np.clip(v[:, 1], 0, rows) for v in (low, high))
-    maps = []
-    for value in (scores, np.ones(len(boxes))):
-        corners = np.zeros((rows + 1, columns + 1))
-        for y, x, sign in (
-            (top, left, 1),
-            (bottom, right, 1),
-            (top, right, -1),
-            (bottom, left, -1),
-        ):
-            np.add.at(corners, (y, x), sign * value)
-        maps.append(corners.cumsum(axis=0).cumsum(axis=1)[:-1, :-1])
-    total, count = maps
-    covered = count > 0.5
-    mean = np.full(total.shape, float(scores.min()))
-    mean[covered] = total[covered] / count[covered]
-    return mean, factor
-
-
-def box_contrast(bags: Bags, scores: Any, rings: Any) -> Any:
-    """Mean pixel score of every box minus that of each ring around it, [N, R]."""
-    import cv2
-
-    out = np.empty((len(scores), len(rings)))
-    boxes, sizes = bags.columns["boxes"], bags.columns["image_size"]
-    for start, stop in zip(bags.offsets[:-1], bags.offsets[1:], strict=True):
-        mean, factor = pixel_scores(boxes[start:stop], scores[start:stop], *sizes[start])
-        integral = cv2.integral(mean, sdepth=cv2.CV_64F)
-        for r, ring in enumerate(rings):
-            out[start:stop, r] = ring_contrast(integral, boxes[start:stop] * factor, ring)
-    return out
-
-
-def shown(detections: Detections, min_probability: Any) -> Any:
-    """Which boxes are probable enough, [k] bool; a mapping gives each class its own limit."""
+def shown(detections: Detections, min_probability: Limits) -> Bools:
+    """Which boxes are probable enough, [k]; a mapping gives each class its own limit."""
     p = np.asarray(detections.probabilities, dtype=np.float64)
     if not isinstance(min_probability, Mapping):
         return p >= min_probability
     return p >= [min_probability[str(name)] for name in detections.classes]
 
 
-def draw(image: Any, detections: Detections, *, min_probability: Any = 0.5) -> Any:
+def draw(image: ImageSource, detections: Detections, *, min_probability: Limits = 0.5) -> Image:
     """The image with boxes, classes and probabilities drawn on it, RGB uint8.
 
     Boxes below ``min_probability`` (a number, or one by class name) are left out, except that
@@ -623,8 +334,8 @@ def draw(image: Any, detections: Detections, *, min_probability: Any = 0.5) -> A
     --------
     >>> import numpy as np
     >>> from bagwise.vision import Detections, draw
-    >>> found = Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05])
-    >>> draw(np.zeros((32, 32, 3), dtype=np.uint8), found).shape
+    >>> detections = Detections([[4, 4, 20, 20]], ["cell"], [0.9], [0.9], [0.05])
+    >>> draw(np.zeros((32, 32, 3), dtype=np.uint8), detections).shape
     (32, 32, 3)
     """
     import cv2
@@ -647,3 +358,98 @@ def draw(image: Any, detections: Detections, *, min_probability: Any = 0.5) -> A
         text = f"{name} {p:.2f}" + ("" if np.isnan(std) else f" +- {std:.2f}")
         cv2.putText(out, text, (x, max(y - 3, 8)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour, 1)
     return out
+
+
+class Clues(NamedTuple):
+    """What is known of proposals before their class is."""
+
+    log_odds: Floats  # [n] of the classifier
+    evidence: Floats  # [n, E] log-odds that do not depend on the rest of the image, if it has them
+    contrast: Floats  # [n, R] how far they stand out, for several rings
+    log_size: Floats  # [n, 2] log width and height as shares of the image
+    features: Floats  # [n, D]
+
+
+class Refinement(NamedTuple):
+    """A learned correction of log-odds; see the module."""
+
+    centre: Floats  # [1 + E + R + 2 + D] mean of the clues
+    scale: Floats  # [1 + E + R + 2 + D] and their standard deviation
+    weights: Floats  # [F] of the columns of `design_matrix`
+
+    def refine(self, clues: Clues) -> Floats:
+        """Refined log-odds, [n]."""
+        return clues.log_odds + design_matrix(clues, self.centre, self.scale) @ self.weights
+
+    def slope(self, clues: Clues) -> float:
+        """By how much refined log-odds rise when all log-odds of the classifier rise by one."""
+        n = 1 + clues.evidence.shape[1]
+        return float(1 + np.sum(self.weights[:n] / self.scale[:n]))
+
+
+def log_sizes(boxes: ArrayLike, image_size: ArrayLike) -> Floats:
+    """Log width and log height of boxes [n, 4] as shares of their image (height, width) [n, 2]."""
+    boxes = np.asarray(boxes, dtype=np.float64)
+    return np.log(np.maximum(boxes[:, 2:], 1.0) / np.asarray(image_size, dtype=np.float64)[:, ::-1])
+
+
+def design_matrix(clues: Clues, centre: Floats, scale: Floats) -> Floats:
+    """Standardised clues, with a constant and the products of the sizes, [n, F]; features last.
+
+    The products let a weight say "neither small nor large".
+    """
+    D = clues.features.shape[1]
+    Z = (np.column_stack(clues) - centre) / scale  # [n, 1 + E + R + 2 + D]
+    of_box, features = Z[:, : Z.shape[1] - D], Z[:, Z.shape[1] - D :]
+    w, h = of_box[:, -2:].T
+    return np.column_stack([of_box, w * w, h * h, w * h, np.ones(len(Z)), features])
+
+
+def learn_refinement(clues: Clues, target: Floats, weight: Floats, n_images: int) -> Refinement:
+    """Learn from proposals with a known target, 0 to 1; -1 is unknown.
+
+    ``weight`` [n] says how much each proposal counts, ``n_images`` how many images have boxes.
+    """
+    columns = np.column_stack(clues)
+    centre, scale = columns.mean(axis=0), columns.std(axis=0)
+    scale = np.where(scale > 1e-12 * (1 + np.abs(centre)), scale, 1.0)
+    known = target >= 0
+    X = design_matrix(clues, centre, scale)[known]
+    precision = np.full(X.shape[1], _CLUE_PRECISION)
+    precision[X.shape[1] - clues.features.shape[1] :] = _FEATURE_PRECISION
+    precision *= 1 + (_ENOUGH_IMAGES / n_images) ** 3
+    weights = fit_weights(X, clues.log_odds[known], target[known], weight[known], precision)
+    return Refinement(centre, scale, weights)
+
+
+def fit_weights(
+    X: Floats, offset: Floats, target: Floats, weight: Floats, precision: Floats
+) -> Floats:
+    """Most probable weights of a logistic regression with an offset, by Newton's method, [F].
+
+    They minimise sum_i weight_i (log(1 + e^z_i) - target_i z_i) + precision . theta^2 / 2 with
+    z = offset + X theta.
+    """
+
+    def loss(theta: Floats) -> float:
+        z = offset + X @ theta
+        misfit = np.sum(weight * (np.logaddexp(0.0, z) - target * z))
+        return float(misfit + 0.5 * np.sum(precision * theta**2))
+
+    theta = np.zeros(X.shape[1])
+    value = loss(theta)
+    for _ in range(_MAX_ITER):
+        p = expit(offset + X @ theta)
+        gradient = X.T @ (weight * (p - target)) + precision * theta
+        hessian = (X * (weight * p * (1 - p))[:, None]).T @ X  # [F, F]
+        hessian[np.diag_indices_from(hessian)] += precision
+        step = cho_solve(cho_factor(hessian), gradient)
+        if gradient @ step <= _TOL * value:  # twice what is left to gain
+            break
+        # The loss is convex, so a short enough step lowers it, down to rounding.
+        for size in 0.5 ** np.arange(30):
+            new = loss(theta - size * step)
+            if new <= value * (1 + 1e-14):
+                break
+        theta, value = theta - size * step, new
+    return theta

@@ -8,19 +8,18 @@ normalised by the strength around, which a change of light leaves as they are.
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
 
-from bagwise.core.arrays import Floats
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
 
+Grey = NDArray[np.uint8]
 Features = NDArray[np.float32]
-Integers = NDArray[np.int64]
 
 _MAX_RECTANGLES = 4
 _LARGEST = 0x7F7FFFFF  # bits of the largest float32
@@ -29,14 +28,15 @@ _LARGEST = 0x7F7FFFFF  # bits of the largest float32
 class HaarBank(NamedTuple):
     """Random rectangles inside a patch of fixed size."""
 
-    corners: Integers  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
+    corners: Ints  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
     weights: Floats  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
-    channels: Integers  # [F] int64: the map that a feature reads
+    channels: Ints  # [F] int64: the map that a feature reads
     width: int
     height: int
 
 
-class HaarFeatures(BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class HaarFeatures(HasParameters):
     """Describe patches of a frame by Haar-like features of its oriented edges.
 
     Parameters
@@ -59,18 +59,9 @@ class HaarFeatures(BaseEstimator):
     (2, 40)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[object]]] = {
-        "n_features": [Interval(Integral, 1, None, closed="left")],
-        "n_nearest": [Interval(Integral, 1, None, closed="left")],
-        "n_orientations": [Interval(Integral, 1, None, closed="left")],
-    }
-
-    def __init__(
-        self, *, n_features: int = 192, n_nearest: int = 64, n_orientations: int = 4
-    ) -> None:
-        self.n_features = n_features
-        self.n_nearest = n_nearest
-        self.n_orientations = n_orientations
+    n_features: int = parameter(192, AT_LEAST_1)
+    n_nearest: int = parameter(64, AT_LEAST_1)
+    n_orientations: int = parameter(4, AT_LEAST_1)
 
     def check(self) -> None:
         """Raise where the parameters do not fit together."""
@@ -84,17 +75,15 @@ class HaarFeatures(BaseEstimator):
         """Random features for patches of a size."""
         return random_haar(self.n_features, width, height, rng, self.n_orientations)
 
-    def maps(self, grey: NDArray[np.uint8], side: int) -> NDArray[np.float64]:
+    def maps(self, grey: Grey, side: int) -> Floats:
         """What the features are read from; ``side`` is the shorter side of a patch."""
         return oriented_integrals(grey, 2 * max(side // 2, 2) + 1, self.n_orientations)
 
-    def describe(
-        self, maps: NDArray[np.float64], positions: NDArray[np.int64], bank: HaarBank
-    ) -> NDArray[np.float32]:
+    def describe(self, maps: Floats, positions: Ints, bank: HaarBank) -> Features:
         """Features of the patches with these top left corners, [P, F]."""
         return haar_features(maps, positions, bank)
 
-    def distances(self, A: NDArray[np.float32], B: NDArray[np.float32]) -> NDArray[np.float64]:
+    def distances(self, A: Features, B: Features) -> Floats:
         """Distances between described patches, [P, K]."""
         return nearest_distances(A, B, self.n_nearest, self.n_nearest // 16)
 
@@ -136,11 +125,11 @@ def rescaled(bank: HaarBank, scale: float) -> HaarBank:
     return HaarBank(corners, bank.weights * ratio, bank.channels, *size)
 
 
-def _areas(corners: Integers) -> Integers:
+def _areas(corners: Ints) -> Ints:
     return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 
 
-def oriented_integrals(grey: NDArray[np.uint8], window: int, n_orientations: int = 4) -> Floats:
+def oriented_integrals(grey: Grey, window: int, n_orientations: int = 4) -> Floats:
     """Integral images of edge strength by orientation, [O, H + 1, W + 1].
 
     The strength at a pixel is divided by its mean over ``window`` pixels around, and shared
@@ -178,14 +167,14 @@ def _oriented_integrals(
     return out
 
 
-def haar_features(totals: Floats, positions: Integers, bank: HaarBank) -> Features:
+def haar_features(totals: Floats, positions: Ints, bank: HaarBank) -> Features:
     """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F]."""
     return np.asarray(_haar_features(totals, positions, bank.corners, bank.weights, bank.channels))
 
 
 @njit(cache=True)
 def _haar_features(
-    totals: Floats, positions: Integers, corners: Integers, weights: Floats, channels: Integers
+    totals: Floats, positions: Ints, corners: Ints, weights: Floats, channels: Ints
 ) -> Features:
     n_patches, n_features, n_rects = len(positions), corners.shape[0], corners.shape[1]
     out = np.empty((n_patches, n_features), dtype=np.float32)

