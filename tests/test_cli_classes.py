@@ -59,10 +59,11 @@ def test_three_classes_from_fit_to_report(folder, tmp_path, capsys):
     assert (table["label"] == np.array(sorted(NAMES))[table[columns].to_numpy().argmax(1)]).all()
     instances = pd.read_parquet(tmp_path / "out" / "instances.parquet")
     assert set(columns) <= set(instances.columns)
-    overview = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "classes/squamous/report.html" in overview and "--min-sensitivity" in overview
-    page = (tmp_path / "out" / "classes" / "squamous" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "squamous against all others" in page and "--min-sensitivity" in page
     assert "not squamous" in page
+    top = pd.read_csv(tmp_path / "out" / "top_instances.csv")
+    assert top["class"].unique().tolist() == sorted(NAMES) and top["rank"].max() <= 10
     code, made, _ = run(capsys, "evaluate", model, *held_out, "--min-sensitivity", "0.9")
     assert code == 0 and np.sum(made["confusion"]) == 18
     assert [row["class"] for row in made["classes"]] == sorted(NAMES)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-LAZY = ("torch", "dask", "cv2", "matplotlib", "numba", "h5py")
+LAZY = ("torch", "dask", "cv2", "matplotlib", "numba", "h5py", "jinja2")
 
 
 def test_heavy_libraries_are_imported_lazily():

@@ -72,7 +72,7 @@ def test_patients_and_top_instances(trained, tmp_path, capsys):
         assert found["index"].tolist() == expected["index"].tolist()
         assert found[["x", "y"]].to_numpy().tolist() == expected[["x", "y"]].to_numpy().tolist()
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
-    assert "<h2 id='patients'>Patients</h2>" in page
+    assert '<h2 id="patients">Patients</h2>' in page
 
 
 def test_a_patient_without_a_row_is_named(trained, tmp_path, capsys):

@@ -364,8 +364,6 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
         or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
         "audit": extra.get("audit") is None or _is_audit(extra["audit"]),
         "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
-        "class_evaluation": extra.get("class_evaluation") is None
-        or _is_class_evaluation(extra["class_evaluation"]),
     }
     return next((f"{name!r}" for name, good in checks.items() if not good), None)
 
@@ -403,34 +401,23 @@ def _is_training(value: object) -> bool:
     )
 
 
-def _is_evaluation(value: object) -> bool:
-    """Whether a stored evaluation has codes 0 and 1 and as many probabilities."""
+def _is_evaluation(value: Any) -> bool:
+    """Whether a stored evaluation has a code and a probability per bag and column of classes."""
     if not isinstance(value, dict) or not isinstance(value.get("source"), str):
         return False
-    y, p, groups = value.get("y"), value.get("p"), value.get("groups", value.get("y"))
+    classes, y, p = (value.get(name, []) for name in ("classes", "y", "p"))
+    if not (_is_list(classes, _Plain) and _is_list(y, list) and _is_list(p, list)):
+        return False
+    groups = value.get("groups", [0] * len(y))
+    width = len(y[0]) if y else 0
     return (
-        isinstance(y, list)
-        and isinstance(p, list)
-        and isinstance(groups, list)
-        and 0 < len(y) == len(p) == len(groups)
+        width in ((1, 2) if len(classes) == 2 else (len(classes),))
+        and all(len(row) == width for row in [*y, *p])
+        and _is_list(groups, int)
+        and len(y) == len(p) == len(groups)
         and all(_is_count(code) and code < len(y) for code in groups)
-        and all(_is_count(code) and code < 2 for code in y)
-        and all(isinstance(v, (int, float)) and 0 <= v <= 1 for v in p)
-    )
-
-
-def _is_class_evaluation(value: Any) -> bool:
-    """Whether a stored evaluation of several classes is one of two classes for each of them."""
-    if not isinstance(value, dict) or not _is_list(value.get("classes"), _Plain):
-        return False
-    y, p, n = value.get("y", []), value.get("p", []), len(value["classes"])
-    if n < 2 or not (_is_list(y, list) and _is_list(p, list)):
-        return False
-    if any(len(row) != n for rows in (y, p) for row in rows):
-        return False
-    return all(
-        _is_evaluation({**value, "y": [row[c] for row in y], "p": [row[c] for row in p]})
-        for c in range(n)
+        and all(_is_count(code) and code < 2 for row in y for code in row)
+        and all(isinstance(v, (int, float)) and 0 <= v <= 1 for row in p for v in row)
     )
 
 

@@ -102,9 +102,9 @@ def test_groups_stay_together_and_evaluation_is_in_bag_order(data):
     for fold in folds:
         assert not set(patients[fold.split.train]) & set(patients[fold.split.test])
     made = Evaluation.from_folds(folds, "by patient")
-    np.testing.assert_array_equal(made.y, data.y)
+    np.testing.assert_array_equal(made.y[:, 0], data.y)
     for fold in folds:
-        np.testing.assert_array_equal(made.probability[fold.split.test], fold.bags.proba)
+        np.testing.assert_array_equal(made.probability[fold.split.test, 0], fold.bags.proba)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bagwise import Bags
+from bagwise import Bags, OneVsRest
 from bagwise.cli import main
 from bagwise.files import (
     BadFilesError,
@@ -18,7 +18,9 @@ from bagwise.files import (
     write_geojson,
     write_label_studio,
 )
-from bagwise.report import positive_fraction
+from bagwise.models.registry import make_model
+from bagwise.report import positive_fraction, predict_tables, with_fractions
+from bagwise.report.exports import write_extras
 from tests.filing import make_folder
 
 CLASSES = ["normal", "tumour"]
@@ -226,3 +228,18 @@ def test_predict_writes_geojson_and_fractions(tmp_path, capsys):
     assert main([str(word) for word in words]) == 2
     assert "a sheet needs pictures" in capsys.readouterr().err
     assert not (tmp_path / "o2").exists()
+
+
+def test_each_of_several_classes_has_fractions_and_a_folder(tmp_path, rng):
+    coords = np.stack([np.arange(72) % 9, np.arange(72) // 9], axis=1) * 256
+    bags = Bags(rng.normal(size=(72, 2)), np.arange(0, 73, 3), columns={"coords": coords})
+    y = np.array(["fat", "a/b", "a b"])[np.arange(24) % 3]
+    model = OneVsRest(make_model("single-instance")).fit(bags, y)
+    tables = with_fractions(predict_tables(model, bags), bags)
+    for name in ("fat", "a/b", "a b"):
+        p = tables.instances[f"probability_{name}"].to_numpy().reshape(24, 3)
+        np.testing.assert_allclose(tables.bags[f"fraction_{name}"], p.mean(axis=1))
+    assert write_extras(tables, bags, tmp_path, geojson=False, sheet=False) == []
+    places = write_extras(tables, bags, tmp_path, geojson=True, sheet=False)
+    assert len(set(places)) == 3 and tmp_path / "classes" / "fat" / "geojson" in places
+    assert all(len(list(place.iterdir())) == 24 for place in places)

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from bagwise import Bags
 from bagwise.evaluate import Audit, BagFolds, Finding, cross_validate
 from bagwise.files import FileProblem
 from bagwise.models.registry import make_model
-from bagwise.report import html
+from bagwise.report import payload as payload_module
 from bagwise.report.data import data_warnings
 from bagwise.report.evaluation import Evaluation
 from bagwise.report.html import Report, render_report, write_report
@@ -45,7 +46,8 @@ def make_report(**change):
     evaluation = Evaluation.from_folds(folds, "3-fold cross-validation")
     about = {"extra": {"name": "vgpmil", "remarks": ["a remark"]}, "steps": ["VGPMIL"]}
     made = predict_tables(model, bags)
-    return Report(made, bags, about, y, evaluation, model.bound_history_)._replace(**change)
+    truth = made.targets(y)
+    return Report(made, bags, about, truth, evaluation, model.bound_history_)._replace(**change)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +71,12 @@ def test_the_page_is_self_contained(report):
 
 def test_the_page_holds_the_predictions(report):
     data = payload(render_report(report))
-    np.testing.assert_allclose(data["p"], report.predictions.bags["probability"], atol=1e-5)
+    np.testing.assert_allclose(data["p"], [report.predictions.bags["probability"]], atol=1e-5)
     assert data["ids"][3] == "slide_003"
-    assert data["classes"] == ["normal", "tumor"]
-    assert [data["classes"][i] for i in data["truth"]] == report.truth.tolist()
+    assert (data["negatives"], data["classes"]) == (["normal"], ["tumor"])
+    assert data["truth"] == [report.truth[:, 0].tolist()]
+    called = report.predictions.bags["label"] == "tumor"
+    assert data["called"] == [called.astype(int).tolist()]
     assert sum(data["instances"]["sizes"]) == report.bags.n_instances
 
 
@@ -128,9 +132,9 @@ def test_a_slide_of_any_size_has_a_sample_in_the_page():
     report, p = slide(200_000)
     found = payload(render_report(report))["instances"]
     assert found["sizes"] == [30_000]
-    assert found["above"] == [int((p > 0.5).sum())]
+    assert found["above"] == [[int((p > 0.5).sum())]]
     numbers = np.frombuffer(base64.b64decode(found["numbers"]), "<u4")
-    shown = np.frombuffer(base64.b64decode(found["p"]), "<u2") / 65535
+    shown = np.frombuffer(base64.b64decode(found["p"][0]), "<u2") / 65535
     np.testing.assert_allclose(shown, p[numbers], atol=1e-5)
     assert len(np.unique(numbers)) == 30_000
     # The most probable half is there, and the rest comes from everywhere.
@@ -164,7 +168,7 @@ def test_models_without_instances_or_probabilities(report):
     y = np.arange(30) % 2
     made = predict_tables(make_model("statistics").fit(bags, y), bags)
     assert made.instances is None
-    assert "says nothing about their instances" in render_report(Report(made, bags, {}))
+    assert "has no predictions of their instances" in render_report(Report(made, bags, {}))
     from sklearn.svm import SVC
 
     from bagwise import SingleInstance
@@ -177,11 +181,11 @@ def test_models_without_instances_or_probabilities(report):
 
 
 def test_large_reports_show_the_most_probable_bags(report, monkeypatch):
-    monkeypatch.setattr(html, "_MAX_INSTANCES", 40)
+    monkeypatch.setattr(payload_module, "MAX_INSTANCES", 40)
     page = render_report(report)
     data = payload(page)
     assert sum(data["instances"]["sizes"]) <= 40
-    p = np.asarray(data["p"])
+    p = np.asarray(data["p"][0])
     shown = data["instances"]["bags"]
     assert p[shown].min() >= np.sort(p)[::-1][len(shown) - 1]
     assert "most probable bags; instances.parquet has all" in page
@@ -196,7 +200,7 @@ def test_pictures(report, shape, monkeypatch, rng):
     found = payload(render_report(with_images))["instances"]["images"]
     assert (found["height"], found["width"]) == (9, 7)
     assert found["channels"] == (3 if shape[2:] in ((3,), (4,)) else 1)
-    monkeypatch.setattr(html, "_MAX_PIXELS", 20 * report.bags.n_instances)
+    monkeypatch.setattr(payload_module, "_MAX_PIXELS", 20 * report.bags.n_instances)
     small = payload(render_report(with_images))["instances"]["images"]
     assert small["height"] < 9
 
@@ -385,7 +389,7 @@ def test_finding_and_filtering(browser, page_file):
     page.get_by_label("Find a bag").fill("slide_02")
     assert len(column(page, 1)) == 10
     page.get_by_label("Find a bag").fill("")
-    page.get_by_label("Show").select_option("pos")
+    page.get_by_label("Show").select_option(label="called tumor")
     assert set(column(page, 4)) == {"tumor"}
     page.get_by_label("Show").select_option("wrong")
     assert page.locator("#count").inner_text().endswith("of 30 bags")
@@ -395,9 +399,61 @@ def test_finding_and_filtering(browser, page_file):
 def test_the_threshold_moves_the_counts(browser, page_file, report):
     page = opened(browser, page_file / "map.html", 1280, 900)
     page.locator("#threshold").fill("0.9")
-    y, p = report.evaluation.y, np.round(report.evaluation.probability, 5)
+    y, p = report.evaluation.y[:, 0], np.round(report.evaluation.probability[:, 0], 5)
     assert int(page.locator("#tp").inner_text()) == int(((p > 0.9) & (y == 1)).sum())
     assert int(page.locator("#tn").inner_text()) == int(((p <= 0.9) & (y == 0)).sum())
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def three_classes(report):
+    """A report on three classes, one of them with a name that tries to be markup."""
+    classes = np.array(["normal", "adeno", EVIL])
+    y = classes[np.arange(30) % 3]
+    model = make_model("vgpmil", n_inducing=20).fit(report.bags, y)
+    tables = predict_tables(model, report.bags, patients=np.arange(30) // 2)
+    folds = cross_validate(clone(model), report.bags, y, BagFolds(3, (0,)))
+    names = tables.classes
+    evaluation = Evaluation.from_folds(folds, "3 folds", np.arange(30) // 2, names)
+    return Report(tables, report.bags, {}, tables.targets(y), evaluation)
+
+
+def test_several_classes_are_on_one_page(three_classes):
+    page = render_report(three_classes)
+    assert EVIL not in page
+    data = payload(page)
+    names = three_classes.predictions.classes
+    assert data["classes"] == names and data["negatives"][0] == f"not {names[0]}"
+    for f, name in enumerate(names):
+        column = three_classes.predictions.bags[f"probability_{name}"]
+        np.testing.assert_allclose(data["p"][f], column, atol=1e-5)
+    assert np.sum(data["called"], axis=0).tolist() == [1] * 30
+    assert len(data["instances"]["p"]) == len(data["instances"]["above"]) == 3
+    assert page.count("ROC curve</h3>") == 3
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_figures_follow_the_chosen_class(browser, three_classes, size, tmp_path):
+    page = opened(browser, write_report(three_classes, tmp_path / "r.html"), *size)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    for number in ("1", "2"):
+        page.locator("[data-choice]").last.select_option(number)
+        shown = "[...document.querySelectorAll('[data-class]')].filter(n => !n.hidden)"
+        numbers = page.evaluate(f"{shown}.map(n => n.dataset.class)")
+        assert numbers == [number, number]  # of patients, and of figures
+        y = three_classes.evaluation.y[:, int(number)]
+        counts = [int(page.locator(f"#{name}").inner_text()) for name in ("tp", "fn")]
+        assert sum(counts) == y.sum()
+    # The instances of a bag can be looked at by any class.
+    page.locator("#seen").select_option("1")
+    name = three_classes.predictions.classes[1]
+    assert name in page.locator(".map .scale").first.inner_text()
+    shown = page.locator("#detail h3").inner_text()
+    row = three_classes.predictions.bags.set_index("id").loc[shown]
+    assert page.locator(".big").inner_text().startswith(f"{row[f'probability_{name}']:.3f}")
+    page.get_by_label("Show").select_option(label=f"called {name}")
+    assert len(column(page, 1)) == (three_classes.predictions.bags["label"] == name).sum()
+    assert page.faults == []
     page.close()
 
 
@@ -434,7 +490,7 @@ def full_file(report, tmp_path_factory):
     classes = report.predictions.classes
     table = patient_table(report.predictions.bags, patients, classes, 0.5)
     groups = np.arange(30) // 2
-    held = report.evaluation._replace(groups=groups)
+    held = replace(report.evaluation, groups=groups)
     made = report.predictions._replace(patients=table)
     path = tmp_path_factory.mktemp("full") / "full.html"
     full = report._replace(predictions=made, evaluation=held, cross_validated=held, n_seen=30)
@@ -497,7 +553,7 @@ def test_three_thousand_bags_load_fast(browser, tmp_path):
     patches = pd.DataFrame({"bag": "", "probability": q, "std": 0.1 * q})
     made = Predictions(table, patches, ["normal", "tumor"], 0.5)
     path = tmp_path / "big.html"
-    write_report(Report(made, bags, {}, names[y], Evaluation("3,000 bags", y, p)), path)
+    write_report(Report(made, bags, {}, y[:, None], Evaluation("3,000 bags", y, p)), path)
     assert path.stat().st_size < 5_000_000
     page = opened(browser, path, 1280, 900)
     session = page.context.new_cdp_session(page)

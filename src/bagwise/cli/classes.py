@@ -10,8 +10,7 @@ from rich.markup import escape
 from sklearn.utils.validation import has_fit_parameter
 
 from bagwise.cli.console import Printer
-from bagwise.cli.figures import show_metrics, warn_of_seen
-from bagwise.files import Training, background_class, new_folder
+from bagwise.files import Training, background_class
 from bagwise.models.labels import is_binary
 
 
@@ -86,98 +85,3 @@ def show_classes(evaluation: Any, printer: Printer, goal: Any = None) -> Any:
     title = f"each class against all others, {evaluation.source}"
     printer.table(frame.columns, frame.itertuples(index=False), title, words=("class",))
     return frame
-
-
-def predict_classes(
-    model: Any,
-    given: Any,
-    about: dict[str, Any],
-    seen: int,
-    arguments: Namespace,
-    printer: Printer,
-) -> dict[str, object]:
-    """Write tables and pages of several classes."""
-    from bagwise.evaluate.metrics import targets
-    from bagwise.report.classes import (
-        CLASS_FOLDER,
-        ClassEvaluation,
-        ClassReport,
-        class_folders,
-        evaluate_classes,
-        predict_class_tables,
-        write_class_reports,
-    )
-    from bagwise.report.exports import write_extras
-    from bagwise.report.predictions import neutralised
-
-    bags, skipped, truth, patients, by_patient = given
-    out = arguments.out
-    if by_patient:
-        raise ValueError("--level patient is for two classes; leave it out.")
-    stored = about["extra"].get("class_evaluation")
-    if arguments.min_sensitivity or arguments.min_specificity or arguments.cost:
-        raise ValueError(
-            "a bag gets its most probable class, not one above a threshold; the overview "
-            "recommends a threshold for each class, and evaluate takes these goals."
-        )
-    with printer.working(f"predicting {len(bags)} bags"):
-        threshold = 0.5 if arguments.threshold is None else arguments.threshold
-        made = predict_class_tables(model, bags, threshold)
-        if arguments.threshold is not None and not made.multilabel:
-            raise ValueError("--threshold has no effect where a bag has one of several classes.")
-        here, known = None, None
-        if truth is not None:
-            check_columns(truth.classes, model)
-            source = f"{len(truth.y)} labelled bags"
-            p = made.probability[truth.known]
-            here = evaluate_classes(model, bags[truth.known], truth.y, source, p, truth.patients)
-            known = np.full(made.probability.shape, -1)
-            known[truth.known] = targets(truth.y, model)
-        before = None if stored is None else ClassEvaluation.from_json(stored)
-        report = ClassReport(made, bags, about, known, here, before, patients, skipped, seen)
-        with new_folder(out) as draft:
-            safe = neutralised(made.bags) if arguments.spreadsheet_safe else made.bags
-            safe.to_csv(draft / "bags.csv", index=False, float_format="%.17g")
-            names = ["bags.csv"]
-            if made.instances is not None:
-                made.instances.to_parquet(draft / "instances.parquet", index=False)
-                names.append("instances.parquet")
-            write_class_reports(report, draft)
-            for number, folder in enumerate(class_folders(made.classes)):
-                own = made.of_class(number)
-                place = draft / CLASS_FOLDER / folder
-                write_extras(own, bags, place, arguments.geojson, arguments.sheet)
-            names += ["report.html", CLASS_FOLDER]
-    counts = {str(c): int(n) for c, n in zip(made.classes, made.called.sum(axis=0), strict=True)}
-    said = ", ".join(f"{n} {escape(name)}" for name, n in counts.items())
-    printer.say(f"of {len(bags)} bags: {said}")
-    if here is not None:
-        show_metrics(here, printer)
-    warn_of_seen(seen, len(bags), printer)
-    printer.say(f"wrote {', '.join(names)} to {escape(str(out))}")
-    return {
-        "out": str(out),
-        "files": names,
-        "n_bags": len(bags),
-        "classes": counts,
-        "metrics": None if here is None else here.metrics(),
-        "n_trained_on": seen,
-        "skipped": [str(problem) for problem in skipped],
-    }
-
-
-def evaluate_classes_of(
-    model: Any, data: Training, goal: Any, printer: Printer
-) -> tuple[Any, dict[str, object]]:
-    """Measure a model of several classes on labelled bags."""
-    from bagwise.report.classes import evaluate_classes
-
-    check_columns(data.classes, model)
-    with printer.working(f"predicting {len(data.bags)} bags"):
-        evaluation = evaluate_classes(
-            model, data.bags, data.y, f"{len(data.bags)} bags", patients=data.patients
-        )
-    show_metrics(evaluation, printer)
-    frame = show_classes(evaluation, printer, goal)
-    confusion = evaluation.confusion().tolist() if evaluation.exclusive else None
-    return evaluation, {"classes": frame.to_dict("records"), "confusion": confusion}

@@ -138,7 +138,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         tables = {}
         for i, (name, member) in enumerate(model.models_.items()):
             tables[name] = predict_tables(member, bags, 0.5, ["no", name])
-            known = None if truth is None else np.array(["no", name])[truth[:, i]]
+            known = None if truth is None else truth[:, [i]]
             report = Report(tables[name], bags, about, truth=known, title=f"CT scans: {name}")
             write_report(report, folder / pages[name])
         _scan_table(scans, bags, tables, truth).to_csv(folder / "scans.csv", index=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bagwise.cli.arguments import bag_options, goal_options, set_up
-from bagwise.cli.classes import evaluate_classes_of
+from bagwise.cli.classes import check_columns, show_classes
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import (
     check_features,
@@ -19,6 +20,10 @@ from bagwise.cli.figures import (
     threshold_goal,
 )
 from bagwise.cli.inputs import read_labelled
+
+if TYPE_CHECKING:
+    from bagwise.evaluate import Goal
+    from bagwise.report.evaluation import Evaluation
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -35,33 +40,21 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Measure a saved model on labelled bags."""
     from bagwise import persist
     from bagwise.evaluate import instance_metrics
-    from bagwise.evaluate.metrics import class_columns
     from bagwise.report.evaluation import evaluate_held_out
 
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     data = read_labelled(arguments, printer)
     bags, goal = data.bags, threshold_goal(arguments)
     check_features(bags, about, arguments)
-    if len(class_columns(model)) > 1:
-        evaluation, result = evaluate_classes_of(model, data, goal, printer)
-    else:
-        names = about["extra"].get("class_names")
-        with printer.working(f"predicting {len(bags)} bags"):
-            evaluation = evaluate_held_out(
-                model, bags, data.y, f"{len(bags)} bags", names, patients=data.patients
-            )
-        rates, recommended = evaluation.rates(0.5), evaluation.recommended(goal)
-        patients = patient_rates(evaluation, recommended.threshold)
-        show_metrics(evaluation, printer)
-        printer.say(describe_rates("threshold", rates))
-        printer.say(describe_rates("recommended threshold", recommended))
-        if patients is not None:
-            printer.say(describe_rates("by patient, at the recommended threshold", patients))
-        result = {
-            "rates": rates_json(rates),
-            "recommended": rates_json(recommended),
-            "patients": None if patients is None else rates_json(patients),
-        }
+    check_columns(data.classes, model)
+    names = about["extra"].get("class_names")
+    with printer.working(f"predicting {len(bags)} bags"):
+        evaluation = evaluate_held_out(
+            model, bags, data.y, f"{len(bags)} bags", names, patients=data.patients
+        )
+    show_metrics(evaluation, printer)
+    show = _show_rates if len(evaluation.axis) == 1 else _show_classes
+    result = show(evaluation, goal, printer)
     instances = None
     if bags.instance_labels is not None and hasattr(model, "predict_proba_instances"):
         instances = instance_metrics(model, bags, bags.instance_labels)
@@ -79,4 +72,28 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
         "instance_metrics": instances,
         "n_bags": len(bags),
         "skipped": [str(problem) for problem in data.skipped],
+    }
+
+
+def _show_rates(evaluation: Evaluation, goal: Goal | None, printer: Printer) -> dict[str, object]:
+    """Say how well two classes are told apart at one half and at the recommended threshold."""
+    rates, recommended = evaluation.rates(0.5), evaluation.recommended(goal)
+    patients = patient_rates(evaluation, recommended.threshold)
+    printer.say(describe_rates("threshold", rates))
+    printer.say(describe_rates("recommended threshold", recommended))
+    if patients is not None:
+        printer.say(describe_rates("by patient, at the recommended threshold", patients))
+    return {
+        "rates": rates_json(rates),
+        "recommended": rates_json(recommended),
+        "patients": None if patients is None else rates_json(patients),
+    }
+
+
+def _show_classes(evaluation: Evaluation, goal: Goal | None, printer: Printer) -> dict[str, object]:
+    """Say how well each of several classes is told apart from all others."""
+    frame, confusion = show_classes(evaluation, printer, goal), evaluation.confusion()
+    return {
+        "classes": frame.to_dict("records"),
+        "confusion": None if confusion is None else confusion.tolist(),
     }

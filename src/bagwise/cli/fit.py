@@ -126,12 +126,12 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     if arguments.cv is not None:
         # Coupling moves instances, not bags: their figures are those of the model alone.
         alone = model.estimator if isinstance(model, Coupled) else model
-        evaluation = _cross_validate(alone, data, known, options, arguments, printer)
-        if is_binary(data.y):
-            doubts = _doubts(evaluation, names or np.unique(data.y).tolist())
-            remarks += doubts
-            for doubt in doubts:
-                printer.warn(doubt)
+        classes = data.classes or names or np.unique(data.y).tolist()
+        evaluation = _cross_validate(alone, data, known, classes, options, arguments, printer)
+        doubts = _doubts(evaluation)
+        remarks += doubts
+        for doubt in doubts:
+            printer.warn(doubt)
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
         model.fit(data.bags, y, **({} if known is None else {"instance_labels": known}), **options)
@@ -140,8 +140,7 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     if arguments.level == "patient":
         extra["level"] = "patient"
     if evaluation is not None:
-        kind = "evaluation" if is_binary(data.y) else "class_evaluation"
-        extra[kind] = evaluation.as_json()
+        extra["evaluation"] = evaluation.as_json()
     if audited is not None:
         extra["audit"] = audited
     if isinstance(model, Coupled):
@@ -174,10 +173,11 @@ def _cross_validate(
     model: Model,
     data: Training,
     known: Column | list[object] | None,
+    classes: Sequence[object],
     options: dict[str, Any],
     arguments: Namespace,
     printer: Printer,
-) -> Any:
+) -> Evaluation:
     """The evaluation that ``--cv`` asks for, printed."""
     from bagwise.evaluate import BagFolds, GroupFolds, cross_validate
     from bagwise.report.evaluation import Evaluation
@@ -196,24 +196,19 @@ def _cross_validate(
     for message, count in Counter(w for fold in folds for w in fold.warnings).items():
         printer.warn(f"in {count} of {len(folds)} folds: {message}")
     source = f"{arguments.cv}-fold cross-validation{' by patient' if by_patient else ''}"
-    if not is_binary(data.y):
-        from bagwise.report.classes import ClassEvaluation
-
-        classes = np.unique(data.y).tolist() if data.classes is None else data.classes
-        of_classes = ClassEvaluation.from_folds(folds, source, classes, data.patients)
-        show_metrics(of_classes, printer)
-        show_classes(of_classes, printer)
-        return of_classes
-    evaluation = Evaluation.from_folds(folds, source, data.patients)
+    evaluation = Evaluation.from_folds(folds, source, data.patients, classes)
     show_metrics(evaluation, printer)
-    printer.say(describe_rates("recommended threshold", evaluation.recommended()))
+    if len(evaluation.axis) > 1:
+        show_classes(evaluation, printer)
+    else:
+        printer.say(describe_rates("recommended threshold", evaluation.recommended()))
     return evaluation
 
 
-def _doubts(evaluation: Evaluation, classes: Sequence[object]) -> list[str]:
+def _doubts(evaluation: Evaluation) -> list[str]:
     """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
-    auc = evaluation.metrics()["auc"]
-    if not auc < 0.5:
+    auc, classes = evaluation.metrics()["auc"], evaluation.classes
+    if len(evaluation.axis) > 1 or not auc < 0.5:  # of several classes none can be swapped
         return []
     return [
         f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than chance, or "

@@ -11,7 +11,7 @@ import numpy as np
 from rich.markup import escape
 
 from bagwise.cli.arguments import bag_options, goal_options, output_options, set_up
-from bagwise.cli.classes import predict_classes
+from bagwise.cli.classes import check_columns
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import (
     check_features,
@@ -35,8 +35,6 @@ from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bagwise.bags import Bags
     from bagwise.core.arrays import Column
     from bagwise.models.base import Model
@@ -99,7 +97,6 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Apply a saved model and write tables and a report."""
     from bagwise import persist
     from bagwise.evaluate import Audit
-    from bagwise.evaluate.metrics import class_columns
     from bagwise.models.pipeline import last_step
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.exports import WRITTEN
@@ -120,18 +117,20 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     threshold = _threshold(arguments, cross_validated)
     given = _read(arguments, about, printer)
     n_seen = count_seen(given.bags, about)
-    if len(class_columns(model)) > 1:
-        return predict_classes(model, given, about, n_seen, arguments, printer)
+    _check_classes(model, given, arguments)
     with printer.working(f"predicting {len(given.bags)} bags"):
         predictions, bags = _predict(model, given, threshold, extra.get("class_names"))
         evaluation = _evaluate(model, given, predictions, arguments)
-        truth = None if given.by_patient else given.truth
+        truth = None
+        if given.truth is not None and evaluation is not None and not given.by_patient:
+            truth = np.full((len(bags), len(predictions.axis)), -1)  # unknown
+            truth[given.truth.known] = evaluation.y
         history = getattr(last_step(model), "bound_history_", ())
         report = Report(
             predictions,
             bags,
             about,
-            truth=None if truth is None else truth.for_all(len(bags)),
+            truth=truth,
             evaluation=evaluation,
             history=np.asarray(history, dtype=float) if len(history) > 1 else None,
             skipped=given.skipped,
@@ -143,19 +142,47 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         names = _write(report, given.by_patient, arguments)
     _tell(report, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(arguments.out))}")
-    rates = None
-    if evaluation is not None and evaluation.has_both_classes:
-        rates = rates_json(evaluation.rates(threshold))
     return {
         "out": str(arguments.out),
         "files": names,
         "n_bags": len(bags),
-        "n_positive": _count_positive(predictions.bags, predictions),
-        "threshold": threshold,
+        **_figures(report),
         "n_trained_on": n_seen,
-        "rates": rates,
         "skipped": [str(problem) for problem in given.skipped],
     }
+
+
+def _check_classes(model: Model, given: _Input, arguments: Namespace) -> None:
+    """Refuse options that a model of more than two classes does not have."""
+    from bagwise.evaluate.metrics import class_columns, is_multilabel
+
+    if len(class_columns(model)) == 1:
+        return
+    if given.by_patient:
+        raise ValueError("--level patient is for two classes; leave it out.")
+    if arguments.min_sensitivity or arguments.min_specificity or arguments.cost:
+        raise ValueError(
+            "a bag gets its most probable class, not one above a threshold; the report "
+            "recommends a threshold for each class, and evaluate takes these goals."
+        )
+    if arguments.threshold is not None and not is_multilabel(model):
+        raise ValueError("--threshold has no effect where a bag has one of several classes.")
+    if given.truth is not None:
+        check_columns(given.truth.classes, model)
+
+
+def _figures(report: Report) -> dict[str, object]:
+    """How many bags are positive and how good that is; with more than two classes, of each."""
+    predictions, evaluation = report.predictions, report.evaluation
+    called = predictions.called.sum(axis=0).tolist()
+    if len(predictions.axis) > 1:
+        names = [str(column.positive) for column in predictions.axis]
+        metrics = None if evaluation is None else evaluation.metrics()
+        return {"classes": dict(zip(names, called, strict=True)), "metrics": metrics}
+    rates = None
+    if evaluation is not None and evaluation.has_both_classes:
+        rates = rates_json(evaluation.rates(predictions.threshold))
+    return {"n_positive": called[0], "threshold": predictions.threshold, "rates": rates}
 
 
 def _threshold(arguments: Namespace, cross_validated: Evaluation | None) -> float:
@@ -238,7 +265,7 @@ def _evaluate(
         return _evaluate_patients(labels, predictions)
     p = None
     if hasattr(model, "predict_proba"):
-        p = predictions.bags["probability"].to_numpy()[truth.known]
+        p = predictions.values(predictions.bags)[truth.known]
     return evaluate_held_out(
         model,
         given.bags[truth.known],
@@ -264,7 +291,7 @@ def _evaluate_patients(labels: Mapping[str, object], predictions: Predictions) -
     table = table[table["patient"].isin(labels.keys())]
     y = [int(labels[name] == predictions.classes[1]) for name in table["patient"]]
     source = f"{len(y)} labelled patients"
-    return Evaluation(source, np.asarray(y), table["probability"].to_numpy())
+    return Evaluation(source, y, table["probability"].to_numpy(), predictions.classes)
 
 
 def _cluster_examples(model: Model, bags: Bags) -> list[ClusterExamples]:
@@ -300,18 +327,25 @@ def _tell(report: Report, arguments: Namespace, printer: Printer) -> None:
 
     predictions, evaluation = report.predictions, report.evaluation
     threshold, n_bags = predictions.threshold, len(predictions.bags)
-    name = escape(str(predictions.classes[-1]))
-    n = _count_positive(predictions.bags, predictions)
-    printer.say(f"{n} of {n_bags} bags are {name} (threshold {threshold:.3g})")
-    if predictions.patients is not None:
-        n = _count_positive(predictions.patients, predictions)
-        printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
+    called = predictions.called.sum(axis=0)
+    counts = [
+        f"{n} {escape(str(c.positive))}" for n, c in zip(called, predictions.axis, strict=True)
+    ]
+    if len(counts) > 1:
+        printer.say(f"of {n_bags} bags: {', '.join(counts)}")
+    else:
+        name = escape(str(predictions.axis[0].positive))
+        printer.say(f"{called[0]} of {n_bags} bags are {name} (threshold {threshold:.3g})")
+        if predictions.patients is not None:
+            n = int((predictions.patients["label"] == predictions.classes[-1]).sum())
+            printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
     if evaluation is not None and evaluation.has_both_classes:
         show_metrics(evaluation, printer)
-        printer.say(describe_rates("threshold", evaluation.rates(threshold)))
-        by_patient = patient_rates(evaluation, threshold)
-        if by_patient is not None:
-            printer.say(describe_rates("by patient, at the threshold", by_patient))
+        if len(counts) == 1:
+            printer.say(describe_rates("threshold", evaluation.rates(threshold)))
+            by_patient = patient_rates(evaluation, threshold)
+            if by_patient is not None:
+                printer.say(describe_rates("by patient, at the threshold", by_patient))
     warn_of_seen(report.n_seen, n_bags, printer)
     formulas = formula_ids(predictions)
     if formulas and not arguments.spreadsheet_safe:
@@ -319,7 +353,3 @@ def _tell(report: Report, arguments: Namespace, printer: Printer) -> None:
             f"{len(formulas)} names start like a formula (first: {formulas[0]}); before opening "
             "the CSV files in a spreadsheet, run again with --spreadsheet-safe."
         )
-
-
-def _count_positive(table: pd.DataFrame, predictions: Predictions) -> int:
-    return int((table["label"] == predictions.classes[-1]).sum())

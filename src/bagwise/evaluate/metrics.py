@@ -439,8 +439,10 @@ def class_columns(model: Any) -> Ints:
     return np.arange(n_classes) if n_classes > 2 or is_multilabel(model) else np.array([1])
 
 
-def targets(y: ArrayLike, model: Any) -> Ints:
+def targets(y: Any, model: Any, class_names: Sequence[object] | None = None) -> Ints:
     """Labels by the columns of a fitted model: 1 where a row has the class, else 0, [n, F].
+
+    ``class_names`` are the names of the model's classes in ``y``, where they differ.
 
     Examples
     --------
@@ -455,15 +457,40 @@ def targets(y: ArrayLike, model: Any) -> Ints:
     if multilabel != (np.ndim(y) == 2):
         wanted = "an indicator matrix" if multilabel else "one class per bag"
         raise ValueError(f"the model was fitted to {wanted}, and is measured on the same.")
+    classes = np.asarray(model.classes_ if class_names is None else class_names)
     if not multilabel:
-        return _one_hot(known_codes(y, model.classes_), model)
+        return _one_hot(known_codes(y, classes), model)
     matrix = np.asarray(y)
-    if matrix.shape[1] != len(model.classes_):
+    if matrix.shape[1] != len(classes):
         raise ValueError(
-            f"labels have {matrix.shape[1]} columns, but the model has {len(model.classes_)} "
-            "classes."
+            f"labels have {matrix.shape[1]} columns, but the model has {len(classes)} classes."
         )
     return matrix.astype(int)
+
+
+def call_classes(values: Floats, exclusive: bool, threshold: float = 0.5) -> Ints:
+    """Classes that rows are called, 0 or 1, [n, F].
+
+    Parameters
+    ----------
+    values : array of shape (n, F)
+        Probabilities or scores.
+    exclusive : bool
+        Whether a row has exactly one of the classes: then it is called the one of largest value.
+    threshold : float
+        Otherwise a row is called every class whose value is above it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.evaluate.metrics import call_classes
+    >>> p = np.array([[0.4, 0.3, 0.3], [0.1, 0.8, 0.6]])
+    >>> call_classes(p, exclusive=True).tolist(), call_classes(p, exclusive=False).tolist()
+    ([[1, 0, 0], [0, 1, 0]], [[0, 0, 0], [0, 1, 1]])
+    """
+    if not exclusive:
+        return (values > threshold).astype(int)
+    return (values.argmax(axis=1)[:, None] == np.arange(values.shape[1])).astype(int)
 
 
 def instance_targets(model: Any, bags: Bags, labels: Any = None) -> tuple[Ints, Any]:

@@ -1,120 +1,182 @@
-"""Small charts as inline SVG, drawn in the page's own colours and readable without sight."""
+"""Small charts as geometry; the template draws them as inline SVG, readable without sight."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from sklearn.metrics import precision_recall_curve, roc_curve
+
+from bagwise.evaluate import reliability_curve
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Reals
+    from numpy.typing import NDArray
 
+    from bagwise.core.arrays import Column, Floats, Ints, Reals
 
-_W, _H = 360, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 40
-
-
-class Series(NamedTuple):
-    """One line of a chart."""
-
-    x: Sequence[float] | Column
-    y: Sequence[float] | Column
-    style: str  # CSS class: line, guide, dots or steps
+WIDTH, HEIGHT = 360, 260
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40  # margins, for the ticks and names of the axes
+# A curve keeps this many points; the eye sees no more.
+_MAX_POINTS = 300
 
 
 class Axis(NamedTuple):
-    """Range and name of an axis."""
+    """Name and range of an axis."""
 
     name: str
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 1.0
+
+    def place(self, values: Reals | float, start: float, stop: float) -> Floats:
+        """Where values lie between the two ends of the axis on the page."""
+        share = (np.asarray(values, dtype=np.float64) - self.low) / (self.high - self.low)
+        return start + share * (stop - start)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Four to six round numbers within the axis."""
+        rough = (self.high - self.low) / 4
+        power = 10.0 ** np.floor(np.log10(rough))
+        round_steps = [m * power for m in (1, 2, 2.5, 5, 10)]
+        step = next((s for s in round_steps if s >= rough * 0.999), round_steps[-1])
+        first = np.ceil(self.low / step - 1e-9) * step
+        count = int((self.high - first) / step + 1e-9) + 1
+        return [float(round(first + i * step, 10)) for i in range(count)]
 
 
-def line_chart(title: str, alt: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Lines and dots over two axes; ``alt`` says in words what the picture shows.
+class Shape(NamedTuple):
+    """Lines, dots or bars of one CSS class; ``points`` are x and y, of a bar width and height."""
+
+    style: str
+    points: list[list[float]]
+
+
+class Chart(NamedTuple):
+    """A chart; ``alt`` says in words what it shows.
 
     Examples
     --------
-    >>> from bagwise.report.charts import Axis, Series, line_chart
-    >>> svg = line_chart("A line", "It rises.", Axis("x", 0, 1), Axis("y", 0, 1),
-    ...                  [Series([0, 1], [0, 1], "line")])
-    >>> svg.startswith("<svg") and "It rises." in svg
-    True
+    >>> from bagwise.report.charts import Axis, curve_chart
+    >>> chart = curve_chart("A line", "It rises.", Axis("x"), Axis("y"), [("line", [0, 1], [0, 1])])
+    >>> chart.x_ticks[0], chart.shapes[0].points
+    ((58.0, 0.0), [[58.0, 220.0], [348.0, 12.0]])
     """
-    return _frame(title, alt, x, y, "".join(_draw(s, x, y) for s in series))
+
+    title: str
+    alt: str
+    x: str
+    y: str
+    x_ticks: list[tuple[float, float]]  # place and value
+    y_ticks: list[tuple[float, float]]
+    shapes: list[Shape]
 
 
-def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[Reals, str]]) -> str:
-    """Stacked counts of values in twenty bins; a group is values and a CSS class."""
+def _x(axis: Axis, values: Reals | float) -> Floats:
+    return axis.place(values, LEFT, WIDTH - RIGHT)
+
+
+def _y(axis: Axis, values: Reals | float) -> Floats:
+    return axis.place(values, HEIGHT - BOTTOM, TOP)  # pixels count from the top
+
+
+def _chart(title: str, alt: str, x: Axis, y: Axis, shapes: list[Shape]) -> Chart:
+    x_ticks = [(float(_x(x, value)), value) for value in x.ticks]
+    y_ticks = [(float(_y(y, value)), value) for value in y.ticks]
+    return Chart(title, alt, x.name, y.name, x_ticks, y_ticks, shapes)
+
+
+def curve_chart(
+    title: str,
+    alt: str,
+    x: Axis,
+    y: Axis,
+    series: Sequence[tuple[str, Sequence[float] | Column, Sequence[float] | Column]],
+) -> Chart:
+    """Lines and dots over two axes; a series is a CSS class (line, guide or dots), x and y."""
+    shapes = []
+    for style, xs, ys in series:
+        keep = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _MAX_POINTS)).astype(int))
+        points = np.column_stack([_x(x, np.asarray(xs)[keep]), _y(y, np.asarray(ys)[keep])])
+        shapes.append(Shape(style, points.tolist()))
+    return _chart(title, alt, x, y, shapes)
+
+
+def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[str, Floats]]) -> Chart:
+    """Stacked counts of values in twenty bins; a group is a CSS class and values."""
     edges = np.linspace(x.low, x.high, 21)
-    counts = [np.histogram(values, edges)[0] for values, _ in groups]
-    top = max(1, int(np.sum(counts, axis=0).max()))
-    y = Axis("bags", 0, top)
-    parts, below = [], np.zeros(20)
-    for (_, style), n in zip(groups, counts, strict=True):
-        for i in np.flatnonzero(n):
-            left, right = _x(edges[i], x) + 1, _x(edges[i + 1], x) - 1
-            high, low = _y(below[i] + n[i], y), _y(below[i], y)
-            parts.append(
-                f'<rect class="{style}" x="{left:.1f}" y="{high:.1f}" '
-                f'width="{right - left:.1f}" height="{max(low - high - 1, 0.5):.1f}"/>'
-            )
-        below += n
-    return _frame(title, alt, x, y, "".join(parts))
+    counts = [np.histogram(values, edges)[0] for _, values in groups]
+    y = Axis("bags", 0, max(1, int(np.sum(counts, axis=0).max())))
+    left, right = _x(x, edges[:-1]) + 1, _x(x, edges[1:]) - 1
+    shapes, below = [], np.zeros(20)
+    for (style, _), count in zip(groups, counts, strict=True):
+        high, low = _y(y, below + count), _y(y, below)
+        bars = np.column_stack([left, high, right - left, np.maximum(low - high - 1, 0.5)])
+        shapes.append(Shape(style, bars[count > 0].tolist()))
+        below += count
+    return _chart(title, alt, x, y, shapes)
 
 
-def _draw(s: Series, x: Axis, y: Axis) -> str:
-    points = [(_x(a, x), _y(b, y)) for a, b in zip(s.x, s.y, strict=True)]
-    if s.style == "dots":
-        return "".join(f'<circle class="dots" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in points)
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-    return f'<polyline class="{s.style}" points="{path}"/>'
+def quality_charts(y: Ints, p: Floats, auc: float) -> list[Chart]:
+    """ROC curve, precision and recall, and reliability of the probabilities of one class."""
+    false_positive, true_positive, _ = roc_curve(y, p)
+    precision, recall, _ = precision_recall_curve(y, p)
+    prevalence = float(np.mean(y))
+    bins = reliability_curve(y, p)
+    ends, diagonal = [0, 1], ("guide", [0, 1], [0, 1])
+    return [
+        curve_chart(
+            "ROC curve",
+            f"Area under the curve {auc:.3f}; the dashed diagonal is guessing.",
+            Axis("false positive rate"),
+            Axis("true positive rate"),
+            [diagonal, ("line", false_positive, true_positive)],
+        ),
+        curve_chart(
+            "Precision and recall",
+            f"Guessing would have a precision of {prevalence:.2f}, the share of positive bags.",
+            Axis("recall"),
+            Axis("precision"),
+            [("guide", ends, [prevalence, prevalence]), ("line", recall, precision)],
+        ),
+        curve_chart(
+            "Are the probabilities calibrated?",
+            "Among bags given a probability, the share that is positive. On the dashed line "
+            "they agree.",
+            Axis("predicted probability"),
+            Axis("share that is positive"),
+            [
+                diagonal,
+                ("line", bins.predicted, bins.observed),
+                ("dots", bins.predicted, bins.observed),
+            ],
+        ),
+    ]
 
 
-def _frame(title: str, alt: str, x: Axis, y: Axis, inside: str) -> str:
-    floor, wall = _H - _BOTTOM, _LEFT
-    parts = []
-    for value in ticks(x):
-        at = _x(value, x)
-        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{floor}"/>')
-        label = f"{value:g}"
-        parts.append(f'<text x="{at:.1f}" y="{floor + 15}" text-anchor="middle">{label}</text>')
-    for value in ticks(y):
-        at = _y(value, y)
-        line = f'x1="{wall}" x2="{_W - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"'
-        parts.append(f'<line class="grid" {line}/>')
-        parts.append(f'<text x="{wall - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
-    middle = (_LEFT + _W - _RIGHT) / 2
-    half = (_TOP + floor) / 2
-    parts.append(
-        f'<text class="axis" x="{middle}" y="{_H - 6}" text-anchor="middle">{escape(x.name)}</text>'
+def probability_chart(p: Floats, truth: NDArray[np.int64] | None) -> Chart:
+    """Histogram of the probabilities of bags, by their class (0, 1, or -1) where it is known."""
+    known = np.isfinite(p)
+    p, codes = p[known], None if truth is None else truth[known]
+    groups = [("bar", p)]
+    if codes is not None:
+        styles = [(0, "bar neg"), (1, "bar pos"), (-1, "bar")]
+        groups = [(style, p[codes == code]) for code, style in styles]
+    extreme = int(((p < 0.1) | (p > 0.9)).sum())
+    alt = f"{extreme} of {len(p)} bags are below 0.1 or above 0.9."
+    return histogram("Probabilities", alt, Axis("probability of a bag"), groups)
+
+
+def history_chart(history: Floats) -> Chart:
+    """The evidence bound of a fit, iteration by iteration."""
+    low, high = float(np.min(history)), float(np.max(history))
+    pad = 0.05 * ((high - low) or 1.0)
+    rise = f"from {history[0]:,.0f} to {history[-1]:,.0f} in {len(history)} iterations"
+    steps = np.arange(1, len(history) + 1)
+    return curve_chart(
+        "Training",
+        f"The evidence bound goes {rise}.",
+        Axis("iteration", 1, max(2, len(history))),
+        Axis("evidence bound", low - pad, high + pad),
+        [("line", steps, history)],
     )
-    parts.append(
-        f'<text class="axis" transform="translate(11 {half}) rotate(-90)" text-anchor="middle">'
-        f"{escape(y.name)}</text>"
-    )
-    return (
-        f'<svg class="chart" viewBox="0 0 {_W} {_H}" role="img" '
-        f'aria-label="{escape(title)}. {escape(alt)}">{"".join(parts)}{inside}</svg>'
-    )
-
-
-def ticks(axis: Axis) -> list[float]:
-    """Four to six round numbers within an axis."""
-    span = axis.high - axis.low
-    rough = span / 4
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = power * min((m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999), default=10)
-    first = np.ceil(axis.low / step - 1e-9) * step
-    count = int((axis.high - first) / step + 1e-9) + 1
-    return [float(round(first + i * step, 10)) for i in range(count)]
-
-
-def _x(value: float, axis: Axis) -> float:
-    return _LEFT + (value - axis.low) / (axis.high - axis.low) * (_W - _LEFT - _RIGHT)
-
-
-def _y(value: float, axis: Axis) -> float:
-    return _H - _BOTTOM - (value - axis.low) / (axis.high - axis.low) * (_H - _TOP - _BOTTOM)

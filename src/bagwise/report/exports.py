@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,8 +62,8 @@ def positive_fraction(
     >>> import numpy as np
     >>> from bagwise.report import positive_fraction
     >>> p = np.r_[np.full(100, 0.3), np.full(10, 0.3)]
-    >>> found = positive_fraction(p, np.zeros(110), [0, 100, 110])
-    >>> found.mean.round(2).tolist(), bool(np.diff(found.high - found.low)[0] > 0)
+    >>> share = positive_fraction(p, np.zeros(110), [0, 100, 110])
+    >>> share.mean.round(2).tolist(), bool(np.diff(share.high - share.low)[0] > 0)
     ([0.3, 0.3], True)
     """
     if not 0 < level < 1:
@@ -83,7 +84,7 @@ def positive_fraction(
 
 
 def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
-    """Predictions whose table of bags has ``fraction`` and its 90 % interval.
+    """Predictions whose table of bags has the ``fraction`` of each class and its 90 % interval.
 
     Unchanged where the model gives no probabilities of instances.
 
@@ -98,25 +99,42 @@ def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:
     ['fraction', 'fraction_low', 'fraction_high']
     """
     table = predictions.instances
-    if table is None or table["probability"].isna().any():
+    if table is None or np.isnan(predictions.values(table)).any():
         return predictions
-    fractions = positive_fraction(table["probability"], table["std"], bags.offsets)
-    names = ("fraction", "fraction_low", "fraction_high")
-    return predictions._replace(
-        bags=predictions.bags.assign(**dict(zip(names, fractions, strict=True)))
-    )
+    p, std = predictions.values(table), predictions.values(table, "std")  # [N, F]
+    columns = {}
+    for f, column in enumerate(predictions.axis):
+        fraction = positive_fraction(p[:, f], std[:, f], bags.offsets)
+        for name, values in fraction._asdict().items():
+            end = "" if name == "mean" else f"_{name}"
+            columns[f"fraction{end}{column.suffix}"] = values
+    return predictions._replace(bags=predictions.bags.assign(**columns))
 
 
 def write_extras(
     predictions: Predictions, bags: Bags, folder: Path, geojson: bool, sheet: bool
 ) -> list[Path]:
-    """What ``bagwise predict`` writes on request: GeoJSON for QuPath, a sheet of pictures."""
+    """What ``bagwise predict`` writes on request: GeoJSON for QuPath, a sheet of pictures.
+
+    With more than two classes each has a folder of its own, ``classes/NAME``.
+    """
     written = []
-    if geojson:
-        written.append(write_geojson_folder(predictions, bags, folder / "geojson"))
-    if sheet:
-        written.append(write_sheet(predictions, bags, folder / "top_instances.png"))
+    for f, column in enumerate(predictions.axis):
+        of_class, place = predictions.of_class(f), folder
+        if column.suffix and (geojson or sheet):
+            place = folder / "classes" / _folder_name(str(column.positive), f)
+            place.mkdir(parents=True)
+        if geojson:
+            written.append(write_geojson_folder(of_class, bags, place / "geojson"))
+        if sheet:
+            written.append(write_sheet(of_class, bags, place / "top_instances.png"))
     return written
+
+
+def _folder_name(name: str, number: int) -> str:
+    """A folder name for a class, safe on every file system and unlike that of any other."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:60]
+    return plain if plain == name else f"{plain}-{number + 1}".strip("-")
 
 
 def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:

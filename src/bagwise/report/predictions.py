@@ -1,7 +1,8 @@
-"""What a model says about bags, their instances and their patients, as tables."""
+"""Tables of what a model predicts for bags, their instances and their patients."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,23 +11,55 @@ import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.models.pipeline import last_step, positive_proba
+from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is_multilabel
+from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bagwise.core.arrays import Column, Floats, Reals
+    from bagwise.core.arrays import Column, Floats, Ints
     from bagwise.models.base import Model
 
 
+# The first characters by which a spreadsheet takes a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class ClassColumn(NamedTuple):
+    """One column of the class axis: a positive class, its negative, and its suffix in tables."""
+
+    negative: Any
+    positive: Any
+    suffix: str
+
+
+def class_axis(classes: Sequence[Any], multilabel: bool = False) -> list[ClassColumn]:
+    """The columns of classes: one of two classes, otherwise one for each against all others.
+
+    Examples
+    --------
+    >>> from bagwise.report.predictions import class_axis
+    >>> class_axis(["normal", "tumour"])
+    [ClassColumn(negative='normal', positive='tumour', suffix='')]
+    >>> [column.suffix for column in class_axis(["a", "b", "c"])]
+    ['_a', '_b', '_c']
+    """
+    if len(classes) == 2 and not multilabel:
+        return [ClassColumn(classes[0], classes[1], "")]
+    return [ClassColumn(f"not {name}", name, f"_{name}") for name in classes]
+
+
 class Predictions(NamedTuple):
-    """Tables of a model's answers.
+    """Tables of a model's predictions.
 
     ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
     coordinates where known, probability, std. ``std`` is missing where a model gives none, and
-    ``instances`` is None where a model cannot rank them. ``patients`` is None where nothing is
-    known about them; see `patient_table`. ``notes`` are sentences on how to read the
-    probabilities; see `model_notes`.
+    ``instances`` is None where a model cannot rank them. A model without probabilities has a
+    score. With more than two classes, or an indicator matrix, there are ``probability_NAME`` and
+    ``std_NAME`` for every class; label then holds the most probable class, or all classes above
+    the threshold with ``|`` between them. ``patients`` is None where nothing is known about
+    them; see `patient_table`. ``notes`` are sentences on how to read the probabilities; see
+    `model_notes`.
 
     Examples
     --------
@@ -39,14 +72,69 @@ class Predictions(NamedTuple):
 
     bags: pd.DataFrame
     instances: pd.DataFrame | None
-    classes: list[object]
+    classes: list[Any]
     threshold: float
     patients: pd.DataFrame | None = None
     notes: Sequence[str] = ()
+    multilabel: bool = False  # whether a bag may have several classes, or none
 
+    @property
+    def axis(self) -> list[ClassColumn]:
+        """What the columns of the class axis stand for, [F]."""
+        return class_axis(self.classes, self.multilabel)
 
-# The first characters by which a spreadsheet takes a cell for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+    @property
+    def has_scores(self) -> bool:
+        """Whether scores take the place of probabilities, which the model does not give."""
+        return f"score{self.axis[0].suffix}" in self.bags
+
+    def values(self, table: pd.DataFrame, what: str = "probability") -> Floats:
+        """Columns "probability", "std" or "score" of a table with a class axis, [n, F]."""
+        return table[[f"{what}{column.suffix}" for column in self.axis]].to_numpy()
+
+    @property
+    def called(self) -> Ints:
+        """Which classes the bags are called, [B, F] 0 or 1."""
+        if self.multilabel:
+            return call_classes(self.values(self.bags), False, self.threshold)
+        label = self.bags["label"].to_numpy()
+        return np.stack([label == column.positive for column in self.axis], axis=1).astype(int)
+
+    def targets(self, labels: Sequence[object] | Column) -> Ints:
+        """Classes of bags, None where unknown, with a class axis: 1, 0, or -1 for unknown, [B, F].
+
+        Examples
+        --------
+        >>> from bagwise.report import Predictions
+        >>> Predictions(None, None, ["no", "yes"], 0.5).targets(["yes", None, "no"]).tolist()
+        [[1], [-1], [0]]
+        """
+        position = {name: i for i, name in enumerate(self.classes)}
+        codes = np.array([position.get(label, -1) for label in np.asarray(labels).tolist()])
+        columns = [position[column.positive] for column in self.axis]
+        return np.where(codes[:, None] < 0, -1, codes[:, None] == columns)
+
+    def of_class(self, number: int) -> Predictions:
+        """One class against all others, as tables of two classes."""
+        negative, positive, suffix = self.axis[number]
+        if not suffix:
+            return self
+        names = np.asarray([negative, positive], dtype=object)
+        others = {
+            f"{what}{c.suffix}" for c in self.axis for what in ("probability", "std", "score")
+        }
+        renamed = {f"{what}{suffix}": what for what in ("probability", "std", "score")}
+
+        def narrowed(table: pd.DataFrame) -> pd.DataFrame:
+            kept = [name for name in table.columns if name in renamed or name not in others]
+            return table[kept].rename(columns=renamed)
+
+        bags = narrowed(self.bags).assign(label=names[self.called[:, number]])
+        instances = None if self.instances is None else narrowed(self.instances)
+        patients = self.patients
+        if patients is not None:
+            patients = patients[patients["class"] == positive].drop(columns="class")
+        return Predictions(bags, instances, names.tolist(), self.threshold, patients, self.notes)
 
 
 def predict_tables(
@@ -58,8 +146,17 @@ def predict_tables(
 ) -> Predictions:
     """Probability and uncertainty of every bag and instance, and of every patient where known.
 
-    ``class_names`` replaces the model's classes in the tables; ``patients`` names the patient of
-    each bag.
+    Parameters
+    ----------
+    model : fitted bag classifier
+    bags : Bags
+    threshold : float
+        Of two classes, and where a bag may have several. A bag that has one of several classes is
+        called the most probable one.
+    class_names : sequence, optional
+        Replaces the model's classes in the tables.
+    patients : sequence of shape (n_bags,), optional
+        The patient of each bag.
 
     Examples
     --------
@@ -67,26 +164,105 @@ def predict_tables(
     >>> from bagwise.models.registry import make_model
     >>> from bagwise.report.predictions import predict_tables
     >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
-    >>> list(made.bags.columns), len(made.instances) == bags.n_instances
+    >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> list(tables.bags.columns), len(tables.instances) == bags.n_instances
     (['id', 'probability', 'std', 'label'], True)
     """
     import pandas as pd
 
-    p, std = _probability(model, bags, "")
-    classes = np.asarray(model.classes_)
-    scores = None
-    if p is None:
-        scores, p = model.decision_function(bags), np.full(len(bags), np.nan)
-    positive = p > threshold if scores is None else scores > 0  # what predict says, without a pass
-    names = classes if class_names is None else np.asarray(class_names)
-    columns = {"id": bags.ids, "probability": p, "std": std, "label": names[positive.astype(int)]}
-    if scores is not None:
-        columns["score"] = scores
-    table = pd.DataFrame(columns)
-    by_patient = None if patients is None else patient_table(table, patients, names, threshold)
-    instances, notes = _instance_table(model, bags), model_notes(model)
-    return Predictions(table, instances, names.tolist(), threshold, by_patient, notes)
+    names = np.asarray(model.classes_ if class_names is None else class_names)
+    empty = Predictions(
+        pd.DataFrame(),
+        None,
+        names.tolist(),
+        threshold,
+        None,
+        model_notes(model),
+        is_multilabel(model),
+    )
+    outputs = _outputs(model, bags)
+    columns = {"id": bags.ids, **_named(empty, outputs), "label": _labels(empty, outputs, names)}
+    columns |= _named(empty, outputs, ("score",))
+    predictions = empty._replace(
+        bags=pd.DataFrame(columns), instances=_instance_table(model, bags, empty, names)
+    )
+    if patients is None:
+        return predictions
+    tables = []
+    for number, (negative, positive, suffix) in enumerate(predictions.axis):
+        of_class = predictions.of_class(number).bags
+        table = patient_table(of_class, patients, [negative, positive], threshold)
+        if suffix:
+            table.insert(0, "class", positive)
+        tables.append(table)
+    return predictions._replace(patients=pd.concat(tables, ignore_index=True))
+
+
+def _outputs(model: Any, bags: Bags, suffix: str = "") -> dict[str, Floats]:
+    """Probability and standard deviation [n, F]; where there are none NaN, and a score."""
+    columns, name = class_columns(model), f"predict_proba{suffix}"
+    n_rows = bags.n_instances if suffix else len(bags)
+    unknown = np.full((n_rows, len(columns)), np.nan)
+    if not hasattr(model, name):
+        score = as_columns(getattr(model, f"decision_function{suffix}")(bags))
+        return {"probability": unknown, "std": unknown, "score": score}
+    # Only Gaussian processes have standard deviations; a pipeline passes the argument on.
+    if "return_std" in inspect.signature(getattr(last_step(model), name)).parameters:
+        p, std = getattr(model, name)(bags, return_std=True)
+        p, std = p[:, columns], as_columns(std)
+    else:
+        p, std = getattr(model, name)(bags)[:, columns], unknown
+    wrong = np.argwhere(~((p >= 0) & (p <= 1)))
+    if len(wrong):
+        row, column = wrong[0]
+        bag = int(bags.bag_index[row] if suffix else row)
+        raise ValueError(
+            f"the model gives a probability of {p[row, column]:g} for {bags.describe_bag(bag)}; "
+            "its parameters are damaged, or the features are far from those it was trained on."
+        )
+    return {"probability": p, "std": std}
+
+
+def _named(
+    predictions: Predictions,
+    outputs: dict[str, Floats],
+    wanted: Sequence[str] = ("probability", "std"),
+) -> dict[str, Any]:
+    """Columns of a table; this is where two classes lose their class axis."""
+    return {
+        f"{what}{column.suffix}": outputs[what][:, f]
+        for f, column in enumerate(predictions.axis)
+        for what in wanted
+        if what in outputs
+    }
+
+
+def _labels(predictions: Predictions, outputs: dict[str, Floats], names: Column) -> Column:
+    """What bags or instances are called, [n]."""
+    values, threshold = outputs["probability"], predictions.threshold
+    if "score" in outputs:
+        values, threshold = outputs["score"], 0.0
+    exclusive = values.shape[1] > 1 and not predictions.multilabel
+    called = call_classes(values, exclusive, threshold)
+    if predictions.multilabel:
+        return np.array(["|".join(map(str, names[row == 1])) for row in called], dtype=object)
+    return names[called.argmax(axis=1) if exclusive else called[:, 0]]
+
+
+def _instance_table(
+    model: Any, bags: Bags, predictions: Predictions, names: Column
+) -> pd.DataFrame | None:
+    import pandas as pd
+
+    if not hasattr(model, "decision_function_instances"):
+        return None
+    outputs = _outputs(model, bags, "_instances")
+    columns = instance_places(bags)
+    if len(predictions.axis) > 1:
+        columns["label"] = _labels(predictions, outputs, names)
+    return pd.DataFrame(
+        {**columns, **_named(predictions, outputs, ("score", "probability", "std"))}
+    )
 
 
 _QUESTIONS = {
@@ -236,13 +412,15 @@ def predict_level_tables(
     by_patient.insert(2, "std", levels.bags.std[code])
     order = np.argsort(-probability, kind="stable")
     by_patient = by_patient.iloc[order].reset_index(drop=True)
-    instances = _instance_columns(model, slides, *levels.instances)
+    instances = pd.DataFrame({**instance_places(slides), **levels.instances._asdict()})
     notes = model_notes(model)
     return Predictions(table, instances, names.tolist(), threshold, by_patient, notes), slides
 
 
-def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
+def top_instances(predictions: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
     """The most probable instances of every bag, by rank; ties in the order of the bag.
+
+    Of more than two classes, those of each, with a column ``class`` in front.
 
     Examples
     --------
@@ -250,37 +428,27 @@ def top_instances(made: Predictions, bags: Bags, n: int = 10) -> pd.DataFrame:
     >>> from bagwise.models.registry import make_model
     >>> from bagwise.report.predictions import predict_tables, top_instances
     >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> made = predict_tables(make_model("single-instance").fit(bags, y), bags)
-    >>> top_instances(made, bags, n=3)["rank"].max().item()
+    >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
+    >>> top_instances(tables, bags, n=3)["rank"].max().item()
     3
     """
-    table = made.instances
-    assert table is not None  # asked only of models that rank instances
-    value = table["score" if "score" in table.columns else "probability"].to_numpy()
-    owner = segments.spread(np.arange(len(bags)), bags.offsets)
-    order = np.lexsort((np.arange(len(value)), -value, owner))
-    rank = np.arange(len(value)) - bags.offsets[owner[order]]
-    chosen = order[rank < n]
-    top = table.iloc[chosen].reset_index(drop=True)
-    top.insert(1, "rank", rank[rank < n] + 1)
-    return top
-
-
-def _instance_table(model: Model, bags: Bags) -> pd.DataFrame | None:
-    if not hasattr(model, "decision_function_instances"):
-        return None
-    return _instance_columns(model, bags, *_probability(model, bags, "_instances"))
-
-
-def _instance_columns(model: Any, bags: Bags, p: Any, std: Any) -> Any:
-    """The table of instances from their probabilities, or from scores where there are none."""
     import pandas as pd
 
-    columns = instance_places(bags)
-    if p is None:
-        columns["score"] = model.decision_function_instances(bags)
-        p = np.full(bags.n_instances, np.nan)
-    return pd.DataFrame({**columns, "probability": p, "std": std})
+    owner = segments.spread(np.arange(len(bags)), bags.offsets)  # [N]
+    number = np.arange(len(owner))
+    tables = []
+    for f, column in enumerate(predictions.axis):
+        table = predictions.of_class(f).instances
+        assert table is not None  # asked only of models that rank instances
+        value = table["score" if "score" in table else "probability"].to_numpy()
+        order = np.lexsort((number, -value, owner))
+        rank = number - bags.offsets[owner[order]]
+        top = table.iloc[order[rank < n]].reset_index(drop=True)
+        top.insert(1, "rank", rank[rank < n] + 1)
+        if column.suffix:
+            top.insert(0, "class", column.positive)
+        tables.append(top)
+    return pd.concat(tables, ignore_index=True)
 
 
 def instance_places(bags: Bags) -> dict[str, Any]:
@@ -301,31 +469,16 @@ def instance_places(bags: Bags) -> dict[str, Any]:
     return columns
 
 
-def _probability(model: Model, bags: Bags, twin: str) -> tuple[Reals | None, Floats]:
-    """Probability of the positive class and its standard deviation, or None and NaN."""
-    if not hasattr(model, f"predict_proba{twin}"):
-        return None, np.full(bags.n_instances if twin else len(bags), np.nan)
-    p, std = positive_proba(model, bags, twin)
-    wrong = np.flatnonzero(~((p >= 0) & (p <= 1)))
-    if len(wrong):
-        where = int(bags.bag_index[wrong[0]]) if twin else int(wrong[0])
-        raise ValueError(
-            f"the model gives a probability of {p[wrong[0]]:g} for {bags.describe_bag(where)}; its "
-            "parameters are damaged, or the features are far from those it was trained on."
-        )
-    return p, std
-
-
-def formula_ids(made: Predictions) -> list[str]:
+def formula_ids(predictions: Predictions) -> list[str]:
     """Names of bags and patients that a spreadsheet would take for formulas."""
-    names = [str(name) for name in made.bags["id"]]
-    if made.patients is not None:
-        names += [str(name) for name in made.patients["patient"]]
+    names = [str(name) for name in predictions.bags["id"]]
+    if predictions.patients is not None:
+        names += [str(name) for name in predictions.patients["patient"]]
     return [name for name in names if name.startswith(_FORMULA)]
 
 
 def write_predictions(
-    made: Predictions,
+    predictions: Predictions,
     folder: str | Path,
     *,
     top: pd.DataFrame | None = None,
@@ -351,7 +504,11 @@ def write_predictions(
     ['bags.csv', 'instances.parquet']
     """
     folder = Path(folder)
-    tables = {bags_name: made.bags, "patients.csv": made.patients, "top_instances.csv": top}
+    tables = {
+        bags_name: predictions.bags,
+        "patients.csv": predictions.patients,
+        "top_instances.csv": top,
+    }
     written = []
     for name, table in tables.items():
         if table is not None:
@@ -359,9 +516,9 @@ def write_predictions(
             # 17 digits: reading the file back gives the same floats.
             table.to_csv(folder / name, index=False, float_format="%.17g")
             written.append(folder / name)
-    if made.instances is not None:
+    if predictions.instances is not None:
         written.append(folder / "instances.parquet")
-        made.instances.to_parquet(written[-1], index=False)
+        predictions.instances.to_parquet(written[-1], index=False)
     return written
 
 

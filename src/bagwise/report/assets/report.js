@@ -2,7 +2,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const [NEG, POS] = data.classes.slice(-2);
+  const CLASSES = data.classes, NEGATIVES = data.negatives; // one of two classes, else one each
+  const SEVERAL = CLASSES.length > 1;
   const PAGE = 200;
 
   // Small helpers for building elements; text never becomes markup.
@@ -30,11 +31,11 @@
   };
   const gradient = (stops) => `linear-gradient(90deg,${[0, 0.25, 0.5, 0.75, 1].map((t) => mix(stops, t))})`;
 
-  // Instances by bag number.
+  // Instances by bag number; whatever is predicted is a list over classes.
   const instances = new Map();
   if (data.instances) {
     const packed = data.instances;
-    const p = unit(packed.p), std = unit(packed.std);
+    const p = packed.p.map(unit), std = packed.std && packed.std.map(unit);
     const xy = packed.xy ? new Float32Array(bytes(packed.xy).buffer) : null;
     const pixels = packed.images ? bytes(packed.images.pixels) : null;
     const per = packed.images ? packed.images.width * packed.images.height * packed.images.channels : 0;
@@ -43,48 +44,64 @@
     packed.bags.forEach((bag, k) => {
       const stop = start + packed.sizes[k], from = start;
       instances.set(bag, {
-        p: p.subarray(start, stop),
-        std: std && std.subarray(start, stop),
+        p: p.map((values) => values.subarray(from, stop)),
+        std: std && std.map((values) => values.subarray(from, stop)),
         xy: xy && xy.subarray(2 * start, 2 * stop),
         patch: packed.patch ? packed.patch[k] : null,
         pixels: pixels && pixels.subarray(per * start, per * stop),
         number: (j) => (numbers ? numbers[from + j] : j),
-        above: packed.above[k],
+        above: packed.above.map((counts) => counts[k]),
       });
       start = stop;
     });
   }
 
   // The table.
-  const hasStd = data.std.some((v) => v !== null);
+  const hasStd = data.std[0].some((v) => v !== null);
+  const values = data.score ?? data.p;
+  const isWrong = (i) => data.truth !== null && data.truth.some((t, c) => t[i] >= 0 && t[i] !== data.called[c][i]);
+  const isKnown = (i) => data.truth !== null && data.truth[0][i] >= 0;
+  // The number of a bag's class, for sorting.
+  const codeOf = (table, i) => table.reduce((code, column, c) => (column[i] > 0 ? c + 1 : code), table[0][i] < 0 ? -1 : 0);
   const columns = [
     { name: "bag", key: (i) => data.ids[i], text: true },
-    data.score
-      ? { name: "score", key: (i) => data.score[i] }
-      : { name: "probability", title: `probability that the bag is ${POS}`, key: (i) => data.p[i] },
-    hasStd && { name: "± std", title: "standard deviation of the probability", key: (i) => data.std[i], small: true },
-    { name: "called", key: (i) => data.label[i] },
-    data.truth && { name: "truth", key: (i) => (data.truth[i] === null ? -1 : data.truth[i]) },
+    ...CLASSES.map((name, c) => ({
+      name: SEVERAL ? name : data.score ? "score" : "probability",
+      title: `${data.score ? "score" : "probability"} that the bag is ${name}`,
+      key: (i) => values[c][i],
+      cell: (i) => probabilityCell(c, i),
+    })),
+    !SEVERAL && hasStd && { name: "± std", title: "standard deviation of the probability", key: (i) => data.std[0][i], small: true },
+    { name: "called", key: (i) => codeOf(data.called, i), cell: (i) => el("td", {}, ...tags(data.called, i)) },
+    data.truth && {
+      name: "truth",
+      key: (i) => codeOf(data.truth, i),
+      cell: (i) => el("td", {}, ...(isKnown(i) ? tags(data.truth, i) : ["–"]),
+        isWrong(i) ? el("span", { class: "wrong", title: "the model is wrong here" }, " ✗") : null),
+    },
     { name: "size", title: "number of instances", key: (i) => data.n[i], small: true },
   ].filter(Boolean);
-  const state = { column: 1, down: true, find: "", which: "all", shown: PAGE, open: null };
+  const state = { column: 1, down: true, find: "", which: "all", shown: PAGE, open: null, seen: 0 };
 
-  const tag = (code) => el("span", { class: `tag ${code === 1 ? "pos" : "neg"}` }, data.classes[code] ?? "?");
-  const meter = (p) =>
-    el("div", { class: "meter" }, fixed(p),
-      el("i", { "--w": `${100 * (p ?? 0)}%`, "--c": p > data.threshold ? "var(--pos)" : "var(--neg)", "aria-hidden": "true" }));
+  const tag = (name, positive) => el("span", { class: `tag ${positive ? "pos" : "neg"}` }, name);
+  // What a bag is called or truly is: of two classes always one, of several maybe none.
+  const tags = (table, i) => {
+    if (!SEVERAL) return [table[0][i] ? tag(CLASSES[0], true) : tag(NEGATIVES[0], false)];
+    const names = CLASSES.filter((_, c) => table[c][i] === 1).map((name) => tag(name, true));
+    return names.length ? names : [tag("none", false)];
+  };
+  const probabilityCell = (c, i) => {
+    const p = data.p[c][i];
+    if (data.score) return el("td", {}, fixed(values[c][i], 2));
+    if (SEVERAL) return el("td", { class: "p", "--w": `${p ?? 0}` }, fixed(p));
+    return el("td", {}, el("div", { class: "meter" }, fixed(p),
+      el("i", { "--w": `${100 * (p ?? 0)}%`, "--c": p > data.threshold ? "var(--pos)" : "var(--neg)", "aria-hidden": "true" })));
+  };
 
   const cell = (column, i) => {
-    const extra = column.small ? { class: "hide-small" } : {};
-    if (column.name === "probability") return el("td", extra, meter(data.p[i]));
-    if (column.name === "called") return el("td", extra, tag(data.label[i]));
-    if (column.name === "truth") {
-      const wrong = data.truth[i] !== null && data.truth[i] !== data.label[i];
-      return el("td", extra, data.truth[i] === null ? "–" : tag(data.truth[i]),
-        wrong ? el("span", { class: "wrong", title: "the model is wrong here" }, " ✗") : null);
-    }
+    if (column.cell) return column.cell(i);
     const value = column.key(i);
-    return el("td", extra, column.name === "size" ? value.toLocaleString("en") : fixed(value, 2));
+    return el("td", column.small ? { class: "hide-small" } : {}, column.name === "size" ? value.toLocaleString("en") : fixed(value, 2));
   };
 
   const drawHead = () => {
@@ -106,10 +123,9 @@
     const key = columns[state.column].key;
     const rows = data.ids.map((_, i) => i).filter((i) => {
       if (wanted && !data.ids[i].toLowerCase().includes(wanted)) return false;
-      if (state.which === "pos") return data.label[i] === 1;
-      if (state.which === "neg") return data.label[i] === 0;
-      if (state.which === "wrong") return data.truth[i] !== null && data.truth[i] !== data.label[i];
-      return true;
+      if (state.which === "neg") return data.called[0][i] === 0;
+      if (state.which === "wrong") return isWrong(i);
+      return state.which === "all" || data.called[Number(state.which)][i] === 1;
     });
     const sign = state.down ? -1 : 1;
     const compare = (a, b) => {
@@ -135,26 +151,25 @@
     return rows;
   };
 
-  // One bag.
-  const open = (i, move) => {
+  // One bag, and one class of its instances: at first the one that is most probable of the bag.
+  const open = (i, move, seen) => {
     state.open = i;
+    state.seen = seen ?? CLASSES.reduce((best, _, c) => (values[c][i] > values[best][i] ? c : best), 0);
     for (const row of $("table").tBodies[0].rows) {
       if (Number(row.dataset.bag) === i) row.setAttribute("aria-current", "true");
       else row.removeAttribute("aria-current");
     }
-    const inst = instances.get(i);
+    const c = state.seen, inst = instancesOf(i), std = data.std[c][i];
     const back = el("button", { type: "button", id: "back" }, "↑ All bags");
     back.addEventListener("click", returnToRow);
-    const value = data.score ? data.score[i] : data.p[i];
     const parts = [
       el("div", { class: "head" }, el("h3", {}, data.ids[i]), back),
-      el("div", { class: "big" }, fixed(value), data.std[i] === null ? null : el("small", {}, ` ± ${fixed(data.std[i], 2)}`)),
-      el("p", { class: "sub" }, data.score ? "score; called " : `probability of ${POS}; called `, tag(data.label[i]),
-        data.truth && data.truth[i] !== null ? ", truly " : null,
-        data.truth && data.truth[i] !== null ? tag(data.truth[i]) : null),
+      el("div", { class: "big" }, fixed(values[c][i]), std === null ? null : el("small", {}, ` ± ${fixed(std, 2)}`)),
+      el("p", { class: "sub" }, data.score ? "score of " : "probability of ", SEVERAL ? classChoice(i) : CLASSES[0], "; called ", ...tags(data.called, i),
+        ...(isKnown(i) ? [", truly ", ...tags(data.truth, i)] : [])),
     ];
     if (!inst) {
-      parts.push(el("p", { class: "sub" }, data.instances ? "The instances of this bag are in instances.parquet." : "This model says nothing about single instances."));
+      parts.push(el("p", { class: "sub" }, data.instances ? "The instances of this bag are in instances.parquet." : "This model has no predictions of single instances."));
     } else {
       const shown = inst.p.length < data.n[i] ? ` ${inst.p.length.toLocaleString("en")} of them are shown: the most probable, and an even spread of the others.` : "";
       parts.push(el("p", { class: "sub" }, `${inst.above.toLocaleString("en")} of ${data.n[i].toLocaleString("en")} instances have a probability above one half.${shown}`));
@@ -169,6 +184,18 @@
     const narrow = matchMedia("(max-width:979px)").matches;
     if (narrow) $("detail").scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion:reduce)").matches ? "auto" : "smooth" });
     ($("map") ?? $("detail")).focus({ preventScroll: true });
+  };
+
+  // The instances of a bag, with the predictions of the class that is looked at.
+  const instancesOf = (i) => {
+    const all = instances.get(i);
+    return all && { ...all, p: all.p[state.seen], std: all.std && all.std[state.seen], above: all.above[state.seen] };
+  };
+
+  const classChoice = (i) => {
+    const choice = el("select", { id: "seen", "aria-label": "class" }, ...CLASSES.map((name, c) => el("option", { value: c, selected: c === state.seen ? "" : null }, name)));
+    choice.addEventListener("change", () => { open(i, false, Number(choice.value)); $("seen").focus(); });
+    return choice;
   };
 
   // Escape, and the button on a phone, lead back to the row of the open bag.
@@ -239,7 +266,7 @@
       });
       const stops = what === "p" ? HEAT : COLD;
       // Both legends are in probability, and the same for every bag: a standard deviation of a probability is at most one half.
-      const scale = el("div", { class: "scale" }, "0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), what === "p" ? "1" : "0.5", el("span", {}, what === "p" ? `probability of ${POS}` : "its standard deviation"));
+      const scale = el("div", { class: "scale" }, "0", el("i", { style: `background:${gradient(stops)}`, "aria-hidden": "true" }), what === "p" ? "1" : "0.5", el("span", {}, what === "p" ? `probability of ${CLASSES[state.seen]}` : "its standard deviation"));
       return el("div", { class: "map" }, canvas, scale);
     };
     return [
@@ -322,35 +349,48 @@
     paint(inst);
   };
 
-  // Right and wrong at a threshold.
+  // Right and wrong at a threshold, of the class whose figures are shown.
+  let figures = 0;
   const confusion = () => {
     if (!$("threshold")) return;
-    const at = Number($("threshold").value);
+    const at = Number($("threshold").value), { y: truth, p } = data.evaluation;
     const n = { tp: 0, fp: 0, tn: 0, fn: 0 };
-    data.evaluation.y.forEach((y, i) => { n[(data.evaluation.p[i] > at ? (y ? "tp" : "fp") : (y ? "fn" : "tn"))] += 1; });
+    truth[figures].forEach((y, i) => { n[p[figures][i] > at ? (y ? "tp" : "fp") : (y ? "fn" : "tn")] += 1; });
     for (const [name, value] of Object.entries(n)) $(name).textContent = value.toLocaleString("en");
     $("at").textContent = at.toFixed(2);
     const share = (a, b) => {
       const total = a + b;
       if (!total) return "–";
       // Wilson's interval, as in the tables.
-      const z2 = 1.959963984540054 ** 2, p = a / total;
-      const middle = (p + z2 / (2 * total)) / (1 + z2 / total);
-      const half = Math.sqrt(z2 * ((p * (1 - p)) / total + z2 / (4 * total * total))) / (1 + z2 / total);
-      return `${Math.round(100 * p)} % (${Math.round(100 * (middle - half))}–${Math.round(100 * (middle + half))})`;
+      const z2 = 1.959963984540054 ** 2, q = a / total;
+      const middle = (q + z2 / (2 * total)) / (1 + z2 / total);
+      const half = Math.sqrt(z2 * ((q * (1 - q)) / total + z2 / (4 * total * total))) / (1 + z2 / total);
+      return `${Math.round(100 * q)} % (${Math.round(100 * (middle - half))}–${Math.round(100 * (middle + half))})`;
     };
-    $("rates").textContent = `Finds ${share(n.tp, n.fn)} of the ${POS} bags; ${share(n.tn, n.fp)} of the ${NEG} bags are left alone.`;
+    $("rates").textContent = `Finds ${share(n.tp, n.fn)} of the ${CLASSES[figures]} bags; ${share(n.tn, n.fp)} of the ${NEGATIVES[figures]} bags are left alone.`;
   };
+  const choices = [...document.querySelectorAll("[data-choice]")];
+  const choose = (value) => {
+    figures = Number(value);
+    for (const choice of choices) choice.value = value;
+    for (const group of document.querySelectorAll("[data-class]")) group.hidden = group.dataset.class !== value;
+    const names = { positive: CLASSES[figures], negative: NEGATIVES[figures] };
+    for (const node of document.querySelectorAll("[data-name]")) node.textContent = names[node.dataset.name];
+    confusion();
+  };
+  for (const choice of choices) choice.addEventListener("change", () => choose(choice.value));
 
-  const which = [["pos", `called ${POS}`], ["neg", `called ${NEG}`]];
+  const which = CLASSES.map((name, c) => [`${c}`, `called ${name}`]);
+  if (!SEVERAL) which.push(["neg", `called ${NEGATIVES[0]}`]);
   if (data.truth) which.push(["wrong", "wrong ones"]);
   $("which").append(...which.map(([value, name]) => el("option", { value }, name)));
   $("which").addEventListener("change", () => { state.which = $("which").value; state.shown = PAGE; draw(); });
   $("find").addEventListener("input", () => { state.find = $("find").value; state.shown = PAGE; draw(); });
   $("more").addEventListener("click", () => { state.shown += 5 * PAGE; draw(); });
   $("threshold")?.addEventListener("input", confusion);
-  addEventListener("resize", () => { const inst = instances.get(state.open); if (inst?.xy) paint(inst); });
+  addEventListener("resize", () => { const inst = instancesOf(state.open); if (inst?.xy) paint(inst); });
   const rows = draw();
   if (rows.length) open(rows[0], false);
-  confusion();
+  if (choices.length) choose(choices[0].value);
+  else confusion();
 })();
