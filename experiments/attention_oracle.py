@@ -17,6 +17,8 @@ The last two are not results. They say how much of a published figure such a cho
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +70,17 @@ class Watched(AttentionMIL):
         self.network_ = super()._build(X, stats)
         return self.network_
 
-    def _options(self, net: Any, seed: int, report: Any) -> Any:
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[[int, float, float], None]]:
+        from bagwise.deep.network import instance_features, pool
+
         X, offsets = self._images(self.watched_), self.watched_.offsets
 
         def look(epoch: int, loss: float, valid: float) -> None:
-            h = net.instance_features(self.network_, X, "cpu")
-            self.after_.append(expit(net.bag_logits(self.network_, h, offsets)[0]))
+            h = instance_features(self.network_, X, "cpu")
+            self.after_.append(expit(pool(self.network_, h, offsets)[0]))
 
-        return super()._options(net, seed, report)._replace(report=look)
+        yield look
 
 
 def one_fold(data: str, seed: int, fold: int, n_epochs: int) -> dict[str, Any]:

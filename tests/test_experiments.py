@@ -321,17 +321,19 @@ def test_published_arithmetic_equals_brute_force():
     from experiments.published_arithmetic import ways
 
     sizes = (4, 5)
+    # Every number of right bags in five folds of every shape: shares [n, 5], and the folds' key.
+    made = [
+        (np.array(counts) / shape, tuple(sorted(zip(shape, counts, strict=True))))
+        for shape in product(sizes, repeat=5)
+        for counts in product(*(range(n + 1) for n in shape))
+    ]
+    shares, keys = np.array([share for share, _ in made]), [key for _, key in made]
+    spreads = np.stack([shares.std(axis=1), shares.std(axis=1, ddof=1)])
     for mean, std in ((0.79, 0.0735), (0.8, 0.0), (0.77, 0.0872), (0.7, 0.1), (0.71, 0.0583)):
-        found = set()
-        for shape in product(sizes, repeat=5):
-            for counts in product(*(range(n + 1) for n in shape)):
-                folds = np.array([k / n for k, n in zip(counts, shape, strict=True)])
-                if abs(folds.mean() - mean) > 5e-5 + 1e-12:
-                    continue
-                spreads = (folds.std(), folds.std(ddof=1))
-                if any(abs(s - std) <= 5e-5 + 1e-12 for s in spreads):
-                    found.add(tuple(sorted(zip(shape, counts, strict=True))))
-        assert ways(mean, std, sizes) == len(found)
+        fits = (abs(shares.mean(axis=1) - mean) <= 5e-5 + 1e-12) & (
+            abs(spreads - std) <= 5e-5 + 1e-12
+        ).any(axis=0)
+        assert ways(mean, std, sizes) == len({keys[i] for i in np.flatnonzero(fits)})
 
 
 def test_missing_numbers_in_tables(tmp_path):
