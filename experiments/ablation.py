@@ -38,9 +38,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags, datasets
 from bagwise.bags import check_bags
-from bagwise.core.platt import fit_platts
 from bagwise.models import labels
 from bagwise.models.calibration import share
+from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import auto, blocks, engine, estimators, evidence, search
 from bagwise.models.variational.inference import Settings
 from bagwise.models.variational.likelihoods import Or
@@ -62,9 +62,9 @@ METRICS = ("bag AUC", "bag log-loss", "instance log-loss")
 Patches = tuple[tuple[Any, str, Any], ...]
 
 
-def _plain_line(z: Any, y: Any, weight: Any = None) -> Any:
+def _plain_line(z: Any, y: Any, shrink: bool, weight: Any = None) -> Any:
     """Platt's line without shrinkage of its slope."""
-    return fit_platts(z[None], y, weight=weight)[0]
+    return fit_platt(z, y, weight=weight)
 
 
 def _without_bias(kernel: Any) -> Any:
@@ -106,7 +106,7 @@ FITS: dict[str, Patches] = {
 # Rules of the calibration: the same fit, calibrated again.
 SHRINKAGE, SHARE = "no shrinkage of the slope", "wide prior of the share map"
 CALIBRATIONS: dict[str, Patches] = {
-    SHRINKAGE: ((engine, "fit_shrunk_platt", _plain_line),),
+    SHRINKAGE: ((engine, "fit_platt", _plain_line),),
     SHARE: (
         (share, "_CROSSING", (share._CROSSING[0], 100 * share._CROSSING[1])),
         (share, "_LOG_SLOPE", (share._LOG_SLOPE[0], 100 * share._LOG_SLOPE[1])),

@@ -51,8 +51,8 @@ def test_a_wrapped_score_far_out_is_not_as_far_sure(name):
     y = np.arange(60) % 2
     bags = Bags.from_list([rng.normal(size=(4, 3)) + 0.7 * label for label in y])
     model = make_model(name).fit(bags, y)
-    low, high = model.score_range_
-    width, slope = high - low, model.calibration_.slope
+    (slope, _), low, high = model.calibrator_
+    width = high - low
     inside = model._calibrated(np.array([low, high]))
     assert np.diff(inside) == pytest.approx(slope * width)
     beyond = model._calibrated(np.array([high, high + width, high + 2 * width]))

@@ -7,7 +7,8 @@ import pytest
 from sklearn.model_selection import StratifiedKFold
 
 from bagwise import MISVM, Bags
-from bagwise.core.platt import compress_beyond, fit_shrunk_platt, typical_range
+from bagwise.models.calibration.fit import fit_calibrator, fit_platt
+from bagwise.models.calibration.functions import compress_beyond, typical_range
 
 
 def make_bags(n_positive, n_negative=30, seed=0):
@@ -30,9 +31,10 @@ def test_the_map_is_that_of_fits_that_knew_nothing_of_the_bags(scale, n_positive
         scores[test] = alone.decision_function(bags[test])
     model = MISVM(scale=scale, calibrate=True).fit(bags, y)
     low, high = typical_range(scores, y)
-    np.testing.assert_allclose(model.score_range_, (low, high), rtol=1e-4)
-    expected = fit_shrunk_platt(compress_beyond(scores, low, high), y)
-    np.testing.assert_allclose(model.calibration_, expected, rtol=1e-3)
+    function, *ends = model.calibrator_
+    np.testing.assert_allclose(ends, (low, high), rtol=1e-4)
+    expected = fit_platt(compress_beyond(scores, low, high), y, shrink=True)
+    np.testing.assert_allclose(function, expected, rtol=1e-3)
 
 
 def test_one_score_unlike_the_others_does_not_flatten_the_probabilities_of_all():
@@ -40,12 +42,10 @@ def test_one_score_unlike_the_others_does_not_flatten_the_probabilities_of_all()
     rng = np.random.default_rng(0)
     y = np.arange(60) % 2
     scores = rng.normal(size=60) + 2 * y
-    plain, odd = (MISVM(calibrate=True), MISVM(calibrate=True))
-    plain._set_calibration(scores, y)
-    odd._set_calibration(np.where(np.arange(60) == 0, 5e3, scores), y)
-    assert odd.calibration_.slope > 0.5 * plain.calibration_.slope
-    assert fit_shrunk_platt(np.where(np.arange(60) == 0, 5e3, scores), y).slope < 1e-3
+    one_odd = np.where(np.arange(60) == 0, 5e3, scores)
+    plain, odd = fit_calibrator(scores, y), fit_calibrator(one_odd, y)
+    assert odd.function.slope > 0.5 * plain.function.slope
+    assert fit_platt(one_odd, y, shrink=True).slope < 1e-3
     # Within one width of the usual range lies all that a score can say.
-    low, high = odd.score_range_
-    at_most = odd.calibration_.log_odds(high + (high - low))
-    np.testing.assert_allclose(odd._calibrated(np.array([1e12])), at_most)
+    at_most = odd.function.log_odds(odd.high + (odd.high - odd.low))
+    np.testing.assert_allclose(odd.log_odds(np.array([1e12])), at_most)

@@ -7,8 +7,7 @@ import pytest
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags
 from bagwise.core.kernels import RBF
-from bagwise.core.platt import calibration_folds
-from bagwise.models.held_out import folds, leave_out
+from bagwise.models.held_out import calibration_folds, folds, leave_out
 from bagwise.models.variational.search import N_FOLDS
 from tests.checks import make_problem
 

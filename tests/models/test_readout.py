@@ -13,8 +13,7 @@ from scipy.stats import norm
 
 from bagwise import VGPMIL, Bags
 from bagwise.core.kernels import RBF
-from bagwise.core.platt import Platt
-from bagwise.models.calibration.share import Share
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.drivers import cut
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels, Block
@@ -155,7 +154,7 @@ def one_finding(latent):
 def test_lines_move_every_draw_and_shares_multiply_with_their_bag(rng):
     process = make_process(rng, SoftMax(3.0, 4.0))
     latent = one_finding(read_block(make_block(rng), process, functions=True))
-    line, share = Platt(1.7, -0.4), Share(0.8, 0.3)
+    line, share = Platt(1.7, -0.4), Platt(0.8, 0.3)
     predictor = predictor_of([process], lines=(line,), shares=(share,))
     bags = predictor.bags(latent, 0.8)
     p = expit(line.log_odds(latent.draws[:, 0]))

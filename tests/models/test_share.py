@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from bagwise.core.platt import fit_platts, fit_shrunk_platt
 from bagwise.models.calibration import share as module
-from bagwise.models.calibration.share import Share, fit_share
+from bagwise.models.calibration.fit import fit_platt
+from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.share import fit_share
 from tests.reference.kernels import finite_differences
 
 
@@ -60,7 +61,7 @@ def test_likelihood_and_gradient(monkeypatch, weighed):
         assert value == pytest.approx(naive_loss(x, u, offsets, y, each), rel=1e-12)
         numeric = finite_differences(lambda z: loss(z)[0], x, 1e-6)
         np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6)
-    assert isinstance(found, Share) and found.slope > 0
+    assert isinstance(found, Platt) and found.slope > 0
 
 
 @pytest.mark.parametrize("key", [0.05, 0.3, 0.8])
@@ -140,9 +141,7 @@ def test_weights_of_lines_are_repetitions(shrunk):
     y = (rng.random(80) < expit(2 * scores - 1)).astype(int)
 
     def line(scores, y, weight=None):
-        if shrunk:
-            return fit_shrunk_platt(scores, y, weight=weight)
-        return fit_platts(scores[None], y, weight=weight)[0]
+        return fit_platt(scores, y, shrink=shrunk, weight=weight)
 
     by_weight = line(scores, y, weight.astype(float))
     repeated = line(np.repeat(scores, weight), np.repeat(y, weight))
@@ -154,7 +153,7 @@ def test_weights_of_lines_are_repetitions(shrunk):
 def test_a_line_of_noise_has_the_weighted_base_rate():
     rng = np.random.default_rng(7)
     y, weight = np.arange(40) % 2, np.where(np.arange(40) % 2 == 1, 3.0, 1.0)
-    line = fit_shrunk_platt(np.zeros(40), y, weight=weight)
+    line = fit_platt(np.zeros(40), y, shrink=True, weight=weight)
     assert expit(line.log_odds(0.0)) == pytest.approx(0.75, abs=0.02)
-    backwards = fit_shrunk_platt(-y + 0.1 * rng.normal(size=40), y, weight=weight)
+    backwards = fit_platt(-y + 0.1 * rng.normal(size=40), y, shrink=True, weight=weight)
     assert expit(backwards.log_odds(0.0)) == pytest.approx(0.75, abs=0.02)

@@ -10,7 +10,8 @@ from sklearn.svm import SVC
 
 import bagwise
 from bagwise import Bags
-from bagwise.core.platt import compress_beyond, fit_instance_platt
+from bagwise.models.calibration.fit import fit_instance_platt
+from bagwise.models.calibration.functions import compress_beyond
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import SingleInstance
 
@@ -129,12 +130,21 @@ def test_calibration_leaves_out_whole_bags(scale):
     high = max(np.quantile(top[y == label], 0.75) for label in (0, 1))
     expected = fit_instance_platt(compress_beyond(scores, low, high), bags.offsets, y, "max")
     model = bagwise.SingleInstance(scale=scale).fit(bags, y)
-    np.testing.assert_allclose(model.score_range_, (low, high), rtol=1e-4)
-    np.testing.assert_allclose(model.calibration_, expected, rtol=1e-4)
+    function, *ends = model.calibrator_
+    np.testing.assert_allclose(ends, (low, high), rtol=1e-4)
+    np.testing.assert_allclose(function, expected, rtol=1e-4)
 
 
 def test_one_bag_of_a_class_is_left_uncalibrated_and_says_so():
     bags, y, _ = make_problem()
     chosen = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:1]])
     with pytest.warns(UserWarning, match="calibration needs 2 bags of each class"):
-        assert bagwise.SingleInstance().fit(bags[chosen], y[chosen]).calibration_ is None
+        assert bagwise.SingleInstance().fit(bags[chosen], y[chosen]).calibrator_ is None
+
+
+def test_a_step_function_calibrates_the_best_instance_only():
+    bags, y, _ = make_problem()
+    p = bagwise.SingleInstance(calibration="isotonic").fit(bags, y).predict_proba(bags)[:, 1]
+    assert len(np.unique(p)) < len(bags)
+    with pytest.raises(ValueError, match="calibration='isotonic' needs bag_rule='max'"):
+        bagwise.SingleInstance(calibration="isotonic", bag_rule="noisy-or").fit(bags, y)

@@ -1,6 +1,6 @@
 """How much of a module the tests guard: the share of its mutants that some test notices.
 
-    python -m tests.mutation src/bagwise/core/platt.py tests/core/test_platt.py --sample 60
+    python -m tests.mutation src/bagwise/core/rules.py tests/core/test_rules.py --sample 60
 
 Each mutant is run, in a copy of the repository, against the tests that reach its line, the quick
 ones first, until one fails. A mutant that nothing reaches counts as unnoticed. Mutants that change

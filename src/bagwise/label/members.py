@@ -11,7 +11,7 @@ from bagwise.bags import Bags
 from bagwise.core.arrays import Codes, Floats, Reals
 from bagwise.label import answers
 from bagwise.label.answers import Answers
-from bagwise.models.calibration.share import Share
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.drivers import Serial, cut
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational import inference
@@ -152,7 +152,7 @@ def _project(process: Process, bags: Bags) -> tuple[Reals, Floats]:
 
 def views_of(members: Sequence[Member], predictor: Predictor) -> list[View]:
     """Log-odds are the model's own of an instance in a positive bag."""
-    share = Share(1.0, 0.0)
+    share = Platt(1.0, 0.0)
     if predictor.default_question == "share":
         (share,) = predictor.shares  # type: ignore[assignment]
     return [

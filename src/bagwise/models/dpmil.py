@@ -28,9 +28,10 @@ from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import Block, State
 from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
-from bagwise.core.platt import Platt, fit_instance_platt
 from bagwise.files import read_plainly
 from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
+from bagwise.models.calibration.fit import fit_instance_platt
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve

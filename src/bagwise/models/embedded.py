@@ -19,7 +19,8 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
 from bagwise.models.base import InstanceClassifier, TrainingData
-from bagwise.models.calibrated import CV, CalibratedClassifier
+from bagwise.models.calibration.calibrated import CalibratedClassifier
+from bagwise.models.held_out import CV
 from bagwise.models.parameters import POSITIVE, parameter
 
 if TYPE_CHECKING:

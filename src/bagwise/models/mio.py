@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData, two_class_data
+from bagwise.models.calibration.fit import fit_calibrator
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
@@ -218,6 +219,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         self.cumulative_loss_ = 0.0
         self.n_bags_seen_ = 0
         self.duality_gap_ = np.inf
+        self.calibrator_ = None
         self.recent_scores_ = np.empty((0, 2))  # score before learning, code
 
     def _net(self) -> ElasticNet:
@@ -306,7 +308,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         """Calibrate on the latest scores that were given without knowing the label."""
         new = np.column_stack([scores, y])
         self.recent_scores_ = np.concatenate([self.recent_scores_, new])[-_WINDOW:]
-        self._set_calibration(self.recent_scores_[:, 0], self.recent_scores_[:, 1])
+        scores, codes = self.recent_scores_.T
+        self.calibrator_ = fit_calibrator(scores, codes, kind=self.calibration)
 
     def _kept_weights(self) -> Floats:
         """Weights of the constant and of the kept instances, [1 + n_anchors]."""

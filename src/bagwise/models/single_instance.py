@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core import rules, segments
 from bagwise.models.base import InstanceClassifier, TrainingData, two_probabilities
-from bagwise.models.calibrated import CalibratesWrapped
+from bagwise.models.calibration.calibrated import WrappingClassifier, gives_probabilities
+from bagwise.models.calibration.fit import fit_calibrator
+from bagwise.models.calibration.functions import Calibrator
 from bagwise.models.feature_checks import check_bag_weights
+from bagwise.models.held_out import fitted_without, splits
 from bagwise.models.parameters import parameter
 from bagwise.models.scaled import ScalesFeatures
 
@@ -24,22 +28,8 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats
 
 
-def _has_probabilities(model: Any) -> bool:
-    return model.calibrate or hasattr(
-        getattr(model, "estimator_", None) or model._estimator(), "predict_proba"
-    )
-
-
-def _weighed(data: TrainingData, weights: Any) -> tuple[TrainingData, Any]:
-    """The bags that have a weight, and their weights."""
-    chosen = np.flatnonzero(weights > 0)
-    rows, _ = segments.take(data.bags.offsets, chosen)
-    kept = TrainingData(data.bags[chosen], data.y[chosen], data.instance_labels[rows])
-    return kept, weights[chosen]
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
+class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
     """Any scikit-learn classifier trained on instances with inherited bag labels.
 
     The simplest baseline, and a strong one where most instances of a positive bag are positive.
@@ -54,16 +44,20 @@ class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     calibrate : bool
-        Map the scores of the instances to log-odds such that held-out bags, made by ``bag_rule``,
-        have their labels most likely: a classifier that took every instance of a positive bag for
+        Calibrate the scores of the instances such that the labels of held-out bags, made by
+        ``bag_rule``, are most likely: a classifier that took every instance of a positive bag for
         positive is far from a probability of its own. Costs five more fits. False gives the
         classifier's own probabilities, where it has them.
+    calibration : {"platt", "isotonic"}
+        The calibration function; "isotonic" needs ``bag_rule="max"``.
+    cv : int, splitter or None
+        As in `MISVM`.
 
     Attributes
     ----------
     estimator_ : the fitted classifier
-    calibration_ : Platt or None
-        The map of the scores.
+    calibrator_ : Calibrator or None
+        The calibration function of the scores.
     classes_ : the two bag classes
 
     Examples
@@ -78,17 +72,9 @@ class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     """
 
     _accept_sparse = True
-    estimator: BaseEstimator | None = parameter(
-        None, HasMethods(["fit", "predict"]), None, kw_only=False
-    )
     bag_rule: str = parameter("max", StrOptions({"max", "noisy-or"}))
 
-    def _estimator(self) -> BaseEstimator:
-        """The classifier to train: the user's, or the default."""
-        if self.estimator is not None:
-            return self.estimator
-        from sklearn.linear_model import LogisticRegression
-
+    def _default_estimator(self) -> BaseEstimator:
         return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
 
     def fit(
@@ -100,54 +86,54 @@ class SingleInstance(CalibratesWrapped, ScalesFeatures, InstanceClassifier):
     ) -> SingleInstance:
         """Fit the classifier on instances; known instance labels replace inherited ones.
 
-        ``sample_weight`` weighs bags; each instance counts with the weight of its bag. The map of
-        the calibration counts every bag with a weight once.
+        ``sample_weight`` weighs bags; each instance counts with the weight of its bag. The
+        calibration counts every bag with a weight once.
         """
         data = self._validate_fit(bags, y, instance_labels)
         bags, y, known = data
-        estimator = self._estimator()
+        estimator = self._unfitted()
         if self.bag_rule == "noisy-or" and not hasattr(estimator, "predict_proba"):
             raise ValueError(
                 f"bag_rule='noisy-or' needs instance probabilities, but "
                 f"{type(estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
-        self.estimator_ = clone(estimator)
-        labels = rules.inherited_labels(y, known, bags.offsets)
-        weights = None
-        if sample_weight is None:
-            self.estimator_.fit(bags.instances, labels)
-        else:
+        weights, of_rows = None, {}
+        if sample_weight is not None:
             weights = check_bag_weights(sample_weight, bags, estimator)
-            self.estimator_.fit(
-                bags.instances, labels, sample_weight=segments.spread(weights, bags.offsets)
-            )
+            of_rows["sample_weight"] = segments.spread(weights, bags.offsets)
+        labels = rules.inherited_labels(y, known, bags.offsets)
+        self.estimator_ = estimator.fit(bags.instances, labels, **of_rows)
         if weights is not None:
-            data, weights = _weighed(data, weights)
-        self._calibrate_wrapped(data, self.bag_rule, weights)
+            chosen = np.flatnonzero(weights > 0)
+            rows, _ = segments.take(bags.offsets, chosen)
+            data, weights = TrainingData(bags[chosen], y[chosen], known[rows]), weights[chosen]
+        self._calibrate(data, weights)
         return self
+
+    def _fit_calibrator(self, scores: Floats, data: TrainingData) -> Calibrator:
+        return fit_calibrator(scores, data.y, data.bags.offsets, self.bag_rule, self.calibration)
+
+    def _held_out_scores(self, data: TrainingData, bag_weights: Floats | None = None) -> Floats:
+        """Scores of all instances by fits without their bags, [N]."""
+        bags, scores = data.bags, np.empty(data.bags.n_instances)
+        plain = clone(self).set_params(calibrate=False)
+        folds = splits(data.y, self.cv)
+        for model, _, test in fitted_without(plain, data, self.classes_, folds, bag_weights):
+            rows, _ = segments.take(bags.offsets, test)
+            scores[rows] = model.decision_function_instances(bags[test])
+        return scores
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance: calibrated log-odds, or the classifier's own score."""
-        return self._scores(self._validate_predict(bags))
+        return self._calibrated(self._scores_of_rows(self._validate_predict(bags).instances))
 
-    def decision_function(self, bags: BagsLike) -> Floats:
-        """Score of each bag by the bag rule."""
-        bags = self._validate_predict(bags)
-        return rules.bag_log_odds(self._scores(bags), bags.offsets, self.bag_rule)
-
-    @available_if(_has_probabilities)
+    @available_if(gives_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance."""
         return two_probabilities(self.decision_function_instances(bags))
 
-    @available_if(_has_probabilities)
-    def predict_proba(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each bag by the bag rule."""
-        return two_probabilities(self.decision_function(bags))
-
-    def _scores(self, bags: Bags) -> Floats:
-        if hasattr(self.estimator_, "predict_proba"):
-            scores = rules.log_odds(self.estimator_.predict_proba(bags.instances)[:, 1])
-        else:
-            scores = self.estimator_.decision_function(bags.instances)
-        return self._calibrated(scores)
+    def decision_function(self, bags: BagsLike) -> Floats:
+        """Score of each bag by the bag rule."""
+        bags = self._validate_predict(bags)
+        scores = self._calibrated(self._scores_of_rows(bags.instances))
+        return rules.bag_log_odds(scores, bags.offsets, self.bag_rule)

@@ -29,7 +29,7 @@ from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
 from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
 
@@ -187,7 +187,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     n_iter_ : int
         Machines fitted.
     gamma_ : float
-    calibration_ : with ``calibrate=True``, the map from score to log-odds
+    calibrator_ : with ``calibrate=True``, the calibration function from score to log-odds
     classes_ : the two bag classes
 
     Notes

@@ -36,8 +36,9 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, Reals
-from bagwise.core.platt import Platt, fit_platt
 from bagwise.evaluate.boxes import box_iou
+from bagwise.models.calibration.fit import fit_platt
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.parameters import parameter
 from bagwise.vision.detection import (
     BoxScores,

@@ -129,5 +129,5 @@ def test_a_bag_far_from_all_others_is_not_called_certain():
     near, away = model.predict_proba(far)[:, 1]
     assert away < near  # the order stays
     assert away > 0.2
-    model.score_range_ = (-np.inf, np.inf)  # nothing lies beyond it
+    model.calibrator_ = model.calibrator_._replace(low=-np.inf, high=np.inf)  # nothing beyond
     assert model.predict_proba(far)[1, 1] < 0.01

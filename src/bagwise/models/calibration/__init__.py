@@ -1,1 +1,1 @@
-"""From scores of held-out bags to probabilities: one line for bags, one map for instances."""
+"""From scores of held-out bags to probabilities: functions, their fit, models that have them."""

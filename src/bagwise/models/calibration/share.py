@@ -17,13 +17,12 @@ bags were held out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.optimize import minimize
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Bools, Floats, Ints, expit
+from bagwise.core.arrays import Bools, Floats, Ints, expit
+from bagwise.models.calibration.functions import Platt
 
 # Normal priors, mean and standard deviation, with u in units of its own mean and deviation: the
 # log-odds of the base rate for the floor, u0 where few instances are, and a rise that is steep
@@ -33,19 +32,8 @@ _CROSSING, _LOG_SLOPE, _FLOOR_STD = (2.0, 1.0), (float(np.log(4.0)), 0.5), 1.0
 _MOST = 20_000
 
 
-class Share(NamedTuple):
-    """``share(u) = sigmoid(slope u + intercept)`` of an instance in a positive bag."""
-
-    slope: float
-    intercept: float
-
-    def log_odds(self, u: Array) -> Array:
-        """Log-odds of the share at latent values."""
-        return self.slope * u + self.intercept
-
-
-def fit_share(u: Floats, offsets: Ints, y: Bools, weight: Floats | None = None) -> Share:
-    """Fit the map to latent values [n] of instances of held-out bags and their labels [b].
+def fit_share(u: Floats, offsets: Ints, y: Bools, weight: Floats | None = None) -> Platt:
+    """The log-odds of the share, from latent values [n] of instances of held-out bags, labels [b].
 
     Examples
     --------
@@ -88,4 +76,4 @@ def fit_share(u: Floats, offsets: Ints, y: Bools, weight: Floats | None = None) 
 
     x = minimize(loss, start, jac=True, method="L-BFGS-B").x
     slope = float(np.exp(x[1])) / width
-    return Share(slope, -slope * (center + width * float(x[2])))
+    return Platt(slope, -slope * (center + width * float(x[2])))

@@ -23,7 +23,7 @@ from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 
 if TYPE_CHECKING:
-    from bagwise.models.calibrated import CV
+    from bagwise.models.held_out import CV
 
 
 def box_size(X: Floats) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats
-from bagwise.models.calibrated import BestInstanceClassifier
+from bagwise.models.calibration.calibrated import BestInstanceClassifier
 from bagwise.models.comparators.citation_knn import CitationKNN
 
 # Votes come first; among equal votes the nearer side decides.

@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core.arrays import Floats, Ints, to_numpy
 from bagwise.models.base import TrainingData
-from bagwise.models.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.embedded import make_examples
+from bagwise.models.held_out import splits
 from bagwise.models.scaled import ScalesFeatures
 
 
@@ -107,16 +108,16 @@ class PairwiseComparator(Comparator):
         self._training_matrix = self._compare(bags)
         self.rule_ = self._learn_from(self._training_matrix, y)
 
-    def _calibrate(self, data: TrainingData) -> None:
-        super()._calibrate(data)
+    def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
+        super()._calibrate(data, bag_weights)
         del self._training_matrix  # only the calibration asks for it again
 
-    def _held_out_scores(self, data: TrainingData) -> Floats:
-        scores = np.full(len(data.y), np.nan)
-        for train, test in self._inner_splits(data.y):
+    def _held_out_scores(self, data: TrainingData, bag_weights: Floats | None = None) -> Floats:
+        scores = np.empty(len(data.y))
+        for train, test in splits(data.y, self.cv):
             rule = self._learn_from(self._training_matrix[np.ix_(train, train)], data.y[train])
             scores[test] = self._score(rule, self._training_matrix[np.ix_(test, train)])
-        return self._complete(scores)
+        return scores
 
     def _raw_scores(self, bags: Bags) -> Floats:
         return self._score(self.rule_, self._compare(bags))

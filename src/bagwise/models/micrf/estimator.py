@@ -17,7 +17,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
 from bagwise.models.base import Constraints, TrainingData
-from bagwise.models.calibrated import CV, BestInstanceClassifier
+from bagwise.models.calibration.calibrated import BestInstanceClassifier
+from bagwise.models.held_out import CV
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
 from bagwise.models.micrf.learning import JointProblem, Learned, Pool, learn

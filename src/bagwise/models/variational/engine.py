@@ -20,7 +20,8 @@ from bagwise.core import linalg, segments
 from bagwise.core.arrays import Bools, Floats, Ints, host_rows, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
-from bagwise.core.platt import Platt, cool, fit_shrunk_platt
+from bagwise.models.calibration.fit import correct_optimism, fit_platt
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.calibration.share import fit_share
 from bagwise.models.classes import ClassRule, fit_temperature
 from bagwise.models.drivers import Driver
@@ -395,12 +396,12 @@ def calibrated(
 def fit_lines(bag: Floats, y: Ints, counts: Floats | None, unlearned: Ints) -> tuple[Platt, ...]:
     """A shrunk slope and an intercept for every finding, from log-odds of held-out bags [B, F].
 
-    ``unlearned`` are the bags from which no features were learned either (`core.platt.cool`).
+    ``unlearned`` are the bags from which no features were learned either (`correct_optimism`).
     """
     lines = []
     for z, own in zip(bag.T, y.T, strict=True):
-        line = fit_shrunk_platt(z, own, weight=counts)
-        lines.append(cool(line, z, np.arange(len(z) + 1), own, unlearned))
+        line = fit_platt(z, own, shrink=True, weight=counts)
+        lines.append(correct_optimism(line, z, own, unlearned))
     return tuple(lines)
 
 

@@ -21,9 +21,8 @@ from sklearn.exceptions import ConvergenceWarning
 from bagwise.core import segments
 from bagwise.core.arrays import Array, Floats, Ints, beside, to_numpy
 from bagwise.core.kernels import RBF, Kernel, make_kernel
-from bagwise.core.platt import calibration_folds
 from bagwise.models.drivers import RunningSum, total
-from bagwise.models.held_out import folds
+from bagwise.models.held_out import calibration_folds, folds
 from bagwise.models.variational.blocks import BagLabels, Block, host
 from bagwise.models.variational.checkpoint import (
     Checkpoint,

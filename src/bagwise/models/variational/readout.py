@@ -35,9 +35,8 @@ from bagwise.core.arrays import (
 )
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
-from bagwise.core.platt import Platt
 from bagwise.files import map_rows_of
-from bagwise.models.calibration.share import Share
+from bagwise.models.calibration.functions import Platt
 from bagwise.models.classes import TWO_CLASSES, ClassRule, ClassScores
 from bagwise.models.drivers import Span, cut
 from bagwise.models.execution import Execution
@@ -186,7 +185,7 @@ class Predictor:
     processes: tuple[Process, ...]
     weights: tuple[float, ...]
     lines: tuple[Platt, ...] | None = None  # [F]; None where nothing was calibrated
-    shares: tuple[Share | None, ...] = ()  # [F]
+    shares: tuple[Platt | None, ...] = ()  # [F]
     rule: ClassRule = TWO_CLASSES
 
     def blend(self, found: list[Latent]) -> Latent:

@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from bagwise.core.arrays import Floats, Ints, to_numpy
 from bagwise.core.kernels import Kernel
-from bagwise.core.platt import fit_shrunk_platt
+from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import evidence
 from bagwise.models.variational.blocks import Block
 from bagwise.models.variational.evidence import Training, fit_block, project
@@ -104,7 +104,7 @@ class Tasks(NamedTuple):
         """Mean log-loss of held-out log-odds [b, F], calibrated, summed over the findings."""
         total = 0.0
         for z, y in zip(log_odds.T, self.y.T, strict=True):
-            line = fit_shrunk_platt(z, y, weight=self.counts)
+            line = fit_platt(z, y, shrink=True, weight=self.counts)
             p = line.log_odds(z)
             total += float(np.average(np.logaddexp(0, (1 - 2 * y) * p), weights=self.counts))
         return total

@@ -5,22 +5,18 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit, logit
 
-from bagwise.core import platt as platt_module
 from bagwise.core import segments
-from bagwise.core.platt import (
-    Platt,
-    calibration_folds,
-    compress_beyond,
-    cool,
+from bagwise.models.calibration.fit import (
+    correct_optimism,
     fit_instance_platt,
-    fit_noisy_or_platt,
+    fit_isotonic,
     fit_platt,
-    fit_platts,
-    fit_shrunk_platt,
     keep_ranking,
     shrinkage,
-    typical_range,
 )
+from bagwise.models.calibration.fit import smoothed as targets_of
+from bagwise.models.calibration.functions import Calibrator, Platt, compress_beyond, typical_range
+from bagwise.models.held_out import calibration_folds
 
 
 def draw(rng, n_bags=3000, size=4):
@@ -31,32 +27,30 @@ def draw(rng, n_bags=3000, size=4):
     return log_odds, offsets, segments.max(positive.astype(float), offsets)
 
 
-def stretched(rng, n_bags, size, factor):
+def stretched(rng, n_bags, factor):
     """Scores that are right for the first half of the bags, and stretched for the others."""
-    log_odds, offsets, y = draw(rng, n_bags, size)
-    scores = np.where(np.arange(len(log_odds)) < n_bags // 2 * size, 1.0, factor) * log_odds
-    return scores, offsets, y, np.arange(n_bags // 2)
+    log_odds, _, y = draw(rng, n_bags, 1)
+    scores = np.where(np.arange(n_bags) < n_bags // 2, 1.0, factor) * log_odds
+    return scores, y, np.arange(n_bags // 2)
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_cooling_takes_back_what_optimism_added(rng, size):
-    """Held-out bags ask for a slope of 1, the others for less; they say how sure they are."""
-    scores, offsets, y, held_out = stretched(rng, 8000, size, 0.6)
-    platt = fit_noisy_or_platt(scores, offsets, y)
+def test_correction_takes_back_what_optimism_added(rng):
+    """Held-out bags ask for a slope of 1, the others for less."""
+    scores, y, held_out = stretched(rng, 8000, 0.6)
+    platt = fit_platt(scores, y)
     assert platt.slope > 1.1
-    assert cool(platt, scores, offsets, y, held_out).slope == pytest.approx(1.0, rel=0.1)
+    assert correct_optimism(platt, scores, y, held_out).slope == pytest.approx(1.0, rel=0.1)
 
 
-@pytest.mark.parametrize(("n_bags", "factor"), [(200, 0.5), (60, 0.3)])
-def test_cooling_is_the_likeliest_factor_on_a_grid(rng, n_bags, factor):
-    scores, offsets, y, held_out = stretched(rng, n_bags, 4, factor)
-    platt = fit_noisy_or_platt(scores, offsets, y)
-    free = fit_noisy_or_platt(scores, offsets, y, 0.01).slope
-    cooled = cool(platt, scores, offsets, y, held_out)
+@pytest.mark.parametrize(("n_bags", "factor"), [(200, 0.5), (160, 0.3)])
+def test_correction_is_the_likeliest_factor_on_a_grid(rng, n_bags, factor):
+    scores, y, held_out = stretched(rng, n_bags, factor)
+    platt = fit_platt(scores, y)
+    free = fit_platt(scores, y, count=0.01).slope
+    cooled = correct_optimism(platt, scores, y, held_out)
 
     def bags(slope, intercept):
-        p = expit(slope * scores + intercept)
-        return 1 - np.multiply.reduceat(1 - p, offsets[:-1])
+        return expit(slope * scores + intercept)
 
     def likelihood(chosen, p, count):
         positive = y[chosen] > 0
@@ -81,34 +75,33 @@ def test_cooling_is_the_likeliest_factor_on_a_grid(rng, n_bags, factor):
     assert cooled.intercept == pytest.approx(intercept, abs=0.05)
 
 
-def test_cooling_keeps_probabilities_right_on_average(rng):
-    scores, offsets, y, held_out = stretched(rng, 3000, 4, 0.5)
-    platt = fit_noisy_or_platt(scores, offsets, y)
-    cooled = cool(platt, scores, offsets, y, held_out)
-    rate = segments.sum(np.logaddexp(0.0, cooled.log_odds(scores)), offsets)
+def test_correction_keeps_probabilities_right_on_average(rng):
+    scores, y, held_out = stretched(rng, 3000, 0.5)
+    platt = fit_platt(scores, y)
+    cooled = correct_optimism(platt, scores, y, held_out)
     assert cooled.slope < platt.slope
-    assert np.mean(-np.expm1(-rate)) == pytest.approx(y.mean(), abs=0.02)
+    assert np.mean(expit(cooled.log_odds(scores))) == pytest.approx(y.mean(), abs=0.02)
 
 
-def test_cooling_never_sharpens_and_asks_for_bags(rng):
-    log_odds, offsets, y = draw(rng)
+def test_correction_never_sharpens_and_asks_for_bags(rng):
+    log_odds, _, y = draw(rng, size=1)
     platt = Platt(0.3, -1.0)
-    assert cool(platt, log_odds, offsets, y, np.arange(len(y))) == platt
-    assert cool(platt, log_odds, offsets, y, np.empty(0, dtype=int)) == platt
+    assert correct_optimism(platt, log_odds, y, np.arange(len(y))) == platt
+    assert correct_optimism(platt, log_odds, y, np.empty(0, dtype=int)) == platt
 
 
-def test_few_bags_are_not_cooled_twice():
+def test_few_bags_are_not_corrected_twice():
     """Classes are apart in eight bags: smoothing has said all that can be said."""
     scores, y = np.array([-3.0, -2.0, -2.5, -1.0, 1.0, 2.5, 2.0, 3.0]), np.repeat([0, 1], 4)
     platt = fit_platt(scores, y)
-    assert cool(platt, scores, np.arange(9), y, np.array([0, 7])) == platt
+    assert correct_optimism(platt, scores, y, np.array([0, 7])) == platt
 
 
-def test_cooling_survives_certainty():
+def test_correction_survives_certainty():
     """Bags that are surely wrong, and nothing overflows."""
     scores, y = np.array([-800.0, 800.0, -800.0, 800.0]), np.array([1, 0, 0, 1])
     platt = fit_platt(scores, y)
-    cooled = cool(Platt(1.0, 0.0), scores, np.arange(5), y, np.array([0, 1]))
+    cooled = correct_optimism(Platt(1.0, 0.0), scores, y, np.array([0, 1]))
     assert 0 <= cooled.slope < 1
     assert np.isfinite(cooled.intercept)
     assert np.isfinite(platt.slope)
@@ -127,41 +120,35 @@ def smoothed(y, count=None):
 
 def test_targets_are_platts_own_where_the_classes_have_as_many_bags():
     y = np.repeat([0.0, 1.0], 7)
-    assert platt_module.smoothed(y).tolist() == [1 / 9] * 7 + [8 / 9] * 7
+    assert targets_of(y).tolist() == [1 / 9] * 7 + [8 / 9] * 7
 
 
 def test_targets_of_a_rare_class_are_hardly_smoothed():
     """Eight of 260: Platt's 0.9 would say that one of ten is a mistake."""
     y = np.repeat([0.0, 1.0], [252, 8])
-    targets = platt_module.smoothed(y)
+    targets = targets_of(y)
     np.testing.assert_allclose(targets, smoothed(y), rtol=1e-12)
     assert targets[-1] == pytest.approx(0.9839, abs=1e-4)
-    np.testing.assert_allclose(platt_module.smoothed(1 - y), 1 - targets, atol=1e-15)
-
-
-def test_a_whole_bag_is_platts_own_count():
-    y = np.repeat([0.0, 1.0], [252, 8])
-    targets = platt_module.smoothed(y, platt_module.WHOLE_BAG)
-    assert targets.tolist() == [1 / 254] * 252 + [0.9] * 8
+    np.testing.assert_allclose(targets_of(1 - y), 1 - targets, atol=1e-15)
 
 
 def test_targets_of_one_class_alone_are_not_certain():
-    assert 0 < platt_module.smoothed(np.zeros(9))[0] < 0.05
-    assert 0.95 < platt_module.smoothed(np.ones(9))[0] < 1
+    assert 0 < targets_of(np.zeros(9))[0] < 0.05
+    assert 0.95 < targets_of(np.ones(9))[0] < 1
 
 
 def test_targets_count_a_bag_of_weight_two_twice():
     y, weight = np.array([0.0, 0.0, 1.0, 0.0]), np.array([2.0, 1.0, 2.0, 3.0])
-    twice = platt_module.smoothed(np.repeat(y, weight.astype(int)))
+    twice = targets_of(np.repeat(y, weight.astype(int)))
     np.testing.assert_allclose(
-        np.repeat(platt_module.smoothed(y, weight=weight), weight.astype(int)), twice, rtol=1e-14
+        np.repeat(targets_of(y, weight=weight), weight.astype(int)), twice, rtol=1e-14
     )
 
 
 def test_a_rare_class_is_not_called_timidly(rng):
     """Eight of 260 bags, scores N(0, 1) and N(3, 1): log-odds have a slope of 3 by Bayes' rule."""
     y = np.repeat([0, 1], [252, 8])
-    slopes = [fit_shrunk_platt(rng.normal(3.0 * y), y).slope for _ in range(200)]
+    slopes = [fit_platt(rng.normal(3.0 * y), y, shrink=True).slope for _ in range(200)]
     assert 0.8 < np.median(slopes) / 3.0 < 1.2  # with one whole bag added: 0.64
 
 
@@ -186,15 +173,6 @@ def minimised(loss, start):
     return found.x
 
 
-def test_maps_compose_and_apply():
-    first, second = Platt(3.0, -1.0), Platt(0.5, 2.0)
-    scores = np.array([-2.0, 0.0, 5.0])
-    assert first.log_odds(scores).tolist() == [-7.0, -1.0, 14.0]
-    np.testing.assert_allclose(
-        second.after(first).log_odds(scores), second.log_odds(first.log_odds(scores)), rtol=1e-14
-    )
-
-
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (40.0, -300.0), (0.01, 5.0)])
 def test_the_sigmoid_is_the_likeliest(rng, scale, shift):
     """Against a general minimiser on the raw scores, whatever their unit and origin."""
@@ -212,16 +190,14 @@ def test_the_sigmoid_is_the_likeliest(rng, scale, shift):
     assert found.log_odds(shift) == pytest.approx(at_shift, abs=1e-5)
 
 
-def test_rows_are_fitted_as_if_alone(rng):
-    """One easy row must not stop the others, nor an outlier that needs shorter steps."""
+def test_no_small_change_of_the_sigmoid_is_likelier(rng):
+    """Of easy scores, of noise, with an outlier that needs shorter steps, and reversed."""
     y = np.arange(30) % 2
     easy, hard = rng.normal(size=30), 3.0 * y + rng.normal(size=30)
     outlier = np.where(np.arange(30) == 1, -4000.0, hard)
-    together = fit_platts(np.stack([easy, hard, outlier, -hard]), y)
     target = smoothed(y)
-    for row, found in zip((easy, hard, outlier, -hard), together, strict=True):
-        alone = fit_platt(row, y)
-        assert found.slope == pytest.approx(alone.slope, rel=1e-6, abs=1e-12)
+    for row in (easy, hard, outlier, -hard):
+        found = fit_platt(row, y)
 
         # At the minimum of a convex loss no small change of either number gains anything.
         def loss(a, b, row=row):
@@ -254,51 +230,32 @@ def test_noisy_or_map_is_the_likeliest(rng, count):
     slope, intercept = minimised(
         lambda theta: naive_noisy_or_loss(theta[0], theta[1], z, offsets, target), [0.5, 0.0]
     )
-    found = fit_noisy_or_platt(scores, offsets, y, count)
+    found = fit_platt(scores, y, offsets, count=count)
     in_z = Platt(5.0 * found.slope, found.log_odds(20.0))
-    assert in_z.slope == pytest.approx(slope, rel=1e-3)
-    assert in_z.intercept == pytest.approx(intercept, abs=1e-3)
-
-
-def test_noisy_or_search_starts_at_the_share_of_positive_bags(rng, monkeypatch):
-    """At the start a bag of average size, with average scores, has Laplace's estimate."""
-    starts = []
-
-    def spy(loss, start, **options):
-        starts.append(start)
-        return minimize(loss, start, **options)
-
-    monkeypatch.setattr(platt_module, "minimize", spy)
-    scores, offsets = rng.normal(size=40), np.array([0, 3, 10, 12, 20, 26, 33, 36, 40])
-    y = np.array([1, 0, 0, 1, 0, 0, 0, 1])
-    fit_noisy_or_platt(scores, offsets, y)
-    (slope, intercept), average_size = starts[0], 40 / 8
-    assert slope == 1.0
-    assert 1 - (1 - expit(intercept)) ** average_size == pytest.approx((3 + 1) / (8 + 2))
+    assert in_z.slope == pytest.approx(slope, rel=1e-5)
+    assert in_z.intercept == pytest.approx(intercept, abs=1e-5)
 
 
 def test_noisy_or_map_survives_what_underflows():
     """A positive bag of hopeless instances, and scores without any spread."""
     offsets, y = np.array([0, 2, 4, 6, 8]), np.array([1, 0, 1, 0])
-    found = fit_noisy_or_platt(
-        np.array([-900.0, -900, -900, -800, 700, -900, -900, -900]), offsets, y
-    )
+    scores = np.array([-900.0, -900, -900, -800, 700, -900, -900, -900])
+    found = fit_platt(scores, y, offsets)
     assert np.isfinite(found).all()
-    flat = fit_noisy_or_platt(np.full(8, 2.0), offsets, y)
+    flat = fit_platt(np.full(8, 2.0), y, offsets)
     p = expit(flat.log_odds(2.0))
     assert 1 - (1 - p) ** 2 == pytest.approx(0.5, abs=1e-4)
 
 
-def test_cooling_stops_at_a_tenth(rng):
+def test_correction_stops_at_a_tenth(rng):
     """Held-out bags that rank backwards, and very many of them: a tenth of the slope is left."""
     n = 40_000
     scores = 2.0 * rng.normal(size=n)
     held_out = np.arange(n // 10)
     true = np.where(np.arange(n) < len(held_out), -scores, scores)
     y = (rng.random(n) < expit(true)).astype(float)
-    offsets = np.arange(n + 1)
-    free = fit_noisy_or_platt(scores, offsets, y, 0.01).slope
-    cooled = cool(fit_noisy_or_platt(scores, offsets, y), scores, offsets, y, held_out)
+    free = fit_platt(scores, y, count=0.01).slope
+    cooled = correct_optimism(fit_platt(scores, y), scores, y, held_out)
     assert cooled.slope == pytest.approx(0.1 * free, rel=0.1)
 
 
@@ -306,8 +263,8 @@ def test_instance_maps_follow_their_rule(rng):
     """Under max the map of the largest scores; under noisy-or that of the product, shrunk alike."""
     scores, offsets, y = draw(rng, 200, 3)
     largest = np.array([max(scores[3 * b : 3 * b + 3]) for b in range(200)])
-    assert fit_instance_platt(scores, offsets, y, "max") == fit_shrunk_platt(largest, y)
-    free, target = fit_noisy_or_platt(scores, offsets, y), smoothed(y)
+    assert fit_instance_platt(scores, offsets, y, "max") == fit_platt(largest, y, shrink=True)
+    free, target = fit_platt(scores, y, offsets), smoothed(y)
 
     def best(slope):
         return minimize_scalar(
@@ -341,39 +298,19 @@ def test_what_rounding_leaves_of_equal_scores_is_no_ranking(size):
     scores[0] *= 1 + 2**-50
     assert np.std(scores) > 0
     assert keep_ranking(Platt(0.0, 0.5), scores).slope == pytest.approx(1e-3)
-    map_ = fit_shrunk_platt(scores, np.arange(8) % 2)
+    map_ = fit_platt(scores, np.arange(8) % 2, shrink=True)
     np.testing.assert_allclose(map_.log_odds(scores), 0.0, atol=1e-6)
     assert abs(map_.log_odds(0.0)) < 1e-2
 
 
-def test_newton_needs_few_passes_and_never_climbs(rng, monkeypatch):
-    """Quadratic convergence, and shorter steps where a whole one would overshoot."""
-    seen = []
-    descend = platt_module._descend
-
-    def spy(s, target, theta, loss, step, each):
-        new, value = descend(s, target, theta, loss, step, each)
-        seen.append((loss.copy(), value.copy()))
-        return new, value
-
-    monkeypatch.setattr(platt_module, "_descend", spy)
-    y = (rng.random(200) < 0.3).astype(int)
-    fit_platts(rng.normal(size=(5, 200)) + np.linspace(0, 2, 5)[:, None] * y, y)
-    assert len(seen) <= 8
-    seen.clear()
-    far = np.where(np.arange(40) < 2, [[-3000.0]], rng.normal(size=40))[0]
-    fit_platt(far, np.arange(40) % 2)
-    assert all((after <= before + 1e-9).all() for before, after in seen)
-
-
-def test_only_bags_that_were_held_out_cool(rng):
+def test_only_bags_that_were_held_out_correct(rng):
     """Without any the map stays; one says little, so the prior alone takes off what it expects."""
     n = 4000
     scores = rng.normal(size=n)
     y = (rng.random(n) < expit(2 * scores)).astype(float)
-    platt, offsets = fit_platt(scores, y), np.arange(n + 1)
-    assert cool(platt, scores, offsets, y, np.empty(0, dtype=int)) == platt
-    cooled = cool(platt, scores, offsets, y, np.array([0]))
+    platt = fit_platt(scores, y)
+    assert correct_optimism(platt, scores, y, np.empty(0, dtype=int)) == platt
+    cooled = correct_optimism(platt, scores, y, np.array([0]))
     assert cooled.slope == pytest.approx(0.65 ** (1 / 0.85) * platt.slope, rel=0.03)
 
 
@@ -387,7 +324,7 @@ def test_the_shrunk_map_is_the_likeliest_at_its_slope(rng):
     """Gain, slope and intercept against a grid of intercepts, at every step by hand."""
     y = np.arange(80) % 2
     scores = rng.normal(size=80) + 0.8 * y
-    best, shrunk = fit_platt(scores, y), fit_shrunk_platt(scores, y)
+    best, shrunk = fit_platt(scores, y), fit_platt(scores, y, shrink=True)
     target = np.where(y == 1, 41 / 42, 1 / 42)
 
     def loss(slope, intercept):
@@ -407,7 +344,7 @@ def test_noise_ends_at_the_base_rate_and_keeps_its_ranking(rng):
     excess = []
     for _ in range(40):
         scores, unseen = rng.normal(size=(2, 60))
-        z = fit_shrunk_platt(scores, y).log_odds(unseen)
+        z = fit_platt(scores, y, shrink=True).log_odds(unseen)
         assert (np.argsort(z) == np.argsort(unseen)).all()
         excess.append(np.mean(np.logaddexp(0, z) - y * z))
     share = 1 / 3
@@ -422,34 +359,9 @@ def test_instance_maps_are_shrunk_too(rng, rule):
     noise = rng.normal(size=240)
     assert fit_instance_platt(noise, offsets, y, rule).slope < 0.05
     clear = np.where(np.repeat(y, 4) * (np.arange(240) % 4 == 0), 3.0, 0.0) + noise
-    full = fit_noisy_or_platt(clear, offsets, y).slope
+    full = fit_platt(clear, y, offsets).slope
     shrunk = fit_instance_platt(clear, offsets, y, "noisy-or").slope
     assert 0.9 * full < shrunk < full
-
-
-def test_steps_are_halved_row_by_row_until_the_loss_does_not_rise(rng):
-    """A row at a time: the longest of the halved steps that does no harm, or none at all."""
-    s, target = rng.normal(size=(3, 30)), smoothed((np.arange(30) % 3 == 0).astype(int))
-    theta = np.array([[0.0, 0.0], [0.5, -1.0], [-0.3, 0.2]])
-
-    def losses(theta):
-        p = expit(theta[:, :1] * s + theta[:, 1:])
-        return -(target * np.log(p) + (1 - target) * np.log(1 - p)).sum(1)
-
-    z = theta[:, :1] * s + theta[:, 1:]
-    residual = expit(z) - target
-    downhill = np.stack([(residual * s).sum(1), residual.sum(1)], axis=1)
-    step = downhill * np.array([[0.01], [2.0], [-1.0]])  # fine, too long, uphill
-    new, value = platt_module._descend(s, target, theta, losses(theta), step, np.ones(30))
-    for row in range(3):
-        sizes = [0.5**k for k in range(40)]
-        candidates = [theta[row] - size * step[row] for size in sizes]
-        at = [losses(np.where(np.arange(3)[:, None] == row, c, theta))[row] for c in candidates]
-        good = [c for c, v in zip(candidates, at, strict=True) if v <= losses(theta)[row]]
-        expected = good[0] if good else theta[row]
-        np.testing.assert_allclose(new[row], expected, atol=1e-9)
-    np.testing.assert_allclose(new[0], theta[0] - step[0], atol=1e-12)
-    np.testing.assert_allclose(value, losses(new), rtol=1e-9)
 
 
 def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
@@ -468,14 +380,6 @@ def test_scores_beyond_what_was_seen_keep_their_order_and_hardly_grow(rng):
     )
     np.testing.assert_array_equal(compress_beyond(far, 1.0, 1.0), far)
     np.testing.assert_array_equal(compress_beyond(far, -np.inf, np.inf), far)
-    # The second order bends later, and ends at the same limits.
-    later = compress_beyond(far, -2.0, 3.0, order=2)
-    assert (np.diff(later) > 0).all()
-    assert (np.abs(later - 0.5) >= np.abs(pulled - 0.5)).all()
-    np.testing.assert_allclose(later[[0, -1]], [-7.0, 8.0], atol=1e-4)
-    np.testing.assert_allclose(
-        compress_beyond(np.array([8.0]), -2.0, 3.0, order=2), 3 + 5 / np.sqrt(2)
-    )
 
 
 def test_the_usual_range_is_that_of_the_quartiles_of_both_classes(rng):
@@ -497,3 +401,25 @@ def test_the_usual_range_is_that_of_the_quartiles_of_both_classes(rng):
 def test_a_class_of_few_bags_is_held_out_in_more_folds(rarer, n_folds):
     for label in (0, 1):
         assert calibration_folds(np.repeat([label, 1 - label], [rarer, 500])) == n_folds
+
+
+def test_a_calibrator_compresses_the_tails_before_its_function():
+    calibrator = Calibrator(Platt(2.0, 1.0), 0.0, 1.0)
+    np.testing.assert_allclose(calibrator.log_odds(np.array([0.5, 2.0])), [2.0, 4.0])
+
+
+def test_isotonic_rises_and_stays_inside(rng):
+    scores = rng.normal(size=200)
+    y = (rng.random(200) < expit(3 * scores)).astype(int)
+    fitted = fit_isotonic(scores, y)
+    grid = np.linspace(-10, 10, 400)
+    p = expit(fitted.log_odds(grid))
+    assert (np.diff(p) >= -1e-12).all()
+    assert p.min() == pytest.approx(1 / 202)
+    assert p.max() == pytest.approx(1 - 1 / 202)
+    assert np.mean((expit(fitted.log_odds(scores)) - y) ** 2) < np.mean((y.mean() - y) ** 2)
+
+
+def test_isotonic_of_constant_scores_give_the_share_of_positives():
+    fitted = fit_isotonic(np.zeros(10), np.arange(10) < 3)
+    assert expit(fitted.log_odds(np.array([-1.0, 0.0, 5.0]))) == pytest.approx(0.3)

@@ -1,0 +1,166 @@
+"""Probabilities for models that give scores: calibration on held-out bags.
+
+An SVM's score is not a log-odds, and its sigmoid is not a probability. With ``calibrate=True`` a
+model is fitted once more per fold of an inner cross-validation, and the scores of the bags that
+were left out give the calibration function from score to probability.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils.metaestimators import available_if
+
+from bagwise.core import segments
+from bagwise.core.rules import log_odds
+from bagwise.models.base import (
+    BagClassifier,
+    InstanceClassifier,
+    TrainingData,
+    two_probabilities,
+)
+from bagwise.models.calibration.fit import fit_calibrator
+from bagwise.models.calibration.functions import Calibrator
+from bagwise.models.held_out import CV, fitted_without, splits
+from bagwise.models.parameters import parameter
+
+if TYPE_CHECKING:
+    from bagwise.bags import Bags, BagsLike
+    from bagwise.core.arrays import Floats, Rows
+
+
+def gives_probabilities(model: CalibratedClassifier) -> bool:
+    """Whether a model, fitted or not, has ``predict_proba``."""
+    return model._gives_probabilities()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CalibratedClassifier(BagClassifier):
+    """A bag classifier whose subclass gives raw scores, and probabilities where asked for.
+
+    A subclass implements ``_raw_scores(bags)`` on validated bags, and calls ``_calibrate(data)``
+    at the end of ``fit``. With ``calibrate=True`` the decision function is the calibrated log-odds,
+    so that it, ``predict`` and ``predict_proba`` agree.
+    """
+
+    calibrate: bool = parameter(True, "boolean")
+    calibration: str = parameter("platt", StrOptions({"platt", "isotonic"}))
+    cv: CV = parameter(None, "cv_object")
+    # Whether fits to nearly the same bags differ by a constant, so that held-out scores must first
+    # be shifted to the model itself, by the mean scores of the training bags of each.
+    _level_drifts: ClassVar[bool] = False
+
+    def _raw_scores(self, bags: Bags) -> Any:
+        """Uncalibrated score of each bag; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no raw scores")
+
+    def _gives_probabilities(self) -> bool:
+        return bool(self.calibrate)
+
+    def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
+        """Set ``calibrator_`` from scores of bags left out by the inner cross-validation."""
+        self.calibrator_: Calibrator | None = None
+        if not self.calibrate:
+            return
+        counts = np.bincount(data.y)
+        if counts.min() < 2:
+            raise ValueError(
+                "calibrate=True needs at least 2 bags of each class to cross-validate; "
+                f"got {counts.tolist()}."
+            )
+        self.calibrator_ = self._fit_calibrator(self._held_out_scores(data, bag_weights), data)
+
+    def _fit_calibrator(self, scores: Floats, data: TrainingData) -> Calibrator:
+        return fit_calibrator(scores, data.y, kind=self.calibration)
+
+    def _held_out_scores(self, data: TrainingData, bag_weights: Floats | None = None) -> Floats:
+        """Score of each bag by a fit without it, [B]."""
+        bags, scores = data.bags, np.empty(len(data.y))
+        plain = clone(self).set_params(calibrate=False)
+        folds = splits(data.y, self.cv)
+        for model, train, test in fitted_without(plain, data, self.classes_, folds, bag_weights):
+            scores[test] = model.decision_function(bags[test])
+            if self._level_drifts:
+                scores[test] -= model.decision_function(bags[train]).mean()
+        return scores + self._raw_scores(bags).mean() if self._level_drifts else scores
+
+    def _calibrated(self, scores: Floats) -> Floats:
+        return scores if self.calibrator_ is None else self.calibrator_.log_odds(scores)
+
+    def decision_function(self, bags: BagsLike) -> Floats:
+        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``calibrate=True``."""
+        return self._calibrated(self._raw_scores(self._validate_predict(bags)))
+
+    @available_if(gives_probabilities)
+    def predict_proba(self, bags: BagsLike) -> Floats:
+        """Class probabilities of each bag, shape (n_bags, 2); needs ``calibrate=True``."""
+        return two_probabilities(self.decision_function(bags))
+
+
+class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
+    """A calibrated classifier whose bags score as their best instance does.
+
+    A subclass implements ``_raw_instance_scores(bags)`` on validated bags; the calibration of
+    the bags then serves the instances too.
+    """
+
+    def _raw_instance_scores(self, bags: Bags) -> Any:
+        """Uncalibrated score of each instance; > 0 means positive."""
+        raise AttributeError(f"{type(self).__name__} has no raw scores of instances")
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return segments.max(self._raw_instance_scores(bags), bags.offsets)
+
+    def decision_function_instances(self, bags: BagsLike) -> Floats:
+        """Score of each instance; the bag's score is the largest of its instances'."""
+        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
+
+    @available_if(gives_probabilities)
+    def predict_proba_instances(self, bags: BagsLike) -> Floats:
+        """Class probabilities of each instance, by the calibration of the bags."""
+        return two_probabilities(self.decision_function_instances(bags))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WrappingClassifier(CalibratedClassifier):
+    """A bag classifier around one of scikit-learn's, whose own probabilities may do.
+
+    A subclass has ``_default_estimator``, and sets ``estimator_`` in ``fit``.
+    """
+
+    estimator: BaseEstimator | None = parameter(
+        None, HasMethods(["fit", "predict"]), None, kw_only=False
+    )
+
+    def _default_estimator(self) -> BaseEstimator:
+        raise AttributeError(f"{type(self).__name__} has no default estimator")
+
+    def _unfitted(self) -> BaseEstimator:
+        """The classifier to train: the user's, or the default."""
+        return clone(self._default_estimator() if self.estimator is None else self.estimator)
+
+    def _gives_probabilities(self) -> bool:
+        wrapped = getattr(self, "estimator_", None) or self._unfitted()
+        return self.calibrate or hasattr(wrapped, "predict_proba")
+
+    def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
+        self.calibrator_ = None
+        if self.calibrate and np.bincount(data.y).min() < 2:
+            warnings.warn(
+                "calibration needs 2 bags of each class, one to hold out and one to learn from; "
+                "the probabilities are left uncalibrated. calibrate=False asks for that.",
+                stacklevel=3,
+            )
+        else:
+            super()._calibrate(data, bag_weights)
+
+    def _scores_of_rows(self, rows: Rows) -> Floats:
+        """The classifier's log-odds of rows, or its own score where it has no probabilities."""
+        if hasattr(self.estimator_, "predict_proba"):
+            return log_odds(self.estimator_.predict_proba(rows)[:, 1])
+        return self.estimator_.decision_function(rows)
