@@ -132,9 +132,9 @@ def test_scores_of_some_instances_are_those_of_all(learner):
 
 
 def test_held_out_bags_are_scored_as_fit_scores_them(model, learner):
-    gap = learner.held_out().log_odds - model.held_out_decision_
+    gap = learner.out_of_fold().log_odds - model.held_out_decision_
     assert np.median(np.abs(gap)) < 0.5
-    assert learner.held_out().y.tolist() == learner.y.tolist()
+    assert learner.out_of_fold().y.tolist() == learner.y.tolist()
 
 
 def test_bags_without_labels_start_from_the_model_and_learn_from_instances(model, data):
@@ -153,7 +153,7 @@ def test_bags_without_labels_start_from_the_model_and_learn_from_instances(model
     precision = prior + (known.A * own.precision) @ known.A.T
     expected = np.linalg.solve(precision, prior @ model.posterior_mean_ + known.A @ own.linear)
     np.testing.assert_allclose(member.q.m[0], expected, atol=1e-4)
-    found = learner.held_out()
+    found = learner.out_of_fold()
     assert found.y.tolist() == truth[rows].tolist()
     # Nothing was learned but the answers: learning again changes nothing.
     learner.learn()
@@ -206,7 +206,7 @@ def test_models_of_the_papers_are_conditioned(model, data, tmp_path):
     learner.learn()
     after = learner.scores().instance
     assert log_loss(values, after[rows]) < log_loss(values, start.instance[rows])
-    assert learner.held_out().y.tolist() == values[np.argsort(rows)].tolist()
+    assert learner.out_of_fold().y.tolist() == values[np.argsort(rows)].tolist()
     save(learner.fitted_model(), tmp_path / "m.bagwise")
     again = load(tmp_path / "m.bagwise").predict_proba_instances(bags)[:, 1]
     np.testing.assert_allclose(again, after, atol=1e-3)
@@ -217,7 +217,7 @@ def test_bags_of_both_labels_are_needed_to_hold_some_out(model, data):
     learner = Learner(model, bags[y == 1][:1], [1])
     learner.answer([0], [int(truth[bags.offsets[np.flatnonzero(y)[0]]])])
     learner.learn()
-    assert "answered instances" in learner.held_out().source
+    assert "answered instances" in learner.out_of_fold().source
 
 
 @pytest.fixture(scope="module")

@@ -32,12 +32,11 @@ def place(tmp_path_factory):
     bags = Bags(found.bags.instances, found.bags.offsets, ids)
     model = VGPMIL(n_inducing=10, random_state=0).fit(bags, found.y)
     images = np.random.default_rng(0).integers(0, 255, (bags.n_instances, 8, 8), dtype=np.uint8)
-    with Journal(folder / "labels.csv", [EVIL, "yes"]) as journal:
+    with Journal(folder / "labels.csv", ["no <b>", EVIL]) as journal:
         session = Session(
             Learner(model, bags, found.y),
             journal,
             pictures=ArrayPictures(images),
-            class_names=["no <b>", EVIL],
             auto=0,
         )
         server = LabelServer(session)

@@ -9,14 +9,14 @@ from scipy.special import expit
 from bagwise import AutoVGPMIL, Bags
 from bagwise.label import STRATEGIES, Learner, project, suggest, suggest_for
 from bagwise.label import strategies as inside
-from bagwise.label.members import View
-from bagwise.label.strategies import Scale, choose, instance_scale
+from bagwise.label.members import ProcessView
+from bagwise.label.strategies import InstanceScale, choose, instance_scale
 
 
-def sight_of(view, scale, bags, rows):
+def moments_of(view, scale, bags, rows):
     pool = np.arange(bags.n_instances)
     share = 1.0 / np.repeat(bags.sizes, bags.sizes) / len(bags)
-    return inside._look(view, scale, rows, pool, share)
+    return inside.moments(view, scale, rows, pool, share)
 
 
 def test_expected_movement_is_what_the_update_does(model, data):
@@ -24,8 +24,8 @@ def test_expected_movement_is_what_the_update_does(model, data):
     bags = data[0]
     (view,) = project(model, bags)
     rows = np.array([2, 31, 60])
-    scale = Scale(1.7, -0.4)
-    sight = sight_of(view, scale, bags, rows)
+    scale = InstanceScale(1.7, -0.4)
+    before = moments_of(view, scale, bags, rows)
     S = view.W.T @ view.W
     A = view.A.astype(np.float64)
     for k, row in enumerate(rows):
@@ -39,22 +39,22 @@ def test_expected_movement_is_what_the_update_does(model, data):
             moved = scale.slope * (A.T @ (scale.slope * S @ a)) * (label - p)
             per_bag = [np.mean(part**2) for part in bags.split(moved)]
             total += chance * np.mean(per_bag)
-        assert inside.expected_movement(sight)[k] == pytest.approx(total, rel=1e-4)
+        assert before.expected_movement()[k] == pytest.approx(total, rel=1e-4)
 
 
 def test_covariances_after_a_choice_are_those_of_an_observation(model, data):
     bags = data[0]
     (view,) = project(model, bags)
     rows = np.arange(0, 60, 5)
-    sight = sight_of(view, Scale(1.3, 0.0), bags, rows)
-    after = inside._as_if_answered(sight, 4)
-    cov = sight.C.T @ sight.C
+    before = moments_of(view, InstanceScale(1.3, 0.0), bags, rows)
+    after = before.answered(4)
+    cov = before.C.T @ before.C
     expected = cov - np.outer(cov[4], cov[4]) / (cov[4, 4] + 4)
     np.testing.assert_allclose(after.C.T @ after.C, expected, atol=1e-10)
-    np.testing.assert_allclose(after.var, sight.var - cov[4] ** 2 / (cov[4, 4] + 4), atol=1e-10)
+    np.testing.assert_allclose(after.var, before.var - cov[4] ** 2 / (cov[4, 4] + 4), atol=1e-10)
     everything = np.arange(bags.n_instances)
-    whole = sight_of(view, Scale(1.3, 0.0), bags, everything)
-    shrunk = inside._as_if_answered(whole, int(rows[4]))
+    whole = moments_of(view, InstanceScale(1.3, 0.0), bags, everything)
+    shrunk = whole.answered(int(rows[4]))
     share = 1.0 / np.repeat(bags.sizes, bags.sizes) / len(bags)
     np.testing.assert_allclose(after.H, (shrunk.C * share) @ shrunk.C.T, atol=1e-8)
 
@@ -63,7 +63,7 @@ def test_the_scale_lies_between_negatives_and_the_strongest_of_positive_bags():
     rng = np.random.default_rng(0)
     f = np.concatenate([rng.normal(-2, 0.3, 40), rng.normal(-2, 0.3, 40)])
     f[40::8] = rng.normal(0, 0.3, 5)  # positives are near 0, not above
-    view = View(f[None], np.zeros(80), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
+    view = ProcessView(f[None], np.zeros(80), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
     bags = Bags(np.ones((80, 1)), np.arange(0, 81, 8))
     y = np.repeat([0, 1], 5)
     known = np.full(80, -1)
@@ -73,7 +73,7 @@ def test_the_scale_lies_between_negatives_and_the_strongest_of_positive_bags():
     known[40] = 0
     assert instance_scale(view, bags, known, y).center != scale.center
     # Without labels of bags and answers there is nothing to go by but the model.
-    assert instance_scale(view, bags, np.full(80, -1), None) == Scale(1.0, 0.0)
+    assert instance_scale(view, bags, np.full(80, -1), None) == InstanceScale(1.0, 0.0)
 
 
 def twins():
@@ -88,7 +88,7 @@ def twins():
 def test_a_batch_is_diverse(strategy):
     A = twins().T
     bags = Bags(np.ones((50, 1)), np.array([0, 40, *range(41, 51)]))
-    view = View(A, np.full(50, 0.01), np.zeros(5), 2 * np.eye(5), 1.0, 1.0, 0.0)
+    view = ProcessView(A, np.full(50, 0.01), np.zeros(5), 2 * np.eye(5), 1.0, 1.0, 0.0)
     known = np.full(50, -1)
     rows = choose([view], bags, 5, strategy, known=known, random_state=0)
     assert np.sum(rows < 40) <= 2

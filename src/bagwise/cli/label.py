@@ -204,8 +204,6 @@ def _session(arguments: Namespace, setting: _Setting, journal: Journal) -> Sessi
         Learner(setting.model, setting.bags, setting.y),
         journal,
         pictures=pictures,
-        feature_names=setting.bags.feature_names,
-        class_names=setting.class_names,
         test=setting.test,
         strategy=arguments.strategy,
         auto=arguments.auto,

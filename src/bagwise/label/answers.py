@@ -59,18 +59,18 @@ class Answers(NamedTuple):
         return value, (y - p) @ weights, (p * (1 - p)) @ weights
 
 
-class Sites(NamedTuple):
+class AnswerSites(NamedTuple):
     """What every label added to the natural parameters of q(v)."""
 
     precision: Floats  # [k] along a a^T
     linear: Floats  # [k] along a
 
 
-def sites(answers: Answers, q: Posteriors) -> Sites:
+def sites(answers: Answers, q: Posteriors) -> AnswerSites:
     """The sites that hold q(v) where it is, if it is the posterior given the answers."""
     mean, _ = answers.moments(q)
     _, gradient, h = answers.expectations(q)
-    return Sites(h, h * (mean - answers.offset) + gradient)
+    return AnswerSites(h, h * (mean - answers.offset) + gradient)
 
 
 def condition(before: Posteriors, answers: Answers) -> Posteriors:
@@ -82,30 +82,26 @@ def condition(before: Posteriors, answers: Answers) -> Posteriors:
     if not len(answers.y):
         return before
     m, P, W = (x[0] for x in before)
-    Q, R = np.linalg.qr(W @ answers.A)
-    found = _maximise(answers._replace(A=R, offset=answers.offset + answers.A.T @ m))
-    B = linalg.solve_lower(W, Q)
-    P = P + B @ (found.P[0] - np.eye(len(R))) @ B.T
-    return posteriors((m + W.T @ (Q @ found.m[0]))[None], P[None])
-
-
-def _maximise(answers: Answers) -> Posteriors:
-    """The best q(w) under the prior N(0, I), by the natural-gradient steps of `inference`."""
+    Q, R = np.linalg.qr(W @ answers.A)  # [M, k], [k, k]
+    of_w = answers._replace(A=R, offset=answers.offset + answers.A.T @ m)
 
     def evaluate(q: Posteriors) -> tuple[Sums, Floats]:
-        value, gradient, h = answers.expectations(q)
-        A = answers.A
-        sums = Sums(np.array([value.sum()]), (A @ gradient)[None], ((A * h) @ A.T)[None])
+        value, gradient, h = of_w.expectations(q)
+        sums = Sums(np.array([value.sum()]), (R @ gradient)[None], ((R * h) @ R.T)[None])
         return sums, sums.value - q.kl()
 
+    # q(w) by the natural-gradient steps of `inference`, on its one task.
     one = np.arange(1)
-    start = prior(1, len(answers.A))
+    start = prior(1, len(R))
     sums, bound = evaluate(start)
     state = State(start, sums, bound, np.ones(1), np.zeros(1, dtype=np.int64), bound[None])
     while not state.still[0]:
         new, promised = propose(state, one)
         state = accept(state, one, new, *evaluate(new), promised, _TOL)
-    return state.q
+    # Back to v: the prior's precision, and along the columns of B what the labels added.
+    B = linalg.solve_lower(W, Q)
+    P = P + B @ (state.q.P[0] - np.eye(len(R))) @ B.T
+    return posteriors((m + W.T @ (Q @ state.q.m[0]))[None], P[None])
 
 
 def without(q: Posteriors, answers: Answers) -> Posteriors:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,42 +27,35 @@ def import_file(
     owners, answers = np.asarray(bags.bag_index), []
     for row in np.flatnonzero(labels != None):  # noqa: E711 - elementwise on objects
         i = int(owners[row])
-        said = "yes" if labels[row] == str(classes[1]) else "no"
-        answers.append(Answer(str(bags.ids[i]), int(row - bags.offsets[i]), said, tab=source))
+        answer = "yes" if labels[row] == str(classes[1]) else "no"
+        answers.append(Answer(str(bags.ids[i]), int(row - bags.offsets[i]), answer, tab=source))
     return answers
 
 
 def write_tasks(session: Session, path: Path, n: int = 500) -> int:
     """Write the next ``n`` questions, and all answers, as tasks of Label Studio."""
     cards = session.queue("label-studio", n)
-    answered = [
-        session.row(*place)
-        for place, said in session.journal.state.items()
-        if said in ("yes", "no")
-    ]
+    answered = {
+        session.row(*place): session.journal.classes[int(answer == "yes")]
+        for place, answer in session.journal.state.items()
+        if answer in ("yes", "no")
+    }
     rows = np.array([*(card["row"] for card in cards), *answered], dtype=np.int64)
     p, std = session.instance_scores(rows)
     known = np.full(session.bags.n_instances, None, dtype=object)
-    for (bag, index), said in session.journal.state.items():
-        if said in ("yes", "no"):
-            known[session.row(bag, index)] = session.class_names[int(said == "yes")]
+    known[list(answered)] = list(answered.values())
     images = None
     if session.pictures is not None:
-        images = [_uri(session.pictures.read(int(row))) for row in rows]
+        pictures = [session.pictures.read(int(row)) for row in rows]
+        images = ["" if picture is None else picture.uri() for picture in pictures]
     write_label_studio(
         path,
         session.bags,
         rows,
         p,
         std,
-        classes=session.class_names,
+        classes=session.journal.classes,
         images=images,
         instance_labels=known,
     )
     return len(rows)
-
-
-def _uri(picture: Any) -> str:
-    if picture is None:
-        return ""
-    return f"data:{picture.media_type};base64,{base64.b64encode(picture.content).decode('ascii')}"

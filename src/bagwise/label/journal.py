@@ -93,7 +93,7 @@ class Journal:
         # Unbuffered: what a full disk refused must not be written later.
         self._file = self.where.open("a+b", buffering=0)
         try:
-            self._lock()
+            _lock(self._file, self.where)
             self._read()
             self._adopt()
         except BaseException:
@@ -110,14 +110,6 @@ class Journal:
         """Let go of the file."""
         self._file.close()
 
-    def _lock(self) -> None:
-        """One process at a time: a second server on the same file would not see our answers."""
-        try:
-            _lock_file(self._file)
-        except OSError as error:
-            what = "another bagwise label is writing it; close that one first"
-            raise bad_file(self.where, what) from error
-
     def _read(self) -> None:
         self._file.seek(0)
         content = self._file.read()
@@ -130,16 +122,13 @@ class Journal:
             self._write({"format": FORMAT, "version": 1, "classes": self.classes})
             return
         for number, line in enumerate(lines, start=1):
-            self._take(self._parse(line, number), number)
-
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            record = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise bad_file(self.where, f"line {number} is not JSON") from error
-        if not isinstance(record, dict):
-            raise bad_file(self.where, f"line {number} is not an object")
-        return record
+            try:
+                record = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise bad_file(self.where, f"line {number} is not JSON") from error
+            if not isinstance(record, dict):
+                raise bad_file(self.where, f"line {number} is not an object")
+            self._take(record, number)
 
     def _take(self, record: dict[str, Any], number: int) -> None:
         if number == 1:
@@ -173,18 +162,16 @@ class Journal:
         """Rows of a labels.csv that the journal never wrote are answers, too: made elsewhere."""
         if not self.path.exists() or self.path.stat().st_size == 0:
             return
-        frame = read_frame(self.path)
-        frame = named_columns(frame, str(self.path), list(_COLUMNS))
+        frame = named_columns(read_frame(self.path), str(self.path), list(_COLUMNS))
         ever = {(a.bag, a.index, a.answer) for a in self.history}
-        for line, (bag, index, label) in enumerate(
-            zip(*(frame[name] for name in _COLUMNS), strict=True), start=2
-        ):
-            if str(label) not in self.classes or not str(index).isdecimal():
+        rows = frame[list(_COLUMNS)].astype(str).itertuples(index=False, name=None)
+        for line, (bag, index, label) in enumerate(rows, start=2):
+            if label not in self.classes or not index.isdecimal():
                 what = f"line {line}: needs an index and one of the labels {self.classes}"
                 raise bad_file(self.path, what)
-            answer = "yes" if str(label) == self.classes[1] else "no"
-            if (str(bag), int(index), answer) not in ever:
-                self.add(Answer(str(bag), int(index), answer, tab="file"), table=False)
+            answer = "yes" if label == self.classes[1] else "no"
+            if (bag, int(index), answer) not in ever:
+                self.add(Answer(bag, int(index), answer, tab="file"), table=False)
 
     def _write(self, record: Mapping[str, object]) -> None:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False)
@@ -223,8 +210,12 @@ class Journal:
         if table:
             try:
                 self.write_table()
-            except BaseException:
-                self._forget_last(before)
+            except BaseException:  # taken back: nobody was told about it
+                history = self.history[:-1]
+                self.history, self.state, self._ids = [], {}, set()
+                for earlier in history:
+                    self._remember(earlier)
+                self._cut(before)
                 raise
         return answer
 
@@ -237,14 +228,6 @@ class Journal:
                 new += 1
         self.write_table()
         return new
-
-    def _forget_last(self, length: int) -> None:
-        """Take the last answer back, of which nobody was told."""
-        history = self.history[:-1]
-        self.history, self.state, self._ids = [], {}, set()
-        for answer in history:
-            self._remember(answer)
-        self._cut(length)
 
     def add_curve(self, point: dict[str, object]) -> None:
         """Put a point of the learning curve on disk."""
@@ -269,21 +252,18 @@ class Journal:
         """Write labels.csv from what stands, whole or not at all; skipped ones are left out."""
         label = {"no": self.classes[0], "yes": self.classes[1]}
         # The csv module quotes \n, its own line end, but not \r, which readers take for one, too.
-        always = self._has_returns()
+        names = *self.classes, *(bag for bag, _ in self.state)
+        returns = any("\r" in name for name in names)
         with new_file(self.path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(
                 file,
                 lineterminator="\n",
-                quoting=csv.QUOTE_NONNUMERIC if always else csv.QUOTE_MINIMAL,
+                quoting=csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL,
             )
             rows.writerow(_COLUMNS)
             for (bag, index), answer in self.state.items():
                 if answer in label:
                     rows.writerow([bag, index, label[answer]])
-
-    def _has_returns(self) -> bool:
-        names = *self.classes, *(bag for bag, _ in self.state)
-        return any("\r" in name for name in names)
 
 
 def _answer(record: dict[str, Any]) -> Answer | None:
@@ -298,18 +278,22 @@ def _answer(record: dict[str, Any]) -> Answer | None:
     return answer if typed else None
 
 
-def _lock_file(file: Any) -> None:
-    """Lock an open file for this process, or raise OSError where another one has it."""
+def _lock(file: Any, path: Path) -> None:
+    """One process at a time: a second server on the same file would not see our answers."""
     try:
-        import fcntl
-    except ImportError:  # Windows: one byte far behind the end, so that nobody's reads wait for it
-        import msvcrt
-
-        place = file.tell()
-        file.seek(1 << 40)
         try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        finally:
-            file.seek(place)
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            import fcntl
+        except ImportError:  # Windows: one byte far behind the end, so that no read waits for it
+            import msvcrt
+
+            place = file.tell()
+            file.seek(1 << 40)
+            try:
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            finally:
+                file.seek(place)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        what = "another bagwise label is writing it; close that one first"
+        raise bad_file(path, what) from error

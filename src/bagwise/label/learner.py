@@ -8,7 +8,6 @@ from where it stands. What is predicted comes from the model's own `Predictor`.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
 from bagwise.core import segments
-from bagwise.core.arrays import Codes, Floats, Ints
+from bagwise.core.arrays import Floats, Ints
 from bagwise.label import answers
-from bagwise.label.members import CHUNK, Member, View, members_of, predictor_of, views_of
+from bagwise.label.members import CHUNK, Member, ProcessView, members_of, predictor_of, views_of
 from bagwise.models.drivers import cut
 from bagwise.models.held_out import folds
 from bagwise.models.pipeline import last_step
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 _INTERVAL = 0.9
 
 
-class Scores(NamedTuple):
+class LearnerScores(NamedTuple):
     """Probability and its standard deviation, of bags and of their instances."""
 
     bag: Floats  # [B]
@@ -48,7 +47,7 @@ class Scores(NamedTuple):
     instance_std: Floats  # [N]
 
 
-class HeldOut(NamedTuple):
+class OutOfFold(NamedTuple):
     """Log-odds of what has a label, each predicted without it, and where that comes from."""
 
     log_odds: Floats
@@ -111,9 +110,9 @@ class Learner:
         self.classes = np.asarray(model.classes_)
         self.bags: Bags = check_bags(bags, estimator="Learner", n_features=model.n_features_in_)
         self.y = None if y is None else self._codes(y)
-        self.known = self._encode(instance_labels)
+        self.known = encode_instance_labels(instance_labels, self.bags, self.classes, self.y)
         self._members = members_of(model, self.bags)
-        self._held_out: Floats | None = None
+        self._out_of_fold: Floats | None = None  # log-odds of the bags, each without it
         self.learn()
 
     def _codes(self, y: ArrayLike) -> Ints:
@@ -127,16 +126,6 @@ class Learner:
             )
         return (y == self.classes[1]).astype(np.int64)
 
-    def _encode(self, instance_labels: InstanceLabels) -> Codes:
-        # Bags of unknown label could be either; what contradicts neither class is accepted.
-        if self.y is not None or instance_labels is None:
-            y = np.zeros(len(self.bags), dtype=np.int64) if self.y is None else self.y
-            return np.array(encode_instance_labels(instance_labels, self.bags, self.classes, y))
-        flat = np.asarray(instance_labels, dtype=object)
-        held = [flat[a:b] == self.classes[1] for a, b in itertools.pairwise(self.bags.offsets)]
-        y = np.array([part.any() for part in held], dtype=np.int64)
-        return np.array(encode_instance_labels(flat, self.bags, self.classes, y))
-
     def set_known(self, rows: Sequence[int], values: Sequence[int]) -> None:
         """Set labels (0, 1, or -1 for unknown) without learning from them."""
         index, codes = np.asarray(rows, dtype=np.int64), np.asarray(values)
@@ -146,29 +135,23 @@ class Learner:
             raise ValueError(f"rows are numbers from 0 to {self.bags.n_instances - 1}.")
         new = self.known.copy()
         new[index] = codes
-        if self.y is not None:
-            self._refuse_contradictions(new, np.unique(np.asarray(self.bags.bag_index)[index]))
-        self.known[:] = new
-
-    def _refuse_contradictions(self, known: Codes, bags: Ints) -> None:
-        """Labels of instances that contradict those of their bags."""
-        assert self.y is not None
-        for i in bags:
-            part, name = known[self._rows(i)], self.bags.describe_bag(int(i))
-            if self.y[i] == 0 and (part == 1).any():
+        # What contradicts the label of its bag is refused.
+        negative, positive = map(str, self.classes)
+        for i in np.unique(self.bags.bag_index[index]):
+            label = None if self.y is None else self.y[i]
+            of_bag = new[self.bags.offsets[i] : self.bags.offsets[i + 1]]
+            name = self.bags.describe_bag(int(i))
+            if label == 0 and (of_bag == 1).any():
                 raise ValueError(
-                    f"{name} is labelled {self.classes[0]!s}; none of its instances can be "
-                    f"{self.classes[1]!s}. Correct the label of the bag first."
+                    f"{name} is labelled {negative}; none of its instances can be {positive}. "
+                    "Correct the label of the bag first."
                 )
-            if self.y[i] == 1 and (part == 0).all():
+            if label == 1 and (of_bag == 0).all():
                 raise ValueError(
-                    f"{name} is labelled {self.classes[1]!s}; not every one of its instances can "
-                    f"be {self.classes[0]!s}. Correct the label of the bag first, or skip this "
-                    "instance."
+                    f"{name} is labelled {positive}; not every one of its instances can be "
+                    f"{negative}. Correct the label of the bag first, or skip this instance."
                 )
-
-    def _rows(self, bag: int) -> slice:
-        return slice(int(self.bags.offsets[bag]), int(self.bags.offsets[bag + 1]))
+        self.known = new
 
     def answer(self, rows: Sequence[int], values: Sequence[int]) -> None:
         """Take answers in at once: q(v) is conditioned on all that is known of instances."""
@@ -182,19 +165,16 @@ class Learner:
         the model is conditioned on the answers. ``progress`` is called with the share of the work
         that is done.
         """
-        of_marginals = [
-            getattr(member.process.likelihood, "of_marginals", False) for member in self._members
-        ]
-        if self.y is None or any(of_marginals):
+        likelihoods = [member.process.likelihood for member in self._members]
+        if self.y is None or any(getattr(one, "of_marginals", False) for one in likelihoods):
             self._members = [member.conditioned(self.known) for member in self._members]
         else:
-            self._learn_from_bags(progress)
+            self._learn_from_bags(self.y, progress)
         if progress is not None:
             progress(1.0)
 
-    def _learn_from_bags(self, progress: Callable[[float], None] | None) -> None:
-        assert self.y is not None
-        tasks = Tasks(folds(self.y, N_FOLDS), self.y[:, None])
+    def _learn_from_bags(self, y: Ints, progress: Callable[[float], None] | None) -> None:
+        tasks = Tasks(folds(y, N_FOLDS), y[:, None])
         n, whole = len(self._members), np.zeros(tasks.n_tasks, dtype=np.int64)
         # The same labels in every task; the held-out bags weigh 0.
         known = self.known[:, None][:, whole] if (self.known >= 0).any() else None
@@ -206,20 +186,19 @@ class Learner:
                 progress((len(members) + min(1.0, at.n_iter / self.max_iter)) / n)
             return False
 
+        settings = Settings(max_iter=self.max_iter, tol=self.tol)
         for member in self._members:
-            settings = Settings(max_iter=self.max_iter, tol=self.tol)
             members.append(member.learned(labels, settings, tell))
         self._members = members
-        self._held_out = self._held_out_bags(tasks.fold) if tasks.n_folds else None
-
-    def _held_out_bags(self, fold: Ints) -> Floats:
-        """Every bag, read by the fits without its fold."""
-        log_odds = np.empty(len(fold))
-        for j in np.unique(fold):
-            bags = np.flatnonzero(fold == j)
-            found = [self.predictor.bags(x, _INTERVAL).log_odds for x, _ in self._read(bags, 1 + j)]
-            log_odds[bags] = np.concatenate(found)
-        return log_odds
+        if tasks.n_folds == 0:
+            self._out_of_fold = None
+            return
+        self._out_of_fold = np.empty(len(y))
+        for j in range(tasks.n_folds):  # task 1 + j has not seen the bags of fold j
+            bags = np.flatnonzero(tasks.fold == j)
+            read = self._read(bags, 1 + j)
+            log_odds = [self.predictor.bags(latent, _INTERVAL).log_odds for latent, _ in read]
+            self._out_of_fold[bags] = np.concatenate(log_odds)
 
     def _read(self, bags: Ints, task: int = 0) -> Iterator[tuple[Latent, Ints]]:
         """What the model says of some bags, a few at a time, and their offsets."""
@@ -228,21 +207,21 @@ class Learner:
             own = rows[span.start : span.stop]
             starts = offsets[span.first_bag : span.last_bag + 1] - span.start
             labels = BagLabels(starts, starts[1:])
-            found = [
+            latents = [
                 read_block(Block(member.A.T[own].T, member.r[own], labels), member.at(task))
                 for member in self._members
             ]
-            yield self.predictor.blend(found), starts
+            yield self.predictor.blend(latents), starts
 
-    def _scores(self, bags: Ints) -> Scores:
+    def _scores(self, bags: Ints) -> LearnerScores:
         spans = []
         for latent, offsets in self._read(bags):
             bag = self.predictor.bags(latent, _INTERVAL)
             instance = self.predictor.instances(latent, offsets, None, _INTERVAL)
             spans.append((expit(bag.log_odds), bag.std, expit(instance.log_odds), instance.std))
-        return Scores(*(np.concatenate(column) for column in zip(*spans, strict=True)))
+        return LearnerScores(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 
-    def scores(self) -> Scores:
+    def scores(self) -> LearnerScores:
         """Probability and standard deviation of every bag and instance, from the cache."""
         return self._scores(np.arange(len(self.bags)))
 
@@ -257,27 +236,24 @@ class Learner:
         place = offsets[which] + rows - self.bags.offsets[owners[which]]
         return scores.instance[place], scores.instance_std[place]
 
-    def held_out(self) -> HeldOut:
+    def out_of_fold(self) -> OutOfFold:
         """Log-odds of what has a label, each predicted without it, after `learn`.
 
         These are the training bags where they were learned from, else the known instances.
         """
-        if self._held_out is not None:
-            assert self.y is not None
-            return HeldOut(self._held_out, self.y, "training bags, each predicted without it")
-        found = [answers.left_out(m.q, m.answers(self.known)) for m in self._members]
-        weights, (mean, var) = np.array(self.predictor.weights), np.stack(found, axis=1)
+        if self._out_of_fold is not None and self.y is not None:
+            return OutOfFold(self._out_of_fold, self.y, "training bags, each predicted without it")
+        moments = [answers.left_out(m.q, m.answers(self.known)) for m in self._members]
+        weights, (mean, var) = np.array(self.predictor.weights), np.stack(moments, axis=1)
         z = sigmoid_expectations(weights @ mean, weights**2 @ var).log_odds
         y = self.known[self.known >= 0].astype(np.int64)
-        return HeldOut(z, y, "answered instances, each predicted without its answer")
+        return OutOfFold(z, y, "answered instances, each predicted without its answer")
 
     def copy(self) -> Learner:
         """A learner that shares the projected instances and can learn apart from this one."""
-        new = copy.copy(self)
-        new.known = self.known.copy()
-        return new
+        return copy.copy(self)  # answers and learning replace arrays, never write into them
 
-    def views(self) -> list[View]:
+    def views(self) -> list[ProcessView]:
         """The processes as the strategies see them."""
         return views_of(self._members, self.predictor)
 
@@ -287,6 +263,6 @@ class Learner:
         last = last_step(new)
         processes = tuple(member.at() for member in self._members)
         last.predictor_ = replace(self.predictor, processes=processes)
-        if self._held_out is not None and self.predictor.lines is not None:
-            last.held_out_decision_ = self._held_out
+        if self._out_of_fold is not None and self.predictor.lines is not None:
+            last.held_out_decision_ = self._out_of_fold
         return new

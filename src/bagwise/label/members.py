@@ -28,7 +28,7 @@ _DTYPE = np.dtype("float32")
 CHUNK = 8192
 
 
-class View(NamedTuple):
+class ProcessView(NamedTuple):
     """One process as the strategies see it: ``f = a^T v + noise``, ``q(v) = N(m, W^T W)``."""
 
     A: Reals  # [M, N]
@@ -96,7 +96,7 @@ class Member(NamedTuple):
         return self._replace(q=fits.q, before=before)
 
 
-def project(model: Any, bags: Bags) -> list[View]:
+def project(model: Any, bags: Bags) -> list[ProcessView]:
     """The processes of a fitted model on any bags, without labels.
 
     Examples
@@ -115,47 +115,45 @@ def project(model: Any, bags: Bags) -> list[View]:
 def predictor_of(model: Any) -> Predictor:
     """What a model predicts by; of two classes."""
     last = last_step(model)
-    found = getattr(last, "predictor_", None)
-    if not isinstance(found, Predictor):
+    predictor = getattr(last, "predictor_", None)
+    if not isinstance(predictor, Predictor):
         raise ValueError(
             "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
             f"got {type(last).__name__}."
         )
-    if not found.rule.binary:
+    if not predictor.rule.binary:
         raise ValueError(
             f"labelling needs a model of two classes; this one has {model.classes_.tolist()}."
         )
-    return found
+    return predictor
 
 
 def members_of(model: Any, bags: Bags) -> list[Member]:
     """The processes of a model on the projected bags, which are read once for each."""
     inside = model._before_last(bags) if hasattr(model, "steps") else bags
+    labels = BagLabels(inside.offsets, inside.offsets[1:])
     members = []
     for process in predictor_of(model).processes:
+        # All instances in whitened coordinates, a few bags at a time.
+        A = np.empty((process.m.shape[1], inside.n_instances), dtype=_DTYPE, order="F")
+        r = np.empty(inside.n_instances)
+        projector = process.projector._replace(dtype=_DTYPE)
+        for span in cut(inside.offsets, CHUNK):
+            rows = slice(span.start, span.stop)
+            A[:, rows], r[rows], _ = project_span(inside.instances, labels, span, projector)
         q = trial_of(process).q
-        members.append(Member(process, *_project(process, inside), q, q))
+        members.append(Member(process, A, r, q, q))
     return members
 
 
-def _project(process: Process, bags: Bags) -> tuple[Reals, Floats]:
-    """All instances in whitened coordinates, a few bags at a time."""
-    A = np.empty((process.m.shape[1], bags.n_instances), dtype=_DTYPE, order="F")
-    r = np.empty(bags.n_instances)
-    labels = BagLabels(bags.offsets, bags.offsets[1:])
-    projector = process.projector._replace(dtype=_DTYPE)
-    for span in cut(bags.offsets, CHUNK):
-        rows = slice(span.start, span.stop)
-        A[:, rows], r[rows], _ = project_span(bags.instances, labels, span, projector)
-    return A, r
-
-
-def views_of(members: Sequence[Member], predictor: Predictor) -> list[View]:
+def views_of(members: Sequence[Member], predictor: Predictor) -> list[ProcessView]:
     """Log-odds are the model's own of an instance in a positive bag."""
     share = Platt(1.0, 0.0)
     if predictor.default_question == "share":
         (share,) = predictor.shares  # type: ignore[assignment]
-    return [
-        View(m.A, m.r, m.q.m[0], m.q.W[0], weight, share.slope, float(share.log_odds(m.level)))
-        for m, weight in zip(members, predictor.weights, strict=True)
-    ]
+    views = []
+    for member, weight in zip(members, predictor.weights, strict=True):
+        m, W = member.q.m[0], member.q.W[0]
+        intercept = float(share.log_odds(member.level))
+        views.append(ProcessView(member.A, member.r, m, W, weight, share.slope, intercept))
+    return views

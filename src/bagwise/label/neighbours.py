@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -29,9 +28,9 @@ class Neighbours:
     ('a', 0, 'feature 0')
     """
 
-    def __init__(self, bags: Bags, feature_names: Sequence[str] | None = None) -> None:
+    def __init__(self, bags: Bags) -> None:
         self.bags = bags
-        self.names = list(feature_names or [f"feature {k}" for k in range(bags.n_features)])
+        self.names = bags.feature_names or [f"feature {k}" for k in range(bags.n_features)]
         step = max(1, bags.n_instances // _SPREAD_ROWS)
         sample = _rows(bags, np.arange(0, bags.n_instances, step))
         width = sample.std(axis=0)
@@ -40,11 +39,11 @@ class Neighbours:
     def of(self, row: int, known: Mapping[int, int]) -> dict[str, object]:
         """The nearest instance answered yes, and the nearest answered no; None where none is."""
         x = _rows(self.bags, np.array([row]))[0]
-        found: dict[str, Any] = {}
+        nearest: dict[str, object] = {}
         for answer, code in (("yes", 1), ("no", 0)):
             rows = np.array([r for r, label in known.items() if label == code and r != row])
-            found[answer] = None if not len(rows) else self._nearest(x, rows)
-        return found
+            nearest[answer] = None if not len(rows) else self._nearest(x, rows)
+        return nearest
 
     def _nearest(self, x: Floats, rows: Ints) -> dict[str, object]:
         difference = (x - _rows(self.bags, rows)) / self.width

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +19,15 @@ _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".we
 _LEAST_SIDE = 64
 
 
-class Picture(NamedTuple):
-    """An encoded picture."""
+class EncodedPicture(NamedTuple):
+    """A picture as a browser reads it."""
 
     content: bytes
     media_type: str
 
-
-class Pictures(Protocol):
-    """What the page asks of a source of pictures."""
-
-    def read(self, row: int) -> Picture | None:
-        """The picture of an instance, None where there is none."""
-        ...
+    def uri(self) -> str:
+        """The picture inside an address."""
+        return f"data:{self.media_type};base64,{base64.b64encode(self.content).decode('ascii')}"
 
 
 class ArrayPictures:
@@ -56,17 +53,15 @@ class ArrayPictures:
         if images.dtype != np.uint8:
             self._range = float(images.min()), float(images.max())
 
-    def read(self, row: int) -> Picture | None:
+    def read(self, row: int) -> EncodedPicture | None:
         """The picture of an instance."""
-        return Picture(_png(self.pixels(row)), "image/png")
-
-    def pixels(self, row: int) -> NDArray[np.uint8]:
-        """The picture as uint8."""
-        image = self.images[row]
-        if image.dtype != np.uint8:
+        pixels = self.images[row]
+        if pixels.dtype != np.uint8:
             low, high = self._range
-            image = ((image - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
-        return image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+            pixels = ((pixels - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+        if pixels.ndim == 3 and pixels.shape[2] == 1:
+            pixels = pixels[..., 0]
+        return EncodedPicture(_png(pixels), "image/png")
 
 
 class FolderPictures:
@@ -102,12 +97,12 @@ class FolderPictures:
             what = "has no picture of these bags; they are called BAG/INDEX.png or BAG_INDEX.png"
             raise bad_file(folder, what)
 
-    def read(self, row: int) -> Picture | None:
+    def read(self, row: int) -> EncodedPicture | None:
         """The picture of an instance, None where the folder has none."""
         path = self.paths.get(row)
         if path is None:
             return None
-        return Picture(path.read_bytes(), _TYPES[path.suffix.lower()])
+        return EncodedPicture(path.read_bytes(), _TYPES[path.suffix.lower()])
 
 
 def _instance_of(path: Path) -> tuple[str, int] | None:

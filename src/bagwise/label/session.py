@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
-from bagwise.label.journal import Answer, Journal, check_ids
-from bagwise.label.learner import Learner, Scores
+from bagwise.label.journal import ANSWERS, Answer, Journal, check_ids
+from bagwise.label.learner import Learner, LearnerScores
 from bagwise.label.neighbours import Neighbours
-from bagwise.label.pictures import Pictures
+from bagwise.label.pictures import ArrayPictures, FolderPictures
 from bagwise.label.strategies import STRATEGIES, suggest_for
 
 if TYPE_CHECKING:
@@ -55,11 +54,9 @@ class Session:
     ----------
     learner : Learner
     journal : Journal
-        Its answers are taken over, so that a session goes on where it stopped.
+        Its answers are taken over, so that a session goes on where it stopped. Its names of the
+        classes are those of the page.
     pictures : source of pictures, optional
-    feature_names : sequence of str, optional
-    class_names : (negative, positive), optional
-        What the classes are called on the page.
     test : CurveBags, optional
         Held-out bags for the curve; by default the bags of the learner, each left out.
     strategy : str
@@ -88,9 +85,7 @@ class Session:
         learner: Learner,
         journal: Journal,
         *,
-        pictures: Pictures | None = None,
-        feature_names: Sequence[str] | None = None,
-        class_names: Sequence[object] | None = None,
+        pictures: ArrayPictures | FolderPictures | None = None,
         test: CurveBags | None = None,
         strategy: str = "information",
         auto: int = 10,
@@ -101,11 +96,10 @@ class Session:
         check_ids(learner.bags.ids)
         self.journal, self.pictures, self.test = journal, pictures, test
         self.strategy, self.auto = strategy, auto
-        self.class_names = [str(c) for c in (class_names or learner.classes)]
         self.bags = learner.bags
         self._learner = learner
         self._first = {str(name): i for i, name in enumerate(learner.bags.ids)}
-        self._neighbours = Neighbours(learner.bags, feature_names)
+        self._neighbours = Neighbours(learner.bags)
         self._rng = np.random.RandomState(random_state)
         self._lock = threading.RLock()
         self._held: OrderedDict[int, tuple[str, datetime.datetime]] = OrderedDict()
@@ -113,23 +107,13 @@ class Session:
         self._progress: float | None = None
         self._error: str | None = None
         self._thread: threading.Thread | None = None
-        self._scores: Scores | None = None
-        self._skipped: set[int] = set()
-        self._take_over()
-
-    def _take_over(self) -> None:
-        rows, codes = [], []
-        for (bag, index), answer in self.journal.state.items():
-            row = self.row(bag, index)
-            if answer == "skip":
-                self._skipped.add(row)
-            rows.append(row)
-            codes.append(_CODES[answer])
-        if rows:
-            self._learner.set_known(rows, codes)
-            self._learner.learn()
-        if not self.journal.curve or self.journal.curve[-1]["n"] != self._n_known():
-            self._add_point(self._learner)
+        self._scores: LearnerScores | None = None
+        answered = {self.row(*place): answer for place, answer in journal.state.items()}
+        if answered:
+            learner.set_known(list(answered), [_CODES[answer] for answer in answered.values()])
+            learner.learn()
+        if not journal.curve or journal.curve[-1]["n"] != int((learner.known >= 0).sum()):
+            self._add_point(learner)
 
     def row(self, bag: str, index: int) -> int:
         """Row of an instance in the bags."""
@@ -150,9 +134,6 @@ class Session:
         i = int(np.searchsorted(self.bags.offsets, row, side="right")) - 1
         return str(self.bags.ids[i]), row - int(self.bags.offsets[i])
 
-    def _n_known(self) -> int:
-        return int((self._learner.known >= 0).sum())
-
     # Answers.
 
     def answer(
@@ -163,7 +144,7 @@ class Session:
         The same ``answer_id`` is taken once. An instance that another tab has answered otherwise
         is a conflict, unless ``replace``.
         """
-        if answer not in ("yes", "no", "skip", "clear"):
+        if answer not in ANSWERS:
             raise ValueError(f"an answer is yes, no, skip or clear; got {answer!r}.")
         bag, index = self.place(row)
         with self._lock:
@@ -184,9 +165,6 @@ class Session:
             except BaseException:
                 self._learner.set_known([row], [old])
                 raise
-            self._skipped.discard(row)
-            if answer == "skip":
-                self._skipped.add(row)
             self._held.pop(row, None)
             if code != old:
                 self._learner.answer([row], [code])
@@ -216,11 +194,12 @@ class Session:
             for row, (_, since) in list(self._held.items()):
                 if (now - since).total_seconds() > _HOLD_SECONDS:
                     del self._held[row]
-            closed = [*self._held, *self._skipped]
+            # The tab gets new questions, so that the old ones but the one it shows are open again.
             for row in [row for row, (owner, _) in self._held.items() if owner == tab]:
                 if row != keep:
-                    closed.remove(row)
                     del self._held[row]
+            skipped = [place for place, answer in self.journal.state.items() if answer == "skip"]
+            closed = [*self._held, *(self.row(*place) for place in skipped)]
             rows = suggest_for(
                 self._learner, n, self.strategy, closed=closed, random_state=self._rng
             )
@@ -236,7 +215,7 @@ class Session:
         with self._lock:
             return self._learner.instance_scores(rows)
 
-    def scores(self) -> Scores:
+    def scores(self) -> LearnerScores:
         """Probabilities under what is known now."""
         with self._lock:
             if self._scores is None:
@@ -268,15 +247,13 @@ class Session:
 
     def _known_rows(self) -> dict[int, int]:
         """Labelled instances, and a few of negative bags, which are negative."""
-        known = {int(row): int(self._learner.known[row]) for row in self._labelled()}
+        labelled = np.flatnonzero(self._learner.known >= 0)
+        known = {int(row): int(self._learner.known[row]) for row in labelled}
         if self._learner.y is not None:
             negative = np.flatnonzero(np.repeat(self._learner.y == 0, self.bags.sizes))
             step = max(1, len(negative) // 200)
             known.update({int(row): 0 for row in negative[::step]})
         return known
-
-    def _labelled(self) -> Ints:
-        return np.flatnonzero(self._learner.known >= 0)
 
     def fitted_model(self) -> Any:
         """The model with everything learned so far."""
@@ -310,7 +287,7 @@ class Session:
         return sorted(rows, key=lambda row: -row["undecided"])
 
     def _bag_label(self, i: int) -> str | None:
-        return None if self._learner.y is None else self.class_names[int(self._learner.y[i])]
+        return None if self._learner.y is None else self.journal.classes[int(self._learner.y[i])]
 
     def _negative_rows(self) -> Ints:
         if self._learner.y is None:
@@ -384,8 +361,8 @@ class Session:
         """Held-out figures after a round, on disk."""
         point: dict[str, object] = {"n": int((learner.known >= 0).sum())}
         if self.test is None:
-            found = learner.held_out()
-            y, p, source = found.y, expit(found.log_odds), found.source
+            out_of_fold = learner.out_of_fold()
+            y, p, source = out_of_fold.y, expit(out_of_fold.log_odds), out_of_fold.source
         else:
             model = learner.fitted_model()
             y = (np.asarray(self.test.y) == learner.classes[1]).astype(int)
@@ -408,7 +385,7 @@ class Session:
             answers = list(self.journal.state.values())
             open_rows = (self._learner.known < 0) & (self._negative_rows() == 0)
             return {
-                "classes": self.class_names,
+                "classes": self.journal.classes,
                 "out": self.journal.path.name,
                 "n_yes": answers.count("yes"),
                 "n_no": answers.count("no"),

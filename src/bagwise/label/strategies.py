@@ -17,14 +17,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, xlogy
+from scipy.special import entr, expit
 from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.label.learner import Learner
-from bagwise.label.members import View, project
+from bagwise.label.members import ProcessView, project
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Column, RandomState
@@ -40,8 +40,8 @@ EXPLORE_EVERY = 10
 _LEAST_SPREAD = 1e-6
 
 
-class _Sight(NamedTuple):
-    """A member's view of the candidates: log-odds z, where a label is a draw of sigmoid(z)."""
+class Moments(NamedTuple):
+    """Of the log-odds z of the candidates under one member; a label is a draw of sigmoid(z)."""
 
     mean: Floats  # [n] E z
     var: Floats  # [n] var z
@@ -49,8 +49,39 @@ class _Sight(NamedTuple):
     H: Floats  # [M, M] mean of c c^T over the pool, every bag counting the same
     weight: float
 
+    @property
+    def p(self) -> Floats:
+        """Expected label, [n]: the probit approximation of E sigmoid(z)."""
+        return expit(self.mean / np.sqrt(1 + np.pi / 8 * self.var))
 
-class Scale(NamedTuple):
+    def expected_movement(self) -> Floats:
+        """Expected squared movement of z over the pool when the label of an instance comes, [n].
+
+        The label y adds ``y - p`` to the linear part of the Gaussian update, so that the mean of v
+        moves by ``S a (y - p)`` and z at an instance j of the pool by ``cov(z_j, z) (y - p)``. Its
+        square, averaged over y and over the pool, is ``p (1 - p) c^T H c``.
+        """
+        p = self.p
+        return p * (1 - p) * np.einsum("mn,mn->n", self.C, self.H @ self.C)
+
+    def answered(self, i: int) -> Moments:
+        """After an observation of z_i with the precision of a label at z = 0, 1/4.
+
+        ``cov' = cov - cov_i cov_i^T / (cov_ii + 4)``; C and H are kept as factors of it.
+        """
+        c = self.C[:, i]
+        v = float(c @ c)
+        if v < 1e-12:  # nothing is left to learn about z_i
+            return self
+        shrink = (1 - np.sqrt(4 / (v + 4))) / v  # (I - shrink c c^T)^2 takes c c^T / (v + 4) away
+        along, Hc = c @ self.C, self.H @ c
+        H = self.H - shrink * (np.outer(c, Hc) + np.outer(Hc, c))
+        H += shrink**2 * float(c @ Hc) * np.outer(c, c)
+        var = np.maximum(self.var - along**2 / (v + 4), 1e-12)
+        return self._replace(C=self.C - shrink * np.outer(c, along), H=H, var=var)
+
+
+class InstanceScale(NamedTuple):
     """Log-odds of an instance from its latent function: ``slope (f - center)``."""
 
     slope: float
@@ -108,11 +139,7 @@ def suggest(
     codes = None if y is None else (np.asarray(y) == classes[1]).astype(np.int64)
     if codes is not None and codes.shape != (len(bags),):
         raise ValueError(f"y needs one label per bag: {len(bags)}; got shape {codes.shape}.")
-    known: Codes = np.full(bags.n_instances, -1, dtype=np.int8)
-    if instance_labels is not None:
-        flat = np.asarray(instance_labels, dtype=object)
-        holds = np.array([(part == classes[1]).any() for part in bags.split(flat)], dtype=np.int64)
-        known = encode_instance_labels(flat, bags, classes, holds if codes is None else codes)
+    known = encode_instance_labels(instance_labels, bags, classes, codes)
     return choose(
         project(model, bags), bags, n, strategy, known=known, y=codes, random_state=random_state
     )
@@ -153,7 +180,7 @@ def suggest_for(
 
 
 def choose(
-    views: Sequence[View],
+    views: Sequence[ProcessView],
     bags: Bags,
     n: int,
     strategy: str,
@@ -180,24 +207,24 @@ def choose(
         return rng.permutation(candidates)[:n]
     if strategy == "disagreement" and len(views) < 2:
         raise ValueError("disagreement needs several members; use AutoVGPMIL, or information.")
-    own = strategy == "information"
-    scales = [instance_scale(v, bags, known, y) if own else model_scale(v) for v in views]
+    informed = strategy == "information"
+    scales = [instance_scale(v, bags, known, y) if informed else model_scale(v) for v in views]
     pool = np.arange(bags.n_instances)
     if len(pool) > MAX_CANDIDATES:
         pool = np.sort(rng.choice(pool, MAX_CANDIDATES, replace=False))
-    share = 1.0 / np.asarray(bags.sizes)[np.asarray(bags.bag_index)[pool]]
+    share = 1.0 / bags.sizes[bags.bag_index[pool]]  # every bag counts the same
     share /= share.sum()
     pairs = zip(views, scales, strict=True)
-    sights = [_look(view, scale, candidates, pool, share) for view, scale in pairs]
-    return candidates[_greedy(sights, bags, candidates, n, strategy, known, rng)]
+    members = [moments(view, scale, candidates, pool, share) for view, scale in pairs]
+    return candidates[_greedy(members, bags, candidates, n, strategy, known, rng)]
 
 
-def model_scale(view: View) -> Scale:
+def model_scale(view: ProcessView) -> InstanceScale:
     """The model's own map to log-odds."""
-    return Scale(view.slope, -view.intercept / view.slope)
+    return InstanceScale(view.slope, -view.intercept / view.slope)
 
 
-def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Scale:
+def instance_scale(view: ProcessView, bags: Bags, known: Codes, y: Column | None) -> InstanceScale:
     """Log-odds that an instance is positive, both classes counting the same.
 
     A linear discriminant on the mean of the latent function between instances known to be
@@ -209,10 +236,10 @@ def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Sc
     --------
     >>> import numpy as np
     >>> from bagwise import Bags
-    >>> from bagwise.label.members import View
+    >>> from bagwise.label.members import ProcessView
     >>> from bagwise.label.strategies import instance_scale
     >>> f = np.array([-3.0, -2.0, -2.5, 0.5, -2.0, -0.5])
-    >>> view = View(f[None], np.zeros(6), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
+    >>> view = ProcessView(f[None], np.zeros(6), np.ones(1), np.eye(1), 1.0, 1.0, 0.0)
     >>> bags = Bags(np.ones((6, 1)), [0, 2, 4, 6])
     >>> scale = instance_scale(view, bags, np.full(6, -1), np.array([0, 1, 1]))
     >>> -2.5 < scale.center < -0.5, scale.slope > 0
@@ -233,21 +260,23 @@ def instance_scale(view: View, bags: Bags, known: Codes, y: Column | None) -> Sc
     gap = max(float(positive.mean() - negative.mean()), _LEAST_SPREAD)
     # As many standard deviations from one group as from the other.
     center = negative.mean() + gap * spread[0] / spread.sum()
-    return Scale(gap / float(np.mean(spread**2)), float(center))
+    return InstanceScale(gap / float(np.mean(spread**2)), float(center))
 
 
-def _look(view: View, scale: Scale, candidates: Ints, pool: Ints, share: Floats) -> _Sight:
-    """Moments and covariances of the candidates, and of the pool, on a scale of log-odds."""
+def moments(
+    view: ProcessView, scale: InstanceScale, candidates: Ints, pool: Ints, share: Floats
+) -> Moments:
+    """Moments of the candidates on a scale of log-odds; ``share`` are weights of the pool."""
     W = scale.slope * view.W.astype(view.A.dtype)
     A = view.A[:, candidates]
     C, P = (np.asarray(W @ part, dtype=np.float64) for part in (A, view.A[:, pool]))
     mean = scale.slope * (np.asarray(view.m @ A, dtype=np.float64) - scale.center)
-    var = _squares(C) + scale.slope**2 * view.r[candidates]
-    return _Sight(mean, var, C, (P * share) @ P.T, view.weight)
+    var = np.einsum("mn,mn->n", C, C) + scale.slope**2 * view.r[candidates]
+    return Moments(mean, var, C, (P * share) @ P.T, view.weight)
 
 
 def _greedy(
-    sights: list[_Sight],
+    members: list[Moments],
     bags: Bags,
     candidates: Ints,
     n: int,
@@ -255,8 +284,9 @@ def _greedy(
     known: Codes,
     rng: np.random.RandomState,
 ) -> Ints:
-    owner = np.asarray(bags.bag_index)[candidates]
-    asked = np.bincount(np.asarray(bags.bag_index)[known >= 0], minlength=len(bags))
+    """Numbers of the chosen candidates, each chosen as if those before it had been answered."""
+    owner = bags.bag_index[candidates]
+    asked = np.bincount(bags.bag_index[known >= 0], minlength=len(bags))
     n_known = int((known >= 0).sum())
     free = np.ones(len(candidates), dtype=bool)
     chosen: list[int] = []
@@ -265,73 +295,28 @@ def _greedy(
             fewest = free & (asked[owner] == asked[owner[free]].min())
             best = int(rng.choice(np.flatnonzero(fewest)))
         else:
-            best = int(np.argmax(np.where(free, _value(sights, strategy), -np.inf)))
+            best = int(np.argmax(np.where(free, _value(members, strategy), -np.inf)))
         chosen.append(best)
         free[best] = False
         asked[owner[best]] += 1
-        sights = [_as_if_answered(sight, best) for sight in sights]
+        members = [member.answered(best) for member in members]
     return np.array(chosen, dtype=np.int64)
 
 
-def _value(sights: Sequence[_Sight], strategy: str) -> Floats:
+def _value(members: Sequence[Moments], strategy: str) -> Floats:
     """What a label is worth, [n]."""
-    p = [expit(_damped(sight)) for sight in sights]
-    entropy = binary_entropy(_mixed(sights, p))
-    if strategy == "uncertainty":
-        # The entropy does not fall when a neighbour was chosen; what is open of z does.
-        return entropy * _mixed(sights, [np.sqrt(sight.var) for sight in sights])
+    weights = np.array([member.weight for member in members])
+    weights /= weights.sum()
+    if strategy == "information":
+        return weights @ [member.expected_movement() for member in members]
+    p = np.stack([member.p for member in members])
+    entropy = binary_entropy(weights @ p)
     if strategy == "disagreement":
-        return entropy - _mixed(sights, [binary_entropy(part) for part in p])
-    return _mixed(sights, [expected_movement(sight) for sight in sights])
-
-
-def expected_movement(sight: _Sight) -> Floats:
-    """Expected squared movement of z over the pool when the label of an instance comes, [n].
-
-    The label y adds ``y - p`` to the linear part of the Gaussian update, so that the mean of v
-    moves by ``S a (y - p)`` and z at an instance j of the pool by ``cov(z_j, z) (y - p)``. Its
-    square, averaged over y and over the pool, is ``p (1 - p) c^T H c``.
-    """
-    p = expit(_damped(sight))
-    return p * (1 - p) * np.einsum("mn,mn->n", sight.C, sight.H @ sight.C)
+        return entropy - weights @ binary_entropy(p)
+    # The entropy does not fall when a neighbour was chosen; the deviation of z does.
+    return entropy * (weights @ [np.sqrt(member.var) for member in members])
 
 
 def binary_entropy(p: Floats) -> Floats:
     """Entropy of Bernoulli(p), in nats."""
-    return np.asarray(-xlogy(p, p) - xlogy(1 - p, 1 - p))
-
-
-def _as_if_answered(sight: _Sight, i: int) -> _Sight:
-    """Covariances after an observation of z_i with the precision of a label at z = 0, 1/4.
-
-    ``cov' = cov - cov_i cov_i^T / (cov_ii + 4)``; C and H are kept as factors of it.
-    """
-    c = sight.C[:, i]
-    v = float(c @ c)
-    if v < 1e-12:
-        return sight
-    shrink = (1 - np.sqrt(4 / (v + 4))) / v  # (I - shrink c c^T)^2 takes c c^T / (v + 4) away
-    along, Hc = c @ sight.C, sight.H @ c
-    H = sight.H - shrink * (np.outer(c, Hc) + np.outer(Hc, c))
-    H += shrink**2 * float(c @ Hc) * np.outer(c, c)
-    return sight._replace(
-        C=sight.C - shrink * np.outer(c, along),
-        H=H,
-        var=np.maximum(sight.var - along**2 / (v + 4), 1e-12),
-    )
-
-
-def _damped(sight: _Sight) -> Floats:
-    """Log-odds of the expected label: the probit approximation of E sigmoid(z)."""
-    return sight.mean / np.sqrt(1 + np.pi / 8 * sight.var)
-
-
-def _mixed(sights: Sequence[_Sight], values: Sequence[Floats]) -> Floats:
-    total = sum(sight.weight for sight in sights)
-    return np.asarray(
-        sum(sight.weight / total * value for sight, value in zip(sights, values, strict=True))
-    )
-
-
-def _squares(C: Floats) -> Floats:
-    return np.einsum("mn,mn->n", C, C)
+    return entr(p) + entr(1 - p)
