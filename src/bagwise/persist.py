@@ -21,7 +21,7 @@ import platform
 import textwrap
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
@@ -48,7 +48,10 @@ FORMAT = "bagwise-model"
 FORMAT_VERSION = 3
 _ABOUT, _MODEL = "bagwise.json", "model.skops"
 # Parts of bagwise whose classes may be in a model; the rest has no business there.
-_OWN_ROOMS = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
+_OWN_PACKAGES = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
+
+# Libraries whose versions a description lists.
+_LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops")
 
 # How skops may store a part of a model. Those that call something when they are built are not
 # among them: methods, partials, operators, constructors.
@@ -114,7 +117,7 @@ def save(
     from skops import io as skops_io
 
     payload = skops_io.dumps(_pack(model))
-    refused = _refused(payload)
+    _, refused = _types(payload)
     if refused:
         raise ValueError(
             f"{type(model).__name__} cannot be saved: it holds {', '.join(refused)}; only "
@@ -169,18 +172,18 @@ def load(path: str | Path) -> Any:
         payload = _read_member(path, archive, _MODEL)
     if hashlib.sha256(payload).hexdigest() != about.get("sha256"):
         raise ValueError(f"{path}: is damaged: its content does not match its checksum.")
-    with _explained(path):
+    with _explained(path, "the model in it cannot be read"):
         check_zip(io.BytesIO(payload), Path(path).stat().st_size)
-        refused = _refused(payload)
+        trusted, refused = _types(payload)
     if refused:
         raise ValueError(
             f"{path}: refused: it holds {', '.join(refused)}, which no bagwise model has. "
             "Nothing in it was executed."
         )
-    with _explained(path), warnings.catch_warnings():
+    with _explained(path, "the model in it cannot be read"), warnings.catch_warnings():
         # scikit-learn warns about other versions of itself; `about` has them for who asks.
         warnings.filterwarnings("ignore", message="Trying to unpickle", module="sklearn")
-        return _unpack(skops_io.loads(payload, trusted=_unknown_types(payload)))
+        return _unpack(skops_io.loads(payload, trusted=trusted))
 
 
 def about(path: str | Path) -> dict[str, Any]:
@@ -217,17 +220,12 @@ def summarise(bags: Bags, y: Column | None = None) -> dict[str, object]:
         },
     }
     if y is not None:
-        matrix = np.asarray(y)
-        if matrix.ndim == 2:  # an indicator matrix: bags of each class, which may overlap
-            classes, counts = (
-                np.asarray(getattr(y, "columns", range(matrix.shape[1]))),
-                matrix.sum(0),
-            )
+        labels = np.asarray(y)
+        if labels.ndim == 2:  # an indicator matrix: bags of each class, which may overlap
+            classes, counts = getattr(y, "columns", range(labels.shape[1])), labels.sum(0)
         else:
-            classes, counts = np.unique(matrix, return_counts=True)
-        summary["classes"] = {
-            str(c): int(n) for c, n in zip(classes.tolist(), counts.tolist(), strict=True)
-        }
+            classes, counts = np.unique(labels, return_counts=True)
+        summary["classes"] = {str(c): int(n) for c, n in zip(classes, counts, strict=True)}
     return summary
 
 
@@ -268,7 +266,7 @@ def _describe(model: object) -> dict[str, object]:
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "bagwise": __version__,
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **{n: version(n) for n in _LIBRARIES}},
         "model": type(steps[-1]).__name__,
         "parameters": {k: repr(v) for k, v in steps[-1].get_params(deep=False).items()},
         "steps": [type(step).__name__ for step in steps],
@@ -277,62 +275,54 @@ def _describe(model: object) -> dict[str, object]:
     }
 
 
-def _versions() -> dict[str, str]:
-    names = ("numpy", "scipy", "scikit-learn", "skops")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
-
-
 # Reading, with every failure turned into one line about the file.
 
 
 def _opened(path: str | Path) -> zipfile.ZipFile:
     check_file(Path(path))
-    try:
+    with _explained(path, "is not a bagwise model, or is cut short"):
         archive = zipfile.ZipFile(path)
-    except UNREADABLE as error:
-        raise ValueError(f"{path}: is not a bagwise model, or is cut short ({error}).") from error
     try:
-        check_zip(path, Path(path).stat().st_size, depth=0)
-    except UNREADABLE as error:
+        with _explained(path, "is refused"):
+            check_zip(path, Path(path).stat().st_size, depth=0)
+    except ValueError:
         archive.close()
-        raise ValueError(f"{path}: {_one_line(error)}.") from error
+        raise
     return archive
 
 
 def _read_member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
     if name not in archive.namelist():
         raise ValueError(f"{path}: is not a bagwise model: it has no {name}.")
-    try:
+    with _explained(path, "is damaged"):
         return archive.read(name)
-    except UNREADABLE as error:
-        raise ValueError(f"{path}: is damaged: {_one_line(error)}.") from error
 
 
 def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     try:
-        found = json.loads(_read_member(path, archive, _ABOUT).decode("utf-8"))
+        about = json.loads(_read_member(path, archive, _ABOUT).decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is damaged: its description is not JSON ({error}).") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{path}: is not a bagwise model.")
-    written = found.get("format_version")
+    written = about.get("format_version")
     if not isinstance(written, int) or isinstance(written, bool):
         raise ValueError(f"{path}: is damaged: its format version is {written!r}.")
     if written > FORMAT_VERSION:
         raise ValueError(
-            f"{path}: was saved by bagwise {found.get('bagwise')} in format {written}; this "
+            f"{path}: was saved by bagwise {about.get('bagwise')} in format {written}; this "
             f"bagwise {__version__} reads formats up to {FORMAT_VERSION}. Update bagwise."
         )
     if written < FORMAT_VERSION:
         raise ValueError(
-            f"{path}: was written by bagwise {found.get('bagwise')}, whose models bagwise "
+            f"{path}: was written by bagwise {about.get('bagwise')}, whose models bagwise "
             f"{__version__} cannot read; fit the model again with this version."
         )
-    if found.get("description_sha256") != _description_checksum(found):
+    if about.get("description_sha256") != _description_checksum(about):
         raise ValueError(f"{path}: is damaged: its description does not match its checksum.")
-    if wrong := _first_wrong(found):
+    if wrong := _first_wrong(about):
         raise ValueError(f"{path}: is damaged: its description has a wrong {wrong}.")
-    return found
+    return about
 
 
 def _description_checksum(about: Mapping[str, object]) -> str:
@@ -343,134 +333,139 @@ def _description_checksum(about: Mapping[str, object]) -> str:
 
 def _first_wrong(about: Mapping[str, Any]) -> str | None:
     """The first part of a description that is missing or not of the type the commands rely on."""
-    extra, training = about.get("extra"), about.get("training")
-    if not isinstance(extra, dict):
+    if not isinstance(about.get("extra"), dict):
         return "'extra'"
-    checks = {
-        "bagwise": isinstance(about.get("bagwise"), str),
-        "model": isinstance(about.get("model"), str),
-        "steps": _is_list(about.get("steps"), str),
-        "parameters": isinstance(about.get("parameters"), dict)
-        and _is_list(list(about["parameters"].values()), str),
-        "classes": about.get("classes") is None or _is_list(about["classes"], _Plain),
-        "n_features": about.get("n_features") is None or _is_count(about["n_features"]),
-        "feature_names": about.get("feature_names") is None
-        or _is_list(about["feature_names"], str),
-        "training": training is None or _is_training(training),
-        "fingerprints": about.get("fingerprints") is None or _is_list(about["fingerprints"], str),
-        "name": isinstance(extra.get("name", ""), str),
-        "remarks": _is_list(extra.get("remarks", []), str),
-        "class_names": extra.get("class_names") is None
-        or (_is_list(extra["class_names"], _Plain) and len(extra["class_names"]) >= 2),
-        "audit": extra.get("audit") is None or _is_audit(extra["audit"]),
-        "evaluation": extra.get("evaluation") is None or _is_evaluation(extra["evaluation"]),
-    }
-    return next((f"{name!r}" for name, good in checks.items() if not good), None)
+    extra = {name: value for name, value in about["extra"].items() if name in _EXTRA}
+    wrong = [name for name, shape in _PARTS.items() if not _fits(about.get(name), shape)]
+    wrong += [name for name, value in extra.items() if not _fits(value, _EXTRA[name])]
+    return repr(wrong[0]) if wrong else None
 
 
-def _is_audit(value: object) -> bool:
-    """Whether checks and findings are what `Audit.as_json` writes."""
-    if not isinstance(value, dict) or set(value) != {"checks", "findings"}:
-        return False
-    names = {"check", "what", "where", "strength"}
-    return (
-        _is_list(value["checks"], str)
-        and _is_list(value["findings"], dict)
-        and all(set(f) == names and _is_list(list(f.values()), str) for f in value["findings"])
-    )
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value of JSON is of a shape.
 
-
-_Plain = (str, int, float)  # what a class may be called
-
-
-def _is_list(value: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+    A shape is a type, a function, None, ``[shape of the items]``, ``{str: shape of the values}``,
+    ``{"name": shape, ...}`` for a record of these parts and no others, or a tuple of alternatives.
+    """
+    if isinstance(shape, tuple):
+        return any(_fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return False
+        if str in shape:
+            return all(_fits(item, shape[str]) for item in value.values())
+        parts = (_fits(value.get(name), one) for name, one in shape.items())
+        return value.keys() <= shape.keys() and all(parts)
+    if isinstance(shape, type):
+        return isinstance(value, shape)
+    return value is None if shape is None else bool(shape(value))
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _is_training(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    counts = [value.get(name) for name in ("n_bags", "n_instances", "n_features")]
-    classes = value.get("classes", {})
-    return all(map(_is_count, counts)) and (
-        isinstance(classes, dict) and all(map(_is_count, classes.values()))
-    )
+def _is_pair_of_names(value: Any) -> bool:
+    return _fits(value, [_PLAIN]) and len(value) == 2
+
+
+def _is_code(value: object) -> bool:
+    return _is_count(value) and value in (0, 1)
+
+
+def _is_probability(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value <= 1
 
 
 def _is_evaluation(value: Any) -> bool:
     """Whether a stored evaluation has a code and a probability per bag and column of classes."""
-    if not isinstance(value, dict) or not isinstance(value.get("source"), str):
+    codes, probabilities = [[_is_code]], [[_is_probability]]
+    groups = ([_is_count], None)
+    shape = {"source": str, "classes": [_PLAIN], "y": codes, "p": probabilities, "groups": groups}
+    if not _fits(value, shape):
         return False
-    classes, y, p = (value.get(name, []) for name in ("classes", "y", "p"))
-    if not (_is_list(classes, _Plain) and _is_list(y, list) and _is_list(p, list)):
-        return False
-    groups = value.get("groups", [0] * len(y))
+    classes, y, p, groups = value["classes"], value["y"], value["p"], value.get("groups")
     width = len(y[0]) if y else 0
     return (
         width in ((1, 2) if len(classes) == 2 else (len(classes),))
         and all(len(row) == width for row in [*y, *p])
-        and _is_list(groups, int)
-        and len(y) == len(p) == len(groups)
-        and all(_is_count(code) and code < len(y) for code in groups)
-        and all(_is_count(code) and code < 2 for row in y for code in row)
-        and all(isinstance(v, (int, float)) and 0 <= v <= 1 for row in p for v in row)
+        and len(y) == len(p)
+        and (groups is None or (len(groups) == len(y) and max(groups) < len(y)))
     )
 
 
+_PLAIN = (str, int, float)  # what a class may be called
+_TRAINING = {
+    **dict.fromkeys(("n_bags", "n_instances", "n_features"), _is_count),
+    "dtype": str,
+    "bag_sizes": {str: (int, float)},
+    "classes": ({str: _is_count}, None),
+}
+_FINDING = dict.fromkeys(("check", "what", "where", "strength"), str)
+_PARTS = {
+    "bagwise": str,
+    "model": str,
+    "steps": [str],
+    "parameters": {str: str},
+    "classes": ([_PLAIN], None),
+    "n_features": (_is_count, None),
+    "feature_names": ([str], None),
+    "training": (_TRAINING, None),
+    "fingerprints": ([str], None),
+}
+# What the commands add, where they do.
+_EXTRA = {
+    "name": str,
+    "remarks": [str],
+    "class_names": (_is_pair_of_names, None),
+    "audit": ({"checks": [str], "findings": [_FINDING]}, None),
+    "evaluation": (_is_evaluation, None),
+}
+
+
 @contextmanager
-def _explained(path: str | Path) -> Iterator[None]:
-    """Whatever reading a payload raises, as a ValueError about the file."""
+def _explained(path: str | Path, what: str) -> Iterator[None]:
+    """Whatever reading raises, as a ValueError about the file.
+
+    A library's message is cut short: a crafted file can make it as long as it likes.
+    """
     try:
         yield
     except UNREADABLE as error:
-        raise ValueError(f"{path}: the model in it cannot be read ({_one_line(error)}).") from error
-
-
-def _one_line(error: BaseException) -> str:
-    """A library's message, short: a crafted file can make it as long as it likes."""
-    return textwrap.shorten(one_line(error), 300, placeholder=" ...")
+        why = textwrap.shorten(one_line(error), 300, placeholder=" ...")
+        raise ValueError(f"{path}: {what} ({why}).") from error
 
 
 # The closed list.
 
 
-def _unknown_types(payload: bytes) -> list[str]:
-    """Types in the payload beyond those skops itself vouches for."""
+def _types(payload: bytes) -> tuple[list[str], list[str]]:
+    """Types in the payload beyond those skops itself vouches for; those that are refused.
+
+    Refused is what is not on the closed list, and what is stored as none of ours is.
+    """
     from skops import io as skops_io
 
-    return skops_io.get_untrusted_types(data=payload)
-
-
-def _refused(payload: bytes) -> list[str]:
-    """Types in the payload that are not on the closed list, or are stored as none of ours is."""
-    # Our own walk comes first: what skops reports has had gaps.
-    return _odd_nodes(payload) or sorted(
-        name for name in _unknown_types(payload) if not _is_trusted(name)
-    )
-
-
-def _odd_nodes(payload: bytes) -> list[str]:
-    """Parts of the payload whose kind is not in ``_NODES``, wherever they are in its schema."""
+    # Our own walk comes first, wherever the parts are in the schema: what skops reports has had
+    # gaps.
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
         left = [json.loads(archive.read("schema.json"))]
     odd = set()
     while left:
         part = left.pop()
-        if isinstance(part, dict):
+        if isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
             if part.get("__loader__", "JsonNode") not in _NODES:
                 odd.add(f"{part.get('__module__')}.{part.get('__class__')} ({part['__loader__']})")
-            left += part.values()
-        elif isinstance(part, list):
-            left += part
-    return sorted(odd)
-
-
-def _is_trusted(name: str) -> bool:
-    return name in _library_types() or _own_class(name) is not None
+    if odd:
+        return [], sorted(odd)
+    types = skops_io.get_untrusted_types(data=payload)
+    known = _library_types()
+    return types, sorted(t for t in types if t not in known and _own_class(t) is None)
 
 
 @cache
@@ -490,33 +485,29 @@ def _library_types() -> frozenset[str]:
         ("sklearn.gaussian_process.kernels", "Kernel"),
         ("sklearn.model_selection._split", "_MetadataRequester"),
     ]:
-        names |= set(_subclasses(module, base))
+        content = vars(importlib.import_module(module))
+        # What the module itself defines, not what it imports.
+        types = [t for t in content.values() if isinstance(t, type) and t.__module__ == module]
+        names |= {f"{module}.{t.__name__}" for t in types if issubclass(t, content[base])}
     return frozenset(names)
-
-
-def _subclasses(module: str, base: str) -> Iterable[str]:
-    home = importlib.import_module(module)
-    parent = getattr(home, base)
-    for name, value in vars(home).items():
-        if isinstance(value, type) and issubclass(value, parent) and value.__module__ == module:
-            yield f"{module}.{name}"
 
 
 def _own_class(name: str) -> type | None:
     """A class of bagwise's that may be in a model: an estimator, a value type, or Bags."""
     module, _, class_name = name.rpartition(".")
     package, _, rest = module.partition(".")
-    if package != "bagwise" or rest.split(".")[0] not in _OWN_ROOMS:
+    if package != "bagwise" or rest.split(".")[0] not in _OWN_PACKAGES:
         return None
     try:
-        found = getattr(importlib.import_module(module), class_name, None)
+        kind = getattr(importlib.import_module(module), class_name, None)
     except ImportError:
         return None
-    if not isinstance(found, type) or found.__module__ != module:
+    if not isinstance(kind, type) or kind.__module__ != module:
         return None
-    value = is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields"))
-    stores_itself = hasattr(found, "__bagwise_restore__")
-    return found if value or stores_itself or issubclass(found, (BaseEstimator, Bags)) else None
+    is_value = is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    stores_itself = hasattr(kind, "__bagwise_restore__")
+    trusted = is_value or stores_itself or issubclass(kind, (BaseEstimator, Bags))
+    return kind if trusted else None
 
 
 # The hook for objects that store themselves.

@@ -14,7 +14,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -44,10 +44,13 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-
 # The first visit goes on by itself. A redirect would count as coming from where the visit came
-# from, a file or another program, and browsers keep a strict cookie from those.
-_GO_ON = '<!doctype html><title>bagwise label</title><meta http-equiv="refresh" content="0; url=/">'
+# from, a file or another program, and browsers keep a strict cookie from those. The empty icon
+# keeps the browser from asking for one.
+_GO_ON = (
+    '<!doctype html><title>bagwise label</title><link rel="icon" href="data:,">'
+    '<meta http-equiv="refresh" content="0; url=/">'
+)
 
 
 class _TooLargeError(Exception):
@@ -90,7 +93,12 @@ class Guard:
             return _problem(421, "this server answers only to its own address")
         ticket = request.query_params.get("token", "")
         if (request.method, request.url.path) == ("GET", "/") and _same(ticket, self.ticket):
-            return self._let_in()
+            # Exchange the ticket for the cookie; the next visitor needs a new one.
+            self.ticket = secrets.token_urlsafe(32)
+            answer = HTMLResponse(_GO_ON)
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
+            self.on_visit()
+            return answer
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         by_header = _same(bearer, self.token)
         by_cookie = _same(request.cookies.get(self.cookie, ""), self.token)
@@ -107,14 +115,6 @@ class Guard:
         if not length.isdecimal() or int(length) > MAX_BODY:
             return _problem(413, "the body is too large")
         return None
-
-    def _let_in(self) -> Response:
-        """Exchange the ticket for the cookie; the next visitor needs a new one."""
-        self.ticket = secrets.token_urlsafe(32)
-        answer = HTMLResponse(_GO_ON)
-        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
-        self.on_visit()
-        return answer
 
 
 def _same(text: str, secret: str) -> bool:
@@ -138,10 +138,6 @@ def _limited(receive: Receive) -> Receive:
 
 def _problem(status: int, what: str) -> JSONResponse:
     return JSONResponse({"error": what}, status_code=status)
-
-
-class _BadRequestError(ValueError):
-    """What was sent is not what the page sends."""
 
 
 class _Pages:
@@ -182,10 +178,10 @@ class _Pages:
         row = request.path_params["row"]
         self.session.place(row)
         pictures = self.session.pictures
-        found = None if pictures is None else pictures.read(row)
-        if found is None:
+        picture = None if pictures is None else pictures.read(row)
+        if picture is None:
             return _problem(404, "this instance has no picture")
-        return Response(found.content, media_type=found.media_type)
+        return Response(picture.content, media_type=picture.media_type)
 
     def answer(self, request: Request, body: dict[str, object]) -> Response:
         state = self.session.answer(
@@ -213,29 +209,8 @@ class _Pages:
         return _number(value, 0, self.session.bags.n_instances - 1)
 
 
-def make_app(
-    session: Session | None, token: str, port: int, on_visit: Callable[[], object]
-) -> Guard:
-    """The application, guarded."""
-    pages = _Pages(cast(Session, session))  # None only where nothing is served
-    routes = [
-        Route("/", pages.page),
-        Route("/static/{name}", pages.static),
-        Route("/api/state", _asked(pages.state)),
-        Route("/api/queue", _asked(pages.queue)),
-        Route("/api/bags", _asked(pages.bags)),
-        Route("/api/bags/{number:int}", _asked(pages.bag)),
-        Route("/api/pictures/{row:int}", _asked(pages.picture)),
-        Route("/api/answer", _told(pages.answer), methods=["POST"]),
-        Route("/api/undo", _told(pages.undo), methods=["POST"]),
-        Route("/api/learn", _told(pages.learn), methods=["POST"]),
-        Route("/api/settings", _told(pages.settings), methods=["POST"]),
-    ]
-    return Guard(Starlette(routes=routes), token, port, on_visit)
-
-
-def _asked(function: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """A question of the page; what cannot be answered is said in one line."""
+def _reading(function: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """A request that changes nothing; what cannot be answered is said in one line."""
 
     def endpoint(request: Request) -> Response:
         try:
@@ -246,8 +221,8 @@ def _asked(function: Callable[[Request], Response]) -> Callable[[Request], Respo
     return endpoint
 
 
-def _told(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
-    """Something the page tells; it is done when the answer comes."""
+def _changing(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
+    """A request that changes something; it is done when the answer comes."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -276,13 +251,13 @@ def _number(value: object, low: int, high: int) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _BadRequestError(f"a number from {low} to {high} is needed")
+        raise ValueError(f"a number from {low} to {high} is needed")
     return value
 
 
 def _text(value: object, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
-        raise _BadRequestError(f"a text of at most {longest} characters is needed")
+        raise ValueError(f"a text of at most {longest} characters is needed")
     return value
 
 
@@ -300,7 +275,7 @@ class LabelServer:
     Examples
     --------
     >>> from bagwise.label import LabelServer
-    >>> server = LabelServer(None)
+    >>> server = LabelServer(session=None)  # which serves nothing
     >>> server.url.startswith("http://127.0.0.1:")
     True
     >>> server.close()
@@ -308,7 +283,7 @@ class LabelServer:
 
     def __init__(
         self,
-        session: Session | None,
+        session: Session,
         port: int = 0,
         on_visit: Callable[[], object] = lambda: None,
     ) -> None:
@@ -321,7 +296,21 @@ class LabelServer:
             self.socket.close()
             raise ValueError(f"port {port} cannot be used: {error.strerror}.") from error
         self.port = int(self.socket.getsockname()[1])
-        self.app = make_app(session, self.token, self.port, on_visit)
+        pages = _Pages(session)
+        routes = [
+            Route("/", pages.page),
+            Route("/static/{name}", pages.static),
+            Route("/api/state", _reading(pages.state)),
+            Route("/api/queue", _reading(pages.queue)),
+            Route("/api/bags", _reading(pages.bags)),
+            Route("/api/bags/{number:int}", _reading(pages.bag)),
+            Route("/api/pictures/{row:int}", _reading(pages.picture)),
+            Route("/api/answer", _changing(pages.answer), methods=["POST"]),
+            Route("/api/undo", _changing(pages.undo), methods=["POST"]),
+            Route("/api/learn", _changing(pages.learn), methods=["POST"]),
+            Route("/api/settings", _changing(pages.settings), methods=["POST"]),
+        ]
+        self.app = Guard(Starlette(routes=routes), self.token, self.port, on_visit)
         config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")
         self.server = uvicorn.Server(config)
 
