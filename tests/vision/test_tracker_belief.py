@@ -50,14 +50,14 @@ def test_what_a_box_is_believed_by(early, fits, unbroken, inside, ok):
     ],
 )
 def test_the_chain_begins_anew_where_the_target_is_certainly_seen(settled, early, expected):
-    assert tracking._unbroken(0.8, 0.6, settled, early) == expected
-    assert tracking._unbroken(0.6, 0.8, settled, early) == expected
+    assert tracking.unbroken_chain(0.8, 0.6, settled, early) == expected
+    assert tracking.unbroken_chain(0.6, 0.8, settled, early) == expected
 
 
 def test_a_box_may_lie_partly_outside_the_frame():
     frame = np.zeros((40, 60), dtype=np.uint8)
     for box, share in (([5, 5, 10, 10], 1), ([-5, 35, 10, 10], 0.25), ([70, 0, 10, 10], 0)):
-        assert tracking._share_inside(np.array(box, dtype=float), frame) == share
+        assert tracking.share_inside(np.array(box, dtype=float), frame) == share
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +81,14 @@ def test_the_state_keeps_the_weakest_link_and_the_box_is_believed_by_it(covered,
     assert seen.ok
     for i in (50, 51, 52):
         view = tracking.see(state, frames[i], state.pose)
-        steady = tracking._motion(state, view)[1]
+        steady = tracking.last_motion(state, view)[1]
         before, (state, seen) = state, step(state, frames[i])
         assert state.unbroken == min(before.unbroken, steady)
         assert not seen.ok
         early, fits, unbroken, inside = seen_by[-1]
         assert (early, fits) == (seen.signals[1], seen.signals[3] > 0)
         assert unbroken == state.unbroken < 0.5
-        assert inside == tracking._share_inside(seen.box, frames[i])
+        assert inside == tracking.share_inside(seen.box, frames[i])
         assert seen.confidence == confidence_of(*seen_by[-1])
 
 
@@ -102,7 +102,7 @@ def test_a_chain_goes_on_where_the_early_voters_protest(covered, monkeypatch, ea
         called.append(state.pose)
         return state.pose.centre, 0.77
 
-    monkeypatch.setattr(tracking, "_motion", motion)
+    monkeypatch.setattr(tracking, "last_motion", motion)
     monkeypatch.setattr(tracking, "bag_score", lambda *_: early)
     after, seen = step(state, frames[49])
     assert seen.signals[3] > 0.75

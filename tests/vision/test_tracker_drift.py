@@ -78,7 +78,7 @@ def test_seven_tenths_of_a_clear_motion_are_followed(state, monkeypatch, correla
 
     monkeypatch.setattr(tracking, "moved", clear)
     voted = state.pose._replace(centre=state.pose.centre + np.array([10.0, 3.0]))
-    carried = tracking._carried(state, voted, *tracking._motion(state, view))
+    carried = tracking.carry(state, voted, *tracking.last_motion(state, view))
     there = answer / view.factor + view.origin
     np.testing.assert_allclose(carried.centre, share * there + (1 - share) * voted.centre)
     picture, centre, radius = asked[0]
@@ -98,10 +98,10 @@ def test_motion_counts_only_where_no_picture_fits(state, monkeypatch, correlatio
         called.append(pose)
         return pose._replace(centre=np.array([33.0, 44.0]))
 
-    monkeypatch.setattr(tracking, "_aligned", settle)
-    monkeypatch.setattr(tracking, "_leapt", lambda *_: None)
-    monkeypatch.setattr(tracking, "_look_everywhere", lambda *_: None)
-    monkeypatch.setattr(tracking, "_carried", carry)
+    monkeypatch.setattr(tracking, "fit_pictures", settle)
+    monkeypatch.setattr(tracking, "find_leap", lambda *_: None)
+    monkeypatch.setattr(tracking, "look_everywhere", lambda *_: None)
+    monkeypatch.setattr(tracking, "carry", carry)
     state, _ = step(state, textured())
     assert len(called) == calls
     assert (state.pose.centre.tolist() == [33.0, 44.0]) == bool(calls)
@@ -117,10 +117,10 @@ def test_a_leap_is_believed_only_where_the_picture_fits_very_well(
     view = see(state, textured(), state.pose)
     monkeypatch.setattr(tracking, "scores", lambda *_: np.full((5, 1), score))
     monkeypatch.setattr(
-        tracking, "_aligned", lambda s, v, pose, p: Settled(pose, correlation, True)
+        tracking, "fit_pictures", lambda s, v, pose, p: Settled(pose, correlation, True)
     )
     sighting = Sighting(np.array([10.0, 10.0]), -0.5, 1.0)
-    leap = tracking._leapt(state, view, np.array([[20, 30]]), sighting)
+    leap = tracking.find_leap(state, view, np.array([[20, 30]]), sighting)
     assert (leap is not None) == leaps
 
 
@@ -146,7 +146,7 @@ def test_a_weak_fit_is_not_pictured(state, correlation, early, n):
     state = state._replace(n_frames=3)
     scene, settled = textured(), Settled(state.pose, correlation, True)
     view, rng = see(state, scene, state.pose), np.random.default_rng(0)
-    state = tracking._learned(state, scene, view, rng, True, settled, early)
+    state = tracking.learn_frame(state, scene, view, rng, True, settled, early)
     assert [picture.anchored for picture in state.pictures] == [True] * n
 
 
@@ -161,17 +161,17 @@ def test_an_anchored_picture_that_fits_is_preferred(state, monkeypatch, correlat
         asked.append(pictures)
         return Settled(pose._replace(angle=0.5), correlation, True)
 
-    monkeypatch.setattr(tracking, "_aligned", fit)
+    monkeypatch.setattr(tracking, "fit_pictures", fit)
     view = see(state, textured(), state.pose)
     young = Settled(state.pose, 0.99, False)
-    settled = tracking._anchored(state, view, young)
+    settled = tracking.prefer_anchored(state, view, young)
     assert settled.anchored == anchored
     assert settled.pose.angle == (0.5 if anchored else 0.0)
     assert asked == [[state.pictures[0]]]
     nothing = Settled(state.pose, 0.0, False)
-    assert tracking._anchored(state, view, nothing) is nothing
+    assert tracking.prefer_anchored(state, view, nothing) is nothing
     fits = Settled(state.pose, 0.7, True)
-    assert tracking._anchored(state, view, fits) is fits
+    assert tracking.prefer_anchored(state, view, fits) is fits
     assert len(asked) == 1
 
 
@@ -180,7 +180,7 @@ def test_of_ten_pictures_the_one_that_repeats_an_older_one_goes():
     again = Picture(cv2.GaussianBlur(old[2].grey, (0, 0), 1), 0.0, True)
     old = (*old[:6], again, *old[7:])
     new = Picture(textured(99, (32, 32)), 0.0, True)
-    kept = tracking._kept(old, new)
+    kept = tracking.keep_picture(old, new)
     assert len(kept) == 10
     assert all(a is b for a, b in zip(kept, (*old[:6], *old[7:], new), strict=True))
 
@@ -189,6 +189,6 @@ def test_a_picture_that_is_not_anchored_goes_first():
     old = pictures(10)
     old = (*old[:4], old[1]._replace(anchored=False), *old[5:])
     new = Picture(textured(99, (32, 32)), 0.0, True)
-    kept = tracking._kept(old, new)
+    kept = tracking.keep_picture(old, new)
     assert all(a is b for a, b in zip(kept, (*old[:4], *old[5:], new), strict=True))
-    assert len(tracking._kept(old[:9], new)) == 10
+    assert len(tracking.keep_picture(old[:9], new)) == 10

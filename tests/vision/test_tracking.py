@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from experiments import tracking as tracking_experiment
@@ -21,15 +23,8 @@ from bagwise.vision import (
     voters,
 )
 from bagwise.vision.alignment import align, candidates, cut, resemblance
-from bagwise.vision.haar import (
-    HaarFeatures,
-    haar_features,
-    nearest_distances,
-    oriented_integrals,
-    random_haar,
-    rescaled,
-)
-from bagwise.vision.tracker_state import Settled
+from bagwise.vision.haar import HaarFeatures, nearest_distances, rescaled
+from bagwise.vision.tracker_state import Pose, Settled
 from bagwise.vision.tracking import as_grey, check_box, familiarity
 from bagwise.vision.video import VideoWriter, count_frames, frame_rate, read_frames
 from bagwise.vision.voters import disc
@@ -88,16 +83,16 @@ def test_haar_features_match_sums_over_the_map():
     rng = np.random.default_rng(0)
     maps = rng.normal(size=(2, 30, 40))
     totals = np.stack([cv2.integral(m) for m in maps])
-    bank = random_haar(25, 11, 9, rng, n_channels=2)
+    bank = HaarFeatures(n_features=25, n_orientations=2).draw(11, 9, rng)
     positions = rng.integers(0, 20, (5, 2))
-    fast = haar_features(totals, positions, bank)
+    fast = HaarFeatures().describe(totals, positions, bank)
     np.testing.assert_allclose(fast, naive.haar_features(maps, positions, bank), atol=1e-5)
 
 
 def test_haar_weights_cancel_a_constant():
-    bank = random_haar(40, 20, 15, np.random.default_rng(0))
+    bank = HaarFeatures(n_features=40, n_orientations=1).draw(20, 15, np.random.default_rng(0))
     totals = cv2.integral(np.full((30, 40), 7.0))[None]
-    assert np.abs(haar_features(totals, np.array([[3, 4]]), bank)).max() < 1e-6
+    assert np.abs(HaarFeatures().describe(totals, np.array([[3, 4]]), bank)).max() < 1e-6
     inside = (bank.corners >= 0) & (bank.corners <= [20, 15, 20, 15])
     assert inside.all()
 
@@ -106,18 +101,20 @@ def test_rescaled_features_of_a_larger_patch_agree():
     rng = np.random.default_rng(0)
     small = cv2.GaussianBlur(rng.normal(size=(24, 30)), (0, 0), 2)
     large = np.kron(small, np.ones((2, 2)))
-    bank = random_haar(25, 11, 9, rng)
+    bank = HaarFeatures(n_features=25, n_orientations=1).draw(11, 9, rng)
     twice = rescaled(bank, 2.0)
     place = np.array([[4, 6]])
-    expected = haar_features(cv2.integral(small)[None], place, bank)
-    found = haar_features(cv2.integral(large)[None], 2 * place, twice)
+    expected = HaarFeatures().describe(cv2.integral(small)[None], place, bank)
+    found = HaarFeatures().describe(cv2.integral(large)[None], 2 * place, twice)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_allclose(found, naive.haar_features(large[None], 2 * place, twice), atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [0.77, 0.95, 1.3])
 def test_rescaled_rectangles_stay_in_the_patch(scale):
-    bank = rescaled(random_haar(60, 21, 16, np.random.default_rng(0)), scale)
+    bank = rescaled(
+        HaarFeatures(n_features=60, n_orientations=1).draw(21, 16, np.random.default_rng(0)), scale
+    )
     assert bank.corners.min() >= 0
     assert np.all(bank.corners[..., 2:] <= np.ceil(np.array([21, 16]) * scale))
     assert np.all(bank.corners[..., 2:] > bank.corners[..., :2])
@@ -131,23 +128,23 @@ def test_oriented_integrals_match_loops():
     strength = magnitude / (cv2.blur(magnitude, (5, 5)) + 4.0)
     maps = naive.oriented_maps(gx, gy, strength, 4)
     expected = np.stack([cv2.integral(m) for m in maps])
-    np.testing.assert_allclose(oriented_integrals(grey, 5), expected, atol=1e-3)
+    np.testing.assert_allclose(HaarFeatures().maps(grey, 5), expected, atol=1e-3)
 
 
 def test_integrals_do_not_depend_on_where_the_frame_lies_in_memory():
     grey = np.random.default_rng(2).integers(0, 255, (90, 121), dtype=np.uint8)
-    expected, held = oriented_integrals(grey, 11), []
+    expected, held = HaarFeatures().maps(grey, 11), []
     for n in range(1, 40):
         held.append(np.empty(1003 * n))  # moves the arrays that come after it
-        np.testing.assert_array_equal(oriented_integrals(grey, 11), expected)
+        np.testing.assert_array_equal(HaarFeatures().maps(grey, 11), expected)
 
 
 def test_a_change_of_light_changes_little():
     grey = np.random.default_rng(1).integers(40, 120, (40, 40), dtype=np.uint8)
-    bank = random_haar(50, 20, 20, np.random.default_rng(0), n_channels=4)
+    bank = HaarFeatures(n_features=50, n_orientations=4).draw(20, 20, np.random.default_rng(0))
     place = np.array([[10, 10]])
     dim, bright = (
-        haar_features(oriented_integrals(image, 11), place, bank)
+        HaarFeatures().describe(HaarFeatures().maps(image, 11), place, bank)
         for image in (grey, (grey * 1.8 + 20).astype(np.uint8))
     )
     assert np.abs(dim - bright).max() < 0.15 * np.abs(dim).max()
@@ -251,7 +248,7 @@ def test_scores_are_those_of_a_loop_over_memory(clip):
     for v, voter in enumerate(state.voters):
         w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
         for p, place in enumerate(places):
-            patch = haar_features(view.maps, place[None], voter.bank)
+            patch = HaarFeatures().describe(view.maps, place[None], voter.bank)
             gaps = naive.nearest_distances(patch, voter.memory.features, 64)[0]
             expected = w[0] * settings.bias + np.exp(-gaps / voter.sigma2) @ w[1:]
             assert fast[v, p] == pytest.approx(expected, abs=0.02)
@@ -278,7 +275,7 @@ def test_the_place_is_the_median_of_the_votes(clip, monkeypatch):
 def test_the_cost_of_moving_is_quadratic_and_flat_beyond_the_radius():
     settings = TrackerSettings(search_radius=20, motion=0.8)
     places = np.array([[0, 0], [10, 0], [0, 20], [0, 21], [300, 0]])
-    cost = voters._moving(settings, places, np.array([0, 0]))
+    cost = voters.cost_of_moving(settings, places, np.array([0, 0]))
     np.testing.assert_allclose(cost, [0, 0.2, 0.8, 1.5, 1.5])
 
 
@@ -345,7 +342,7 @@ def test_size_is_read_off_the_axis_that_changed_least():
     M = np.array([[0.9, 0, 0.1 * 98], [0, 1, 0]])  # narrower about the target's middle
     narrow = cv2.warpAffine(scene, M, scene.shape[::-1], borderMode=cv2.BORDER_REFLECT)
     view = voters.see(state, narrow, state.pose)
-    settled = tracking._aligned(state, view, state.pose, state.pictures)
+    settled = tracking.fit_pictures(state, view, state.pose, state.pictures)
     assert settled.correlation > 0.9
     assert settled.anchored
     assert settled.pose.scale == pytest.approx(1, abs=0.02)
@@ -353,27 +350,39 @@ def test_size_is_read_off_the_axis_that_changed_least():
         scene, np.array([[1.04, 0, -0.04 * 98], [0, 1.04, -0.04 * 73]]), scene.shape[::-1]
     )
     view = voters.see(state, larger, state.pose)
-    grown = tracking._aligned(state, view, state.pose, state.pictures)
+    grown = tracking.fit_pictures(state, view, state.pose, state.pictures)
     assert grown.pose.scale == pytest.approx(1.04, abs=0.015)
+
+
+def sizes(scale, usual, seen=None, n=1):
+    """Size and usual size after frames that show a size, or none, from those before."""
+    pose = Pose(np.zeros(2), scale, 0.0)
+    state = SimpleState(pose, usual)
+    for _ in range(n):
+        settled = Settled(pose._replace(scale=seen or 9.9), 0.9, seen is not None)
+        state, settled = tracking.settle_size(state, settled, early=0.0)
+        state = state._replace(pose=settled.pose)
+    return state.pose.scale, state.usual_scale
+
+
+class SimpleState(NamedTuple):
+    """What sizes depend on."""
+
+    pose: Pose
+    usual_scale: float
 
 
 def test_a_size_that_cannot_be_seen_goes_back_to_the_usual_one():
     """One per cent a frame, from both sides, and no further than the usual size."""
-    scale = 1.5
-    for _ in range(20):
-        scale = tracking._relaxed(scale, 1.0)
-    assert scale == pytest.approx(1.5 * np.exp(-0.2))
-    assert tracking._relaxed(0.8, 1.0) == pytest.approx(0.8 * np.exp(0.01))
-    assert tracking._relaxed(1.002, 1.0) == pytest.approx(1)
-    assert tracking._relaxed(0.7, 0.7) == pytest.approx(0.7)
-    assert tracking._relaxed(0.8, 0.7) == pytest.approx(0.8 * np.exp(-0.01))
+    assert sizes(1.5, 1.0, n=20) == pytest.approx((1.5 * np.exp(-0.2), 1.0))
+    assert sizes(0.8, 1.0)[0] == pytest.approx(0.8 * np.exp(0.01))
+    assert sizes(1.002, 1.0)[0] == pytest.approx(1)
+    assert sizes(0.7, 0.7)[0] == pytest.approx(0.7)
+    assert sizes(0.8, 0.7)[0] == pytest.approx(0.8 * np.exp(-0.01))
 
 
 def test_the_usual_size_follows_sizes_that_are_seen():
-    usual = 1.0
-    for _ in range(10):
-        usual = tracking._followed(usual, 0.5)
-    assert usual == pytest.approx(0.5 ** (1 - 0.99**10))
+    assert sizes(1.0, 1.0, seen=0.5, n=10) == pytest.approx((0.5, 0.5 ** (1 - 0.99**10)))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
@@ -391,7 +400,7 @@ def test_only_frames_that_show_the_size_change_the_usual_one(monkeypatch, correl
     assert after.usual_scale > 1.0003
     other = rng.integers(0, 255, scene.shape, dtype=np.uint8)
     settled = Settled(after.pose._replace(scale=1.2), correlation, False)
-    monkeypatch.setattr(tracking, "_aligned", lambda *_: settled)
+    monkeypatch.setattr(tracking, "fit_pictures", lambda *_: settled)
     lost, _ = step(after._replace(usual_scale=0.9), other)
     assert lost.usual_scale == 0.9
     assert lost.pose.scale == pytest.approx(after.pose.scale * np.exp(-0.01))
@@ -620,9 +629,7 @@ def test_bad_settings(clip, setting, words):
 
 def test_is_cloned_like_any_estimator():
     assert clone(MIOTracker(n_voters=5)).n_voters == 5
-    assert TrackerSettings() == MIOTracker().settings()._replace(
-        features=TrackerSettings().features
-    )
+    assert MIOTracker().get_params() == {**TrackerSettings().get_params(), "random_state": None}
 
 
 def test_disc():

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Grey = NDArray[np.uint8]
+from bagwise.core.arrays import Floats, Ints, Reals
+from bagwise.vision.haar import Grey
 
 _INNER = 0.8  # share of the box that a picture shows; its corners are mostly background
 _GLANCE = 16  # side of the target in the small copy of a frame
@@ -32,7 +31,7 @@ class Alignment(NamedTuple):
     correlation: float
 
 
-def cut(grey: Grey, centre: Floats, scale: float, size: NDArray[np.int64]) -> Grey:
+def cut(grey: Grey, centre: Floats, scale: float, size: Ints) -> Grey:
     """The inner part of a target as a picture, of which a pixel is ``scale`` of the frame's."""
     import cv2
 
@@ -86,14 +85,22 @@ def moved(grey: Grey, picture: Grey, centre: Floats, radius: float) -> tuple[Flo
     part = grey[low[1] : high[1], low[0] : high[0]]
     if np.any(part.shape[::-1] < shape):
         return centre, 0.0
-    match = cv2.matchTemplate(part, picture, cv2.TM_CCOEFF_NORMED)
-    match[~np.isfinite(match)] = -1
+    match = _correlations(part, picture)
     _, value, _, (x, y) = cv2.minMaxLoc(match)
     shift = np.array([x + _vertex(match[y], x), y + _vertex(match[:, x], y)])
     return np.asarray(low + shift + shape / 2), float(value)
 
 
-def _vertex(values: NDArray[np.float32], peak: int) -> float:
+def _correlations(grey: Grey, picture: Grey) -> Reals:
+    """The correlation of a picture with every place of a frame, -1 where one of them is flat."""
+    import cv2
+
+    match = cv2.matchTemplate(grey, picture, cv2.TM_CCOEFF_NORMED)
+    match[~np.isfinite(match)] = -1
+    return match
+
+
+def _vertex(values: Reals, peak: int) -> float:
     """How far beside the largest of some values lies the top of the parabola through it."""
     if not 0 < peak < len(values) - 1:
         return 0.0
@@ -130,8 +137,7 @@ def candidates(grey: Grey, pictures: Sequence[Grey], size: Floats, n_peaks: int)
     peaks: list[tuple[float, Floats]] = []
     for picture in pictures:
         template = cv2.resize(picture, inner.tolist(), interpolation=cv2.INTER_AREA)
-        match = cv2.matchTemplate(small, template, cv2.TM_CCOEFF_NORMED)
-        match[~np.isfinite(match)] = -1
+        match = _correlations(small, template)
         for _ in range(n_peaks):
             _, value, _, (x, y) = cv2.minMaxLoc(match)
             if value <= 0:

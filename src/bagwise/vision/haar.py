@@ -72,48 +72,44 @@ class HaarFeatures(HasParameters):
             )
 
     def draw(self, width: int, height: int, rng: np.random.Generator) -> HaarBank:
-        """Random features for patches of a size."""
-        return random_haar(self.n_features, width, height, rng, self.n_orientations)
+        """Draw features of two to four rectangles; the weights of a feature's means sum to 0."""
+        shape = (self.n_features, _MAX_RECTANGLES)
+        corners = np.empty((*shape, 4), dtype=np.int64)
+        for axis, size in enumerate((width, height)):
+            low = rng.integers(0, max(size - 1, 1), shape)
+            corners[..., axis] = low
+            corners[..., axis + 2] = low + 1 + rng.integers(0, size - low, shape)
+        count = rng.integers(2, _MAX_RECTANGLES + 1, self.n_features)
+        used = np.arange(_MAX_RECTANGLES) < count[:, None]  # [F, R]
+        signs = rng.normal(size=shape) * used
+        signs -= used * (signs.sum(1) / count)[:, None]
+        signs /= np.abs(signs).sum(1, keepdims=True)
+        channels = rng.integers(0, self.n_orientations, self.n_features)
+        return HaarBank(corners, signs / _areas(corners), channels, width, height)
 
     def maps(self, grey: Grey, side: int) -> Floats:
-        """What the features are read from; ``side`` is the shorter side of a patch."""
-        return oriented_integrals(grey, 2 * max(side // 2, 2) + 1, self.n_orientations)
+        """Integral images of edge strength by orientation, [O, H + 1, W + 1].
+
+        The strength at a pixel is divided by its mean over a window of ``side`` pixels, the
+        shorter side of a patch, and shared between the two nearest orientations.
+        """
+        import cv2
+
+        pixels = grey.astype(np.float32)
+        gx, gy = cv2.Sobel(pixels, cv2.CV_32F, 1, 0), cv2.Sobel(pixels, cv2.CV_32F, 0, 1)
+        # cv2.magnitude rounds by where the array lies in memory; this gives the same bits always.
+        magnitude = np.sqrt(gx * gx + gy * gy)
+        window = 2 * max(side // 2, 2) + 1
+        around = cv2.blur(magnitude, (window, window))
+        return _oriented_integrals(gx, gy, magnitude / (around + 4.0), self.n_orientations)
 
     def describe(self, maps: Floats, positions: Ints, bank: HaarBank) -> Features:
-        """Features of the patches with these top left corners, [P, F]."""
-        return haar_features(maps, positions, bank)
+        """Features of the patches whose top left corners are ``positions`` [P, 2], [P, F]."""
+        return _haar_features(maps, positions, bank.corners, bank.weights, bank.channels)
 
     def distances(self, A: Features, B: Features) -> Floats:
         """Distances between described patches, [P, K]."""
         return nearest_distances(A, B, self.n_nearest, self.n_nearest // 16)
-
-
-def random_haar(
-    n_features: int, width: int, height: int, rng: np.random.Generator, n_channels: int = 1
-) -> HaarBank:
-    """Draw features of two to four rectangles; the weights of a feature's means sum to 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.haar import random_haar
-    >>> bank = random_haar(5, 20, 30, np.random.default_rng(0))
-    >>> bank.corners.shape, bank.weights.shape
-    ((5, 4, 4), (5, 4))
-    """
-    shape = (n_features, _MAX_RECTANGLES)
-    corners = np.empty((*shape, 4), dtype=np.int64)
-    for axis, size in enumerate((width, height)):
-        low = rng.integers(0, max(size - 1, 1), shape)
-        corners[..., axis] = low
-        corners[..., axis + 2] = low + 1 + rng.integers(0, size - low, shape)
-    count = rng.integers(2, _MAX_RECTANGLES + 1, n_features)
-    used = np.arange(_MAX_RECTANGLES) < count[:, None]  # [F, R]
-    signs = rng.normal(size=shape) * used
-    signs -= used * (signs.sum(1) / count)[:, None]
-    signs /= np.abs(signs).sum(1, keepdims=True)
-    channels = rng.integers(0, n_channels, n_features)
-    return HaarBank(corners, signs / _areas(corners), channels, width, height)
 
 
 def rescaled(bank: HaarBank, scale: float) -> HaarBank:
@@ -127,22 +123,6 @@ def rescaled(bank: HaarBank, scale: float) -> HaarBank:
 
 def _areas(corners: Ints) -> Ints:
     return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
-
-
-def oriented_integrals(grey: Grey, window: int, n_orientations: int = 4) -> Floats:
-    """Integral images of edge strength by orientation, [O, H + 1, W + 1].
-
-    The strength at a pixel is divided by its mean over ``window`` pixels around, and shared
-    between the two nearest orientations.
-    """
-    import cv2
-
-    pixels = grey.astype(np.float32)
-    gx, gy = cv2.Sobel(pixels, cv2.CV_32F, 1, 0), cv2.Sobel(pixels, cv2.CV_32F, 0, 1)
-    # cv2.magnitude rounds by where the array lies in memory; this gives the same bits each time.
-    magnitude = np.sqrt(gx * gx + gy * gy)
-    around = cv2.blur(magnitude, (window, window))
-    return _oriented_integrals(gx, gy, magnitude / (around + 4.0), n_orientations)
 
 
 @njit(cache=True)
@@ -165,11 +145,6 @@ def _oriented_integrals(
             for o in range(n_orientations):
                 out[o, y + 1, x + 1] = out[o, y, x + 1] + row[o]
     return out
-
-
-def haar_features(totals: Floats, positions: Ints, bank: HaarBank) -> Features:
-    """Features of the patches whose top left corners are ``positions`` [P, 2], shape [P, F]."""
-    return np.asarray(_haar_features(totals, positions, bank.corners, bank.weights, bank.channels))
 
 
 @njit(cache=True)

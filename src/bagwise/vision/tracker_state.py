@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import Interval, validate_parameter_constraints
+from sklearn.utils._param_validation import Interval
 
-from bagwise.vision.haar import HaarBank, HaarFeatures
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.parameters import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    HasParameters,
+    parameter,
+)
+from bagwise.vision.haar import Features, Grey, HaarBank, HaarFeatures
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Grey = NDArray[np.uint8]
 
-
-class TrackerSettings(NamedTuple):
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrackerSettings(HasParameters):
     """The parameters of `MIOTracker`, which explains them.
 
     Examples
@@ -26,68 +32,46 @@ class TrackerSettings(NamedTuple):
     25
     """
 
-    features: HaarFeatures = HaarFeatures()
-    n_voters: int = 5
-    search_radius: int = 25
-    positive_radius: int = 3
-    negative_radius: tuple[int, int] = (8, 50)
-    n_positive: int = 12
-    n_negative: int = 10
-    memory: tuple[int, int, int] = (5, 40, 55)
-    width: float = 1.0
-    alpha: float = 0.05
-    beta: float = 1.0
-    cost: tuple[float, float] = (1.0, 1.0)
-    bias: float = 1.0
-    motion: float = 0.8
-    return_above: float = 0.5
-    patience: int = 60
-    growth: float = 1.05
-    side: int = 56
+    features: HaarFeatures | None = parameter(None, HaarFeatures, None)
+    n_voters: int = parameter(5, AT_LEAST_1)
+    search_radius: int = parameter(25, AT_LEAST_1)
+    positive_radius: int = parameter(3, Interval(Integral, 0, None, closed="left"))
+    negative_radius: tuple[int, int] = parameter((8, 50), tuple)
+    n_positive: int = parameter(12, AT_LEAST_1)
+    n_negative: int = parameter(10, AT_LEAST_1)
+    memory: tuple[int, int, int] = parameter((5, 40, 55), tuple)
+    width: float = parameter(1.0, POSITIVE)
+    alpha: float = parameter(0.05, NOT_NEGATIVE)
+    beta: float = parameter(1.0, POSITIVE)
+    cost: tuple[float, float] = parameter((1.0, 1.0), tuple)
+    bias: float = parameter(1.0, NOT_NEGATIVE)
+    motion: float = parameter(0.8, NOT_NEGATIVE)
+    return_above: float = parameter(0.5, NOT_NEGATIVE)
+    patience: int = parameter(60, AT_LEAST_1)
+    growth: float = parameter(1.05, Interval(Real, 1, 1.2, closed="both"))
+    side: int = parameter(56, Interval(Integral, 8, None, closed="left"))
 
-
-_CONSTRAINTS: dict[str, list[object]] = {
-    "features": [HaarFeatures],
-    "n_voters": [Interval(Integral, 1, None, closed="left")],
-    "search_radius": [Interval(Integral, 1, None, closed="left")],
-    "positive_radius": [Interval(Integral, 0, None, closed="left")],
-    "negative_radius": [tuple],
-    "n_positive": [Interval(Integral, 1, None, closed="left")],
-    "n_negative": [Interval(Integral, 1, None, closed="left")],
-    "memory": [tuple],
-    "width": [Interval(Real, 0, None, closed="neither")],
-    "alpha": [Interval(Real, 0, None, closed="left")],
-    "beta": [Interval(Real, 0, None, closed="neither")],
-    "cost": [tuple],
-    "bias": [Interval(Real, 0, None, closed="left")],
-    "motion": [Interval(Real, 0, None, closed="left")],
-    "return_above": [Interval(Real, 0, None, closed="left")],
-    "patience": [Interval(Integral, 1, None, closed="left")],
-    "growth": [Interval(Real, 1, 1.2, closed="both")],
-    "side": [Interval(Integral, 8, None, closed="left")],
-}
-
-
-def check_settings(settings: TrackerSettings) -> None:
-    """Raise where the settings are out of range or do not fit together."""
-    validate_parameter_constraints(_CONSTRAINTS, settings._asdict(), caller_name="MIOTracker")
-    settings.features.check()
-    for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
-        value = getattr(settings, name)
-        if len(value) != length or min(value) <= 0:
-            raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
-    near, far = settings.negative_radius
-    if not settings.positive_radius < near < far:
-        raise ValueError(
-            "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
-            f"{settings.positive_radius}, {near}, {far}."
-        )
+    def check(self) -> None:
+        """Raise where the settings are out of range or do not fit together."""
+        self._validate_params()
+        if self.features is not None:
+            self.features.check()
+        for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
+            value = getattr(self, name)
+            if len(value) != length or min(value) <= 0:
+                raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
+        near, far = self.negative_radius
+        if not self.positive_radius < near < far:
+            raise ValueError(
+                "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
+                f"{self.positive_radius}, {near}, {far}."
+            )
 
 
 class Memory(NamedTuple):
     """Remembered patches in fixed slots: first frame, later positives, negatives."""
 
-    features: NDArray[np.float32]  # [K, F]
+    features: Features  # [K, F]
     similarity: Floats  # [K, K]
     used: NDArray[np.bool_]  # [K]
     pi: Floats  # [1 + K] sum of MIO's multipliers; entry 0 belongs to the constant feature
@@ -174,11 +158,12 @@ class TrackerState(NamedTuple):
     """
 
     settings: TrackerSettings
+    features: HaarFeatures  # of the settings, or its defaults
     seed: int
     n_frames: int
     frame_shape: tuple[int, int]
     factor: float  # pixels of a view per pixel of the first frame
-    size: Integers  # [2] the target's in a view
+    size: Ints  # [2] the target's in a view
     box_size: Floats  # [2] in the first frame
     pose: Pose
     usual_scale: float  # mean of the sizes that frames showed, the last ones counting most

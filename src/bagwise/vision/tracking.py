@@ -26,20 +26,19 @@ tracker goes back to them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from numpy.typing import ArrayLike
 
+from bagwise.core.arrays import Bools, Floats, Ints
+from bagwise.models.parameters import parameter
 from bagwise.vision.alignment import Alignment, align, candidates, cut, moved, resemblance
-from bagwise.vision.haar import HaarFeatures
+from bagwise.vision.haar import Grey, HaarFeatures
 from bagwise.vision.images import eight_bit
 from bagwise.vision.tracker_state import (
     Doubt,
-    Floats,
-    Grey,
-    Integers,
     Picture,
     Pose,
     Settled,
@@ -48,7 +47,6 @@ from bagwise.vision.tracker_state import (
     TrackerSettings,
     TrackerState,
     View,
-    check_settings,
 )
 from bagwise.vision.voters import (
     bag_score,
@@ -109,7 +107,7 @@ def start(
     5
     """
     settings = settings or TrackerSettings()
-    check_settings(settings)
+    settings.check()
     grey = as_grey(frame)
     x, y, w, h = check_box(box, *grey.shape)
     factor = min(2.0, settings.side / float(np.sqrt(w * h)))
@@ -121,8 +119,10 @@ def start(
             f"frame of {grey.shape[1]} x {grey.shape[0]}; choose a smaller box."
         )
     pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)
+    values = {name: getattr(settings, name) for name in TrackerSettings.__dataclass_fields__}
     state = TrackerState(
-        settings=settings,
+        settings=TrackerSettings(**values),
+        features=settings.features or HaarFeatures(),
         seed=seed,
         n_frames=0,
         frame_shape=grey.shape,
@@ -161,34 +161,24 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     (True, [35.0, 20.0, 24.0, 24.0])
     """
     rng = np.random.default_rng([state.seed, state.n_frames])
-    grey = as_grey(frame)
-    scene = _resized(grey, state.frame_shape)
+    scene = grey = as_grey(frame)
+    if grey.shape != state.frame_shape:
+        import cv2
+
+        # A stream that changes its resolution shows the same scene: bring it to the first.
+        scene = cv2.resize(grey, state.frame_shape[::-1], interpolation=cv2.INTER_AREA)
     view = see(state, scene, state.pose)
-    elsewhere = glimpses(state, view)
-    sighting = search(state, state.voters, view, state.pose, elsewhere)
-    pose = _pose_in(state, view, sighting.position, state.pose)
-    settled = _anchored(state, view, _aligned(state, view, pose, state.pictures))
-    leap = _leapt(state, view, elsewhere, sighting) if settled.correlation == 0 else None
-    if leap is not None:
-        sighting, settled = leap
-    place, steady = (settled.pose.centre, 1.0) if _certain(settled) else _motion(state, view)
-    if _inside(state, settled.pose, scene) and _vague(settled, steady):
-        settled = _unfitted(pose)
-    if settled.correlation == 0:
-        settled = settled._replace(pose=_carried(state, settled.pose, place, steady))
+    sighting, settled, steady = locate(state, scene, view)
     early = bag_score(state, state.early, view, settled.pose)
     if _certain(settled) and early <= _PROTEST:
-        steady = _motion(state, view)[1]
-    if settled.anchored or (settled.correlation > 0 and early > 0):
-        state = state._replace(usual_scale=_followed(state.usual_scale, settled.pose.scale))
-    else:
-        scale = _relaxed(state.pose.scale, state.usual_scale)
-        settled = settled._replace(pose=settled.pose._replace(scale=scale))
-    signals = _signals(sighting.score, early, sighting.agreement, settled)
+        steady = last_motion(state, view)[1]
+    state, settled = settle_size(state, settled, early)
+    score, agreement = sighting.score, sighting.agreement
+    signals = np.array([score, early, agreement, settled.correlation * settled.anchored])
     state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
-    state = _doubted(state, view, settled, familiarity(signals))
-    seek = _whom_to_seek(state, early, settled)
-    again = None if seek is None else _look_everywhere(state, scene, seek, early)
+    state = update_doubt(state, view, settled, familiarity(signals))
+    seek = whom_to_seek(state, early, settled)
+    again = None if seek is None else look_everywhere(state, scene, seek, early)
     if seek is not None and again is not None:
         settled, score = again
         view = see(state, scene, settled.pose)
@@ -196,30 +186,55 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
             voters=seek.voters, pictures=seek.pictures, pose=settled.pose, doubt=None
         )
         early = bag_score(state, state.early, view, settled.pose)
-        signals = _signals(score, early, 1.0, settled)
-    state = state._replace(unbroken=_unbroken(state.unbroken, steady, settled, early))
-    box = _box(state, scene.shape)
-    confidence = confidence_of(early, signals[3] > 0, state.unbroken, _share_inside(box, scene))
+        signals = np.array([score, early, 1.0, settled.correlation * settled.anchored])
+    state = state._replace(unbroken=unbroken_chain(state.unbroken, steady, settled, early))
+    box = _box(state, state.pose)
+    confidence = confidence_of(early, signals[3] > 0, state.unbroken, share_inside(box, scene))
     sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
-    state = _learned(state, scene, view, rng, sure, settled, early)
-    return state, Step(confidence > 0.5, _box(state, grey.shape), confidence, signals)
+    state = learn_frame(state, scene, view, rng, sure, settled, early)
+    ratio = np.array(grey.shape[::-1]) / np.array(state.frame_shape[::-1])
+    return state, Step(confidence > 0.5, box * np.tile(ratio, 2), confidence, signals)
 
 
-def _relaxed(scale: float, usual: float) -> float:
-    """The size a step nearer to the usual one, where the frame does not show it."""
-    return float(scale * np.exp(np.clip(np.log(usual / scale), -_RELAX, _RELAX)))
+def locate(state: TrackerState, scene: Grey, view: View) -> tuple[Sighting, Settled, float]:
+    """Where voters and pictures see the target, and how steadily it moved since the last frame."""
+    # Beside the neighbourhood, places that resemble the last picture are searched.
+    peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
+    corners = np.array(peaks).reshape(-1, 2) - state.size / 2
+    elsewhere = inside(state, view, np.rint(corners).astype(int))
+    sighting = search(state, state.voters, view, state.pose, elsewhere)
+    pose = pose_at(state, view, sighting.position, state.pose)
+    settled = prefer_anchored(state, view, fit_pictures(state, view, pose, state.pictures))
+    leap = find_leap(state, view, elsewhere, sighting) if settled.correlation == 0 else None
+    if leap is not None:
+        sighting, settled = leap
+    place, steady = (settled.pose.centre, 1.0) if _certain(settled) else last_motion(state, view)
+    # A target that turns fits its old pictures badly, and the best fit may lie beside it: beside
+    # so smooth a motion it is not believed. What is cut off fits its pictures badly for that.
+    whole = share_inside(_box(state, settled.pose), scene) > 1 - 1e-9  # but for rounding
+    if whole and settled.correlation < _LINK and steady >= _SMOOTH:
+        settled = _unfitted(pose)
+    if settled.correlation == 0:
+        settled = settled._replace(pose=carry(state, settled.pose, place, steady))
+    return sighting, settled, steady
 
 
-def _followed(usual: float, scale: float) -> float:
-    """The usual size after a frame that shows the size."""
-    return float(usual * (scale / usual) ** _USUAL)
+def settle_size(
+    state: TrackerState, settled: Settled, early: float
+) -> tuple[TrackerState, Settled]:
+    """The usual size follows a size that the frame shows; else the size goes back towards it."""
+    usual = state.usual_scale
+    if settled.anchored or (settled.correlation > 0 and early > 0):
+        usual = float(usual * (settled.pose.scale / usual) ** _USUAL)
+        return state._replace(usual_scale=usual), settled
+    scale = state.pose.scale
+    scale = float(scale * np.exp(np.clip(np.log(usual / scale), -_RELAX, _RELAX)))
+    return state, settled._replace(pose=settled.pose._replace(scale=scale))
 
 
-def _signals(score: float, early: float, agreement: float, settled: Settled) -> Floats:
-    return np.array([score, early, agreement, settled.correlation * settled.anchored])
-
-
-def _doubted(state: TrackerState, view: View, settled: Settled, familiar: float) -> TrackerState:
+def update_doubt(
+    state: TrackerState, view: View, settled: Settled, familiar: float
+) -> TrackerState:
     """The state in doubt, where little is familiar; or out of it, where the target is known."""
     doubt = state.doubt
     if doubt is None:
@@ -233,7 +248,7 @@ def _doubted(state: TrackerState, view: View, settled: Settled, familiar: float)
     return state._replace(doubt=None if ended else doubt)
 
 
-def _whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt | None:
+def whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt | None:
     """What to look for in the whole frame: the target before the doubt; now and then, the first."""
     if state.doubt is not None:
         return state.doubt
@@ -265,6 +280,18 @@ def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> f
     return float(1 / (1 + np.exp(-z - 8 * (inside - 1))))
 
 
+def unbroken_chain(before: float, steady: float, settled: Settled, early: float) -> float:
+    """The lowest correlation from one frame to the next since the target was certainly seen."""
+    return 1.0 if _certain(settled) and early > _PROTEST else min(before, steady)
+
+
+def share_inside(box: Floats, scene: Grey) -> float:
+    """The share of a box that lies in the frame."""
+    low = np.maximum(box[:2], 0)
+    high = np.minimum(box[:2] + box[2:], scene.shape[::-1])
+    return float(np.prod(np.maximum(high - low, 0)) / np.prod(box[2:]))
+
+
 def _unfitted(pose: Pose) -> Settled:
     """Where the voters see the target, and no picture fits."""
     return Settled(pose._replace(angle=0.0), 0.0, False)
@@ -275,65 +302,29 @@ def _certain(settled: Settled) -> bool:
     return settled.anchored and settled.correlation >= _LINK
 
 
-def _vague(settled: Settled, steady: float) -> bool:
-    """Whether a picture fits less well than it should beside so smooth a motion.
-
-    A target that turns fits its old pictures badly, and the best fit may lie beside it.
-    """
-    return settled.correlation < _LINK and steady >= _SMOOTH
-
-
-def _inside(state: TrackerState, pose: Pose, scene: Grey) -> bool:
-    """Whether the whole box is in the frame; what is cut off fits its pictures badly for that."""
-    size = state.box_size * pose.scale
-    box = np.concatenate([pose.centre - size / 2, size])
-    return _share_inside(box, scene) > 1 - 1e-9  # rounding may take the last digits
-
-
-def _unbroken(before: float, steady: float, settled: Settled, early: float) -> float:
-    """The lowest correlation from one frame to the next since the target was certainly seen."""
-    if _certain(settled) and early > _PROTEST:
-        return 1.0
-    return min(before, steady)
-
-
-def _share_inside(box: Floats, scene: Grey) -> float:
-    """The share of a box that lies in the frame."""
-    low = np.maximum(box[:2], 0)
-    high = np.minimum(box[:2] + box[2:], scene.shape[::-1])
-    return float(np.prod(np.maximum(high - low, 0)) / np.prod(box[2:]))
-
-
-def glimpses(state: TrackerState, view: View) -> Integers:
-    """Places in a view that resemble the last picture, as top left corners."""
-    peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
-    centres = np.array(peaks).reshape(-1, 2)
-    return inside(state, view, np.rint(centres - state.size / 2).astype(int))
-
-
-def _leapt(
-    state: TrackerState, view: View, places: Integers, sighting: Sighting
+def find_leap(
+    state: TrackerState, view: View, places: Ints, sighting: Sighting
 ) -> tuple[Sighting, Settled] | None:
-    """The first of some places that an anchored picture fits and the voters prefer."""
+    """The first of the places that an anchored picture fits and the voters prefer."""
     for place in places:
         score = float(np.median(scores(state, state.voters, view, place[None])[:, 0]))
         if score <= sighting.score:
             continue
-        pose = _pose_in(state, view, place.astype(float), state.pose)
-        settled = _aligned(state, view, pose, state.pictures)
+        pose = pose_at(state, view, place.astype(float), state.pose)
+        settled = fit_pictures(state, view, pose, state.pictures)
         if settled.anchored and settled.correlation >= _LEAP_CORRELATION:
             return Sighting(place.astype(float), score, 1.0), settled
     return None
 
 
-def _motion(state: TrackerState, view: View) -> tuple[Floats, float]:
+def last_motion(state: TrackerState, view: View) -> tuple[Floats, float]:
     """Where the view looks as the target did in the last frame, in the frame, and how much so."""
     here = (state.pose.centre - view.origin) * view.factor
     place, correlation = moved(view.grey, state.last, here, state.settings.search_radius)
     return place / view.factor + view.origin, correlation
 
 
-def _carried(state: TrackerState, pose: Pose, place: Floats, correlation: float) -> Pose:
+def carry(state: TrackerState, pose: Pose, place: Floats, correlation: float) -> Pose:
     """The voters' place, drawn to the one that looks as the target did in the last frame.
 
     A target that turns fits no kept picture and looks new to the voters, who may slip, while it
@@ -346,7 +337,8 @@ def _carried(state: TrackerState, pose: Pose, place: Floats, correlation: float)
     return pose._replace(centre=np.clip(centre, 0, np.array(state.frame_shape[::-1], dtype=float)))
 
 
-def _pose_in(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
+def pose_at(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
+    """The pose of a target whose top left corner in a view is ``position``, in the frame."""
     centre = (position + state.size / 2) / view.factor + view.origin
     limits = np.array(state.frame_shape[::-1], dtype=float)
     return pose._replace(centre=np.clip(centre, 0, limits))
@@ -357,7 +349,9 @@ def _picture(state: TrackerState, grey: Grey, pose: Pose, anchored: bool) -> Pic
     return Picture(grey, pose.angle, anchored)
 
 
-def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Picture]) -> Settled:
+def fit_pictures(
+    state: TrackerState, view: View, pose: Pose, pictures: Sequence[Picture]
+) -> Settled:
     """Pose and correlation of the picture that fits; the pose as it is where none does.
 
     The size is read off the axis that changed least: one that turns away grows narrow on the
@@ -367,9 +361,13 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
     slip = _SLIP * float(np.sqrt(np.prod(state.size)))
     best: Alignment | None = None
     used = pictures[0]
-    for picture, near in _promising(state, view, place, pictures):
+    for picture, near in promising_pictures(view, place, pictures):
         match = align(view.grey, picture.grey, near, pose.angle - picture.angle)
-        if match is None or not _credible(match, place, slip):
+        if match is None:
+            continue
+        # An alignment may correct the voters' place by much only where it fits well.
+        far = np.hypot(*(match.centre - place))
+        if far > _NUDGE and (far > slip or match.correlation < _RETURN_CORRELATION):
             continue
         if best is None or match.correlation > best.correlation:
             best, used = match, picture
@@ -385,7 +383,7 @@ def _aligned(state: TrackerState, view: View, pose: Pose, pictures: Sequence[Pic
     return Settled(settled, best.correlation, used.anchored)
 
 
-def _anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
+def prefer_anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
     """The pose by an anchored picture where one fits, though another picture may fit better.
 
     A picture taken in a frame that no other one fits resembles the next frames most of all, and
@@ -394,32 +392,26 @@ def _anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
     if settled.anchored or settled.correlation == 0:
         return settled
     anchored = [picture for picture in state.pictures if picture.anchored]
-    again = _aligned(state, view, settled.pose._replace(scale=state.pose.scale), anchored)
+    again = fit_pictures(state, view, settled.pose._replace(scale=state.pose.scale), anchored)
     return again if again.correlation >= _LINK else settled
 
 
-def _credible(match: Alignment, place: Floats, slip: float) -> bool:
-    """Whether an alignment may correct the voters' place: by much only where it fits well."""
-    far = np.hypot(*(match.centre - place))
-    return bool(far <= _NUDGE or (far <= slip and match.correlation >= _RETURN_CORRELATION))
-
-
-def _promising(
-    state: TrackerState, view: View, place: Floats, pictures: Sequence[Picture]
+def promising_pictures(
+    view: View, place: Floats, pictures: Sequence[Picture]
 ) -> list[tuple[Picture, Floats]]:
     """Two pictures to align: the oldest that is seen near the place, and the best; and where.
 
     Chains of alignments drift. An old picture brings the target back, but only if it is sought
     around the place: as it lies it resembles less the further the target has drifted.
     """
-    found = [moved(view.grey, picture.grey, place + 0.5, _REACH) for picture in pictures]
-    likeness = np.array([correlation for _, correlation in found])
+    near = [moved(view.grey, picture.grey, place + 0.5, _REACH) for picture in pictures]
+    likeness = np.array([correlation for _, correlation in near])
     oldest = int(np.argmax(likeness >= likeness.max() - _MARGIN))
     chosen = dict.fromkeys([oldest, int(likeness.argmax())])
-    return [(pictures[i], found[i][0] - 0.5) for i in chosen]
+    return [(pictures[i], near[i][0] - 0.5) for i in chosen]
 
 
-def _look_everywhere(
+def look_everywhere(
     state: TrackerState, scene: Grey, doubt: Doubt, early: float
 ) -> tuple[Settled, float] | None:
     """The place in the whole frame where the voters from before the doubt see the target.
@@ -440,12 +432,12 @@ def _look_everywhere(
         value = np.median(scores(state, doubt.voters, view, near), axis=0)
         if value.max() > best:
             best = float(value.max())
-            place = _pose_in(state, view, near[int(value.argmax())].astype(float), pose)
+            place = pose_at(state, view, near[int(value.argmax())].astype(float), pose)
             chosen = (view, place)
     if chosen is None:
         return None
     view, pose = chosen
-    settled = _aligned(state, view, pose, doubt.pictures)
+    settled = fit_pictures(state, view, pose, doubt.pictures)
     if settled.correlation < _RETURN_CORRELATION:
         return None
     known = bag_score(state, state.early, view, settled.pose)
@@ -459,7 +451,7 @@ def _look_everywhere(
     return (settled, best) if back else None
 
 
-def _learned(
+def learn_frame(
     state: TrackerState,
     scene: Grey,
     view: View,
@@ -479,12 +471,12 @@ def _learned(
     new = sure and not weak and settled.correlation < _NEW_PICTURE
     if new and state.n_frames % _PICTURE_EVERY == 0:
         anchored = settled.anchored or (early > _KNOWN and state.doubt is None)
-        pictures = _kept(pictures, _picture(state, scene, state.pose, anchored))
+        pictures = keep_picture(pictures, _picture(state, scene, state.pose, anchored))
     last = _picture(state, scene, state.pose, anchored=False).grey
     return state._replace(voters=voters, early=frozen, pictures=pictures, last=last)
 
 
-def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
+def keep_picture(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
     """The pictures with a new one; where they are too many, an old one that is not anchored goes.
 
     If all are, the one that most resembles an older one goes: chains of alignments drift, so the
@@ -493,32 +485,21 @@ def _kept(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
     if len(pictures) < _PICTURES:
         return (*pictures, new)
     loose = [i for i, picture in enumerate(pictures) if i and not picture.anchored]
-    drop = loose[0] if loose else 1 + int(np.argmax(_repeats(pictures)))
+    if loose:
+        drop = loose[0]
+    else:
+        repeats = [
+            max(resemblance(old.grey, pictures[i].grey) for old in pictures[:i])
+            for i in range(1, len(pictures))
+        ]
+        drop = 1 + int(np.argmax(repeats))
     return (*pictures[:drop], *pictures[drop + 1 :], new)
 
 
-def _repeats(pictures: Sequence[Picture]) -> list[float]:
-    """How much every picture but the first resembles one before it."""
-    return [
-        max(resemblance(old.grey, picture.grey) for old in pictures[:i])
-        for i, picture in enumerate(pictures)
-        if i
-    ]
-
-
-def _resized(grey: Grey, shape: tuple[int, int]) -> Grey:
-    """A stream that changes its resolution shows the same scene: bring it to the first."""
-    import cv2
-
-    if grey.shape == shape:
-        return grey
-    return np.asarray(cv2.resize(grey, shape[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def _box(state: TrackerState, shape: tuple[int, ...]) -> Floats:
-    ratio = np.array([shape[1], shape[0]]) / np.array(state.frame_shape[::-1])
-    size = state.box_size * state.pose.scale
-    return np.concatenate([(state.pose.centre - size / 2) * ratio, size * ratio])
+def _box(state: TrackerState, pose: Pose) -> Floats:
+    """The box of a pose in a frame of the first size, x, y, w, h."""
+    size = state.box_size * pose.scale
+    return np.concatenate([pose.centre - size / 2, size])
 
 
 def as_grey(frame: ArrayLike) -> Grey:
@@ -528,8 +509,7 @@ def as_grey(frame: ArrayLike) -> Grey:
         return np.ascontiguousarray(pixels[..., 0])
     import cv2
 
-    grey = cv2.cvtColor(np.ascontiguousarray(pixels[..., :3]), cv2.COLOR_BGR2GRAY)
-    return np.asarray(grey, dtype=np.uint8)
+    return cv2.cvtColor(np.ascontiguousarray(pixels[..., :3]), cv2.COLOR_BGR2GRAY)
 
 
 def check_box(box: ArrayLike, height: int, width: int) -> tuple[int, int, int, int]:
@@ -552,7 +532,7 @@ class Track(NamedTuple):
     """What `track` returns, one row per frame."""
 
     boxes: Floats  # [T, 4] x, y, w, h
-    found: NDArray[np.bool_]  # [T] whether the box is believed to show the target
+    found: Bools  # [T] whether the box is believed to show the target
     scores: Floats  # [T] the probability of that
 
 
@@ -566,7 +546,8 @@ class Tracker(Protocol):
         """Find it in the next frame."""
 
 
-class MIOTracker(BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class MIOTracker(TrackerSettings):
     """Follow a target through a video, with OpenCV's interface.
 
     It holds a `TrackerState` and calls `start` and `step`, which can be used without it.
@@ -633,64 +614,15 @@ class MIOTracker(BaseEstimator):
     (True, (35, 20, 24, 24))
     """
 
-    state_: TrackerState
-
-    def __init__(
-        self,
-        *,
-        features: HaarFeatures | None = None,
-        n_voters: int = 5,
-        search_radius: int = 25,
-        positive_radius: int = 3,
-        negative_radius: tuple[int, int] = (8, 50),
-        n_positive: int = 12,
-        n_negative: int = 10,
-        memory: tuple[int, int, int] = (5, 40, 55),
-        width: float = 1.0,
-        alpha: float = 0.05,
-        beta: float = 1.0,
-        cost: tuple[float, float] = (1.0, 1.0),
-        bias: float = 1.0,
-        motion: float = 0.8,
-        return_above: float = 0.5,
-        patience: int = 60,
-        growth: float = 1.05,
-        side: int = 56,
-        random_state: int | None = None,
-    ) -> None:
-        self.features = features
-        self.n_voters = n_voters
-        self.search_radius = search_radius
-        self.positive_radius = positive_radius
-        self.negative_radius = negative_radius
-        self.n_positive = n_positive
-        self.n_negative = n_negative
-        self.memory = memory
-        self.width = width
-        self.alpha = alpha
-        self.beta = beta
-        self.cost = cost
-        self.bias = bias
-        self.motion = motion
-        self.return_above = return_above
-        self.patience = patience
-        self.growth = growth
-        self.side = side
-        self.random_state = random_state
-
-    def settings(self) -> TrackerSettings:
-        """The parameters as `start` takes them."""
-        values = self.get_params(deep=False)
-        values["features"] = HaarFeatures() if self.features is None else self.features
-        return TrackerSettings(**{name: values[name] for name in TrackerSettings._fields})
+    random_state: int | None = parameter(None)
 
     def init(self, frame: ArrayLike, box: ArrayLike) -> None:
         """Learn the target from its box ``x, y, w, h`` in the first frame."""
         seed = self.random_state
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
-        self.state_ = start(frame, box, self.settings(), seed)
-        self.box_, self.score_ = _box(self.state_, self.state_.frame_shape), 1.0
+        self.state_: TrackerState = start(frame, box, self, seed)
+        self.box_, self.score_ = _box(self.state_, self.state_.pose), 1.0
 
     def update(self, frame: ArrayLike) -> tuple[bool, tuple[int, int, int, int]]:
         """Find the target in the next frame: whether the box is believed to show it; the box."""

@@ -7,14 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.mio import ElasticNet, exact_step, weights
-from bagwise.vision.haar import rescaled
+from bagwise.vision.haar import Features, Grey, rescaled
 from bagwise.vision.tracker_state import (
-    Floats,
-    Grey,
-    Integers,
     Memory,
     Pose,
     Sighting,
@@ -26,6 +23,7 @@ from bagwise.vision.tracker_state import (
 
 _WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
 _LEAP = 0.7  # cost of going beyond the search radius, besides that of going so far
+_WARM_UP = 5  # passes over the first frame, which is the only certain one
 
 
 def see(state: TrackerState, grey: Grey, pose: Pose, reach: float | None = None) -> View:
@@ -56,48 +54,42 @@ def see(state: TrackerState, grey: Grey, pose: Pose, reach: float | None = None)
         size = np.maximum(np.rint((high - low) * factor), state.size).astype(int)
         part = cv2.resize(part, size.tolist(), interpolation=cv2.INTER_AREA)
     part = np.ascontiguousarray(part)
-    maps = settings.features.maps(part, int(min(state.size)))
+    maps = state.features.maps(part, int(min(state.size)))
     return View(part, maps, low.astype(float), factor)
 
 
-def corner(state: TrackerState, view: View, pose: Pose) -> Integers:
+def corner(state: TrackerState, view: View, pose: Pose) -> Ints:
     """The target's top left corner in a view."""
     place = (pose.centre - view.origin) * view.factor - state.size / 2
     return np.clip(np.rint(place).astype(int), 0, _limit(state, view))
 
 
-def _limit(state: TrackerState, view: View, scale: float = 1.0) -> Integers:
+def _limit(state: TrackerState, view: View, scale: float = 1.0) -> Ints:
     """The largest top left corner of a patch in the view."""
     return np.array(view.grey.shape[::-1]) - np.ceil(state.size * scale).astype(int)
 
 
-def inside(state: TrackerState, view: View, positions: Integers, scale: float = 1.0) -> Integers:
+def inside(state: TrackerState, view: View, positions: Ints, scale: float = 1.0) -> Ints:
     """The positions at which a patch lies in the view."""
     limit = _limit(state, view, scale)
     return positions[np.all((positions >= 0) & (positions <= limit), axis=1)]
 
 
-def scores(state: TrackerState, voters: Sequence[Voter], view: View, positions: Integers) -> Floats:
+def scores(state: TrackerState, voters: Sequence[Voter], view: View, positions: Ints) -> Floats:
     """Decision values of patches by every voter, [V, P]."""
-    return np.stack([_score(state, voter, view, positions) for voter in voters])
+    regulariser = ElasticNet(state.settings.alpha, state.settings.beta)
+    values = []
+    for voter in voters:
+        w = weights(voter.memory.pi, regulariser)  # [1 + K]
+        active = np.flatnonzero(w[1:])
+        X = state.features.describe(view.maps, positions, voter.bank)  # [P, F]
+        similarity = _similarity(state, voter, X, voter.memory.features[active])
+        values.append(similarity @ w[1:][active] + state.settings.bias * w[0])
+    return np.stack(values)
 
 
-def _score(state: TrackerState, voter: Voter, view: View, positions: Integers) -> Floats:
-    settings = state.settings
-    w = weights(voter.memory.pi, ElasticNet(settings.alpha, settings.beta))
-    active = np.flatnonzero(w[1:])
-    X = settings.features.describe(view.maps, positions, voter.bank)
-    similarity = _similarity(settings, voter, X, voter.memory.features[active])
-    return np.asarray(similarity @ w[1:][active] + settings.bias * w[0])
-
-
-def _similarity(
-    settings: TrackerSettings,
-    voter: Voter,
-    features: NDArray[np.float32],
-    to: NDArray[np.float32],
-) -> Floats:
-    return np.exp(-settings.features.distances(features, to) / voter.sigma2)
+def _similarity(state: TrackerState, voter: Voter, features: Features, to: Features) -> Floats:
+    return np.exp(-state.features.distances(features, to) / voter.sigma2)
 
 
 def search(
@@ -105,9 +97,9 @@ def search(
     voters: Sequence[Voter],
     view: View,
     pose: Pose,
-    others: Integers | None = None,
+    others: Ints | None = None,
 ) -> Sighting:
-    """Where the voters see the target: around its last place, or at other places that are given.
+    """Where the voters see the target: around its last place, or at ``others`` [n, 2].
 
     A coarse grid is searched first, then the neighbourhood of the best there. Of the other places
     only those that the voters know count: a target that looks new in place has not gone there.
@@ -122,19 +114,19 @@ def search(
         known = np.median(elsewhere, axis=0) > 0
         coarse = np.vstack([coarse, others[known]])
         raw = np.hstack([raw, elsewhere[:, known]])
-    values = raw - _moving(settings, coarse, origin)
+    values = raw - cost_of_moving(settings, coarse, origin)
     best = coarse[int(np.argmax(np.median(values, axis=0)))]
-    alone = coarse[np.argmax(values, axis=1)]  # [V, 2]
+    alone = coarse[np.argmax(values, axis=1)]  # [V, 2] where each voter would have gone
     agreement = float(np.mean(np.abs(alone - best).max(axis=1) <= 2 * stride))
     fine = inside(state, view, best + disc(stride, 1))
     raw = scores(state, voters, view, fine)
-    values = raw - _moving(settings, fine, origin)
+    values = raw - cost_of_moving(settings, fine, origin)
     place = np.median(fine[np.argmax(values, axis=1)], axis=0)
     nearest = int(np.argmin(((fine - place) ** 2).sum(axis=1)))
     return Sighting(place.astype(float), float(np.median(raw[:, nearest])), agreement)
 
 
-def _moving(settings: TrackerSettings, positions: Integers, origin: Integers) -> Floats:
+def cost_of_moving(settings: TrackerSettings, positions: Ints, origin: Ints) -> Floats:
     """The cost of having moved from ``origin``: quadratic, and the same for every leap."""
     moved = ((positions - origin) ** 2).sum(axis=1) / settings.search_radius**2
     return np.where(moved <= 1, settings.motion * moved, settings.motion + _LEAP)
@@ -146,12 +138,10 @@ def bag_score(state: TrackerState, voters: Sequence[Voter], view: View, pose: Po
     return float(np.median(scores(state, voters, view, near), axis=0).max())
 
 
-def new_voter(
-    state: TrackerState, view: View, position: Integers, rng: np.random.Generator
-) -> Voter:
+def new_voter(state: TrackerState, view: View, position: Ints, rng: np.random.Generator) -> Voter:
     """Draw features and learn the target from the first frame."""
-    settings = state.settings
-    features, (first, later, negative) = settings.features, settings.memory
+    settings, features = state.settings, state.features
+    first, later, negative = settings.memory
     bank = features.draw(int(state.size[0]), int(state.size[1]), rng)
     around = inside(state, view, position + disc(settings.search_radius, 4))
     spread = features.describe(view.maps, around, bank).std(axis=0) + 0.02
@@ -168,16 +158,16 @@ def new_voter(
     )
     voter = Voter(bank, settings.width * max(float(np.median(gaps)), 1e-6), memory)
     bag = features.describe(view.maps, _positives(state, view, position, first, rng), bank)
-    _put(settings, voter, np.arange(first), bag)
-    _put(settings, voter, first + later + np.arange(negative), away)
-    for _ in range(5):  # a few passes, for the first frame is the only certain one
+    _put(state, voter, np.arange(first), bag)
+    _put(state, voter, first + later + np.arange(negative), away)
+    for _ in range(_WARM_UP):
         voter = learn(state, voter, view, position, rng)
     return voter
 
 
 def _positives(
-    state: TrackerState, view: View, position: Integers, n: int, rng: np.random.Generator
-) -> Integers:
+    state: TrackerState, view: View, position: Ints, n: int, rng: np.random.Generator
+) -> Ints:
     """The estimate and patches near it, ``n`` in all."""
     near = inside(state, view, position + disc(state.settings.positive_radius, 1))
     chosen = near[rng.permutation(len(near))[: n - 1]]
@@ -186,8 +176,8 @@ def _positives(
 
 
 def _negatives(
-    state: TrackerState, view: View, position: Integers, n: int, rng: np.random.Generator
-) -> Integers:
+    state: TrackerState, view: View, position: Ints, n: int, rng: np.random.Generator
+) -> Ints:
     """``n`` patches away from the estimate; repeated where the frame leaves too few."""
     near, far = state.settings.negative_radius
     for reach in (far, 2 * far, 8 * far):
@@ -200,33 +190,18 @@ def _negatives(
     return places[np.arange(n) % len(places)]
 
 
-def _wrong_sizes(
-    state: TrackerState, voter: Voter, view: View, position: Integers
-) -> NDArray[np.float32]:
-    """Features of patches around the target's middle that are too large or too small."""
-    parts = []
-    for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
-        place = np.rint(position + state.size * (1 - scale) / 2).astype(int)
-        places = inside(state, view, place[None], scale)
-        bank = rescaled(voter.bank, scale)
-        parts.append(state.settings.features.describe(view.maps, places, bank))
-    return np.vstack(parts)
-
-
-def _put(
-    settings: TrackerSettings, voter: Voter, slots: Integers, features: NDArray[np.float32]
-) -> None:
+def _put(state: TrackerState, voter: Voter, slots: Ints, features: Features) -> None:
     """Write patches into slots of a memory that nobody else holds."""
     memory = voter.memory
     memory.features[slots] = features
     memory.used[slots] = True
     memory.pi[slots + 1] = 0
-    similarity = _similarity(settings, voter, features, memory.features) * memory.used
+    similarity = _similarity(state, voter, features, memory.features) * memory.used
     memory.similarity[slots] = similarity
     memory.similarity[:, slots] = similarity.T
 
 
-def _slots(memory: Memory, first: int, size: int, n: int, rng: np.random.Generator) -> Integers:
+def _slots(memory: Memory, first: int, size: int, n: int, rng: np.random.Generator) -> Ints:
     """Free slots first, then random ones."""
     free = np.flatnonzero(~memory.used[first : first + size])[:n]
     others = np.ones(size, dtype=bool)
@@ -236,31 +211,36 @@ def _slots(memory: Memory, first: int, size: int, n: int, rng: np.random.Generat
 
 
 def learn(
-    state: TrackerState, voter: Voter, view: View, position: Integers, rng: np.random.Generator
+    state: TrackerState, voter: Voter, view: View, position: Ints, rng: np.random.Generator
 ) -> Voter:
     """One positive bag and the negatives of this frame, then a replay of the memory."""
-    settings = state.settings
+    settings, describe = state.settings, state.features.describe
     features, similarity, used, pi = voter.memory
     memory = Memory(features.copy(), similarity.copy(), used.copy(), pi.copy())
     voter, (first, later, negative) = voter._replace(memory=memory), settings.memory
-    describe = settings.features.describe
     n = settings.n_positive + 1
     bag = describe(view.maps, _positives(state, view, position, n, rng), voter.bank)
     n = min(settings.n_negative, negative)
     away = describe(view.maps, _negatives(state, view, position, n, rng), voter.bank)
-    away = np.vstack([_wrong_sizes(state, voter, view, position), away])[: len(away)]
+    wrong = []  # patches around the target's middle that are too large or too small
+    for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
+        place = np.rint(position + state.size * (1 - scale) / 2).astype(int)
+        places = inside(state, view, place[None], scale)
+        wrong.append(describe(view.maps, places, rescaled(voter.bank, scale)))
+    away = np.vstack([*wrong, away])[: len(away)]
     kept = bag[: min(2, later)]
-    _put(settings, voter, _slots(memory, first, later, len(kept), rng), kept)
+    _put(state, voter, _slots(memory, first, later, len(kept), rng), kept)
     fresh = _slots(memory, first + later, negative, len(away), rng)
-    _put(settings, voter, fresh, away)
-    here = (_similarity(settings, voter, bag, memory.features) * memory.used).max(axis=0)
+    _put(state, voter, fresh, away)
+    # A bag's features are its largest similarities to the remembered patches, Eq. (1) of the paper.
+    here = (_similarity(state, voter, bag, memory.features) * memory.used).max(axis=0)
     anchor = memory.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
     replay = rng.permutation(first + np.flatnonzero(memory.used[first:]))
     rows = np.vstack([here, memory.similarity[fresh], anchor, memory.similarity[replay]])
     signs = np.ones(len(rows))
     signs[1 : 1 + len(fresh)] = -1
     signs[len(fresh) + 2 :][replay >= first + later] = -1
-    Z = np.column_stack([np.full(len(rows), float(settings.bias)), rows])
+    Z = np.column_stack([np.full(len(rows), float(settings.bias)), rows])  # [n, 1 + K]
     costs = np.where(signs > 0, *settings.cost).astype(np.float64)
     _steps(memory.pi, Z, signs, costs, settings.alpha, settings.beta)
     return voter
@@ -274,7 +254,7 @@ def _steps(pi: Floats, Z: Floats, signs: Floats, costs: Floats, alpha: float, be
 
 
 @lru_cache(maxsize=32)
-def disc(radius: int, stride: int) -> Integers:
+def disc(radius: int, stride: int) -> Ints:
     """Integer steps on a grid within a radius, [n, 2]; the same array each time, so read-only."""
     n = radius // stride
     grid = np.arange(-n, n + 1) * stride
