@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from bagwise import Bags
-from bagwise.datasets import make_cq500_folder, make_ct_folder
+from bagwise.datasets import make_ct_folder
 from bagwise.datasets.ct import write_slice
 from bagwise.vision import ct, ct_model
 from bagwise.vision.ct_model import ScanClassifier, describe_slice
+from tests.vision.cq500 import write_cq500
 
 pydicom = pytest.importorskip("pydicom", reason="the vision extra is missing")
 
@@ -89,7 +90,7 @@ def test_folder_to_bags(folder):
 @pytest.fixture(scope="module")
 def cq500(tmp_path_factory):
     root = tmp_path_factory.mktemp("cq500") / "scans"
-    return root, make_cq500_folder(root, n_scans=8, n_slices=6, size=24, random_state=0)
+    return root, write_cq500(root, n_scans=8, n_slices=6, size=24, random_state=0)
 
 
 def test_one_series_of_a_nested_study_is_taken(cq500):

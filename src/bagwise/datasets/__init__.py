@@ -11,7 +11,7 @@ from bagwise.datasets.bundled import (
     load_musk2,
     load_tiger,
 )
-from bagwise.datasets.ct import make_cq500_folder, make_ct_folder
+from bagwise.datasets.ct import make_ct_folder
 from bagwise.datasets.fetched import (
     NEWSGROUPS,
     data_home,
@@ -20,9 +20,13 @@ from bagwise.datasets.fetched import (
     fetch_newsgroups,
     fetch_tracking,
 )
-from bagwise.datasets.generators import make_gaussian_bags, make_two_concept_bags
+from bagwise.datasets.generators import (
+    make_gaussian_bags,
+    make_neighbour_bags,
+    make_patient_bags,
+    make_two_concept_bags,
+)
 from bagwise.datasets.slides import make_slide_folder
-from bagwise.datasets.structured import make_neighbour_bags, make_patient_bags
 
 __all__ = [
     "NEWSGROUPS",
@@ -37,7 +41,6 @@ __all__ = [
     "load_musk1",
     "load_musk2",
     "load_tiger",
-    "make_cq500_folder",
     "make_ct_folder",
     "make_gaussian_bags",
     "make_neighbour_bags",

@@ -11,8 +11,7 @@ from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.datasets.bunch import as_result
-from bagwise.datasets.generators import draw_plan, place_positives
+from bagwise.datasets.generators import as_result, draw_plan, place_positives
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Ints, RandomState

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from bagwise.datasets.generators import half_positive
+
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, RandomState
 
@@ -52,12 +54,12 @@ def make_ct_folder(
     (2, 1)
     """
     rng = check_random_state(random_state)
-    y = rng.permutation(np.arange(n_scans) < n_scans // 2).astype(np.int64)
+    y = half_positive(n_scans, rng)
     labels: dict[str, int] = {}
     for i, target in enumerate(y):
         folder = Path(root) / f"scan_{i:03d}"
         folder.mkdir(parents=True, exist_ok=True)
-        hu, lesion = _draw_scan(rng, int(rng.randint(n_slices[0], n_slices[1] + 1)), size, contrast)
+        hu, lesion = draw_scan(rng, int(rng.randint(n_slices[0], n_slices[1] + 1)), size, contrast)
         if not target:
             hu, lesion = hu - lesion, np.zeros_like(lesion)
         # File names are shuffled, so a reader must order slices by position.
@@ -68,7 +70,7 @@ def make_ct_folder(
     return Bunch(y=y, slice_labels=labels)
 
 
-def _draw_scan(
+def draw_scan(
     rng: np.random.RandomState, n: int, size: int, contrast: float
 ) -> tuple[Floats, Floats]:
     """A scan with a lesion and the lesion alone, both [n, size, size] in Hounsfield units."""
@@ -84,76 +86,6 @@ def _draw_scan(
     lesion = np.zeros((n, size, size))
     lesion[first : first + span] = contrast * blob * (radius < 0.85)
     return head + noise + lesion, lesion
-
-
-def make_cq500_folder(
-    root: str | Path,
-    *,
-    n_scans: int = 40,
-    n_slices: int = 10,
-    size: int = 64,
-    random_state: RandomState = None,
-) -> Bunch:
-    """Write studies in CQ500's nested layout, and its table of readers beside it, ``<root>.csv``.
-
-    A study is ``CQ500CT7 CQ500CT7/Unknown Study`` and has a plain series of slices 5 mm apart, a
-    thin one with 2.5 mm, and a localizer; beside the studies lies a ``DICOMDIR``. Half of the scans
-    hold a lesion (ICH), on the left of the picture (SDH) in half of those. Needs pydicom.
-
-    Returns
-    -------
-    Bunch with ``labels`` (the path of the table), ``Y`` [n_scans, 2] for ICH and SDH, and
-    ``slice_labels`` (slice id -> 0/1) of the plain series
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from bagwise.datasets import make_cq500_folder
-    >>> root = tempfile.mkdtemp() + "/scans"
-    >>> truth = make_cq500_folder(root, n_scans=4, size=16, random_state=0)
-    >>> truth.labels.name, truth.Y.sum(axis=0).tolist()
-    ('scans.csv', [2, 1])
-    """
-    rng = check_random_state(random_state)
-    root = Path(root)
-    order = rng.permutation(n_scans)
-    Y = np.column_stack([order < n_scans // 2, order < n_scans // 4]).astype(np.int64)
-    rows = ["name," + ",".join(f"R{r}:{c}" for r in (1, 2, 3) for c in ("ICH", "SDH"))]
-    labels: dict[str, int] = {}
-    for i, (bleeds, left) in enumerate(Y):
-        hu, lesion = _draw_scan(rng, n_slices, size, 45.0)
-        middle = np.flatnonzero(lesion.max(axis=(0, 1)) > 0).mean() < size / 2
-        if bool(left) != bool(middle):
-            hu, lesion = hu[..., ::-1], lesion[..., ::-1]
-        if not bleeds:
-            hu, lesion = hu - lesion, np.zeros_like(lesion)
-        study = root / f"CQ500CT{i} CQ500CT{i}" / "Unknown Study"
-        base = f"1.2.826.0.1.3680043.8.498.{i + 1}"
-        kinds = {"CT Plain": (1, 5.0), "CT Thin": (2, 2.5), "Scout": (3, 0.0)}
-        for description, (number, gap) in kinds.items():
-            folder = study / description
-            folder.mkdir(parents=True, exist_ok=True)
-            slices = hu if number == 1 else np.repeat(hu, 2, axis=0) if number == 2 else hu[:1]
-            for s, pixels in enumerate(slices):
-                uid = f"{base}.{number}.{s + 1}"
-                write_slice(
-                    folder / f"CT{s:06d}.dcm",
-                    pixels,
-                    uid,
-                    study=i + 1,
-                    position=gap * s,
-                    series=f"{base}.{number}",
-                    description=description,
-                    localizer=number == 3,
-                )
-                if number == 1:
-                    labels[uid] = int(lesion[s].max() > 22.5)
-        votes = [[bleeds, left], [bleeds, left], rng.randint(0, 2, 2)]  # the third reader guesses
-        rows.append(f"CQ500-CT-{i}," + ",".join(str(int(v)) for vote in votes for v in vote))
-    (root / "DICOMDIR").write_bytes(b"an index of the files, not an image")
-    path = root.with_name(f"{root.name}.csv")  # beside the folder, which holds only DICOM
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return Bunch(labels=path, Y=Y, slice_labels=labels)
 
 
 def write_slice(

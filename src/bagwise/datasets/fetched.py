@@ -20,9 +20,9 @@ from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.datasets.bunch import as_result
 from bagwise.datasets.bundled import bags_of_digits
 from bagwise.datasets.download import SOURCES, download
+from bagwise.datasets.generators import as_result
 from bagwise.datasets.layouts import read_annotated, read_sequence
 from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
 
@@ -30,13 +30,10 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Ints, RandomState
 
 
-def _names(folder: str) -> tuple[str, ...]:
-    return tuple(Path(name).stem for name in CHECKSUMS if name.startswith(f"{folder}/"))
-
-
-NEWSGROUPS = _names("newsgroups")
-TRACKING = _names("tracking")
-DETECTION = _names("detection")
+NEWSGROUPS, TRACKING, DETECTION = (
+    tuple(Path(name).stem for name in CHECKSUMS if name.startswith(f"{folder}/"))
+    for folder in ("newsgroups", "tracking", "detection")
+)
 
 
 def data_home(path: str | os.PathLike[str] | None = None) -> Path:
@@ -253,15 +250,12 @@ def fetch_mnist_bags(
     size = (bag_size, bag_size)
     bunch = bags_of_digits(images, digits, positive, n_bags, size, n_positive, rng, reuse=True)
     pixels = bunch.bags.map(lambda x: x.astype(np.float32) / 255)
-    bunch.bags = pixels if features == "raw" else pixels.map(_components(X[:60_000]).transform)
+    bunch.bags = pixels
+    if features == "pca":
+        pca = PCA(30, svd_solver="covariance_eigh").fit(X[:60_000].astype(np.float32) / 255)
+        bunch.bags = pixels.map(pca.transform)
     bunch.DESCR = f"Bags of {bag_size} MNIST digits; positive when they hold one of {positive}."
     return as_result(bunch, return_X_y)
-
-
-def _components(images: NDArray[np.uint8]) -> PCA:
-    from sklearn.decomposition import PCA
-
-    return PCA(30, svd_solver="covariance_eigh").fit(images.astype(np.float32) / 255)
 
 
 def _mnist(home: Path) -> tuple[NDArray[np.uint8], Ints]:

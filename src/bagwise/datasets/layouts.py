@@ -47,6 +47,8 @@ def read_sequence(folder: str | Path) -> dict[str, Column]:
     Traceback (most recent call last):
     ValueError: no/such/folder is not a tracking sequence: ...
     """
+    from PIL import Image, UnidentifiedImageError
+
     folder = Path(folder)
     otb = folder / "groundtruth_rect.txt"
     truths = [otb] if otb.is_file() else sorted(folder.glob("*_gt.txt"))
@@ -60,7 +62,13 @@ def read_sequence(folder: str | Path) -> dict[str, Column]:
     paths = sorted(p for p in pictures.iterdir() if p.suffix.lower() in _PICTURES)
     if len(paths) != len(raw):
         raise ValueError(f"{folder} has {len(paths)} frames and {len(raw)} boxes; they must agree.")
-    frames = [_read_gray(path) for path in paths]
+    frames = []
+    for path in paths:
+        try:
+            with Image.open(path) as picture:
+                frames.append(np.asarray(picture.convert("L")))
+        except (OSError, UnidentifiedImageError) as error:
+            raise ValueError(f"{path} cannot be read as a picture: {error}.") from error
     sizes = {frame.shape for frame in frames}
     if len(sizes) != 1:
         raise ValueError(f"{pictures} has frames of different sizes: {sorted(sizes)}.")
@@ -84,16 +92,6 @@ def _read_boxes(path: Path) -> NDArray[np.float32]:
             raise ValueError(f"{path}: line {number} must be x, y, w, h; got {line.strip()!r}.")
         rows.append(row)
     return np.array(rows, dtype=np.float32).reshape(-1, 4)
-
-
-def _read_gray(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("L"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"{path} cannot be read as a picture: {error}.") from error
 
 
 def read_annotated(folder: str | Path) -> dict[str, Column]:
@@ -133,7 +131,12 @@ def read_annotated(folder: str | Path) -> dict[str, Column]:
             box_class.append(classes.index(name))
             xywh.append((left, top, right - left, bottom - top))
             label[i, classes.index(name)] = 1
-    stored, splits = [path.read_bytes() for path in jpegs], _splits(folder)
+    splits = {}
+    for part in ("train", "val", "test"):
+        listing = folder / "ImageSets" / "Main" / f"{part}.txt"
+        lines = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+        splits.update({line.split()[0]: part for line in lines if line.strip()})
+    stored = [path.read_bytes() for path in jpegs]
     return {
         "jpeg": np.frombuffer(b"".join(stored), dtype=np.uint8),
         "jpeg_offset": np.concatenate([[0], np.cumsum([len(b) for b in stored])]),
@@ -167,14 +170,3 @@ def _parse_annotation(
     if any(name == "None" or not np.isfinite(corners).all() for name, *corners in boxes):
         raise ValueError(f"annotation {path} has an object without a name or a box.")
     return size, boxes
-
-
-def _splits(folder: Path) -> dict[str, str]:
-    parts = {}
-    for part in ("train", "val", "test"):
-        listing = folder / "ImageSets" / "Main" / f"{part}.txt"
-        if listing.is_file():
-            for line in listing.read_text(encoding="utf-8").splitlines():
-                if line.strip():
-                    parts[line.split()[0]] = part
-    return parts

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints, RandomState
+    from bagwise.core.arrays import RandomState
 
 # A patch lies in a latent space, in which a kind of tissue or of tumour is a cluster.
 _LATENT, _TISSUES, _TUMOURS = 32, 12, 3
@@ -68,23 +68,14 @@ def make_slide_folder(
     for i, positive in enumerate(y):
         n = int(rng.randint(n_patches[0], n_patches[1] + 1))
         n_tumour = int(positive) * max(3, int(n * rng.uniform(*rate)))
-        z, tumour = _draw_patches(rng, kinds, n, n_tumour)
+        kind = rng.choice(_TISSUES, n, p=rng.dirichlet(np.ones(_TISSUES)))  # [n]
+        where = rng.choice(n, n_tumour, replace=False)
+        kind[where] = _TISSUES + rng.randint(_TUMOURS, size=n_tumour)
+        stain = _STAIN * rng.standard_normal(_LATENT)
+        z = kinds[kind] + rng.standard_normal((n, _LATENT)) + stain  # [n, latent]
         X = z @ spread + _NOISE * rng.standard_normal((n, n_features))
         with h5py.File(root / f"slide_{i:03d}.h5", "w") as file:
             file["features"] = X.astype(np.float16)
             file["coords"] = rng.randint(0, 100_000, (n, 2))
-        truth.append(tumour)
+        truth.append((kind >= _TISSUES).astype(np.int64))
     return Bunch(y=y, instance_labels=np.concatenate(truth))
-
-
-def _draw_patches(
-    rng: np.random.RandomState, kinds: Floats, n: int, n_tumour: int
-) -> tuple[Floats, Ints]:
-    """Latent places of the patches of one slide, and which of them are tumour."""
-    kind: Ints = rng.choice(_TISSUES, n, p=rng.dirichlet(np.ones(_TISSUES)))
-    where = rng.choice(n, n_tumour, replace=False)
-    kind[where] = _TISSUES + rng.randint(_TUMOURS, size=n_tumour)
-    stain = _STAIN * rng.standard_normal(_LATENT)
-    return kinds[kind] + rng.standard_normal((n, _LATENT)) + stain, (kind >= _TISSUES).astype(
-        np.int64
-    )
