@@ -68,11 +68,8 @@ def _bag_kinds() -> str:
 def _bag_files(folder: AnyPath) -> list[AnyPath]:
     if not folder.is_dir():
         return []
-    return sorted(p for p in folder.iterdir() if _is_bag_file(p) and not p.name.startswith("."))
-
-
-def _is_bag_file(path: AnyPath) -> bool:
-    return isinstance(format_of(path), ArrayFormat)
+    shown = [p for p in folder.iterdir() if not p.name.startswith(".")]
+    return sorted(p for p in shown if isinstance(format_of(p), ArrayFormat))
 
 
 def _below(path: AnyPath) -> list[AnyPath]:

@@ -114,56 +114,39 @@ def write_geojson(
     texts = [str(c) for c in classes]
     folder = Path(folder)
     written = []
-    for i, name in enumerate(str(v) for v in bags.ids):
+    for name, start, stop in zip(bags.ids, bags.offsets[:-1], bags.offsets[1:], strict=True):
         features = []
-        for row in range(int(bags.offsets[i]), int(bags.offsets[i + 1])):
-            square = _square(float(coords[row, 0]), float(coords[row, 1]), float(sides[row]))
-            doubt = np.nan if std is None else float(std[row])
-            patch = name, row - int(bags.offsets[i]), square
-            measured = _measured(patch[1], float(probability[row]), doubt)
-            code = int(probability[row] >= threshold)
-            features.append(_feature(*patch, "detection", texts[code], code, measured))
+        for row in range(int(start), int(stop)):
+            measured = {"index": row - int(start), "probability": round(float(probability[row]), 6)}
+            if std is not None and np.isfinite(std[row]):
+                measured["std"] = round(float(std[row]), 6)
+            drawn = {"detection": int(probability[row] >= threshold)}
             if instance_labels is not None and instance_labels[row] is not None:
-                code = texts.index(str(instance_labels[row]))
-                features.append(_feature(*patch, "annotation", texts[code], code, measured))
-        written.append(folder / f"{quote(name, safe=' ')}.geojson")
+                drawn["annotation"] = texts.index(str(instance_labels[row]))
+            (x, y), side = coords[row].tolist(), float(sides[row])
+            square = [[x, y], [x + side, y], [x + side, y + side], [x, y + side], [x, y]]
+            for kind, code in drawn.items():
+                properties: dict[str, Any] = {
+                    "objectType": kind,
+                    "classification": {"name": texts[code], "color": _COLORS[code]},
+                    "measurements": measured,
+                }
+                if kind == "annotation":
+                    properties["isLocked"] = True
+                place = f"{name}/{measured['index']}/{kind}"
+                features.append(
+                    {
+                        "type": "Feature",
+                        "id": str(uuid.uuid5(_NAMESPACE, place)),
+                        "geometry": {"type": "Polygon", "coordinates": [square]},
+                        "properties": properties,
+                    }
+                )
+        written.append(folder / f"{quote(str(name), safe=' ')}.geojson")
         with new_file(written[-1]) as draft:
             content = {"type": "FeatureCollection", "features": features}
             draft.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     return written
-
-
-def _measured(index: int, probability: float, std: float) -> dict[str, float]:
-    measured = {"index": index, "probability": round(probability, 6)}
-    return {**measured, "std": round(std, 6)} if np.isfinite(std) else measured
-
-
-def _square(x: float, y: float, side: float) -> list[list[float]]:
-    return [[x, y], [x + side, y], [x + side, y + side], [x, y + side], [x, y]]
-
-
-def _feature(
-    bag: str,
-    index: int,
-    square: list[list[float]],
-    kind: str,
-    label: str,
-    code: int,
-    measurements: dict[str, float],
-) -> dict[str, object]:
-    feature: dict[str, Any] = {
-        "type": "Feature",
-        "id": str(uuid.uuid5(_NAMESPACE, f"{bag}/{index}/{kind}")),
-        "geometry": {"type": "Polygon", "coordinates": [square]},
-        "properties": {
-            "objectType": kind,
-            "classification": {"name": label, "color": _COLORS[code]},
-            "measurements": measurements,
-        },
-    }
-    if kind == "annotation":
-        feature["properties"]["isLocked"] = True
-    return feature
 
 
 def read_geojson(
@@ -205,7 +188,10 @@ def read_geojson(
     path = Path(path)
     texts = [str(c) for c in classes]
     ids = [str(v) for v in bags.ids]
-    name = _bag_of_file(path, ids) if bag is None else bag
+    name = bag
+    if name is None:
+        named = (n for n in ids if path.stem in (n, quote(n, safe=" ")))
+        name = next(named, path.stem)
     if name not in ids:
         raise bad_file(path, f"is about bag {name!r}, which is not among the bags; name it")
     i = ids.index(name)
@@ -223,13 +209,6 @@ def read_geojson(
                 raise bad_file(path, what)
             labels[rows.start + k] = label
     return labels
-
-
-def _bag_of_file(path: Path, ids: Sequence[str]) -> str:
-    for name in ids:
-        if path.stem in (name, quote(name, safe=" ")):
-            return name
-    return path.stem
 
 
 def _features(path: Path) -> list[dict[str, Any]]:

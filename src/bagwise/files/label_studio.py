@@ -90,12 +90,15 @@ def write_label_studio(
     texts = [str(c) for c in classes]
     tasks = []
     for k, row in enumerate(int(row) for row in rows):
-        data = _data(bags, row, float(probability[k]), float(std[k]))
+        i = int(np.searchsorted(bags.offsets, row, side="right")) - 1
+        p, bag, index = float(probability[k]), str(bags.ids[i]), row - int(bags.offsets[i])
+        data: dict[str, object] = {"bag": bag, "index": index, "probability": round(p, 6)}
+        if np.isfinite(std[k]):
+            data["std"] = round(float(std[k]), 6)
         if images is None:
-            data["text"] = f"{data['bag']}, instance {data['index']}"
+            data["text"] = f"{bag}, instance {index}"
         else:
             data["image"] = images[k]
-        p = float(probability[k])
         guess = {"result": [_choice(texts[int(p >= 0.5)])], "model_version": model_version}
         task = {"data": data, "predictions": [{**guess, "score": round(max(p, 1 - p), 6)}]}
         if instance_labels is not None and instance_labels[row] is not None:
@@ -104,14 +107,6 @@ def write_label_studio(
     with new_file(path) as draft:
         draft.write_text(json.dumps(tasks, allow_nan=False), encoding="utf-8")
     return Path(path)
-
-
-def _data(bags: Bags, row: int, probability: float, std: float) -> dict[str, object]:
-    """What a task is about: the place of the instance, and what the model says of it."""
-    bag = int(np.searchsorted(bags.offsets, row, side="right")) - 1
-    data: dict[str, object] = {"bag": str(bags.ids[bag]), "index": row - int(bags.offsets[bag])}
-    data["probability"] = round(probability, 6)
-    return {**data, "std": round(std, 6)} if np.isfinite(std) else data
 
 
 def _choice(label: str) -> dict[str, object]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -83,28 +84,20 @@ def read_labels(
     frame = named_columns(frame, str(path), wanted)
     if len(frame) == 0:
         raise bad_file(path, "has no rows")
-    rows = _Rows(
-        str(path),
-        frame.index.to_numpy(),
-        *(np.asarray([str(v).strip() for v in frame[c]], dtype=object) for c in wanted),
-    )
-    blank = {i: p for n, c in enumerate(wanted) for i, p in rows.blank(n, c).items()}
-    repeated = rows.repeated(set(blank))
-    problems = [*_in_order(blank), *_in_order(repeated)]
-    if problems and not skip_bad:
+    text = {c: np.asarray([str(v).strip() for v in frame[c]], dtype=object) for c in wanted}
+    rejected = _rejected_rows(str(path), frame.index.to_numpy(), text, bag)
+    problems = list(dict.fromkeys(rejected.values()))
+    keep = np.asarray([i for i in range(len(frame)) if i not in rejected])
+    if (problems and not skip_bad) or len(keep) == 0:
         raise BadFilesError(problems)
-    keep = np.asarray([i for i in range(len(rows.ids)) if i not in blank and i not in repeated])
-    if len(keep) == 0:
-        raise BadFilesError(problems)
-    labels = rows.labels[keep]
+    ids, labels = text[bag][keep], text[label][keep]
     if len(columns) == 1:
         _check_spelling(str(path), labels)
         y, classes = as_classes(labels), None
     else:
-        y, classes = np.array([[int(v) for v in text] for text in labels]), columns
-    patients = None if rows.patients is None else rows.patients[keep]
-    ids = rows.ids[keep]
-    gone = frozenset(rows.ids) - frozenset(ids) - {""}
+        y, classes = np.array([[int(v) for v in flags] for flags in labels]), columns
+    patients = text[patient][keep] if patient else None
+    gone = frozenset(text[bag]) - frozenset(ids) - {""}
     return LabelTable(str(path), ids, y, patients, tuple(problems), gone, classes)
 
 
@@ -122,54 +115,31 @@ def _joined(frame: pd.DataFrame, path: str, columns: tuple[str, ...], name: str)
     return frame.assign(**{name: texts})
 
 
-class _Rows(NamedTuple):
-    """The columns of a label file as text, and the line of each row."""
-
-    path: str
-    lines: Ints
-    ids: Column
-    labels: Column
-    patients: Column | None = None
-
-    def blank(self, number: int, column: str) -> dict[int, FileProblem]:
-        """Rows in which a column says nothing."""
-        values = cast("Column", self[2 + number])
-        at = [i for i, v in enumerate(values) if v == ""]
-        return {
-            i: FileProblem(
-                self.path,
-                f"line {self.lines[i]}: column {column!r} is empty"
-                + (f" (bag {self.ids[i]!r})" if self.ids[i] else ""),
-            )
-            for i in at
-        }
-
-    def repeated(self, ignored: set[int]) -> dict[int, FileProblem]:
-        """Rows to leave out because they repeat another, or because rows of a bag disagree."""
-        rows_of: dict[str, list[int]] = {}
-        for i, name in enumerate(self.ids):
-            if i not in ignored:
-                rows_of.setdefault(name, []).append(i)
-        found: dict[int, FileProblem] = {}
-        for name, rows in rows_of.items():
-            if len(rows) < 2:
-                continue
-            said = {
-                (self.labels[i], None if self.patients is None else self.patients[i]) for i in rows
-            }
-            lines = ", ".join(str(self.lines[i]) for i in rows)
-            same = "all the same" if len(said) == 1 else "which disagree"
-            problem = FileProblem(
-                self.path, f"bag {name!r} has {len(rows)} rows (lines {lines}), {same}"
-            )
+def _rejected_rows(
+    path: str, lines: Ints, text: dict[str, Column], bag: str
+) -> dict[int, FileProblem]:
+    """Rows with a blank, then rows that repeat another or disagree with it, and why."""
+    ids = text[bag]
+    blank: dict[int, FileProblem] = {}
+    for column, values in text.items():
+        for i in np.flatnonzero(values == "").tolist():
+            of = f" (bag {ids[i]!r})" if ids[i] else ""
+            blank[i] = FileProblem(path, f"line {lines[i]}: column {column!r} is empty{of}")
+    rows_of: dict[str, list[int]] = {}
+    for i, name in enumerate(ids):
+        if i not in blank:
+            rows_of.setdefault(name, []).append(i)
+    repeated: dict[int, FileProblem] = {}
+    for name, rows in rows_of.items():
+        if len(rows) > 1:
+            same = len({tuple(values[i] for values in text.values()) for i in rows}) == 1
+            listed = ", ".join(str(lines[i]) for i in rows)
+            agreement = "all the same" if same else "which disagree"
+            what = f"bag {name!r} has {len(rows)} rows (lines {listed}), {agreement}"
             # The first of identical rows is as good as any; of contradicting ones, none is.
-            found.update(dict.fromkeys(rows[1:] if len(said) == 1 else rows, problem))
-        return found
-
-
-def _in_order(problems: dict[int, FileProblem]) -> list[FileProblem]:
-    """Each problem once, by its first row."""
-    return list(dict.fromkeys(problems[i] for i in sorted(problems)))
+            rejects = rows[1:] if same else rows
+            repeated.update(dict.fromkeys(rejects, FileProblem(path, what)))
+    return dict(sorted(blank.items())) | dict(sorted(repeated.items()))
 
 
 def _check_spelling(path: str, labels: Column) -> None:
@@ -228,14 +198,9 @@ def as_classes(labels: Column) -> Column:
     """Whole numbers where all labels are written as such, else text."""
     if all(v.lstrip("-").isdecimal() and str(int(v)) == v for v in labels):
         return np.asarray([int(v) for v in labels])
-    if all(_is_whole_float(v) for v in labels):  # 0.0 and 1.0, as a frame with gaps is saved
+    if all(re.fullmatch(r"-?\d+[.,]0*", v) for v in labels):  # as a frame with gaps is saved
         return np.asarray([int(float(v.replace(",", "."))) for v in labels])
     return np.asarray([str(v) for v in labels])
-
-
-def _is_whole_float(text: str) -> bool:
-    whole, point, rest = text.replace(",", ".").partition(".")
-    return bool(point) and whole.lstrip("-").isdecimal() and set(rest) <= {"0"}
 
 
 def read_instance_labels(

@@ -6,12 +6,13 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.bags.on_disk import LazyRows
+from bagwise.core.finite import first_not_finite
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_bag
 from bagwise.files.formats import TableFormat, array_format, format_of, suffixes
@@ -165,7 +166,9 @@ def scan_bags(
             if not path.exists():
                 return ScannedBags(None, [FileProblem(str(path), "does not exist")])
             if path.is_dir() and not is_bag_folder(path):
-                return _from_folder(path, names, lazy, recursive, progress)
+                files, problems = one_file_per_bag(find_bag_files(path, names.encoder, recursive))
+                watched = files if progress is None else progress(files, len(files))
+                return _scan_files(watched, names, lazy, problems)
         if isinstance(format_of(path), TableFormat):
             return _from_table(path, str(path), names)
     except BadFilesError as error:
@@ -195,28 +198,31 @@ def _from_table(source: Any, where: str, names: Names) -> ScannedBags:
     return ScannedBags(bags, [])
 
 
-def _from_folder(
-    path: AnyPath,
+def _scan_files(
+    files: Iterable[AnyPath],
     names: Names,
     lazy: bool | Literal["auto"],
-    recursive: bool,
-    progress: Progress | None,
+    problems: list[FileProblem],
 ) -> ScannedBags:
-    files, problems = one_file_per_bag(find_bag_files(path, names.encoder, recursive))
     scanned: list[_Scanned] = []
-    for file in (progress or _silent)(files, len(files)):
+    for file in files:
         try:
             with reachable(file):
                 scanned.append(_scan(file, names))
         except BadFilesError as error:
             problems += error.problems
         except UNREADABLE as error:
-            problems.append(FileProblem(str(file), _explain(error)))
+            said = one_line(error)
+            if "truncated file" in said:
+                said = "is truncated: the file ends before its data does"
+            elif "file signature not found" in said:
+                said = "is not an HDF5 file, whatever its name says"
+            elif not isinstance(error, ValueError) or said.startswith("["):
+                said = f"cannot be read: {said}"
+            problems.append(FileProblem(str(file), said))
     scanned, odd = _agree(scanned)
     problems += odd
-    if not scanned:
-        return ScannedBags(None, problems)
-    return ScannedBags(_assemble(scanned, lazy), problems)
+    return ScannedBags(_assemble(scanned, lazy) if scanned else None, problems)
 
 
 @dataclass(frozen=True)
@@ -250,12 +256,20 @@ def _scan(file: AnyPath, names: Names) -> _Scanned:
         coords = _column(arrays, place, n_rows, size)
         if coords is not None and (coords.ndim > 2 or coords.shape[1:] not in ((), (2,), (3,))):
             raise ValueError(f"{place!r} must be N, N x 2 or N x 3; got shape {coords.shape}")
-        dtype = _float_dtype(features.dtype)
+        # Side of a patch at full resolution, from the attributes that the extractors write.
+        attributes = getattr(arrays[place], "attrs", {}) if coords is not None else {}
+        patch_size = attributes.get("patch_size_level0")
+        if patch_size is None and "patch_size" in attributes:
+            shrunk = float(np.mean(attributes.get("downsample", 1.0)))
+            patch_size = float(attributes["patch_size"]) * shrunk
+        # Half precision is storage, not arithmetic; integers become what `check_bags` makes them.
+        dtype = np.promote_types(features.dtype, np.float32).newbyteorder("=")
+        dtype = dtype if features.dtype.kind == "f" else np.dtype(np.float64)
         return _Scanned(
             FileRows(str(file), key, (n_rows, width), dtype, nested),
             file.stem,
             coords,
-            _patch_size(arrays[place]) if coords is not None else None,
+            None if patch_size is None else float(patch_size),
             _column(arrays, names.instance_labels, n_rows, size),
             _column(arrays, names.images, n_rows, size) if names.images else None,
         )
@@ -307,14 +321,12 @@ def _check_shape(features: Any) -> bool:
 
 
 def _check_finite(features: Any, nested: bool) -> None:
-    rows = features.shape[-2]
-    for start in range(0, rows, _SCAN_ROWS):
-        stop = min(start + _SCAN_ROWS, rows)
-        block = features[0, start:stop] if nested else features[start:stop]
-        bad = ~np.isfinite(block)
-        if bad.any():
-            row, col = np.argwhere(bad)[0]
-            what = "NaN" if np.isnan(block[row, col]) else "infinity"
+    for start in range(0, features.shape[-2], _SCAN_ROWS):
+        run = slice(start, start + _SCAN_ROWS)
+        block = features[0, run] if nested else features[run]
+        found = first_not_finite(block)
+        if found is not None:
+            (row, col), what = found
             raise ValueError(
                 f"contains {what} in instance {start + row}, feature {col}; features must be finite"
             )
@@ -336,27 +348,6 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | No
     if column.dtype.kind == "S":
         column = column.astype(str)
     return column
-
-
-def _patch_size(coords: object) -> float | None:
-    """Side of a patch at full resolution, from the attributes the extractors write."""
-    attributes = getattr(coords, "attrs", {})
-    if "patch_size_level0" in attributes:
-        return float(attributes["patch_size_level0"])
-    if "patch_size" in attributes:
-        return float(attributes["patch_size"]) * float(np.mean(attributes.get("downsample", 1.0)))
-    return None
-
-
-def _float_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.floating]:
-    """Half precision is storage, not arithmetic; integers become what `check_bags` makes them."""
-    if dtype.kind == "f":
-        return (
-            np.dtype(np.float32)
-            if dtype.itemsize < 4
-            else cast("np.dtype[np.floating]", dtype.newbyteorder("="))
-        )
-    return np.dtype(np.float64)
 
 
 def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[FileProblem]]:
@@ -400,19 +391,3 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     rows = read_whole(on_disk, sources) if in_memory else on_disk
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Bags(rows, offsets, [s.name for s in scanned], columns=columns)
-
-
-def _explain(error: BaseException) -> str:
-    said = one_line(error)
-    if "truncated file" in said:
-        return "is truncated: the file ends before its data does"
-    if "file signature not found" in said:
-        return "is not an HDF5 file, whatever its name says"
-    if isinstance(error, ValueError) and not said.startswith("["):
-        return said
-    return f"cannot be read: {said}"
-
-
-def _silent(files: Iterable[AnyPath], total: int) -> Iterable[AnyPath]:
-    del total
-    return files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,7 +14,7 @@ from bagwise.files.problems import BadFilesError, FileProblem, bad_file
 from bagwise.files.reading import Names, Progress, ScannedBags, scan_bags
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Ints
+    from bagwise.core.arrays import Column
 
 
 class Training(NamedTuple):
@@ -87,62 +86,51 @@ def read_training(
     problems += [*label_table.skipped, *_mismatches(scan, label_table, bags)]
     if problems and not skip_bad:
         raise BadFilesError(problems)
-    keep, rows = _common(scan.bags.ids, label_table.ids)
+    row_of = {name: row for row, name in enumerate(label_table.ids)}
+    keep = np.flatnonzero([name in row_of for name in scan.bags.ids])
+    rows = [row_of[name] for name in scan.bags.ids[keep]]
     if len(keep) == 0:
         raise BadFilesError(
             [*problems, FileProblem(label_table.path, f"no label matches a bag in {bags}")]
         )
     chosen = scan.bags if len(keep) == len(scan.bags) else scan.bags[keep]
     y = label_table.y[rows]
-    _check_classes(y, label_table.path, two_classes)
+    if y.ndim == 2 and two_classes:
+        what = "needs one column of labels with two classes; got several columns"
+        raise bad_file(label_table.path, what)
+    if y.ndim == 1:
+        present = np.unique(y)
+        if len(present) < 2 or (two_classes and len(present) > 2):
+            shown = ", ".join(f"{c!r}" for c in present[:5].tolist())
+            what = f"needs two classes of bags; got {len(present)}: {shown}"
+            raise bad_file(label_table.path, what)
     # Labels that files carry are for evaluation; only those that are asked for train a model.
     known = read_instance_labels(instance_labels, chosen, names.bag) if instance_labels else None
     patients = None if label_table.patients is None else label_table.patients[rows]
     return Training(chosen, y, patients, known, problems, label_table.path, label_table.classes)
 
 
-def _common(ids: Column, labelled: Column) -> tuple[Ints, Ints]:
-    """Positions of the bags that have a label, and of their labels."""
-    row_of = {name: i for i, name in enumerate(labelled)}
-    keep = [i for i, name in enumerate(ids) if name in row_of]
-    return np.asarray(keep, dtype=np.int64), np.asarray([row_of[ids[i]] for i in keep], dtype=int)
-
-
-def _mismatches(found: ScannedBags, labels: LabelTable, bags: Any) -> list[FileProblem]:
-    assert found.bags is not None
-    broken = {bag_id(problem.path) for problem in found.problems}
-    have, labelled = set(found.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
+def _mismatches(scan: ScannedBags, labels: LabelTable, bags: Any) -> list[FileProblem]:
+    """Labels without a bag and bags without a label, with a hint where names nearly agree."""
+    assert scan.bags is not None
+    broken = {bag_id(problem.path) for problem in scan.problems}
+    have, labelled = set(scan.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
     unknown = [name for name in labels.ids if name not in have]
-    unlabelled = [name for name in found.bags.ids if name not in labelled]
     where = str(bags) if isinstance(bags, (str, Path)) else "the frame"
-    hint = _suffix_hint(unknown, have)
-    problems = [
-        FileProblem(labels.path, f"bag {name!r} has a label but no file in {where}{hint}")
-        for name in unknown
-    ]
-    problems += [
-        FileProblem(where, f"bag {name!r} has no label in {labels.path}") for name in unlabelled
-    ]
-    return problems
-
-
-def _suffix_hint(unknown: Sequence[str], have: set[str]) -> str:
-    """Slide names often come with the extension of the image, or lose their zeros to Excel."""
+    # Slide names often come with the extension of the image, or lose their zeros to Excel.
     unpadded = {name.lstrip("0"): name for name in have if name.isdecimal()}
+    hint = ""
     for name in unknown:
+        padded = unpadded.get(name.lstrip("0")) if name.isdecimal() else None
         if Path(name).stem in have:
-            return f" (there is {Path(name).stem!r}: drop the extension)"
-        if name.isdecimal() and name.lstrip("0") in unpadded:
-            return f" (there is {unpadded[name.lstrip('0')]!r}: store ids as text to keep zeros)"
-    return ""
-
-
-def _check_classes(y: Any, path: str, two_only: bool) -> None:
-    if y.ndim == 2:
-        if two_only:
-            raise bad_file(path, "needs one column of labels with two classes; got several columns")
-        return
-    classes = np.unique(y)
-    if len(classes) < 2 or (two_only and len(classes) > 2):
-        shown = ", ".join(f"{c!r}" for c in classes[:5].tolist())
-        raise bad_file(path, f"needs two classes of bags; got {len(classes)}: {shown}")
+            hint = f" (there is {Path(name).stem!r}: drop the extension)"
+        elif padded:
+            hint = f" (there is {padded!r}: store ids as text to keep zeros)"
+        if hint:
+            break
+    lacking = [f"bag {name!r} has a label but no file in {where}{hint}" for name in unknown]
+    return [FileProblem(labels.path, what) for what in lacking] + [
+        FileProblem(where, f"bag {name!r} has no label in {labels.path}")
+        for name in scan.bags.ids
+        if name not in labelled
+    ]
