@@ -80,7 +80,6 @@ def read(
     levels: Sequence[str] | None,
 ) -> Content:
     """The rows of a frame and what its columns are."""
-    frame = frame.collect() if hasattr(frame, "collect") else frame  # polars.LazyFrame
     if levels is not None:
         if isinstance(levels, str) or len(levels) != 2 or groups is not None:
             raise ValueError(
@@ -88,7 +87,8 @@ def read(
                 f"['patient', 'slide'], instead of groups; got {levels!r}."
             )
         bag, groups = levels
-    columns = [str(c) for c in frame.columns]
+    frame = as_pandas(frame)
+    columns = list(frame.columns)
     for c in columns:
         if columns.count(c) > 1:
             raise ValueError(f"the frame has {columns.count(c)} columns called {c!r}.")
@@ -97,12 +97,12 @@ def read(
     for name in wanted:
         if name not in columns:
             raise ValueError(f"the frame has no column {name!r}; it has {columns}.")
-    X, names, left_out = _features(frame, columns, set(wanted), features)
+    X, names, left_out = _features(frame, set(wanted), features)
     if len(X) == 0:
         raise ValueError("the frame has no rows; at least one is needed.")
     columns_kept: dict[str, Column] = {}
     if places:
-        place = matrix(frame, places)
+        place = _matrix(frame, places)
         columns_kept["coords"] = place[:, 0] if len(places) == 1 else place
     if groups:
         columns_kept["groups"] = _names(frame, groups)
@@ -112,12 +112,9 @@ def read(
         columns_kept = {name: column[order] for name, column in columns_kept.items()}
     if features is None and names is not None:
         keep = _instance_level(X, offsets, names, left_out)
-        X, names = (X, names) if len(keep) == len(names) else (X[:, keep], _chosen(names, keep))
+        if len(keep) < len(names):
+            X, names = X[:, keep], tuple(names[j] for j in keep)
     return Content(X, offsets, ids, columns_kept, names)
-
-
-def _chosen(names: tuple[str, ...], keep: Ints) -> tuple[str, ...]:
-    return tuple(names[j] for j in keep)
 
 
 def _instance_level(
@@ -143,17 +140,18 @@ def _instance_level(
 
 
 def _features(
-    frame: Any, columns: list[str], taken: set[str], features: str | Sequence[str] | None
+    frame: pd.DataFrame, taken: set[str], features: str | Sequence[str] | None
 ) -> tuple[NDArray[np.number], tuple[str, ...] | None, dict[str, str]]:
-    left_out: dict[str, str] = {}
+    """Features of the rows, their names, and the columns that were left out with the reason."""
+    columns, left_out = list(frame.columns), {}
     if isinstance(features, str):
         if features not in columns:
             raise ValueError(f"the frame has no column {features!r}; it has {columns}.")
-        if not is_number(frame, features):
+        if not is_number(frame[features]):
             return stack_lists(frame[features], features), None, {}
         features = [features]
     if features is None:
-        numeric = [c for c in columns if c not in taken and is_number(frame, c)]
+        numeric = [c for c in columns if c not in taken and is_number(frame[c])]
         left_out = {c: why for c in numeric if (why := role_of(c))}
         features = [c for c in numeric if c not in left_out]
         if not features:
@@ -166,30 +164,32 @@ def _features(
     unknown = [c for c in features if c not in columns]
     if unknown or not features:
         raise ValueError(f"no such feature columns in the frame: {unknown or 'none were named'}.")
-    text = [c for c in features if not is_number(frame, c)]
+    text = [c for c in features if not is_number(frame[c])]
     if text:
         raise ValueError(f"feature column {text[0]!r} does not hold numbers.")
-    return matrix(frame, features), tuple(features), left_out
+    return _matrix(frame, features), tuple(features), left_out
 
 
-def is_number(frame: Any, name: str) -> bool:
+def as_pandas(frame: Any) -> pd.DataFrame:
+    """A frame of pandas or polars as one of pandas, its columns named by text."""
+    frame = frame.collect() if hasattr(frame, "collect") else frame  # polars.LazyFrame
+    frame = frame.to_pandas() if hasattr(frame, "to_pandas") else frame  # polars.DataFrame
+    return frame.set_axis([str(c) for c in frame.columns], axis="columns")
+
+
+def is_number(column: pd.Series[Any]) -> bool:
     """Whether a column holds numbers; truth values are none."""
-    dtype = frame[name].dtype
-    if _is_polars(frame):
-        return bool(dtype.is_numeric())
     import pandas as pd
 
-    return bool(pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype))
+    numeric = pd.api.types.is_numeric_dtype(column)
+    return bool(numeric and not pd.api.types.is_bool_dtype(column))
 
 
-def matrix(frame: Any, names: list[str]) -> NDArray[np.number]:
+def _matrix(frame: pd.DataFrame, names: list[str]) -> NDArray[np.number]:
     """Numeric columns side by side; missing values are NaN."""
-    if _is_polars(frame):
-        X = frame.select(names).to_numpy()
-    else:
-        part = frame[names]
-        plain = all(isinstance(dtype, np.dtype) for dtype in part.dtypes)
-        X = part.to_numpy() if plain else part.to_numpy(dtype=np.float64, na_value=np.nan)
+    part = frame[names]
+    plain = all(isinstance(dtype, np.dtype) for dtype in part.dtypes)
+    X = part.to_numpy() if plain else part.to_numpy(dtype=np.float64, na_value=np.nan)
     return X.astype(np.float64) if X.dtype == object else X
 
 
@@ -207,20 +207,15 @@ def stack_lists(series: Any, name: str) -> Floats:
     return np.stack(rows) if rows else np.empty((0, 0))  # type: ignore[arg-type]
 
 
-def _names(frame: Any, column: str) -> Column:
+def _names(frame: pd.DataFrame, column: str) -> Column:
     """The bags or groups of the rows; none may be missing."""
-    series = frame[column]
-    missing = np.asarray(series.is_null() if _is_polars(frame) else series.isna())
-    if missing.any():
-        raise ValueError(f"row {int(np.flatnonzero(missing)[0])} has no {column!r}.")
-    values = series.to_numpy()
+    missing = np.flatnonzero(frame[column].isna())
+    if len(missing):
+        raise ValueError(f"row {int(missing[0])} has no {column!r}.")
+    values = frame[column].to_numpy()
     if values.dtype.kind in "iub":
         return values
     return np.asarray([str(value) for value in values], dtype=object)
-
-
-def _is_polars(frame: Any) -> bool:
-    return type(frame).__module__.partition(".")[0] == "polars"
 
 
 def write(bags: Bags, bag: str) -> pd.DataFrame:

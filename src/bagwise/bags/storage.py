@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from bagwise.core.arrays import is_tensor
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
-    from bagwise.core.arrays import Column, Reals, Rows
+    from bagwise.core.arrays import Reals, Rows
 
 FORMAT, VERSION = "bagwise-bags", 1
 # Rows beyond this many bytes stay on disk when they are loaded.
@@ -118,7 +118,7 @@ def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) ->
     if about["version"] != VERSION:
         raise ValueError(f"it has format version {about['version']}; this bagwise reads {VERSION}")
     if about["kind"] == "sparse":
-        parts = [_load(path, archive, name) for name in ("data", "indices", "indptr")]
+        parts = [np.array(_map(path, archive, name)) for name in ("data", "indices", "indptr")]
         shape = (len(parts[2]) - 1, int(about["n_features"]))
         instances: Rows = sp.csr_matrix(tuple(parts), shape=shape)
     else:
@@ -135,14 +135,10 @@ def _read(path: Path, archive: zipfile.ZipFile, lazy: bool | Literal["auto"]) ->
             values = np.empty(len(column["values"]), dtype=object)
             values[:] = column["values"]
         else:
-            values = _load(path, archive, f"column_{i}")
+            values = np.array(_map(path, archive, f"column_{i}"))
         columns[str(column["name"])] = values
-    offsets = _load(path, archive, "offsets").astype(np.int64, copy=False)
+    offsets = np.array(_map(path, archive, "offsets"), dtype=np.int64)
     return Content(instances, offsets, about["ids"], columns, about["feature_names"])
-
-
-def _load(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
-    return np.array(_map(path, archive, name))
 
 
 def _map(path: Path, archive: zipfile.ZipFile, name: str) -> Reals:
@@ -151,35 +147,21 @@ def _map(path: Path, archive: zipfile.ZipFile, name: str) -> Reals:
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
     with archive.open(info) as member:
-        shape, fortran, dtype = _header(member)
+        version = np.lib.format.read_magic(member)
+        if version != (2, 0):
+            raise ValueError(f"an array has version {version}; 2.0 is expected")
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(member)
+        if dtype.hasobject:
+            raise ValueError("an array holds Python objects, which are not read")
         start = member.tell()
     size = math.prod(shape) * dtype.itemsize
     if fortran or start + size != info.file_size:
         raise ValueError(f"{name} has {info.file_size - start} bytes; its shape needs {size}")
     if size == 0:
         return np.empty(shape, dtype)
-    offset = _data_offset(path, info) + start
-    return np.memmap(path, dtype, "r", offset, shape)
-
-
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    version = np.lib.format.read_magic(member)
-    if version != (2, 0):
-        raise ValueError(f"an array has version {version}; 2.0 is expected")
-    shape, fortran, dtype = np.lib.format.read_array_header_2_0(member)
-    if dtype.hasobject:
-        raise ValueError("an array holds Python objects, which are not read")
-    return shape, fortran, dtype
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin: after its local header, whose length the header gives."""
+    # The bytes of a member begin after its local header: 30 bytes, its name, and extra fields.
     with path.open("rb") as file:
         file.seek(info.header_offset)
         local = file.read(30)
-    return (
-        info.header_offset
-        + 30
-        + int.from_bytes(local[26:28], "little")
-        + int.from_bytes(local[28:30], "little")
-    )
+    skipped = 30 + sum(int.from_bytes(local[i : i + 2], "little") for i in (26, 28))
+    return np.memmap(path, dtype, "r", info.header_offset + skipped + start, shape)

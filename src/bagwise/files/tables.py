@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.bags.frames import role_of, stack_lists
+from bagwise.bags.frames import as_pandas, is_number, role_of, stack_lists
 from bagwise.bags.layout import grouped
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.formats import TableFormat, format_of
@@ -88,7 +88,11 @@ def read_table(
     feature that is not named as something else and does not look like a label, an id, a
     coordinate or a group.
     """
-    frame = _as_pandas(source) if hasattr(source, "columns") else read_frame(source, text=[bag])
+    if hasattr(source, "columns"):
+        frame = as_pandas(source)
+        frame = frame.set_axis(np.arange(len(frame)) + 2)  # the line it would have in a file
+    else:
+        frame = read_frame(source, text=[bag])
     needed = [bag, *(features or []), *(coords if coords_needed else [])]
     frame = named_columns(frame, where, needed)
     if len(frame) == 0:
@@ -117,14 +121,6 @@ def read_table(
         X = X[order]
         columns = {name: column[order] for name, column in columns.items()}
     return Bags(X, offsets, names_of_bags, columns=columns, feature_names=names)
-
-
-def _as_pandas(frame: Any) -> pd.DataFrame:
-    frame = frame.collect() if hasattr(frame, "collect") else frame
-    if hasattr(frame, "to_pandas"):  # polars
-        frame = frame.to_pandas()
-    frame = frame.set_axis([str(c) for c in frame.columns], axis="columns")
-    return frame.set_axis(np.arange(len(frame)) + 2)  # the line it would have in a file
 
 
 def _feature_columns(frame: pd.DataFrame, where: str, bag: str, extras: set[str]) -> list[str]:
@@ -162,20 +158,18 @@ def _numbers(frame: pd.DataFrame, columns: list[str], where: str) -> Reals:
 
     for column in columns:
         values = frame[column]
-        if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+        if is_number(values):
             bad = ~np.isfinite(values.to_numpy(dtype=np.float64, na_value=np.nan))
         else:
             bad = pd.to_numeric(values, errors="coerce").isna().to_numpy()
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
+            value = values.iloc[row]
+            shown = value.item() if isinstance(value, np.generic) else value
             raise bad_file(
                 where,
                 f"column {column!r} must hold finite numbers; line {frame.index[row]} has "
-                f"{_plain(values.iloc[row])!r}. Name the feature columns if this is not one",
+                f"{shown!r}. Name the feature columns if this is not one",
             )
     X = frame[columns].apply(pd.to_numeric).to_numpy()
     return X if X.dtype.kind == "f" else X.astype(np.float64)
-
-
-def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value
