@@ -139,15 +139,12 @@ def check_array(array: Any, size_on_disk: int) -> None:
     """
     shapes = [array.shape, getattr(array, "chunks", None) or ()]
     check_unpacked(max(math.prod(shape) for shape in shapes) * array.dtype.itemsize, size_on_disk)
-    if hasattr(getattr(array, "id", None), "get_create_plist"):
-        _check_deflated(array, size_on_disk)
-
-
-def _check_deflated(dataset: Any, size_on_disk: int) -> None:
-    """Refuse an HDF5 dataset with a chunk that decodes to more than its shape says."""
+    if not hasattr(getattr(array, "id", None), "get_create_plist"):
+        return
+    # A deflated chunk of HDF5 may decode to more than its shape says.
     import h5py
 
-    plan = dataset.id.get_create_plist()
+    plan = array.id.get_create_plist()
     filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
     if filters.count(h5py.h5z.FILTER_DEFLATE) > 1:
         raise ValueError("holds a dataset that is compressed more than once, which is not read")
@@ -155,9 +152,9 @@ def _check_deflated(dataset: Any, size_on_disk: int) -> None:
         return
     large: list[Any] = []
     most = allowed_bytes(size_on_disk) // _DEFLATE_RATIO
-    dataset.id.chunk_iter(lambda c: large.append(c.chunk_offset) if c.size > most else None)
+    array.id.chunk_iter(lambda c: large.append(c.chunk_offset) if c.size > most else None)
     for offset in large:
-        content = dataset.id.read_direct_chunk(offset)[1]
+        content = array.id.read_direct_chunk(offset)[1]
         _check_stream(io.BytesIO(content), "gzip", size_on_disk)
 
 
@@ -232,6 +229,7 @@ def check_columns(file: IO[bytes]) -> None:
 
 def check_parquet(raw: IO[bytes], size: int) -> None:
     """Count the values of every leaf, repeated or not, and decode texts in small batches."""
+    import pyarrow.compute
     import pyarrow.parquet
 
     from bagwise.files.parquet_pages import count_pages
@@ -259,18 +257,13 @@ def check_parquet(raw: IO[bytes], size: int) -> None:
             # No text is longer than its pages.
             rows = max(1, min(_BATCH_ROWS, allowed_bytes(size) // max(pages.n_bytes, 1)))
             for batch in file.iter_batches(rows, columns=[leaf.path], use_threads=False):
-                counted += sum(map(_text_bytes, batch.columns))
+                column = batch.column(0)
+                if pyarrow.types.is_dictionary(column.type):  # a text counts each time it is used
+                    lengths = pyarrow.compute.binary_length(column.dictionary).take(column.indices)
+                    counted += pyarrow.compute.sum(lengths).as_py() or 0
+                else:
+                    counted += int(column.nbytes)
                 check_unpacked(counted, size)
-
-
-def _text_bytes(column: Any) -> int:
-    """Bytes of a column of text, each time that a value is used."""
-    import pyarrow.compute
-
-    if pyarrow.types.is_dictionary(column.type):
-        lengths = pyarrow.compute.binary_length(column.dictionary).take(column.indices)
-        return pyarrow.compute.sum(lengths).as_py() or 0
-    return int(column.nbytes)
 
 
 def check_rows(rows: Iterable[Sequence[object]], size_on_disk: int) -> None:

@@ -90,7 +90,14 @@ class _OpenFiles:
             if known != stamp:
                 if known:
                     self.release([source.path])
-                rows = _plain_rows(self._arrays(source.path)[source.array], source)
+                array = self._arrays(source.path)[source.array]
+                if isinstance(array, np.memmap):
+                    rows = plain_file(array[0] if source.nested else array)
+                elif is_contiguous(array) and array.dtype.isnative:
+                    start = array.id.get_offset()
+                    rows = PlainFile(source.path, array.dtype, array.shape[-2:], start)
+                else:
+                    rows = None
                 self._plain[source.path, source.array] = stamp, rows
             return rows
 
@@ -117,15 +124,6 @@ class _OpenFiles:
 
 def _unreadable(path: str, error: BaseException) -> ValueError:
     return ValueError(f"{path}: can no longer be read: {one_line(error)}")
-
-
-def _plain_rows(array: Any, source: FileRows) -> PlainFile | None:
-    """Where the numbers of an array begin in its file, if they are all there is to read."""
-    if isinstance(array, np.memmap):
-        return plain_file(array[0] if source.nested else array)
-    if not is_contiguous(array) or not array.dtype.isnative:
-        return None
-    return PlainFile(source.path, array.dtype, array.shape[-2:], array.id.get_offset())
 
 
 _FILES = _OpenFiles()

@@ -115,9 +115,14 @@ def read_text(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
         header = next(csv.reader(io.StringIO(header_line), delimiter=delimiter), [])
         raw = {name.strip(): name for name in header}
         kept = {raw[c] for c in matching(raw, text)}
+        fields = [
+            f.strip(' "') for line in lines[skip + 1 : skip + 50] for f in line.split(delimiter)
+        ]
+        comma = any(re.fullmatch(r"-?\d+,\d+", field) for field in fields)
+        point = any(re.fullmatch(r"-?\d+\.\d+", field) for field in fields)
         options.update(
             dtype=dict.fromkeys(kept, str),
-            decimal=_decimal_sign(lines[skip + 1 : skip + 50], delimiter),
+            decimal="," if delimiter != "," and comma and not point else ".",
             na_values={name: _NO_NUMBER for name in header if name not in kept},
         )
     with path.open("rb") as file:
@@ -125,13 +130,6 @@ def read_text(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
     if text is not None and isinstance(frame.index, pd.MultiIndex):
         raise ValueError("rows have more fields than the header")
     return _without_blanks(frame, first_line=skip + 2)
-
-
-def _decimal_sign(lines: list[str], delimiter: str) -> str:
-    fields = [field for line in lines for field in line.split(delimiter)]
-    comma = any(re.fullmatch(r'\s*"?-?\d+,\d+"?\s*', field) for field in fields)
-    point = any(re.fullmatch(r'\s*"?-?\d+\.\d+"?\s*', field) for field in fields)
-    return "," if delimiter != "," and comma and not point else "."
 
 
 def _without_blanks(frame: pd.DataFrame, first_line: int) -> pd.DataFrame:

@@ -38,7 +38,7 @@ def check_output(path: str | Path, force: bool = False, holds: Collection[str] =
         if foreign:
             what = f"holds other files ({foreign[0]}) and is not replaced; choose another place"
             raise bad_file(path, what)
-    parent = _existing_parent(path)
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir():
         raise bad_file(path, f"cannot be written: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
@@ -61,9 +61,7 @@ def new_file(path: str | Path) -> Iterator[Path]:
     'whole'
     """
     path = Path(path)
-    _refuse_special(path)
-    with _said_about(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(path):
         if path.is_dir():
             raise bad_file(path, "is a folder; a file is to be written there")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -92,9 +90,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     ['bags.csv']
     """
     path = Path(path)
-    _refuse_special(path)
-    with _said_about(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(path):
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             yield draft
@@ -137,9 +133,11 @@ def _refuse_special(path: Path) -> None:
 
 
 @contextmanager
-def _said_about(path: Path) -> Iterator[None]:
-    """Turn the system's refusals into one line about the output."""
+def _replacing(path: Path) -> Iterator[None]:
+    """Turn the system's refusals into one line about the output, whose folder is made."""
+    _refuse_special(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         reasons = {
@@ -151,13 +149,6 @@ def _said_about(path: Path) -> Iterator[None]:
         }
         reason = reasons.get(error.errno or 0, error.strerror or str(error))
         raise bad_file(path, f"cannot be written: {reason}") from error
-
-
-def _existing_parent(path: Path) -> Path:
-    parent = path.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    return parent
 
 
 def _umask() -> int:

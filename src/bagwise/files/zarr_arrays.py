@@ -72,9 +72,7 @@ class ZarrArrays(Mapping[str, Any]):
         if found is None:
             raise KeyError(name)
         version, metadata = found
-        dtype, codecs = (_read_v3 if version == 3 else _read_v2)(metadata)
-        _check_type(name, dtype)
-        compressor = _check_codecs(name, codecs)
+        compressor = _check(name, version, metadata)
         place = self._path / name if name else self._path
         if compressor is not None:
             for chunk in place.rglob("*"):
@@ -99,22 +97,20 @@ class ZarrArrays(Mapping[str, Any]):
         return None
 
 
-def _read_v3(metadata: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """Type and names of the codecs, in the order in which they encode."""
-    if metadata.get("storage_transformers"):
-        raise ValueError("has storage transformers, which are not read")
-    if dict(metadata.get("chunk_grid") or {}).get("name") != "regular":
-        raise ValueError("has chunks of different shapes, which are not read")
-    codecs = [c.get("name") if isinstance(c, dict) else c for c in metadata.get("codecs") or []]
-    return metadata.get("data_type"), [str(name).removeprefix("numcodecs.") for name in codecs]
-
-
-def _read_v2(metadata: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    chain = [*(metadata.get("filters") or []), metadata.get("compressor")]
-    return metadata.get("dtype"), [codec["id"] for codec in chain if codec is not None]
-
-
-def _check_type(name: str, dtype: object) -> None:
+def _check(name: str, version: int, metadata: Mapping[str, Any]) -> str | None:
+    """Refuse all but plain numbers; returns the one codec that compresses them, if any."""
+    if version == 3:
+        if metadata.get("storage_transformers"):
+            raise ValueError("has storage transformers, which are not read")
+        if dict(metadata.get("chunk_grid") or {}).get("name") != "regular":
+            raise ValueError("has chunks of different shapes, which are not read")
+        dtype, chain = metadata.get("data_type"), metadata.get("codecs") or []
+        codecs = [codec.get("name") if isinstance(codec, dict) else codec for codec in chain]
+        codecs = [str(codec).removeprefix("numcodecs.") for codec in codecs]
+    else:
+        dtype = metadata.get("dtype")
+        chain = [*(metadata.get("filters") or []), metadata.get("compressor")]
+        codecs = [codec["id"] for codec in chain if codec is not None]
     try:
         kind = np.dtype(dtype).kind if isinstance(dtype, str) else "O"
     except TypeError:
@@ -123,16 +119,13 @@ def _check_type(name: str, dtype: object) -> None:
         raise ValueError(
             f"dataset {name!r} is of type {str(dtype)[:40]!r}; only numbers are read from .zarr"
         )
-
-
-def _check_codecs(name: str, codecs: list[Any]) -> str | None:
-    """The one codec that compresses, if any; raises where it or another is not on the list."""
     for codec in codecs:
         if codec not in _CODECS:
             raise ValueError(
                 f"dataset {name!r} is stored by the codec {str(codec)[:40]!r}; arrays of numbers "
                 f"are read that need none but {', '.join(sorted(_CODECS))}"
             )
+    # A chunk that is compressed twice, or shuffled afterwards, decodes to more than it says.
     compressors = [codec for codec in codecs if codec in _COMPRESSORS]
     last = [codec for codec in codecs if codec != "crc32c"][-1:]
     if len(compressors) > 1 or compressors != [c for c in last if c in _COMPRESSORS]:
