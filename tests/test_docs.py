@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import re
 import shlex
@@ -14,6 +15,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bagwise
@@ -261,7 +263,7 @@ def contributing_example():
     # A real module, so that its classes can be pickled.
     module = sys.modules["contributing_example"] = types.ModuleType("contributing_example")
     for block in blocks:
-        if "CHECKS" not in block:
+        if "CHECKS" not in block and "FORMATS" not in block:
             exec(compile(block, "contributing.md", "exec"), vars(module))
     return module
 
@@ -284,6 +286,28 @@ def test_contributing_docstring_example():
         runner.run(test)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+def test_contributing_kind_of_file_is_one_entry(tmp_path, monkeypatch):
+    """The kind of the page is found in folders, checked, sliced on disk and named."""
+    from bagwise.files import BadFilesError, formats, read_bags
+
+    monkeypatch.setattr(formats, "FORMATS", dict(formats.FORMATS))
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n((?:(?!```).)*?FORMATS.*?)```", text, flags=re.DOTALL)
+    exec(compile(block, "contributing.md", "exec"), {"np": np})
+    for name, rows in {"s1": [[1, 2], [3, 4]], "s2": [[5, 6]]}.items():
+        content = {"features": rows, "coords": [[0, 0]] * len(rows)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    bags = read_bags(tmp_path, lazy=True)
+    assert bags.ids.tolist() == ["s1", "s2"]
+    assert bags[["s2", "s1"]].instances[:].tolist() == [[5, 6], [1, 2], [3, 4]]
+    assert bags.coords.shape == (3, 2)
+    (tmp_path / "s2.json").write_text('{"features": [[1, 2, 3]]}')
+    (tmp_path / "s3.json").write_text("no")
+    said = r"s3.json: Expecting value.*\n.*s2.json: has 3 features but 1 other files have 2"
+    with pytest.raises(BadFilesError, match=said):
+        read_bags(tmp_path)
 
 
 def test_contributing_lists_where_things_are_registered():

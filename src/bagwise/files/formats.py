@@ -108,17 +108,19 @@ def _open_torch(path: AnyPath) -> Arrays:
 
 
 # In order of preference where a bag is there twice: the first kinds hold coordinates beside.
-FORMATS: list[ArrayFormat | TableFormat] = [
-    ArrayFormat((".h5", ".hdf5"), lambda path: H5Arrays(_source(path))),
-    ArrayFormat((".zarr",), ZarrArrays, is_folder=True),
+FORMATS: dict[str, ArrayFormat | TableFormat] = {
+    "HDF5": ArrayFormat((".h5", ".hdf5"), lambda path: H5Arrays(_source(path))),
+    "Zarr": ArrayFormat((".zarr",), ZarrArrays, is_folder=True),
     # A zip is unpacked anew at every slice.
-    ArrayFormat((".npz",), lambda p: np.load(_source(p), allow_pickle=False), slices=False),
-    ArrayFormat((".pt",), _open_torch),
-    ArrayFormat((".npy",), _open_npy),
-    TableFormat((".csv", ".tsv", ".txt"), read_text),
-    TableFormat((".parquet",), read_parquet),
-    TableFormat((".xlsx", ".xlsm"), read_excel),
-]
+    "NumPy archive": ArrayFormat(
+        (".npz",), lambda path: np.load(_source(path), allow_pickle=False), slices=False
+    ),
+    "PyTorch": ArrayFormat((".pt",), _open_torch),
+    "NumPy array": ArrayFormat((".npy",), _open_npy),
+    "text": TableFormat((".csv", ".tsv", ".txt"), read_text),
+    "Parquet": TableFormat((".parquet",), read_parquet),
+    "Excel": TableFormat((".xlsx", ".xlsm"), read_excel),
+}
 
 
 def format_of(path: str | AnyPath) -> ArrayFormat | TableFormat | None:
@@ -131,7 +133,7 @@ def format_of(path: str | AnyPath) -> ArrayFormat | TableFormat | None:
     (('.h5', '.hdf5'), None)
     """
     suffix = as_path(path).suffix.lower()
-    return next((kind for kind in FORMATS if suffix in kind.suffixes), None)
+    return next((kind for kind in FORMATS.values() if suffix in kind.suffixes), None)
 
 
 def array_format(path: str | AnyPath) -> ArrayFormat:
@@ -144,4 +146,4 @@ def array_format(path: str | AnyPath) -> ArrayFormat:
 
 def suffixes(kind: type[ArrayFormat] | type[TableFormat]) -> list[str]:
     """Suffixes of all files of arrays, or of all tables, in order of preference."""
-    return [s for entry in FORMATS if isinstance(entry, kind) for s in entry.suffixes]
+    return [s for entry in FORMATS.values() if isinstance(entry, kind) for s in entry.suffixes]
