@@ -284,7 +284,7 @@ def test_compare_asks_for_the_positive_class(tmp_path, capsys):
     write_labels(labels, [(name, "ab"[y]) for name, _, _, y in arrays()])
     words = ["compare", "--bags", folder, "--labels", labels, "--models", "single-instance"]
     assert run(*words) == 2
-    assert "'a' or 'b'? Pass it as --positive." in said(capsys)
+    assert "pass --positive a or --positive b." in said(capsys)
     assert run(*words, "--cv", 3, "--positive", "a") == 0
 
 
