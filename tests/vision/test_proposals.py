@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -13,7 +11,6 @@ from bagwise.vision.proposals import Proposals, ring_contrast, sliding_windows
 from tests.reference import vision as naive
 
 cv2 = pytest.importorskip("cv2")
-HAVE_TORCHVISION = importlib.util.find_spec("torchvision") is not None
 OBJECT = [60, 40, 40, 30]
 
 
@@ -116,19 +113,3 @@ def test_ring_contrast_matches_masks():
     fast = ring_contrast(cv2.integral(values), boxes, 1.5)
     slow = [naive.ring_contrast(values, box, 1.5) for box in boxes]
     np.testing.assert_allclose(fast, slow, atol=1e-10)
-
-
-@pytest.mark.skipif(not HAVE_TORCHVISION, reason="torchvision is not installed")
-def test_region_proposal_network(scene):
-    from bagwise.vision.features import RegionFeatures
-
-    boxes = Proposals(method="faster-rcnn", n_boxes=20, max_side=None).propose(scene)
-    assert 1 <= len(boxes) <= 20
-    assert RegionFeatures(backbone="faster-rcnn").extract(scene, boxes).shape == (len(boxes), 1026)
-
-
-@pytest.mark.skipif(HAVE_TORCHVISION, reason="torchvision is installed")
-def test_without_torchvision_the_error_says_what_to_install(scene):
-    pytest.importorskip("torch")
-    with pytest.raises(ImportError, match="pip install torchvision"):
-        Proposals(method="faster-rcnn").propose(scene)

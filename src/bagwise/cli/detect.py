@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bagwise.vision.detection import Detector
 
 
-PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn")
+PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows")
 _LITES = tuple(f"efficientnet-lite{k}" for k in range(3))
 
 
@@ -52,7 +52,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--features", choices=("hog", "mobilenetv2", *_LITES), help=what)
     what = (
         "regions: a Gaussian process on regions, for cells and marks (default with --proposals "
-        "blobs, windows or faster-rcnn, or --contrast); photographs: else"
+        "blobs or windows, or --contrast); photographs: else"
     )
     add("--detector", choices=("photographs", "regions"), help=what)
     what = "of photographs: map that tells objects from their background"

@@ -7,41 +7,62 @@ Section 6.3 of the psi-VGPMIL paper: three windows of each slice are stacked and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Floats, Reals
 
-Progress = Callable[[Iterable[Path], int], Iterable[Path]]
+Progress: TypeAlias = Callable[[Iterable[Path], int], Iterable[Path]]
+Windows: TypeAlias = Mapping[str, tuple[float, float]]
 
 # Centre and width in Hounsfield units, as radiologists set them for the head.
 WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
-
-
-class Slice(NamedTuple):
-    """One DICOM slice in Hounsfield units."""
-
-    hu: Any  # [H, W]
-    position: float  # millimetres along the scan's axis
-    name: str  # SOPInstanceUID, else the file's stem
-    study: str  # StudyInstanceUID
-    path: Path
+# What a radiologist reads, in mm; thinner series of a study show the same at greater cost.
+_USUAL_SPACING = 5.0
+# Slices this much further apart than usual in their scan have others missing between them.
+_GAP = 1.5
 
 
 class Scan(NamedTuple):
     """The slices of one scan in order along its axis."""
 
-    hu: Any  # [S, H, W]
-    positions: Any  # [S]
+    hu: Reals  # [S, H, W]
+    positions: Floats  # [S] millimetres along the axis
     slice_ids: tuple[str, ...]
     gaps: tuple[str, ...]  # one sentence for each place where slices are missing
 
 
-def ct_windows(hu: Any, windows: Mapping[str, tuple[float, float]] | None = None) -> Any:
+class SliceFile(NamedTuple):
+    """What the header of a DICOM slice says."""
+
+    path: Path
+    study: str
+    series: str
+    description: str
+    modality: str
+    localizer: bool
+    position: float  # millimetres along the scan's axis
+    name: str  # SOPInstanceUID, else the file's stem
+    shape: tuple[int, int]
+
+
+class ScanFiles(NamedTuple):
+    """One series of a study: its slices in order along its axis, not read yet."""
+
+    name: str
+    description: str  # of the series
+    slices: tuple[SliceFile, ...]
+    gaps: tuple[str, ...]  # one sentence for each place where slices are missing
+    others: tuple[str, ...]  # the other series of the study
+
+
+def ct_windows(hu: ArrayLike, windows: Windows | None = None) -> Reals:
     """Stack intensity windows of CT slices, each scaled to [0, 1].
 
     Parameters
@@ -70,7 +91,7 @@ def ct_windows(hu: Any, windows: Mapping[str, tuple[float, float]] | None = None
     return np.stack(scaled, axis=-3)
 
 
-def read_scan(folder: Any) -> Scan:
+def read_scan(folder: str | PathLike[str]) -> Scan:
     """Read one folder of DICOM slices, ordered by position, in Hounsfield units.
 
     Slices missing in the middle are warned about and listed in ``gaps``.
@@ -88,14 +109,20 @@ def read_scan(folder: Any) -> Scan:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; a scan is a folder of DICOM slices.")
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    if not files:
+    paths = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    if not paths:
         raise ValueError(f"{folder} holds no files; a scan needs at least one DICOM slice.")
-    return _assemble([read_slice(path) for path in files], str(folder))
+    scan = _in_order(str(folder), [read_header(path) for path in paths], ())
+    return Scan(
+        np.stack(list(_slices(scan))),
+        np.array([file.position for file in scan.slices]),
+        tuple(file.name for file in scan.slices),
+        scan.gaps,
+    )
 
 
-def read_slice(path: Any) -> Slice:
-    """Read one DICOM file: pixels times slope plus intercept, and where it lies."""
+def read_slice(path: str | PathLike[str]) -> Reals:
+    """Read one DICOM file in Hounsfield units, [H, W]: pixels times slope plus intercept."""
     path = Path(path)
     data = _read_dicom(path, stop_before_pixels=False)
     modality = str(getattr(data, "Modality", "unknown"))
@@ -115,12 +142,39 @@ def read_slice(path: Any) -> Slice:
         hu = pixels.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     if not np.isfinite(hu).all():
         raise ValueError(f"{path} contains NaN or infinite pixels.")
-    return Slice(
-        hu,
-        _position(data, path),
-        str(getattr(data, "SOPInstanceUID", path.stem)),
-        str(getattr(data, "StudyInstanceUID", path.parent.name)),
+    return hu
+
+
+def read_header(path: Path) -> SliceFile:
+    """What the header of one DICOM file says, without its pixels."""
+    data = _read_dicom(path, stop_before_pixels=True)
+    modality = str(getattr(data, "Modality", "unknown"))
+    image_type = [str(v).upper() for v in getattr(data, "ImageType", None) or ()]
+    position = 0.0
+    if modality == "CT":
+        if "ImagePositionPatient" in data:
+            place = np.array([float(v) for v in data.ImagePositionPatient])
+            axes = getattr(data, "ImageOrientationPatient", (1, 0, 0, 0, 1, 0))
+            axes = np.array([float(v) for v in axes])
+            # Millimetres along the normal of the slice plane; along the body where not given.
+            position = float(np.cross(axes[:3], axes[3:]) @ place)
+        elif getattr(data, "InstanceNumber", None) is not None:
+            position = float(data.InstanceNumber)
+        else:
+            raise ValueError(
+                f"{path} has neither ImagePositionPatient nor InstanceNumber, so its place is "
+                "unknown."
+            )
+    return SliceFile(
         path,
+        str(getattr(data, "StudyInstanceUID", path.parent.name)),
+        str(getattr(data, "SeriesInstanceUID", path.parent.name)),
+        str(getattr(data, "SeriesDescription", "")) or path.parent.name,
+        modality,
+        "LOCALIZER" in image_type,
+        position,
+        str(getattr(data, "SOPInstanceUID", path.stem)),
+        (int(getattr(data, "Rows", 0)), int(getattr(data, "Columns", 0))),
     )
 
 
@@ -136,80 +190,37 @@ def _read_dicom(path: Path, *, stop_before_pixels: bool) -> Any:
         raise ValueError(f"{path} cannot be read: {error}.") from error
 
 
-def _position(data: Any, path: Path) -> float:
-    """Millimetres along the normal of the slice plane; the slice number where not given."""
-    if "ImagePositionPatient" in data:
-        place = np.array([float(v) for v in data.ImagePositionPatient])
-        if "ImageOrientationPatient" in data:
-            axes = np.array([float(v) for v in data.ImageOrientationPatient])
-            return float(np.cross(axes[:3], axes[3:]) @ place)
-        return float(place[2])
-    if "InstanceNumber" in data and data.InstanceNumber is not None:
-        return float(data.InstanceNumber)
-    raise ValueError(
-        f"{path} has neither ImagePositionPatient nor InstanceNumber, so its place is unknown."
-    )
-
-
-def _assemble(slices: Sequence[Slice], name: str) -> Scan:
-    for s in slices:
-        if s.hu.shape != slices[0].hu.shape:
-            raise ValueError(
-                f"{s.path} has size {s.hu.shape} but {slices[0].path} has {slices[0].hu.shape}; "
-                "all slices of a scan need one size."
-            )
-    ordered = sorted(slices, key=lambda s: (s.position, s.name))
-    positions = np.array([s.position for s in ordered])
-    gaps = _gaps(positions)
-    if gaps:
-        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
-    return Scan(np.stack([s.hu for s in ordered]), positions, tuple(s.name for s in ordered), gaps)
-
-
-def _gaps(positions: Any) -> tuple[str, ...]:
-    """Steps of at least one and a half times the usual spacing, in words."""
+def _in_order(name: str, slices: Iterable[SliceFile], others: tuple[str, ...]) -> ScanFiles:
+    """A scan with its slices in order along its axis; warns where some are missing."""
+    ordered = sorted(slices, key=lambda file: (file.position, file.name))
+    positions = np.array([file.position for file in ordered])
     steps = np.diff(positions)
     usual = float(np.median(steps)) if len(steps) else 0.0
-    if usual <= 0:
-        return ()
-    return tuple(
-        f"{round(step / usual) - 1} slice(s) missing between {positions[i]:g} and "
+    gaps = tuple(
+        f"{round(steps[i] / usual) - 1} slice(s) missing between {positions[i]:g} and "
         f"{positions[i + 1]:g} mm"
-        for i, step in enumerate(steps)
-        if step >= 1.5 * usual
+        for i in np.flatnonzero(steps >= _GAP * usual)
+        if usual > 0
     )
+    if gaps:
+        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
+    return ScanFiles(name, ordered[0].description, tuple(ordered), gaps, others)
 
 
-class SliceFile(NamedTuple):
-    """What the header of a DICOM slice says."""
-
-    path: Path
-    study: str
-    series: str
-    description: str
-    modality: str
-    localizer: bool
-    position: float  # millimetres along the scan's axis
-    name: str  # SOPInstanceUID, else the file's stem
-    shape: tuple[int, int]
-
-
-class ScanFiles(NamedTuple):
-    """One series of a study: its slices in order along its axis, not read yet."""
-
-    name: str
-    description: str  # of the series
-    slices: tuple[SliceFile, ...]
-    gaps: tuple[str, ...]  # one sentence for each place where slices are missing
-    others: tuple[str, ...]  # the other series of the study
-
-
-# What a radiologist reads; thinner series of the same study show the same at greater cost.
-_USUAL_SPACING = 5.0
+def _slices(scan: ScanFiles) -> Iterator[Reals]:
+    """Read the slices of a scan in Hounsfield units, one at a time; all must have one size."""
+    first = scan.slices[0]
+    for file in scan.slices:
+        if file.shape != first.shape:
+            raise ValueError(
+                f"{file.path} has size {file.shape} but {first.path} has {first.shape}; "
+                "all slices of a scan need one size."
+            )
+        yield read_slice(file.path)
 
 
 def find_scans(
-    root: Any,
+    root: str | PathLike[str],
     *,
     series: str | None = None,
     skip_bad: bool = False,
@@ -246,7 +257,11 @@ def find_scans(
     root = Path(root)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder.")
-    paths = sorted(p for p in root.rglob("*") if p.is_file() and not _passed_over(p, root))
+    paths = []
+    for path in sorted(root.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if path.is_file() and not hidden and path.stem.upper() != "DICOMDIR":
+            paths.append(path)
     if not paths:
         raise ValueError(f"{root} holds no files.")
     studies: dict[str, list[SliceFile]] = {}
@@ -259,11 +274,10 @@ def find_scans(
             warnings.warn(f"skipped: {error}", stacklevel=2)
             continue
         studies.setdefault(file.study, []).append(file)
-    names = _names(studies, root)
     scans = []
-    for study, files in studies.items():
+    for study, name in study_names(studies, root).items():
         try:
-            scans.append(_choose_series(names[study], files, series))
+            scans.append(choose_series(name, studies[study], series))
         except ValueError as error:
             if not skip_bad:
                 raise
@@ -273,101 +287,76 @@ def find_scans(
     return sorted(scans, key=lambda scan: scan.name)
 
 
-def _passed_over(path: Path, root: Path) -> bool:
-    parts = path.relative_to(root).parts
-    return path.stem.upper() == "DICOMDIR" or any(part.startswith(".") for part in parts)
-
-
-def read_header(path: Any) -> SliceFile:
-    """What the header of one DICOM file says, without its pixels."""
-    path = Path(path)
-    data = _read_dicom(path, stop_before_pixels=True)
-    modality = str(getattr(data, "Modality", "unknown"))
-    is_ct = modality == "CT"
-    image_type = [str(v).upper() for v in getattr(data, "ImageType", None) or ()]
-    return SliceFile(
-        path,
-        str(getattr(data, "StudyInstanceUID", path.parent.name)),
-        str(getattr(data, "SeriesInstanceUID", path.parent.name)),
-        str(getattr(data, "SeriesDescription", "")) or path.parent.name,
-        modality,
-        "LOCALIZER" in image_type,
-        _position(data, path) if is_ct else 0.0,
-        str(getattr(data, "SOPInstanceUID", path.stem)),
-        (int(getattr(data, "Rows", 0)), int(getattr(data, "Columns", 0))),
-    )
-
-
-def _names(studies: Mapping[str, Sequence[SliceFile]], root: Path) -> dict[str, str]:
+def study_names(studies: Mapping[str, list[SliceFile]], root: Path) -> dict[str, str]:
     """The outermost folder that holds a study and no other, or the study's own identifier."""
     owners: dict[Path, set[str]] = {}
     for study, files in studies.items():
-        for folder in {parent for file in files for parent in file.path.parents}:
-            owners.setdefault(folder, set()).add(study)
+        for file in files:
+            for folder in file.path.parents:
+                owners.setdefault(folder, set()).add(study)
     names = {}
     for study, files in studies.items():
-        above = [p for p in files[0].path.parents if root in p.parents]
+        # From the innermost folder outwards; the last one that qualifies is taken.
         whole = [
-            p
-            for p in above
-            if owners[p] == {study} and all(p in file.path.parents for file in files)
+            folder
+            for folder in files[0].path.parents
+            if root in folder.parents
+            and owners[folder] == {study}
+            and all(folder in file.path.parents for file in files)
         ]
         names[study] = str(whole[-1].relative_to(root)) if whole else study
     return names
 
 
-def _choose_series(name: str, files: Sequence[SliceFile], wanted: str | None) -> ScanFiles:
+def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> ScanFiles:
     """One CT series of a study, its slices in order."""
     by_series: dict[str, list[SliceFile]] = {}
     for file in files:
         by_series.setdefault(file.series, []).append(file)
     usable = []
     for slices in by_series.values():
-        kinds = {file.modality for file in slices}
-        if "CT" not in kinds or all(file.localizer for file in slices):
+        if all(file.modality != "CT" for file in slices) or all(f.localizer for f in slices):
             continue
-        odd = next((file for file in slices if file.modality != "CT"), None)
-        if odd is not None:
-            raise ValueError(f"{odd.path} has modality {odd.modality}; only CT slices can be read.")
+        other = next((file for file in slices if file.modality != "CT"), None)
+        if other is not None:
+            raise ValueError(
+                f"{other.path} has modality {other.modality}; only CT slices can be read."
+            )
         usable.append(sorted(slices, key=lambda file: (file.position, file.name)))
     if not usable:
         first = files[0]
         raise ValueError(
             f"{first.path} has modality {first.modality}; scan {name} has no CT series."
         )
+    chosen = usable
     if wanted is not None:
+        text = wanted.lower()
         chosen = [
             s
             for s in usable
-            if wanted.lower() in s[0].description.lower()
-            or wanted.lower() in s[0].path.parent.name.lower()
+            if text in s[0].description.lower() or text in s[0].path.parent.name.lower()
         ]
         if not chosen:
             have = ", ".join(repr(s[0].description) for s in usable)
             raise ValueError(f"scan {name} has no series named {wanted!r}; it has {have}.")
-    else:
-        chosen = usable
-    best = min(chosen, key=lambda s: (_from_usual_spacing(s), -len(s), s[0].description))
-    gaps = _gaps(np.array([file.position for file in best]))
-    if gaps:
-        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
+
+    def suits(slices: list[SliceFile]) -> tuple[float, int, str]:
+        """Spacing nearest to the usual first; of equal ones the longest."""
+        steps = np.diff([file.position for file in slices])
+        far = abs(float(np.median(steps)) - _USUAL_SPACING) if len(steps) else np.inf
+        return far, -len(slices), slices[0].description
+
+    best = min(chosen, key=suits)
     others = tuple(s[0].description for s in usable if s is not best)
-    return ScanFiles(name, best[0].description, tuple(best), gaps, others)
-
-
-def _from_usual_spacing(slices: Sequence[SliceFile]) -> float:
-    """How far from the usual the slices lie apart; infinite for a single one."""
-    if len(slices) < 2:
-        return float("inf")
-    return abs(float(np.median(np.diff([file.position for file in slices]))) - _USUAL_SPACING)
+    return _in_order(name, best, others)
 
 
 def read_scans(
-    root: Any,
+    root: str | PathLike[str],
     *,
     size: tuple[int, int] | None = None,
     series: str | None = None,
-    windows: Mapping[str, tuple[float, float]] | None = None,
+    windows: Windows | None = None,
 ) -> Bags:
     """Read every scan below a folder as bags of windowed slices.
 
@@ -397,52 +386,35 @@ def read_scans(
     >>> read_scans(root)
     Bags(2 bags, 10 instances, 3 x 16 x 16 features)
     """
-    return scan_bags(
-        find_scans(root, series=series), lambda hu: ct_windows(shrink(hu, size), windows)
-    )
+    scans = find_scans(root, series=series)
+    return scan_bags(scans, lambda hu: ct_windows(shrink(hu, size), windows))
 
 
-def scan_bags(
-    scans: Iterable[ScanFiles], describe: Callable[[NDArray[np.float32]], NDArray[np.floating]]
-) -> Bags:
+def scan_bags(scans: Iterable[ScanFiles], describe: Callable[[Reals], Reals]) -> Bags:
     """Bags of what ``describe`` makes of each slice, which is read, described and let go.
 
     The columns ``slice_id`` and ``position`` say which slice a row is and where it lies, also as
     the ``coords`` that `Coupled` goes by; rows of a scan are in order along its axis.
     """
-    scans = list(scans)
-    described = []
+    scans, described = list(scans), []
     for scan in scans:
-        rows = [describe(_same_size(file, scan)) for file in scan.slices]
-        described.append(np.stack(rows))
-        first = described[0]
-        if described[-1].shape[1:] != first.shape[1:]:
+        described.append(np.stack([describe(hu) for hu in _slices(scan)]))
+        first, rows = described[0], described[-1]
+        if rows.shape[1:] != first.shape[1:]:
             raise ValueError(
-                f"scan {scan.name} has slices of {described[-1].shape[2:]} but scan "
-                f"{scans[0].name} of {first.shape[2:]}; give size=(height, width) to bring them "
-                "together."
+                f"scan {scan.name} has slices of {rows.shape[2:]} but scan {scans[0].name} of "
+                f"{first.shape[2:]}; give size=(height, width) to bring them together."
             )
-    bags = Bags.from_list(described, ids=[scan.name for scan in scans])
-    position = np.array([file.position for scan in scans for file in scan.slices])
-    return bags.with_columns(
-        slice_id=np.array([file.name for scan in scans for file in scan.slices], dtype=str),
+    files = [file for scan in scans for file in scan.slices]
+    position = np.array([file.position for file in files])
+    return Bags.from_list(described, ids=[scan.name for scan in scans]).with_columns(
+        slice_id=np.array([file.name for file in files], dtype=str),
         position=position,
         coords=position,
     )
 
 
-def _same_size(file: SliceFile, scan: ScanFiles) -> NDArray[np.float32]:
-    """The slice in Hounsfield units, if its size is that of its scan."""
-    hu: NDArray[np.float32] = read_slice(file.path).hu
-    if file.shape != scan.slices[0].shape:
-        raise ValueError(
-            f"{file.path} has size {file.shape} but {scan.slices[0].path} has "
-            f"{scan.slices[0].shape}; all slices of a scan need one size."
-        )
-    return hu
-
-
-def shrink(hu: NDArray[np.float32], size: tuple[int, int] | None) -> NDArray[np.float32]:
+def shrink(hu: Reals, size: tuple[int, int] | None) -> Reals:
     """A slice brought to a size by area averaging; None leaves it as it is."""
     if size is None or hu.shape[-2:] == tuple(size):
         return hu

@@ -50,8 +50,7 @@ class RegionFeatures(HasParameters):
         network. "mobilenetv2", "efficientnet-lite0", "-lite1" or "-lite2": one pass of the
         network over the image, then each box is pooled from several layers, which is both
         quicker and better than running the network on crops. A module: its children are applied
-        in turn. "faster-rcnn": the pooled features of torchvision's detector (with
-        ``Proposals(method="faster-rcnn")``).
+        in turn.
     weights : path, optional
         A file of weights instead of those of the backbone's package.
     layers : tuple of int, optional
@@ -103,8 +102,6 @@ class RegionFeatures(HasParameters):
         apply.
         """
         self._check()
-        if self.backbone == "faster-rcnn":
-            raise ValueError("backbone 'faster-rcnn' describes boxes only; it has no cells.")
         image = read_image(image)
         features = self._cached(image, np.frombuffer(b"cells", np.uint8), self._of_cells)
         rows, columns, _ = features.shape
@@ -115,7 +112,7 @@ class RegionFeatures(HasParameters):
         unknown = set(self.regions) - set(_REGIONS)
         if unknown or not self.regions:
             raise ValueError(f"regions must be some of {list(_REGIONS)}; got {self.regions}.")
-        names = ("hog", "faster-rcnn", *networks.BACKBONES)
+        names = ("hog", *networks.BACKBONES)
         if isinstance(self.backbone, str) and self.backbone not in names:
             raise ValueError(f"backbone must be a module or one of {names}; got {self.backbone!r}.")
 
@@ -143,8 +140,6 @@ class RegionFeatures(HasParameters):
     def _of_boxes(self, image: Image, boxes: Floats) -> Reals:
         if self.backbone == "hog":
             features: Reals = hog_colour_features(image, boxes)
-        elif self.backbone == "faster-rcnn":
-            features = networks.region_features(image, boxes, self.weights)
         else:
             small, _ = fit_within(image, self.max_side)
             maps = networks.feature_maps(self._network(), small, self.device)

@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -204,61 +204,3 @@ def stack_maps(maps: list[Tensor]) -> Reals:
             functional.interpolate(m, finest, mode="bilinear", align_corners=False) for m in maps
         ]
         return torch.cat(scaled, dim=1)[0].permute(1, 2, 0).contiguous().cpu().numpy()
-
-
-def region_proposals(
-    image: Image, n_boxes: int = 200, weights: Weights = None, seed: int = 0
-) -> Floats:
-    """Boxes that torchvision's Faster R-CNN proposes, best first, [K, 4].
-
-    Without ``weights`` the network is random, which only shows that the path works.
-    """
-    import torch
-
-    model = _detector(weights, seed, n_boxes)
-    with torch.inference_mode():
-        batch, maps, scale = _detector_maps(model, image)
-        corners = model.rpn(batch, maps)[0][0].numpy().astype(np.float64) / scale
-    return np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
-
-
-def region_features(image: Image, boxes: Floats, weights: Weights = None, seed: int = 0) -> Reals:
-    """Pooled features of boxes by torchvision's Faster R-CNN, [K, 1024]."""
-    import torch
-
-    model = _detector(weights, seed)
-    with torch.inference_mode():
-        batch, maps, scale = _detector_maps(model, image)
-        corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-        scaled = torch.from_numpy((corners * scale).astype(np.float32))
-        pooled = model.roi_heads.box_roi_pool(maps, [scaled], batch.image_sizes)
-        return model.roi_heads.box_head(pooled).numpy()
-
-
-@functools.lru_cache(maxsize=2)
-def _detector(weights: Weights, seed: int, n_boxes: int = 200) -> Any:
-    import torch
-
-    if importlib.util.find_spec("torchvision") is None:
-        raise ImportError("'faster-rcnn' needs torchvision: pip install torchvision.")
-    from torchvision.models.detection import fasterrcnn_resnet50_fpn
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = fasterrcnn_resnet50_fpn(
-            weights=None, weights_backbone=None, rpn_post_nms_top_n_test=n_boxes
-        )
-    if weights is not None:
-        model.load_state_dict(_read_state(weights))
-    return model.eval().requires_grad_(False)
-
-
-def _detector_maps(model: Any, image: Image) -> tuple[Any, Any, Floats]:
-    """The image as the detector works on it, its maps, and inner pixels per pixel: x, y, x, y."""
-    import torch
-
-    pixels = torch.from_numpy(image.astype(np.float32) / 255).permute(2, 0, 1)
-    batch, _ = model.transform([pixels])
-    height, width = batch.image_sizes[0]
-    scale = np.tile([width / image.shape[1], height / image.shape[0]], 2)
-    return batch, model.backbone(batch.tensors), scale

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from bagwise.vision.images import (
     read_image,
 )
 
-METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "faster-rcnn", "given")
+METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "given")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -38,8 +37,8 @@ class Proposals(HasParameters):
     method : str
         "selective-search" groups segments (OpenCV contrib); "edge-boxes" ranks boxes by the
         edges they enclose whole; "blobs" takes connected regions that stand out in colour at
-        several thresholds; "windows" slides windows of several sizes and shapes; "faster-rcnn"
-        asks torchvision's region proposal network; "given" looks boxes up in ``boxes``.
+        several thresholds; "windows" slides windows of several sizes and shapes; "given" looks
+        boxes up in ``boxes``.
     n_boxes : int
         At most so many boxes per image, the best first.
     max_side : int or None
@@ -52,8 +51,6 @@ class Proposals(HasParameters):
         Effort of selective search.
     boxes : mapping or sequence, optional
         For "given": boxes (k, 4) by image id or by position.
-    weights : path, optional
-        For "faster-rcnn": state of ``fasterrcnn_resnet50_fpn``; random weights when not given.
     random_state : int
         Seed. Selective search orders boxes by the C library's ``rand``, which is seeded with it.
 
@@ -78,7 +75,6 @@ class Proposals(HasParameters):
     max_area: float = parameter(0.9, Interval(Real, 0, 1, closed="right"))
     quality: str = parameter("quality", StrOptions({"quality", "fast"}))
     boxes: Mapping[Any, ArrayLike] | Sequence[ArrayLike] | None = parameter(None)
-    weights: str | Path | None = parameter(None)
     random_state: int = parameter(0, Interval(Integral, 0, None, closed="left"))
 
     def propose(self, image: ImageSource, key: object = None) -> Floats:
@@ -112,13 +108,9 @@ class Proposals(HasParameters):
             return edge_boxes(image, self.n_boxes)
         if self.method == "blobs":
             return colour_blobs(image)
-        if self.method == "windows":
-            windows = sliding_windows(*image.shape[:2])
-            # Shuffled, so that a cut to n_boxes keeps all sizes and places.
-            return np.random.default_rng(self.random_state).permutation(windows)
-        from bagwise.vision.networks import region_proposals
-
-        return region_proposals(image, self.n_boxes, self.weights, self.random_state)
+        windows = sliding_windows(*image.shape[:2])
+        # Shuffled, so that a cut to n_boxes keeps all sizes and places.
+        return np.random.default_rng(self.random_state).permutation(windows)
 
     def _given(self, key: Any) -> ArrayLike:
         boxes = self.boxes
