@@ -10,13 +10,13 @@ from sklearn.metrics import log_loss
 from sklearn.mixture import BayesianGaussianMixture
 
 from bagwise import Bags, Execution, InstanceTransformer, load, make_pipeline, save
-from bagwise.core import constrained, dirichlet
+from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.dirichlet import Prior
 from bagwise.datasets import make_gaussian_bags
 from bagwise.models import dpmil as module
-from bagwise.models import dpmil_start
-from bagwise.models.base import TrainingData
-from bagwise.models.drivers import Serial
+from bagwise.models import dpmil_start, held_out
+from bagwise.models.calibration.fit import fit_instance_platt
+from bagwise.models.dpmil_start import cluster
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import DPMIL
 from tests.reference.dpmil import NaiveMixture, naive_dpmil, naive_labels
@@ -149,16 +149,21 @@ def test_inference_equals_naive_twin(rng, n_classes):
     known[offsets[1]] = 0
     known[offsets[2]] = y[2]
     prior, naive = make_prior(X)
-    labels = constrained.start_labels(y, offsets, known)
+    labels = rules.inherited_labels(y, known, offsets)
     clusters = rng.integers(0, 3, size=len(X))
     resp = np.eye(3)[clusters]
     Z = dirichlet.whiten(X, prior)
-    start = constrained.statistics_of_clusters(Z, labels, clusters, n_classes, 3, False)
-    state = constrained.infer(
-        lambda: iter([constrained.Block(Z, offsets, y, known)]), start, prior, max_iter=4, tol=-1
-    )
+    start = constrained.sums_of_clusters(Z, labels, clusters, n_classes, 3, False)
+    inferred = []
+
+    def run(function):
+        own, sums = function(constrained.Block(Z, offsets, y, known))
+        inferred.append(own)
+        return sums
+
+    state = constrained.infer(run, start, prior, max_iter=4, tol=-1)
     labels, mixtures, bounds = naive_dpmil(X, offsets, y, known, labels, resp, naive, 4)
-    np.testing.assert_array_equal(state.labels, labels)
+    np.testing.assert_array_equal(inferred[-1], labels)
     np.testing.assert_allclose(state.bounds, bounds, rtol=1e-8)
     for ours, twin in zip(state.mixtures, mixtures, strict=True):
         np.testing.assert_allclose(
@@ -225,14 +230,14 @@ def test_fixed_labels_equal_scikit_learn():
 def test_bound_never_falls_and_constraints_hold_every_iteration(monkeypatch):
     bags, y, _ = make_problem(n_bags=60, n_features=4, shift=1.0)
     seen = []
-    original = constrained.sweep
+    original = constrained.assign
 
     def watched(block, *, mixtures, prior):
         result = original(block, mixtures=mixtures, prior=prior)
-        seen.append(result.labels)
+        seen.append(result[0])
         return result
 
-    monkeypatch.setattr(constrained, "sweep", watched)
+    monkeypatch.setattr(constrained, "assign", watched)
     model = DPMIL(n_components=6, tol=0, max_iter=60, calibrate=False, random_state=0).fit(bags, y)
     assert np.diff(model.bounds_).min() >= -1e-11 * abs(model.bound_)
     assert len(seen) == model.n_iter_ > 3
@@ -305,46 +310,66 @@ def test_calibration_only_rescales(bag_rule):
     np.testing.assert_array_equal(model.predict(bags), p > 0.5)
 
 
-@pytest.mark.parametrize("n_bags", [2, 3, 17])
+@pytest.mark.parametrize("n_bags", [4, 17])
 @pytest.mark.parametrize("rows", [8192, 10])
-def test_held_out_densities_come_from_the_other_bags(n_bags, rows, monkeypatch):
+def test_calibration_is_that_of_densities_inferred_without_their_fold(n_bags, rows, monkeypatch):
     bags, y, _ = make_problem(n_bags=n_bags)
     monkeypatch.setattr(module, "_ROWS", rows)
-    model = DPMIL(n_components=3, random_state=0).fit(bags, y)
-    prior = model._prior
-    work = module._Work(Serial(), TrainingData(bags, y, np.full(bags.n_instances, -1)), prior, 5)
-    start = module._Start(np.repeat(y, bags.sizes), np.arange(bags.n_instances) % 3)
-    found = bags.split(model._held_out_densities(work, start))
-    clusters = bags.split(start.clusters)
-    for fold in range(min(5, n_bags)):
-        others = np.flatnonzero(work.folds != fold)
+    starts, folds = [], []
+
+    def watched(*given):
+        starts.append((given[1], cluster(*given)))
+        return starts[-1][1]
+
+    def dealt(y, n_folds):
+        folds.append(held_out.folds(y, n_folds))
+        return folds[-1]
+
+    monkeypatch.setattr(module, "cluster", watched)
+    monkeypatch.setattr(module, "folds", dealt)
+    model = DPMIL(n_components=3, calibrate=True, scale=None, n_dimensions=None, random_state=0)
+    model.fit(bags, y)
+    prior, clusters = model._prior, np.empty(bags.n_instances, dtype=int)
+    for own, of_class in starts:
+        clusters[own] = of_class
+    # Bags in the order in which they were dealt: by label, then by a projection of their instances.
+    place = bags.instances @ np.random.RandomState(0).standard_normal(bags.n_features)
+    fold = np.empty(n_bags, dtype=int)
+    fold[np.lexsort((segments.max(place, bags.offsets), y))] = folds[0]
+    odds = np.empty(bags.n_instances)
+    for k in np.unique(fold):
+        others = np.flatnonzero(fold != k)
         Z, offsets = dirichlet.whiten(bags[others].instances, prior), bags[others].offsets
         block = constrained.Block(Z, offsets, y[others], np.full(len(Z), -1))
-        statistics = constrained.statistics_of_clusters(
-            Z,
-            np.repeat(y[others], np.diff(offsets)),
-            np.concatenate([clusters[b] for b in others]),
-            2,
-            3,
-            False,
+        its_clusters = np.concatenate([bags.split(clusters)[b] for b in others])
+        start = constrained.sums_of_clusters(
+            Z, np.repeat(y[others], np.diff(offsets)), its_clusters, 2, 3, False
         )
         state = constrained.infer(
-            lambda block=block: iter([block]), statistics, prior, max_iter=100, tol=1e-6
+            lambda function, block=block: function(block)[1], start, prior, max_iter=100, tol=1e-6
         )
-        for b in np.flatnonzero(work.folds == fold):
-            expected = constrained.log_predictive(
-                dirichlet.whiten(bags[int(b)], prior), state.mixtures, prior
-            )
-            np.testing.assert_allclose(found[b], expected, rtol=1e-8, atol=1e-8)
+        for b in np.flatnonzero(fold == k):
+            Z = dirichlet.whiten(bags[int(b)], prior)
+            density = constrained.log_predictive(Z, state.mixtures, prior) + model.class_log_prior_
+            odds[bags.offsets[b] : bags.offsets[b + 1]] = density[:, 1] - density[:, 0]
+    expected = fit_instance_platt(odds, bags.offsets, y == 1, model.bag_rule)
+    np.testing.assert_allclose(model.platt_[0], expected, rtol=1e-6)
 
 
 def test_folds_deal_out_every_class():
-    bags, y, _ = make_problem(n_bags=43)
-    y = np.arange(43) % 7 == 0
-    folds = module._folds(bags, y, 4)
-    for target in (False, True):
-        counts = np.bincount(folds[y == target], minlength=4)
+    bags, _, _ = make_problem(n_bags=43)
+    y = (np.arange(43) % 7 == 0).astype(int)
+    fold = DPMIL(cv=4)._folds(bags, y)
+    for target in (0, 1):
+        counts = np.bincount(fold[y == target], minlength=4)
         assert counts.max() - counts.min() <= 1
+
+
+def test_a_single_bag_of_a_class_cannot_be_held_out():
+    bags, _, _ = make_problem(n_bags=6)
+    with pytest.warns(UserWarning, match="calibration needs 2 bags of each class"):
+        model = DPMIL(n_components=2, calibrate=True, random_state=0).fit(bags, [1, 0, 0, 0, 0, 0])
+    assert model.platt_ is None
 
 
 def test_calibrated_probabilities_are_honest():
@@ -465,7 +490,10 @@ def test_degenerate_data(case, covariance_type, rng):
         bags, y = Bags(X[:2], [0, 1, 2]), np.array([0, 1])
     else:
         bags = Bags(X, bags.offsets)
-    model = DPMIL(covariance_type=covariance_type, random_state=0).fit(bags, y)
+    # A single bag of a class cannot be held out.
+    calibrate = case != "one instance"
+    model = DPMIL(covariance_type=covariance_type, calibrate=calibrate, random_state=0)
+    model.fit(bags, y)
     assert_finite(model, bags)
     far = Bags(bags.instances * 1e6, bags.offsets)
     assert_finite(model, far)
@@ -595,15 +623,37 @@ def test_a_fit_on_a_device_is_the_fit_on_the_host(monkeypatch, settings):
     model = DPMIL(n_components=3, random_state=0, **settings)
     host = model.fit(bags, y)
     expected = host.predict_proba_instances(bags)
-    monkeypatch.setattr(Execution, "torch_device", lambda *_: "cpu")
+    tensors = bags.with_instances(torch.tensor(np.asarray(bags.instances)))
+    kinds, assign = set(), constrained.assign
+
+    def watched(block, **settings):
+        kinds.add(type(block.Z))
+        return assign(block, **settings)
+
+    monkeypatch.setattr(constrained, "assign", watched)
     for most in (10**12, 0):  # held on the device, and moved there block by block
         monkeypatch.setattr(module, "free_memory", lambda _, most=most: most)
-        device = clone(model).fit(bags, y)
-        known = np.full(bags.n_instances, -1)
-        rows = next(module._blocks(TrainingData(bags, y, known), device._prior, device="cpu")).Z
-        assert isinstance(rows, torch.Tensor)
-        np.testing.assert_allclose(device.predict_proba_instances(bags), expected, atol=1e-8)
+        device = clone(model).fit(tensors, y)
+        assert kinds == {torch.Tensor}
+        for rows in (bags, tensors):
+            np.testing.assert_allclose(device.predict_proba_instances(rows), expected, atol=1e-8)
         assert device.bound_ == pytest.approx(host.bound_, rel=1e-10)
+
+
+def test_tensors_on_a_gpu():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    bags, y = make_gaussian_bags(30, 3, random_state=0, return_X_y=True)
+    tensors = bags.with_instances(torch.tensor(np.asarray(bags.instances), device="cuda"))
+    model = DPMIL(n_components=3, random_state=0)
+    expected = model.fit(bags, y).predict_proba_instances(bags)
+    device = clone(model).fit(tensors, y)
+    for answer in (device.predict_proba_instances(tensors), device.predict_proba_instances(bags)):
+        assert isinstance(answer, np.ndarray)
+        np.testing.assert_allclose(answer, expected, atol=1e-8)
+    np.testing.assert_array_equal(device.predict(tensors), model.predict(bags))
+    np.testing.assert_array_equal(device.assign(tensors), model.assign(bags))
 
 
 def test_a_device_and_a_cluster_do_not_mix(monkeypatch):

@@ -393,7 +393,9 @@ def test_save_and_load(problem, fitted, tmp_path):
     models = [
         fitted,
         OneVsRest(make_model("single-instance")).fit(bags, y, background=0),
-        DPMIL(3, calibrate=False, random_state=0).fit(bags, make_indicators(y)),
+        OneVsRest(DPMIL(n_components=3, calibrate=False, random_state=0)).fit(
+            bags, make_indicators(y)
+        ),
     ]
     for model in models:
         again = bagwise.load(bagwise.save(model, tmp_path / "m.bagwise", bags=bags, y=y))
@@ -672,7 +674,9 @@ def test_bad_input(problem, y, options, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("model", [VGPMIL(n_inducing=5), OneVsRest(make_model("misvm")), DPMIL(2)])
+@pytest.mark.parametrize(
+    "model", [VGPMIL(n_inducing=5), OneVsRest(make_model("misvm")), DPMIL(n_components=2)]
+)
 def test_an_instance_label_that_its_bag_cannot_have(problem, model):
     bags, y, truth = problem
     wrong = truth.copy()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bagwise.core import dirichlet, rules, segments
+from bagwise.core import dirichlet, segments
 from bagwise.core.arrays import beside
 from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
 
@@ -30,36 +30,32 @@ class Block(NamedTuple):
     known: Codes  # [n] class of each instance, -1 where unknown
 
 
-class Sweep(NamedTuple):
-    """What one pass over a block contributes; all but the labels is additive over bags."""
+class ClassSums(NamedTuple):
+    """What blocks contribute to an update: additive over bags, class by class."""
 
-    labels: Ints  # [n] class of each instance
     evidence: float  # sum over instances of logsumexp_k log rho_nk
-    statistics: tuple[Statistics, ...]  # one per class
+    N: Floats  # [C, K] the `Statistics` of every class
+    first: Floats  # [C, K, D]
+    second: Floats  # [C, K, D, D], or [C, K, D] where diagonal
 
 
-Runner = Callable[[Callable[[Block], Sweep], Iterable[Block]], Iterable[Sweep]]
+# Applies a function to all blocks and adds up what it says they contribute.
+Run = Callable[[Callable[[Block], "tuple[Ints, ClassSums]"]], ClassSums]
 
 
 class State(NamedTuple):
     """The result of inference."""
 
     mixtures: tuple[ClusterPosterior, ...]  # one per class
-    labels: Ints  # [N]
     bounds: tuple[float, ...]  # after every iteration
     converged: bool
-
-
-def start_labels(y: Ints, offsets: Ints, known: Codes) -> Ints:
-    """Every instance takes its bag's class, once, unless its own is known. [N]."""
-    return rules.inherited_labels(y, known, offsets)
 
 
 def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Ints:
     """One instance per bag of class c > 0 takes its class: the least like the background. [N].
 
     Another place to start from. Where few instances of a bag are of its class, the bags' labels
-    (`start_labels`) can lead to mixtures that have changed places; the bound tells.
+    can lead to mixtures that have changed places; the bound tells.
     """
     D = len(prior.mean)
     statistics = dirichlet.empty_statistics(1, D, prior.diagonal)
@@ -91,8 +87,10 @@ def choose_labels(gain: Floats, offsets: Ints, known: Codes) -> Bools:
     return positive
 
 
-def sweep(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Sweep:
-    """Update q(z) and the labels of a block; return its share of the statistics."""
+def assign(
+    block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior
+) -> tuple[Ints, ClassSums]:
+    """Update q(z) and the labels of a block: the class of each instance [n], and its sums."""
     Z, offsets, y, known = block
     # An instance meets only the mixtures it can belong to.
     open_rows = np.flatnonzero(known <= 0)
@@ -112,11 +110,16 @@ def sweep(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) ->
         chosen = choose_labels(gain, its_offsets, np.minimum(known[rows], 1))
         labels[rows[chosen]] = c
         best[rows[chosen]] = total_c[chosen[can]]
-        _clear(resp_c, ~chosen[can])
+        # What an instance does not belong to gets nothing of it.
+        resp_c[beside(~chosen[can], resp_c)] = 0.0
         parts.append(dirichlet.accumulate(Zc, resp_c, prior.diagonal))
-    _clear(resp, labels[open_rows] > 0)
+    resp[beside(labels[open_rows] > 0, resp)] = 0.0
     parts.insert(0, dirichlet.accumulate(Z0, resp, prior.diagonal))
-    return Sweep(labels, float(np.sum(best)), tuple(parts))
+    return labels, _sums(float(np.sum(best)), parts)
+
+
+def _sums(evidence: float, of_classes: Iterable[Statistics]) -> ClassSums:
+    return ClassSums(evidence, *(np.stack(column) for column in zip(*of_classes, strict=True)))
 
 
 def _take(Z: Doubles, rows: Ints) -> Doubles:
@@ -125,24 +128,21 @@ def _take(Z: Doubles, rows: Ints) -> Doubles:
     return Z[beside(rows, Z)]
 
 
-def _clear(resp: Doubles, rows: Bools) -> None:
-    """Take the mass of some rows away, in place."""
-    resp[beside(rows, resp)] = 0.0
-
-
-def statistics_of_clusters(
+def sums_of_clusters(
     Z: Doubles, labels: Ints, clusters: Ints, n_classes: int, n_components: int, diagonal: bool
-) -> tuple[Statistics, ...]:
-    """Statistics of rows that belong wholly to one cluster of their class."""
+) -> ClassSums:
+    """Sums of rows that belong wholly to one cluster of their class."""
     resp = np.zeros((len(Z), n_components))
     resp[np.arange(len(Z)), clusters] = 1.0
     own = (np.flatnonzero(labels == c) for c in range(n_classes))
-    return tuple(dirichlet.accumulate(_take(Z, rows), resp[rows], diagonal) for rows in own)
+    parts = (dirichlet.accumulate(_take(Z, rows), resp[rows], diagonal) for rows in own)
+    return _sums(0.0, parts)
 
 
-def update(statistics: Iterable[Statistics], prior: Prior) -> tuple[ClusterPosterior, ...]:
+def update(sums: ClassSums, prior: Prior) -> tuple[ClusterPosterior, ...]:
     """Posteriors of all mixtures."""
-    return tuple(dirichlet.update(s, prior) for s in statistics)
+    of_classes = zip(sums.N, sums.first, sums.second, strict=True)
+    return tuple(dirichlet.update(Statistics(*columns), prior) for columns in of_classes)
 
 
 def log_predictive(Z: Doubles, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
@@ -160,46 +160,29 @@ def bound(evidence: float, mixtures: tuple[ClusterPosterior, ...], prior: Prior)
 
 
 def infer(
-    blocks: Callable[[], Iterator[Block]],
-    statistics: tuple[Statistics, ...],
+    run: Run,
+    start: ClassSums,
     prior: Prior,
     *,
     max_iter: int,
     tol: float,
     report: Callable[[int, float], None] | None = None,
-    run: Runner = map,
 ) -> State:
-    """Coordinate ascent (Algorithm 1 of the paper) from starting statistics.
+    """Coordinate ascent (Algorithm 1 of the paper) from starting sums.
 
     The printed algorithm resets the labels inside the loop, which would undo every update of
-    them; here they start once (`start_labels`). Stops when the bound's relative change is
-    below ``tol``; the mixtures returned match the labels returned. ``run(function, blocks)``
-    yields the results of a function of a block in order: ``map``, or that of a pool or driver.
+    them; here they start once. Stops when the bound's relative change is below ``tol``; the
+    mixtures returned match the labels that ``run`` kept last.
     """
     bounds: list[float] = []
-    mixtures = update(statistics, prior)
+    mixtures = update(start, prior)
     converged = False
     while not converged and len(bounds) < max_iter:
-        swept = merge(run(partial(sweep, mixtures=mixtures, prior=prior), blocks()))
-        bounds.append(bound(swept.evidence, mixtures, prior))
-        mixtures = update(swept.statistics, prior)
+        sums = run(partial(assign, mixtures=mixtures, prior=prior))
+        bounds.append(bound(sums.evidence, mixtures, prior))
+        mixtures = update(sums, prior)
         if report is not None:
             report(len(bounds), bounds[-1])
         if len(bounds) > 1:
             converged = bounds[-1] - bounds[-2] <= tol * abs(bounds[-1])
-    return State(mixtures, swept.labels, tuple(bounds), converged)
-
-
-def merge(parts: Iterable[Sweep]) -> Sweep:
-    """The blocks' contributions as one, instances in order."""
-    labels, evidence = [], 0.0
-    statistics: tuple[Statistics, ...] = ()
-    for part in parts:
-        labels.append(part.labels)
-        evidence += part.evidence
-        statistics = (
-            tuple(map(dirichlet.add, statistics, part.statistics))
-            if statistics
-            else part.statistics
-        )
-    return Sweep(np.concatenate(labels), evidence, statistics)
+    return State(mixtures, tuple(bounds), converged)

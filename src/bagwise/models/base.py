@@ -119,11 +119,14 @@ class BagClassifier(ClassifierMixin, HasParameters):
         self._validate_params()
         bags, name = self._check_bags(bags), type(self).__name__
         classes, rule = read_classes(y, background, name, bags)
-        if not (rule.binary or self._multi_class):
+        able = self._multi_label if rule.multilabel else self._multi_class
+        if not (rule.binary or able):
+            known = "Only binary classification is supported. " if not self._multi_class else ""
+            wanted = "one class per bag" if self._multi_class else "exactly two classes"
+            kind = "multilabel-indicator" if rule.multilabel else "multiclass"
             raise ValueError(
-                f"Only binary classification is supported. {name} needs exactly two classes; "
-                f"got {len(classes)}: {classes[:5].tolist()}. For more, wrap it: "
-                f"OneVsRest({name}()). Unknown label type: multiclass."
+                f"{known}{name} needs {wanted}; got {len(classes)}: {classes[:5].tolist()}. For "
+                f"more, wrap it: OneVsRest({name}()). Unknown label type: {kind}."
             )
         if self._first_is_background and not rule.multilabel:
             rule = rule._replace(background=0)

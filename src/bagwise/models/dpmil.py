@@ -7,41 +7,41 @@ learning", UAI 2014. The mathematics is in `bagwise.core.dirichlet` (one mixture
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
-from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
+from bagwise.core.arrays import is_tensor, to_numpy
 from bagwise.core.blocks import whole_segments
-from bagwise.core.constrained import Block, State
-from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
+from bagwise.core.constrained import Block, ClassSums, State
+from bagwise.core.dirichlet import ClusterPosterior, Prior
 from bagwise.files import read_plainly
-from bagwise.models.base import Constraints, InstanceClassifier, TrainingData
+from bagwise.models.base import InstanceClassifier, squeezed
 from bagwise.models.calibration.fit import fit_instance_platt
 from bagwise.models.calibration.functions import Platt
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
-from bagwise.models.drivers import Driver, Serial, Threads
+from bagwise.models.drivers import Driver, RunningSum, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve
+from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
-from bagwise.models.one_vs_rest import OneVsRest
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import Scale
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Doubles, Floats, Ints, RandomState, Rows
+    from bagwise.core.arrays import Doubles, Floats, Ints, RandomState, Rows
 
 
 # Instances worked on at a time; a bag is never split.
@@ -69,6 +69,7 @@ def _components(X: Floats, n_kept: float) -> PCA:
         return PCA(n_kept, svd_solver="covariance_eigh").fit(X)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPMIL(ScalesFeatures, InstanceClassifier):
     """Dirichlet-process mixtures that name the positive instances and show their clusters.
 
@@ -79,7 +80,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     With more than two classes the first in sorted order is the background: its bags hold
     nothing else, and a bag of any other class holds at least one instance of its class, the
-    rest being of its class or background.
+    rest being of its class or background. For bags of several classes each see `OneVsRest`.
 
     Parameters
     ----------
@@ -112,8 +113,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         their variance: full covariances need few dimensions. None keeps the features.
     calibrate : bool
         Platt-scale the instance log-odds, so that the bags they make by ``bag_rule`` fit the
-        labels of bags that were left out. One monotone map per class: instances keep their
-        order. False gives the paper's probabilities, which are far too sure.
+        labels of bags that were left out. The function of each class is monotone: instances keep
+        their order. False gives the paper's probabilities, which are over-confident.
     cv : int
         Folds of bags left out in turn for the calibration. Labels and mixtures are inferred
         anew without them, so that a fit with ``calibrate`` takes up to ``cv`` times as long.
@@ -145,11 +146,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Of the clusters' Gaussian-Wishart posteriors.
     class_log_prior_ : array of shape (n_classes,)
         Log share of each class among the training instances.
-    one_vs_rest_ : OneVsRest
-        Only after a fit to an indicator matrix, and then in place of all that describes mixtures:
-        one two-class DPMIL per column.
     platt_ : tuple of Platt, or None
-        With ``calibrate``, the map of each class but the background.
+        With ``calibrate``, the calibration function of each class but the background.
     instance_labels_ : array of shape (n_instances,)
         The class inferred for each training instance.
     components_ : PCA or None
@@ -168,78 +166,30 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     ((2, 5), 2)
     """
 
+    n_components: int = parameter(20, AT_LEAST_1)
+    concentration: float = parameter(2.0, POSITIVE)
+    covariance_type: str = parameter("full", StrOptions({"full", "diag"}))
+    covariance_floor: float = parameter(1.0, NOT_NEGATIVE)
+    mean_precision_prior: float = parameter(1.0, POSITIVE)
+    degrees_of_freedom_prior: float | None = parameter(None, None, POSITIVE)
+    mean_prior: ArrayLike | None = parameter(None, None, "array-like")
+    covariance_prior: ArrayLike | None = parameter(None, None, "array-like", POSITIVE)
+    bag_rule: str = parameter("max", StrOptions({"noisy-or", "max"}))
+    n_dimensions: float | None = parameter(
+        0.9, None, AT_LEAST_1, Interval(Real, 0, 1, closed="neither")
+    )
+    calibrate: bool = parameter(True, "boolean")
+    cv: int = parameter(5, Interval(Integral, 2, None, closed="left"))
+    max_iter: int = parameter(100, AT_LEAST_1)
+    tol: float = parameter(1e-6, NOT_NEGATIVE)
+    n_init: int = parameter(1, AT_LEAST_1)
+    execution: Execution | str | None = parameter(None)  # `resolve` says what is wrong
+    random_state: RandomState = parameter(None, "random_state")
+    verbose: bool = parameter(False, "verbose")
+
     _multi_class = True
-    _multi_label = True
     _first_is_background = True
     _keeps_rows = True
-    platt_: tuple[Platt, ...] | None
-    _parameter_constraints: ClassVar[Constraints] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "concentration": [Interval(Real, 0, None, closed="neither")],
-        "covariance_type": [StrOptions({"full", "diag"})],
-        "covariance_floor": [Interval(Real, 0, None, closed="left")],
-        "mean_precision_prior": [Interval(Real, 0, None, closed="neither")],
-        "degrees_of_freedom_prior": [None, Interval(Real, 0, None, closed="neither")],
-        "mean_prior": [None, "array-like"],
-        "covariance_prior": [None, "array-like", Interval(Real, 0, None, closed="neither")],
-        "bag_rule": [StrOptions({"noisy-or", "max"})],
-        "calibrate": ["boolean"],
-        "cv": [Interval(Integral, 2, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "n_dimensions": [
-            None,
-            Interval(Integral, 1, None, closed="left"),
-            Interval(Real, 0, 1, closed="neither"),
-        ],
-        "execution": "no_validation",  # `resolve` says what is wrong
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-
-    def __init__(
-        self,
-        n_components: int = 20,
-        *,
-        concentration: float = 2.0,
-        covariance_type: str = "full",
-        covariance_floor: float = 1.0,
-        mean_precision_prior: float = 1.0,
-        degrees_of_freedom_prior: float | None = None,
-        mean_prior: ArrayLike | None = None,
-        covariance_prior: ArrayLike | None = None,
-        bag_rule: str = "max",
-        scale: Scale = "feature",
-        n_dimensions: float | None = 0.9,
-        calibrate: bool = True,
-        cv: int = 5,
-        max_iter: int = 100,
-        tol: float = 1e-6,
-        n_init: int = 1,
-        execution: Execution | str | None = None,
-        random_state: RandomState = None,
-        verbose: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.concentration = concentration
-        self.covariance_type = covariance_type
-        self.covariance_floor = covariance_floor
-        self.mean_precision_prior = mean_precision_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.mean_prior = mean_prior
-        self.covariance_prior = covariance_prior
-        self.bag_rule = bag_rule
-        self.scale = scale
-        self.n_dimensions = n_dimensions
-        self.calibrate = calibrate
-        self.cv = cv
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.execution = execution
-        self.random_state = random_state
-        self.verbose = verbose
 
     def fit(
         self,
@@ -253,66 +203,75 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,) or (n_bags, n_classes)
-            A class per bag, of which the first in sorted order is the background; or an indicator
-            matrix, scikit-learn's multilabel format, for which every class has mixtures of its
-            own, against the bags without it.
+        y : array of shape (n_bags,)
+            A class per bag, of which the first in sorted order is the background.
         instance_labels : array of shape (n_instances,), optional
-            Known labels stay as they are; missing ones (None, NaN, -1) are inferred. With an
-            indicator matrix also of shape (n_instances, n_classes).
+            Known labels stay as they are; missing ones (None, NaN, -1) are inferred.
         background : class, optional
             Must be the first class in sorted order, which is the background in any case; to say
             so guards against a name that sorts elsewhere.
         """
-        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
-            return self._fit_indicators(bags, y, instance_labels)
+        device = self._device(bags)
         bags, targets = self._validate_labels(bags, y, instance_labels)
-        data = TrainingData(bags, targets.codes, targets.instance_codes)
         if background is not None and background != self.classes_[0]:
             raise ValueError(
                 f"DPMIL takes the first class in sorted order, {self.classes_[0].item()!r}, for "
                 f"the background; rename {background!r} so that it sorts first, or use VGPMIL."
             )
-        prior = self._make_prior(data.bags)
+        self._prior = prior = self._make_prior(bags)
         rng = check_random_state(self.random_state)
-        n_folds = self.cv if self.calibrate else 1
-        execution = self._execution()
-        work = _Work(execution.make_driver(), data, prior, n_folds, execution.torch_device(None))
-        labels = [constrained.start_labels(data.y, data.bags.offsets, data.instance_labels)]
+        driver = self._execution().make_driver()
+        if device is not None and not isinstance(driver, (Serial, Threads)):
+            raise ValueError(
+                f"DPMIL works on one device here, not on those of a cluster; device={device!r} "
+                "has no effect with a Dask client. Drop one of them."
+            )
+        infer = partial(self._infer, prior=prior, driver=driver, device=device)
+        codes, known = targets.codes, targets.instance_codes
+        starts = [rules.inherited_labels(codes, known, bags.offsets)]
         if self.n_init > 1:
-            labels.append(constrained.witness_labels(work.blocks(), prior))
-        best: tuple[State, _Start] | None = None
+            pieces = _pieces(bags, codes, known, prior, device)
+            blocks = OnPiece(_block, prior, device)
+            starts.append(
+                constrained.witness_labels(lambda: (blocks(piece)[1] for piece in pieces), prior)
+            )
+        best: tuple[State, Ints] | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
             for i, n_clusters in enumerate(start_sizes(self.n_components, self.n_init)):
-                clusters = self._clusters(data, labels[i % 2], n_clusters, prior, rng)
-                start = _Start(labels[i % 2], clusters)
-                state = self._infer(work, start, report=report)
-                if best is None or state.bounds[-1] > best[0].bounds[-1]:
-                    best = state, start
+                labels = starts[i % 2]
+                clusters = np.empty(len(labels), dtype=np.int64)  # [N] within its class
+                for c in range(len(self.classes_)):
+                    rows = np.flatnonzero(labels == c)
+                    clusters[rows] = cluster(bags.instances, rows, n_clusters, prior, rng)
+                found = infer(bags, targets, labels, clusters, report=report)
+                if best is None or found[0].bounds[-1] > best[0].bounds[-1]:
+                    best, start = found, (labels, clusters)
         assert best is not None
-        self._store(best[0], prior)
-        self.platt_ = self._calibration(work, best[1]) if self.calibrate else None
+        self._store(*best)
+        self.class_rule_ = targets.rule
+        fold = self._folds(bags, codes) if self.calibrate else None
+        self.platt_ = None if fold is None else self._calibration(bags, targets, fold, start, infer)
         return self
 
     def _execution(self) -> Execution:
         return resolve(self.execution).restricted(("n_jobs", "driver", "device"), "DPMIL")
 
-    def _fit_indicators(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels
-    ) -> DPMIL:
-        """One two-class model per column; prediction is theirs."""
-        model = OneVsRest(clone(self)).fit(bags, y, instance_labels)
-        self.one_vs_rest_, self.class_rule_ = model, model.class_rule_
-        self.classes_, self.n_features_in_ = model.classes_, model.n_features_in_
-        self.n_iter_ = max(member.n_iter_ for member in model.estimators_)
-        return self
+    def _device(self, bags: BagsLike) -> str | None:
+        """The torch device to work on: the one asked for, or that of the instances."""
+        return self._execution().torch_device(getattr(bags, "instances", None))
+
+    def _check_bags(self, bags: BagsLike, n_features: int | None = None) -> Bags:
+        checked = super()._check_bags(bags, n_features)
+        # Tensors are scaled and reduced on the host, and go back to their device whitened.
+        rows = checked.instances
+        return checked.with_instances(to_numpy(rows)) if is_tensor(rows) else checked
 
     def _validate_labels(
         self,
         bags: BagsLike,
         y: ArrayLike,
         instance_labels: InstanceLabels = None,
-        background: Any = None,
+        background: object = None,
     ) -> tuple[Bags, Labels]:
         bags, labels = super()._validate_labels(bags, y, instance_labels, background)
         self.components_ = None
@@ -329,52 +288,90 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     def _reduced(self, bags: Bags) -> Bags:
         return bags if self.components_ is None else bags.map(self.components_.transform)
 
+    def _folds(self, bags: Bags, y: Ints) -> Ints | None:
+        """Fold of each bag [B], or None where nothing can be held out.
+
+        Bags are dealt in an order of their own, by a random projection, so that the order they
+        come in changes nothing.
+        """
+        if np.bincount(y).min() < 2:
+            warnings.warn(
+                "calibration needs 2 bags of each class, one to hold out and one to learn from; "
+                "the probabilities are left uncalibrated. calibrate=False asks for that.",
+                stacklevel=3,
+            )
+            return None
+        direction = np.random.RandomState(0).standard_normal(bags.n_features)
+        place = np.concatenate([X @ direction for _, X in _numbered_rows(bags)])
+        order = np.lexsort((segments.max(place, bags.offsets), y))
+        fold = np.empty(len(bags), dtype=np.int64)
+        fold[order] = folds(y[order], self.cv)
+        return fold
+
     def _infer(
         self,
-        work: _Work,
-        start: _Start,
-        without: int | None = None,
+        bags: Bags,
+        targets: Labels,
+        labels: Ints,
+        clusters: Ints,
+        *,
+        prior: Prior,
+        driver: Driver,
+        device: str | None,
         report: Callable[[int, float], None] | None = None,
-    ) -> State:
-        """Coordinate ascent on all bags, or without those of one fold."""
-        blocks = work.blocks(without)
-        rows = slice(None) if without is None else work.rows(work.folds != without)
-        return constrained.infer(
-            blocks,
-            self._statistics(blocks(), start.labels[rows], start.clusters[rows], work.prior),
-            work.prior,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            report=report,
-            run=work.runner(without),
-        )
+    ) -> tuple[State, Ints]:
+        """Coordinate ascent from clusters [N] of classes [N]; also the labels it ends with."""
+        pieces: list[Any] = _pieces(bags, targets.codes, targets.instance_codes, prior, device)
+        start, first = RunningSum(), 0
+        for piece in pieces:
+            rows = slice(first, first := first + len(piece.known))
+            Z = OnPiece(_block, prior, device)(piece)[1].Z
+            sizes = len(self.classes_), self.n_components, prior.diagonal
+            start(constrained.sums_of_clusters(Z, labels[rows], clusters[rows], *sizes))
 
-    def _calibration(self, work: _Work, start: _Start) -> tuple[Platt, ...]:
-        """The map of each class's log-odds, from its bags and those of the background."""
-        y, offsets = work.data.y, work.data.bags.offsets
-        odds = self._against_background(self._held_out_densities(work, start))
+        def run(function: Callable[[Block], tuple[Ints, ClassSums]]) -> ClassSums:
+            nonlocal pieces
+            sums = RunningSum()
+            pieces = driver.sweep(OnPiece(function, prior, device), pieces, sums)
+            return sums.value
+
+        state = constrained.infer(
+            run, start.value, prior, max_iter=self.max_iter, tol=self.tol, report=report
+        )
+        inferred: list[Ints] = []
+        driver.sweep(_labels_of, pieces, inferred.append)
+        return state, np.concatenate(inferred)
+
+    def _calibration(
+        self, bags: Bags, targets: Labels, fold: Ints, start: tuple[Ints, Ints], infer: Any
+    ) -> tuple[Platt, ...]:
+        """A function of each class's log-odds, from its bags and those of the background.
+
+        The densities of an instance are inferred without the bags of its fold.
+        """
+        log_density = np.empty((bags.n_instances, len(self.classes_)))
+        for k in range(int(fold.max()) + 1):
+            others, left_out = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            rows, _ = segments.take(bags.offsets, others)
+            seen = targets.take(others, bags.offsets)
+            state, _ = infer(bags[others], seen, *(x[rows] for x in start))
+            rows, _ = segments.take(bags.offsets, left_out)
+            device = infer.keywords["device"]
+            log_density[rows] = self._log_density(bags[left_out], device, state.mixtures)
+        odds, y = self._against_background(log_density), targets.codes
         maps = []
         for c in range(1, len(self.classes_)):
             chosen = np.flatnonzero((y == 0) | (y == c))
-            rows, its_offsets = segments.take(offsets, chosen)
-            maps.append(
-                fit_instance_platt(odds[rows, c], its_offsets, y[chosen] > 0, self.bag_rule)
-            )
+            rows, offsets = segments.take(bags.offsets, chosen)
+            maps.append(fit_instance_platt(odds[rows, c], offsets, y[chosen] > 0, self.bag_rule))
         return tuple(maps)
-
-    def _held_out_densities(self, work: _Work, start: _Start) -> Floats:
-        """Log predictive densities of each instance, inferred without its fold's bags, [N, C]."""
-        out = np.empty((work.data.bags.n_instances, len(self.classes_)))
-        for fold in range(int(work.folds.max()) + 1):
-            mixtures = self._infer(work, start, without=fold).mixtures
-            score = partial(_log_predictive, mixtures=mixtures, prior=work.prior)
-            out[work.rows(work.folds == fold)] = work.run_fold(score, np.concatenate, fold)
-        return out
 
     def _make_prior(self, bags: Bags) -> Prior:
         diagonal = self.covariance_type == "diag"
         D = bags.n_features
-        mean, covariance = dirichlet.covariance_moments(lambda: _rows(bags), D, diagonal)
+        mean, covariance = dirichlet.covariance_moments(
+            lambda: (X for _, X in _numbered_rows(bags)), D, diagonal
+        )
         variance = float(np.mean(covariance if diagonal else np.diag(covariance)))
         if not variance > 0:
             raise ValueError(
@@ -382,12 +379,11 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             )
         if self.mean_prior is not None:
             mean = checked_shape("mean_prior", self.mean_prior, (D,))
-        if self.covariance_prior is not None:
-            shape = covariance.shape
-            given = self.covariance_prior
+        given: Any = self.covariance_prior
+        if given is not None:
             if isinstance(given, Real):
                 given = float(given) * (np.ones(D) if diagonal else np.eye(D))
-            covariance = checked_shape("covariance_prior", given, shape)
+            covariance = checked_shape("covariance_prior", given, covariance.shape)
         nu0 = self.degrees_of_freedom_prior
         least = 0 if diagonal else D - 1
         if nu0 is None:
@@ -400,49 +396,18 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         root = prior_root(covariance, self.covariance_floor * variance)
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
-    def _clusters(
-        self,
-        data: TrainingData,
-        labels: Ints,
-        n_clusters: int,
-        prior: Prior,
-        rng: np.random.RandomState,
-    ) -> Ints:
-        """Cluster of each instance within its class by k-means, the largest being 0. [N]."""
-        clusters = np.empty(len(labels), dtype=np.int64)
-        for c in range(len(self.classes_)):
-            rows = np.flatnonzero(labels == c)
-            clusters[rows] = cluster(data.bags.instances, rows, n_clusters, prior, rng)
-        return clusters
-
-    def _statistics(
-        self, blocks: Iterator[Block], labels: Ints, clusters: Ints, prior: Prior
-    ) -> tuple[Statistics, ...]:
-        """Statistics of the mixtures that have these clusters for components."""
-        C, K, D = len(self.classes_), self.n_components, len(prior.mean)
-        total = (dirichlet.empty_statistics(K, D, prior.diagonal),) * C
-        first = 0
-        for block in blocks:
-            rows = slice(first, first + len(block.Z))
-            first += len(block.Z)
-            part = constrained.statistics_of_clusters(
-                block.Z, labels[rows], clusters[rows], C, K, prior.diagonal
-            )
-            total = tuple(map(dirichlet.add, total, part))
-        return total
-
-    def _store(self, state: State, prior: Prior) -> None:
-        mixtures = state.mixtures
-        self._prior, self._mixtures = prior, mixtures
+    def _store(self, state: State, labels: Ints) -> None:
+        prior, mixtures = self._prior, state.mixtures
+        self._mixtures = mixtures
         self.weights_ = np.stack([dirichlet.expected_weights(q) for q in mixtures])
         self.means_ = np.stack([dirichlet.unwhiten_mean(q.m, prior) for q in mixtures])
         self.covariances_ = np.stack([dirichlet.covariances(q, prior) for q in mixtures])
         self.precisions_ = np.stack([dirichlet.precisions(q, prior) for q in mixtures])
         self.degrees_of_freedom_ = np.stack([q.nu for q in mixtures])
         self.mean_precision_ = np.stack([q.beta for q in mixtures])
-        counts = np.bincount(state.labels, minlength=len(mixtures))
+        counts = np.bincount(labels, minlength=len(mixtures))
         self.class_log_prior_ = np.log(counts / counts.sum())
-        self.instance_labels_ = self.classes_[state.labels]
+        self.instance_labels_ = self.classes_[labels]
         self.bounds_ = np.asarray(state.bounds)
         self.bound_ = state.bounds[-1]
         self.n_iter_ = len(state.bounds)
@@ -450,22 +415,16 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     def log_density_instances(self, bags: BagsLike) -> Any:
         """Log predictive density of each instance under each class, (n_instances, n_classes)."""
-        self._check_one_mixture_per_class("log_density_instances")
-        return self._log_density(self._validate_predict(bags))
+        checked = self._validate_predict(bags)
+        return self._log_density(checked, self._device(bags), self._mixtures)
 
-    def _check_one_mixture_per_class(self, method: str) -> None:
-        if hasattr(self, "one_vs_rest_"):
-            raise ValueError(
-                f"{method} needs one mixture per class; after a fit to an indicator matrix ask "
-                "the models of its columns, one_vs_rest_.estimators_."
-            )
-
-    def _log_density(self, bags: Bags) -> Floats:
-        out = np.empty((bags.n_instances, len(self.classes_)))
-        device = self._execution().torch_device(None)
+    def _log_density(
+        self, bags: Bags, device: str | None, mixtures: tuple[ClusterPosterior, ...]
+    ) -> Floats:
+        out = np.empty((bags.n_instances, len(mixtures)))
         for rows, X in _numbered_rows(bags):
             Z = _whitened(X, self._prior, device)
-            out[rows] = constrained.log_predictive(Z, self._mixtures, self._prior)
+            out[rows] = constrained.log_predictive(Z, mixtures, self._prior)
         return out
 
     def assign(self, bags: BagsLike) -> Ints:
@@ -474,8 +433,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Entry n is a column of ``weights_[c]``, ``means_[c]``, where c is the instance's
         predicted class, ``predict_instances(bags)[n]``.
         """
-        self._check_one_mixture_per_class("assign")
-        _, clusters, _ = self._nearest_clusters(self._validate_predict(bags))
+        _, _, clusters, _ = self._nearest_clusters(bags)
         return clusters
 
     def nearest_instances(self, bags: BagsLike, n_instances: int = 8) -> list[ClusterExamples]:
@@ -490,27 +448,26 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         n_instances : int
             Most examples of a cluster.
         """
-        self._check_one_mixture_per_class("nearest_instances")
-        bags = self._validate_predict(bags)
-        labels, clusters, distances = self._nearest_clusters(bags)
+        checked, labels, clusters, distances = self._nearest_clusters(bags)
         examples = []
         for c, name in enumerate(self.classes_):
             for k in np.argsort(-self.weights_[c], kind="stable"):
                 members = np.flatnonzero((labels == c) & (clusters == k))
                 members = members[np.argsort(distances[members], kind="stable")]
-                _, first = np.unique(bags.bag_index[members], return_index=True)
+                _, first = np.unique(checked.bag_index[members], return_index=True)
                 rows = members[np.sort(first)][:n_instances]
                 if len(rows):
                     weight = float(self.weights_[c, k])
                     examples.append(ClusterExamples(name, int(k), weight, rows))
         return examples
 
-    def _nearest_clusters(self, bags: Bags) -> tuple[Ints, Ints, Floats]:
+    def _nearest_clusters(self, bags: BagsLike) -> tuple[Bags, Ints, Ints, Floats]:
         """Class and cluster of each instance, and its squared distance from the cluster."""
-        labels = np.argmax(self._odds(bags), axis=1)
-        clusters = np.empty(bags.n_instances, dtype=np.int64)
-        distances = np.empty(bags.n_instances)
-        for rows, X in _numbered_rows(bags):
+        checked, odds = self._odds(bags)
+        labels = np.argmax(odds, axis=1)
+        clusters = np.empty(len(labels), dtype=np.int64)
+        distances = np.empty(len(labels))
+        for rows, X in _numbered_rows(checked):
             Z = dirichlet.whiten(X, self._prior)
             for c, mixture in enumerate(self._mixtures):
                 its = np.flatnonzero(labels[rows] == c)
@@ -519,7 +476,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 squared = dirichlet.mahalanobis(Z[its], mixture) * mixture.nu
                 clusters[rows.start + its] = nearest
                 distances[rows.start + its] = squared[np.arange(len(its)), nearest]
-        return labels, clusters, distances
+        return checked, labels, clusters, distances
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Log-odds of each instance against the background, calibrated where asked for.
@@ -527,64 +484,93 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
         column is 0.
         """
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.decision_function_instances(bags)
-        odds = self._odds(self._validate_predict(bags))
-        return odds[:, 1] if len(self.classes_) == 2 else odds
+        return self._decision(self._odds(bags)[1])
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Log-odds of each bag by the bag rule; shaped like the instances' twin."""
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.decision_function(bags)
-        bags = self._validate_predict(bags)
-        odds = self._bag_odds(bags)
-        return odds[:, 1] if len(self.classes_) == 2 else odds
+        """Log-odds of each bag by the bag rule; shaped like those of the instances."""
+        return self._decision(self._bag_odds(bags))
+
+    def _decision(self, odds: Floats) -> Floats:
+        return squeezed(odds[:, 1:]) if odds.shape[1] == 2 else odds
 
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
         """Class probabilities of each instance, shape (n_instances, n_classes)."""
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.predict_proba_instances(bags)
-        return softmax(self._odds(self._validate_predict(bags)), axis=1)
+        return softmax(self._odds(bags)[1], axis=1)
 
     def predict_proba(self, bags: BagsLike) -> Floats:
         """Class probabilities of each bag, shape (n_bags, n_classes)."""
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.predict_proba(bags)
-        return softmax(self._bag_odds(self._validate_predict(bags)), axis=1)
+        return softmax(self._bag_odds(bags), axis=1)
 
-    def predict_instances(self, bags: BagsLike) -> Column:
-        """Label of each instance, aligned with ``bags.instances``."""
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.predict_instances(bags)
-        odds = self._odds(self._validate_predict(bags))
-        return self.classes_[np.argmax(odds, axis=1)]
-
-    def predict(self, bags: BagsLike) -> Column:
-        """Label of each bag, shape (n_bags,)."""
-        if hasattr(self, "one_vs_rest_"):
-            return self.one_vs_rest_.predict(bags)
-        odds = self._bag_odds(self._validate_predict(bags))
-        return self.classes_[np.argmax(odds, axis=1)]
-
-    def _odds(self, bags: Bags) -> Floats:
+    def _odds(self, bags: BagsLike) -> tuple[Bags, Floats]:
         """Log-odds of every class against the background, [N, C]; the first column is 0."""
-        odds = self._against_background(self._log_density(bags))
+        checked = self._validate_predict(bags)
+        log_density = self._log_density(checked, self._device(bags), self._mixtures)
+        odds = self._against_background(log_density)
         for c, platt in enumerate(self.platt_ or (), start=1):
             odds[:, c] = platt.log_odds(odds[:, c])
-        return odds
+        return checked, odds
 
     def _against_background(self, log_density: Floats) -> Floats:
         """Log-odds by the densities and the classes' shares, [N, C]."""
         log_posterior = log_density + self.class_log_prior_
         return log_posterior - log_posterior[:, :1]
 
-    def _bag_odds(self, bags: Bags) -> Floats:
+    def _bag_odds(self, bags: BagsLike) -> Floats:
         """Log-odds that a bag holds an instance of each class, [B, C]; the first column is 0."""
-        odds = self._odds(bags)
-        out = np.zeros((len(bags), odds.shape[1]))
+        checked, odds = self._odds(bags)
+        out = np.zeros((len(checked), odds.shape[1]))
         for c in range(1, odds.shape[1]):
-            out[:, c] = rules.bag_log_odds(odds[:, c], bags.offsets, self.bag_rule)
+            out[:, c] = rules.bag_log_odds(odds[:, c], checked.offsets, self.bag_rule)
         return out
+
+
+class Piece(NamedTuple):
+    """Neighbouring bags, which a driver keeps in one place."""
+
+    X: Rows  # [n, D] read where they are worked on; whitened already where it is a tensor
+    offsets: Ints  # [b + 1]
+    y: Ints  # [b]
+    known: Ints  # [n]
+    labels: Ints | None = None  # [n] as inferred last
+
+
+@dataclass(frozen=True)
+class OnPiece:
+    """A function of the block of a piece; picklable, for any driver."""
+
+    function: Callable[[Block], tuple[Ints | None, Any]]
+    prior: Prior
+    device: str | None
+
+    def __call__(self, piece: Piece) -> tuple[Piece, Any]:
+        """The piece with its new labels, and the rest of the result."""
+        whitened = is_tensor(piece.X)
+        Z = piece.X if whitened else _whitened(piece.X[:], self.prior, self.device)
+        labels, result = self.function(Block(Z, piece.offsets, piece.y, piece.known))
+        return piece._replace(labels=labels), result
+
+
+def _block(block: Block) -> tuple[None, Block]:
+    return None, block
+
+
+def _labels_of(piece: Piece) -> tuple[Piece, Any]:
+    return piece, piece.labels
+
+
+def _pieces(bags: Bags, y: Ints, known: Ints, prior: Prior, device: str | None) -> list[Piece]:
+    """The bags cut into pieces; on a device their rows are whitened once, where they fit."""
+    X, offsets = read_plainly(bags).instances, bags.offsets  # a memory map travels as its name
+    # Half of what is free on a device is left to the work.
+    held = device is not None and 8 * X.shape[0] * X.shape[1] <= free_memory(device) // 2
+    pieces = []
+    for first, last in whole_segments(offsets, _ROWS if device is None else _DEVICE_ROWS):
+        run = slice(int(offsets[first]), int(offsets[last]))
+        rows = X.select_rows(run) if hasattr(X, "select_rows") else X[run]
+        own = offsets[first : last + 1] - offsets[first]
+        rows = _whitened(rows[:], prior, device) if held else rows
+        pieces.append(Piece(rows, own, y[first:last], known[run]))
+    return pieces
 
 
 def _whitened(X: Rows, prior: Prior, device: str | None) -> Doubles:
@@ -601,153 +587,6 @@ def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
     for start in range(0, bags.n_instances, _ROWS):
         rows = slice(start, min(start + _ROWS, bags.n_instances))
         yield rows, np.asarray(bags.instances[rows])
-
-
-def _rows(bags: Bags) -> Iterator[Floats]:
-    for _, X in _numbered_rows(bags):
-        yield X
-
-
-def _blocks(
-    data: TrainingData, prior: Prior, wanted: Bools | None = None, device: str | None = None
-) -> Iterator[Block]:
-    """All bags, or those wanted ([B] bool), a block at a time."""
-    offsets = data.bags.offsets
-    for first, last in whole_segments(offsets, _ROWS if device is None else _DEVICE_ROWS):
-        rows = slice(int(offsets[first]), int(offsets[last]))
-        X, known = data.bags.instances[rows], data.instance_labels[rows]
-        its_offsets, y = offsets[first : last + 1] - offsets[first], data.y[first:last]
-        if wanted is not None:
-            chosen = np.flatnonzero(wanted[first:last])
-            if len(chosen) == 0:
-                continue
-            inside, its_offsets = segments.take(its_offsets, chosen)
-            X, known, y = X[inside], known[inside], y[chosen]
-        yield Block(_whitened(X, prior, device), its_offsets, y, known)
-
-
-def _folds(bags: Bags, y: Column, n_folds: int) -> Ints:
-    """Fold of each bag, [B]: every class is dealt out evenly.
-
-    Bags are dealt in an order of their own, by a random projection, so that the order they come
-    in changes nothing.
-    """
-    if n_folds == 1:
-        return np.zeros(len(bags), dtype=np.int64)
-    direction = np.random.RandomState(0).standard_normal(bags.n_features)
-    place = np.concatenate([X @ direction for X in _rows(bags)])
-    order = np.lexsort((segments.max(place, bags.offsets), y))
-    folds = np.empty(len(bags), dtype=np.int64)
-    folds[order] = np.arange(len(bags)) % min(n_folds, len(bags))
-    return folds
-
-
-class _Share(NamedTuple):
-    """Bags that stay with whoever works on them."""
-
-    data: TrainingData
-    prior: Prior
-    folds: Ints  # [b]
-
-
-@dataclass(frozen=True)
-class _OverShare:
-    """A function of the blocks of a share, of one fold, or of all others; picklable."""
-
-    function: Callable[[Block], Any]
-    merge: Callable[[Any], Any]
-    fold: int | None = None
-    held_out: bool = False
-
-    def __call__(self, share: _Share) -> tuple[_Share, list[Any]]:
-        wanted = None if self.fold is None else (share.folds == self.fold) == self.held_out
-        found = list(map(self.function, _blocks(share.data, share.prior, wanted)))
-        return share, [self.merge(found)] if found else []
-
-
-class _Start(NamedTuple):
-    """Where inference starts."""
-
-    labels: Column  # [N] class of each instance
-    clusters: Ints  # [N] its cluster within the class
-
-
-class _Work:
-    """Runs functions of blocks where the driver says: over blocks here, or shares elsewhere."""
-
-    def __init__(
-        self,
-        driver: Driver,
-        data: TrainingData,
-        prior: Prior,
-        n_folds: int,
-        device: str | None = None,
-    ) -> None:
-        self.driver, self.data, self.prior, self.device = driver, data, prior, device
-        self.folds = _folds(data.bags, data.y, n_folds)
-        self.here = isinstance(driver, (Serial, Threads))
-        if device is not None and not self.here:
-            raise ValueError(
-                f"DPMIL works on one device here, not on those of a cluster; device={device!r} "
-                "has no effect with a Dask client. Drop one of them."
-            )
-        self.shares: list[_Share] = [] if self.here else self._make_shares(driver.n_parts)
-
-    def _make_shares(self, n_shares: int) -> list[_Share]:
-        """Neighbouring bags, about as many instances in each share."""
-        bags = read_plainly(self.data.bags)  # a memory map travels as its file's name
-        goals = np.arange(1, n_shares) * (bags.n_instances / n_shares)
-        edges = np.unique([0, *np.searchsorted(bags.offsets, goals), len(bags)])
-        shares = []
-        for first, last in itertools.pairwise(edges.tolist()):
-            known = self.data.instance_labels[bags.offsets[first] : bags.offsets[last]]
-            data = TrainingData(bags[first:last], self.data.y[first:last], known)
-            shares.append(_Share(data, self.prior, self.folds[first:last]))
-        return shares
-
-    def rows(self, wanted: Bools) -> Ints:
-        """Instances of the bags wanted ([B] bool), in order."""
-        return segments.take(self.data.bags.offsets, np.flatnonzero(wanted))[0]
-
-    def blocks(self, without: int | None = None) -> Callable[[], Iterator[Block]]:
-        """A fresh pass over the data at every call; what fits one block is prepared only once."""
-        wanted = None if without is None else self.folds != without
-        bags = self.data.bags
-        if self.device is None:
-            fits = bags.n_instances <= _ROWS
-        else:  # whitened rows stay on the device where they leave half of it to the work
-            fits = 8 * bags.n_instances * bags.n_features <= free_memory(self.device) // 2
-        if not fits:
-            return lambda: _blocks(self.data, self.prior, wanted, self.device)
-        held = tuple(_blocks(self.data, self.prior, wanted, self.device))
-        return lambda: iter(held)
-
-    def runner(self, without: int | None = None) -> Callable[..., Iterable[Any]]:
-        """How `constrained.infer` runs a sweep over all bags, or without those of a fold."""
-        if self.here:
-            return self.driver.map
-        return lambda function, _: self._run_elsewhere(
-            _OverShare(function, constrained.merge, without)
-        )
-
-    def run_fold(
-        self, function: Callable[[Block], Any], merge: Callable[[Any], Any], fold: int
-    ) -> Floats:
-        """The merged results of a function of the blocks of one fold."""
-        if self.here:
-            wanted = self.folds == fold
-            blocks: Any = _blocks(self.data, self.prior, wanted, self.device)  # lazily
-            return merge(list(self.driver.map(function, blocks)))
-        return merge(self._run_elsewhere(_OverShare(function, merge, fold, held_out=True)))
-
-    def _run_elsewhere(self, function: _OverShare) -> list[Any]:
-        found: list[Any] = []
-        self.shares = self.driver.sweep(function, self.shares, found.extend)
-        return found
-
-
-def _log_predictive(block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
-    return constrained.log_predictive(block.Z, mixtures, prior)
 
 
 @contextmanager
