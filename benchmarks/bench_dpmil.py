@@ -33,7 +33,7 @@ def make_data(n_instances: int, n_features: int) -> tuple[Bags, Any, Any]:
 def bare_dpmil(n_iter: int) -> DPMIL:
     """Inference alone, on the features as they are."""
     return DPMIL(
-        N_COMPONENTS,
+        n_components=N_COMPONENTS,
         calibrate=False,
         scale=None,
         n_dimensions=None,
@@ -46,7 +46,7 @@ def bare_dpmil(n_iter: int) -> DPMIL:
 def fit_ours(bags: Bags, y: Any, truth: Any, n_iter: int) -> int:
     # The same work on both sides: theirs has no bags to calibrate on.
     model = DPMIL(
-        N_COMPONENTS,
+        n_components=N_COMPONENTS,
         calibrate=False,
         scale=None,
         n_dimensions=None,
@@ -103,7 +103,7 @@ def growth(quick: bool) -> dict[str, Any]:
         bags, y, _ = make_data(n, 40)
         # Labels to infer; calibration is the same again, once per fold.
         model = DPMIL(
-            N_COMPONENTS,
+            n_components=N_COMPONENTS,
             calibrate=False,
             scale=None,
             n_dimensions=None,

@@ -125,7 +125,7 @@ def make_model(seed: int) -> DPMIL:
     # Two starts: the bags' labels with 20 clusters, and one witness per bag; the bound decides.
     # As published: scores are ranked, so that no calibration is needed.
     return DPMIL(
-        20,
+        n_components=20,
         covariance_prior=PRIOR,
         calibrate=False,
         n_init=2,

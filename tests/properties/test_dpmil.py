@@ -31,7 +31,12 @@ def problems(draw):
 
 def fit(bags, y, covariance_type="full", **parameters):
     model = DPMIL(
-        3, covariance_type=covariance_type, calibrate=False, tol=0, max_iter=8, random_state=0
+        n_components=3,
+        covariance_type=covariance_type,
+        calibrate=False,
+        tol=0,
+        max_iter=8,
+        random_state=0,
     )
     return model.set_params(**parameters).fit(bags, y)
 
