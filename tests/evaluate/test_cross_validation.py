@@ -113,8 +113,8 @@ def test_groups_stay_together_and_evaluation_is_in_bag_order(data):
         ({"y": [0, 1]}, "got 2 labels for 30 bags"),
         ({"groups": [1, 2]}, "got 2 groups for 30 bags"),
         ({"model": SingleInstance}, "needs an unfitted scikit-learn estimator"),
-        ({"protocol": BagFolds(40)}, "40 bags of each class; class 0 has 15"),
-        ({"protocol": BagFolds(1)}, "at least 2 folds"),
+        ({"scheme": BagFolds(40)}, "40 bags of each class; class 0 has 15"),
+        ({"scheme": BagFolds(1)}, "at least 2 folds"),
     ],
 )
 def test_bad_input(change, message, data):
@@ -122,7 +122,7 @@ def test_bad_input(change, message, data):
         "model": SingleInstance(LogisticRegression()),
         "bags": data.bags,
         "y": data.y,
-        "protocol": BagFolds(3, (0,)),
+        "scheme": BagFolds(3, (0,)),
     }
     with pytest.raises(ValueError, match=message):
         cross_validate(**{**usual, **change})

@@ -11,7 +11,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from bagwise import BagStatistics, InstanceTransformer, SingleInstance, make_pipeline
 from bagwise.datasets import load_musk1, make_gaussian_bags
 from bagwise.evaluate import BagFolds, GroupFolds, Nested, PublishedFolds, Split, check_model
-from bagwise.evaluate.protocols import EvaluationProtocol, check_split
+from bagwise.evaluate.protocols import Scheme, check_split
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_nested_search_respects_groups(data):
 
 def test_all_protocols_have_the_interface():
     for protocol in (BagFolds(), GroupFolds(), PublishedFolds(), Nested()):
-        assert isinstance(protocol, EvaluationProtocol)
+        assert isinstance(protocol, Scheme)
 
 
 def fitted_scaler(data):

@@ -1,4 +1,4 @@
-"""Metrics, protocols and comparisons that keep preprocessing inside the fold."""
+"""Metrics, cross-validation and comparisons that keep preprocessing inside the fold."""
 
 from bagwise.evaluate.assumptions import (
     check_mil,

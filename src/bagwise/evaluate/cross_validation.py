@@ -1,6 +1,6 @@
 """Fit on some bags, predict others: the one way in which anything here is held out.
 
-`cross_validate` runs one model under a protocol; `compare`, the command line and the experiments
+`cross_validate` runs one model under one scheme; `compare`, the command line and the experiments
 all go through it, so that no figure rests on a loop of its own.
 """
 
@@ -24,7 +24,7 @@ from bagwise.evaluate.metrics import (
     score_predictions,
     targets,
 )
-from bagwise.evaluate.protocols import BagFolds, EvaluationProtocol, Split, check_model, check_split
+from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, check_split
 from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def cross_validate(
     model: Model,
     bags: Bags,
     y: ArrayLike,
-    protocol: EvaluationProtocol | None = None,
+    scheme: Scheme | None = None,
     *,
     groups: ArrayLike | None = None,
     published_folds: ArrayLike | None = None,
@@ -92,7 +92,7 @@ def cross_validate(
     n_jobs: int = 1,
     progress: Callable[[Iterable[Fold], int], Iterable[Fold]] | None = None,
 ) -> list[Fold]:
-    """Predict every test bag of a protocol by a model fitted without it.
+    """Predict every test bag of a scheme by a model fitted without it.
 
     Parameters
     ----------
@@ -102,7 +102,8 @@ def cross_validate(
     bags : Bags, list of 2-d arrays or 3-d array
     y : array of shape (n_bags,) or (n_bags, n_classes)
         A model of two classes is fitted once per class where there are more.
-    protocol : protocol, default=BagFolds()
+    scheme : cross-validation scheme, default=BagFolds()
+        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `FixedSplits`, `Nested`.
     groups : array of shape (n_bags,), optional
         Patient or site of every bag, for `GroupFolds`.
     published_folds : array, optional
@@ -128,17 +129,17 @@ def cross_validate(
     """
     from sklearn.utils.parallel import Parallel, delayed
 
-    protocol = BagFolds() if protocol is None else protocol
+    scheme = BagFolds() if scheme is None else scheme
     bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="cross_validate")
     y = np.asarray(y)
     check_lengths("the data", len(bags), y, groups)
     model = check_model(model)
-    splits = list(protocol.splits(bags, y, groups, published_folds))
+    splits = list(scheme.splits(bags, y, groups, published_folds))
     for split in splits:
         check_split(split, len(bags), y, groups)
     jobs = (
         delayed(fit_fold)(
-            model, bags, y, split, protocol, groups, instance_labels, fit_params=fit_params
+            model, bags, y, split, scheme, groups, instance_labels, fit_params=fit_params
         )
         for split in splits
     )
@@ -151,7 +152,7 @@ def fit_fold(
     bags: Bags,
     y: Column,
     split: Split,
-    protocol: EvaluationProtocol,
+    scheme: Scheme,
     groups: Column | None = None,
     instance_labels: Column | None = None,
     name: str = "model",
@@ -161,7 +162,7 @@ def fit_fold(
     """One fit. Nothing of the test bags is touched before the model is fitted."""
     of_train = None if groups is None else np.asarray(groups)[split.train]
     ready = for_labels(seeded(model, split.seed), y)
-    model = protocol.prepare(name, ready, split.seed, y[split.train], of_train)
+    model = scheme.prepare(name, ready, split.seed, y[split.train], of_train)
     known = dict(fit_params or {})
     if instance_labels is not None:
         nested = bags.split(np.asarray(instance_labels))

@@ -1,22 +1,24 @@
 """How bags are split so that a score can be trusted.
 
-A protocol is a small frozen object: ``splits(bags, y, groups, published_folds)`` yields `Split`s
-of bag numbers. Whatever the protocol, `check_model` refuses a pipeline that has already seen
-data and `check_split` refuses a bag, or a patient, on both sides.
+A cross-validation scheme is a small frozen object: ``splits(bags, y, groups, published_folds)``
+yields `Split`s of bag numbers. Whatever the scheme, `check_model` refuses a pipeline that has
+already seen data and `check_split` refuses a bag, or a patient, on both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.utils.validation import check_is_fitted
+
+from bagwise.models.held_out import folds
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags
@@ -43,9 +45,8 @@ class Split(NamedTuple):
     test: Ints
 
 
-@runtime_checkable
-class EvaluationProtocol(Protocol):
-    """What `compare` asks of a protocol."""
+class Scheme:
+    """A cross-validation scheme; subclasses have `folds_of_bags` or splits of their own."""
 
     def splits(
         self,
@@ -54,32 +55,44 @@ class EvaluationProtocol(Protocol):
         groups: ArrayLike | None = None,
         published_folds: ArrayLike | None = None,
     ) -> Iterator[Split]:
-        """Every split, in a fixed order."""
+        """Every split, in a fixed order.
+
+        Parameters
+        ----------
+        bags : Bags
+        y : array of shape (n_bags,) or (n_bags, n_classes)
+        groups : array of shape (n_bags,), optional
+            Patient or site of every bag.
+        published_folds : array of shape (n_repetitions, n_bags), optional
+            Fold of every bag, as shipped with a data set.
+        """
+        for seed, fold in self.folds_of_bags(len(bags), np.asarray(y), groups, published_folds):
+            for k in np.unique(fold):
+                yield Split(seed, int(k), np.flatnonzero(fold != k), np.flatnonzero(fold == k))
+
+    def folds_of_bags(
+        self, n_bags: int, y: Column, groups: Any, published: Any
+    ) -> Iterator[tuple[int, Ints]]:
+        """Seed of each repetition, and the fold in which it tests every bag, [B]."""
+        raise NotImplementedError
 
     def prepare(
         self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
     ) -> Model:
         """The estimator to fit on the training bags of a split; ``y`` and ``groups`` are theirs."""
-
-
-class _Plain:
-    def prepare(
-        self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
-    ) -> Model:
-        """The model itself."""
         return model
 
 
 @dataclass(frozen=True)
-class BagFolds(_Plain):
+class BagFolds(Scheme):
     """Stratified k-fold cross-validation by bag, once per seed.
 
     One fold seed moves a figure on a hundred bags by several points: use several.
 
     Parameters
     ----------
-    n_splits : int
-    seeds : tuple of int
+    n_splits : int, default=5
+    seeds : tuple of int, default=(0, 1, 2)
         One repetition each.
 
     Examples
@@ -94,35 +107,47 @@ class BagFolds(_Plain):
     n_splits: int = 5
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    def splits(
-        self,
-        bags: Bags,
-        y: Column,
-        groups: ArrayLike | None = None,
-        published_folds: ArrayLike | None = None,
-    ) -> Iterator[Split]:
-        """Every split; refuses groups, which need `GroupFolds`."""
-        if groups is not None and len(np.unique(groups)) < len(bags):
+    def folds_of_bags(
+        self, n_bags: int, y: Column, groups: Any, published: Any
+    ) -> Iterator[tuple[int, Ints]]:
+        """Stratified folds; refuses groups, which need `GroupFolds`."""
+        if groups is not None and len(np.unique(groups)) < n_bags:
             raise ValueError(
                 "several bags share a group (a patient), and BagFolds would put one group on both "
                 "sides; use GroupFolds."
             )
+        return self._seeded(y, None)
+
+    def _seeded(self, y: Column, groups: Any) -> Iterator[tuple[int, Ints]]:
         y = strata(y, self.n_splits)
-        _check_folds(y, self.n_splits)
+        classes, counts = np.unique(y, return_counts=True)
+        if not 2 <= self.n_splits <= counts.min():
+            raise ValueError(
+                f"{self.n_splits}-fold cross-validation needs at least 2 folds and "
+                f"{self.n_splits} bags of each class; class {classes[counts.argmin()]!s} has "
+                f"{counts.min()}."
+            )
+        for label in classes if groups is not None else ():
+            # Every fold needs a group with a bag of each class, or a test fold lacks one.
+            n_groups = len(np.unique(groups[y == label]))
+            if n_groups < self.n_splits:
+                raise ValueError(
+                    f"{self.n_splits} folds need at least {self.n_splits} groups (patients) with "
+                    f"bags of class {label!s}; there are {n_groups}."
+                )
         for seed in self.seeds:
-            folds = StratifiedKFold(self.n_splits, shuffle=True, random_state=seed)
-            for fold, (train, test) in enumerate(folds.split(np.zeros(len(y)), y)):
-                yield Split(seed, fold, train, test)
+            yield seed, folds(y, self.n_splits, groups, seed)
 
 
 @dataclass(frozen=True)
-class GroupFolds(_Plain):
+class GroupFolds(BagFolds):
     """Stratified folds in which the bags of one group (patient, site) stay together.
 
     Parameters
     ----------
-    n_splits : int
-    seeds : tuple of int
+    n_splits : int, default=5
+    seeds : tuple of int, default=(0, 1, 2)
+        One repetition each.
 
     Examples
     --------
@@ -136,33 +161,20 @@ class GroupFolds(_Plain):
     set()
     """
 
-    n_splits: int = 5
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-    def splits(
-        self,
-        bags: Bags,
-        y: Column,
-        groups: ArrayLike | None = None,
-        published_folds: ArrayLike | None = None,
-    ) -> Iterator[Split]:
-        """Every split; needs one group per bag."""
+    def folds_of_bags(
+        self, n_bags: int, y: Column, groups: Any, published: Any
+    ) -> Iterator[tuple[int, Ints]]:
+        """Stratified folds of whole groups; needs one group per bag."""
         if groups is None:
             raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
         groups = np.asarray(groups)
-        if len(groups) != len(bags):
-            raise ValueError(f"groups must name every bag: got {len(groups)} for {len(bags)}.")
-        y = strata(y, self.n_splits)
-        _check_folds(y, self.n_splits)
-        _check_groups(y, groups, self.n_splits)
-        for seed in self.seeds:
-            folds = StratifiedGroupKFold(self.n_splits, shuffle=True, random_state=seed)
-            for fold, (train, test) in enumerate(folds.split(np.zeros(len(y)), y, groups)):
-                yield Split(seed, fold, train, test)
+        if len(groups) != n_bags:
+            raise ValueError(f"groups must name every bag: got {len(groups)} for {n_bags}.")
+        return self._seeded(y, groups)
 
 
 @dataclass(frozen=True)
-class PublishedFolds(_Plain):
+class PublishedFolds(Scheme):
     """The folds shipped with a data set, so that figures compare fold by fold.
 
     Parameters
@@ -175,105 +187,88 @@ class PublishedFolds(_Plain):
     >>> from bagwise.datasets import load_musk1
     >>> from bagwise.evaluate import PublishedFolds
     >>> data = load_musk1()
-    >>> folds = PublishedFolds().splits(data.bags, data.y, None, data.published_folds)
-    >>> len(list(folds))
+    >>> splits = PublishedFolds().splits(data.bags, data.y, None, data.published_folds)
+    >>> len(list(splits))
     50
     """
 
     repetitions: int | None = None
 
-    def splits(
-        self,
-        bags: Bags,
-        y: Column,
-        groups: ArrayLike | None = None,
-        published_folds: ArrayLike | None = None,
-    ) -> Iterator[Split]:
-        """Every published split."""
-        if published_folds is None:
+    def folds_of_bags(
+        self, n_bags: int, y: Column, groups: Any, published: Any
+    ) -> Iterator[tuple[int, Ints]]:
+        """The published folds, numbered by repetition."""
+        if published is None:
             raise ValueError("this data set ships no published folds; use BagFolds.")
-        published_folds = np.atleast_2d(published_folds)
-        if published_folds.shape[1] != len(bags):
+        published = np.atleast_2d(published)
+        if published.shape[1] != n_bags:
             raise ValueError(
-                f"published folds cover {published_folds.shape[1]} bags; there are {len(bags)}."
+                f"published folds cover {published.shape[1]} bags; there are {n_bags}."
             )
-        for seed, of_bag in enumerate(published_folds[: self.repetitions]):
-            for fold in np.unique(of_bag):
-                is_test = of_bag == fold
-                yield Split(seed, int(fold), np.flatnonzero(~is_test), np.flatnonzero(is_test))
+        return enumerate(published[: self.repetitions])
 
 
 @dataclass(frozen=True)
-class FixedSplits(_Plain):
-    """Splits made elsewhere, as they are.
+class FixedSplits(Scheme):
+    """Splits from elsewhere, as they are.
 
     Parameters
     ----------
-    made : tuple of Split
+    fixed : tuple of Split
 
     Examples
     --------
     >>> from bagwise.datasets import make_gaussian_bags
     >>> from bagwise.evaluate import FixedSplits, Split
     >>> bags, y = make_gaussian_bags(n_bags=4, random_state=0, return_X_y=True)
-    >>> protocol = FixedSplits((Split(0, 0, train=[0, 1, 2], test=[3]),))
-    >>> next(protocol.splits(bags, y)).test
+    >>> scheme = FixedSplits((Split(0, 0, train=[0, 1, 2], test=[3]),))
+    >>> next(scheme.splits(bags, y)).test
     [3]
     """
 
-    made: tuple[Split, ...]
+    fixed: tuple[Split, ...]
 
     def splits(
-        self,
-        bags: Bags,
-        y: Column,
-        groups: ArrayLike | None = None,
-        published_folds: ArrayLike | None = None,
+        self, bags: Bags, y: Column, groups: Any = None, published_folds: Any = None
     ) -> Iterator[Split]:
         """The splits."""
-        return iter(self.made)
+        return iter(self.fixed)
 
 
 @dataclass(frozen=True)
-class Nested:
+class Nested(Scheme):
     """Choose hyperparameters by cross-validation inside every training fold.
 
     The test fold plays no part in the choice.
 
     Parameters
     ----------
-    outer : protocol
+    outer : scheme, default=BagFolds()
         Where scores come from: `BagFolds`, `GroupFolds` or `PublishedFolds`.
     grids : mapping of model name to parameter grid
         As for ``GridSearchCV``; a model without a grid is fitted as it is.
-    inner_splits : int
-    scoring : str or scorer
+    inner_splits : int, default=3
+    scoring : str or scorer, default="roc_auc"
         A scikit-learn scorer, also one from `make_instance_scorer`.
 
     Examples
     --------
     >>> from bagwise.evaluate import BagFolds, Nested
     >>> from bagwise.models.registry import make_model
-    >>> protocol = Nested(BagFolds(), {"statistics": {"logisticregression__C": [0.01, 1]}})
+    >>> scheme = Nested(BagFolds(), {"statistics": {"logisticregression__C": [0.01, 1]}})
     >>> model = make_model("statistics")
-    >>> type(protocol.prepare("statistics", model, seed=0, y=[0, 1] * 9)).__name__
+    >>> type(scheme.prepare("statistics", model, seed=0, y=[0, 1] * 9)).__name__
     'GridSearchCV'
     """
 
-    outer: BagFolds | GroupFolds = field(default_factory=BagFolds)
+    outer: Scheme = field(default_factory=BagFolds)
     grids: Mapping[str, Any] = field(default_factory=dict)
     inner_splits: int = 3
-    scoring: str = "roc_auc"
+    scoring: Any = "roc_auc"
 
-    def splits(
-        self,
-        bags: Bags,
-        y: Column,
-        groups: ArrayLike | None = None,
-        published_folds: ArrayLike | None = None,
-    ) -> Iterator[Split]:
-        """The outer protocol's splits."""
-        return self.outer.splits(bags, y, groups, published_folds)
+    def folds_of_bags(self, *data: Any) -> Iterator[tuple[int, Ints]]:
+        """Those of the outer scheme."""
+        return self.outer.folds_of_bags(*data)
 
     def prepare(
         self, name: str, model: Model, seed: int, y: Column, groups: Column | None = None
@@ -281,10 +276,9 @@ class Nested:
         """The model inside a grid search, where a grid is given."""
         if name not in self.grids:
             return self.outer.prepare(name, model, seed, y, groups)
-        folds: Any = StratifiedKFold if groups is None else StratifiedGroupKFold
-        # Shuffled: bags come sorted by class in most published sets.
-        inner = folds(self.inner_splits, shuffle=True, random_state=seed)
-        cv = list(inner.split(np.zeros(len(y)), strata(y, self.inner_splits), groups))
+        inner = folds(strata(y, self.inner_splits), self.inner_splits, groups, seed)
+        # As pairs: a search that is told the groups would ask for a splitter of groups.
+        cv = list(PredefinedSplit(inner).split())
         return GridSearchCV(model, self.grids[name], scoring=self.scoring, cv=cv)
 
 
@@ -311,11 +305,10 @@ def check_model(model: Model) -> Model:
     """
     if isinstance(model, type) or not hasattr(model, "fit") or not hasattr(model, "get_params"):
         raise ValueError(
-            f"a protocol needs an unfitted scikit-learn estimator; got {model!r}. "
+            f"a cross-validation scheme needs an unfitted scikit-learn estimator; got {model!r}. "
             "Pass the estimator itself, such as SingleInstance(SVC())."
         )
-    parts = [model, *model.get_params(deep=True).values()]
-    for part in parts:
+    for part in [model, *model.get_params(deep=True).values()]:
         if isinstance(part, type) or not hasattr(part, "get_params"):
             continue
         name = type(part).__name__
@@ -386,24 +379,3 @@ def strata(y: Any, n_splits: int) -> Any:
     codes = np.where(y.any(axis=1), rarest_first[first] + 1, 0)
     counts = np.bincount(codes)
     return np.where(counts[codes] < n_splits, int(np.argmax(counts)), codes)
-
-
-def _check_folds(y: Column, n_splits: int) -> None:
-    classes, counts = np.unique(y, return_counts=True)
-    if not 2 <= n_splits <= counts.min():
-        rarest = classes[int(np.argmin(counts))]
-        raise ValueError(
-            f"{n_splits}-fold cross-validation needs at least 2 folds and {n_splits} bags of each "
-            f"class; class {rarest!s} has {counts.min()}."
-        )
-
-
-def _check_groups(y: Ints, groups: ArrayLike | None, n_splits: int) -> None:
-    """Every fold needs a group with a bag of each class, or a class goes missing from a test."""
-    for label in np.unique(y):
-        n_groups = len(np.unique(np.asarray(groups)[np.asarray(y) == label]))
-        if n_groups < n_splits:
-            raise ValueError(
-                f"{n_splits} folds need at least {n_splits} groups (patients) with bags of class "
-                f"{label!s}; there are {n_groups}."
-            )

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from bagwise.evaluate.metrics import check_binary
+from bagwise.models.held_out import folds
 
 Method = Literal["wilson", "exact"]
 
@@ -239,20 +239,17 @@ def cross_fitted_rates(
     """
     truth, values = check_binary(y, scores)
     threshold = choose_threshold(truth, values, goal)
-    fewest = int(min(truth.sum(), len(truth) - truth.sum()))
-    codes = None if groups is None else np.unique(groups, return_inverse=True)[1]
-    parts = min(n_splits, fewest, fewest if codes is None else int(codes.max()) + 1)
+    if groups is not None:
+        groups = np.unique(groups, return_inverse=True)[1]
+        n_splits = min(n_splits, int(np.max(groups)) + 1)
+    fold = folds(truth, n_splits, groups, random_state)
     called = np.zeros(len(truth), dtype=bool)
-    if parts >= 2:
-        kind = StratifiedKFold if codes is None else StratifiedGroupKFold
-        folds = kind(n_splits=parts, shuffle=True, random_state=random_state)
-        for others, part in folds.split(values[:, None], truth, codes):
-            # A group may hold every bag of a class; then there is nothing to choose on.
-            both = 0 < truth[others].sum() < len(others)
-            cut = choose_threshold(truth[others], values[others], goal) if both else threshold
-            called[part] = values[part] > cut
-    else:
-        called = values > threshold
+    for k in np.unique(fold):
+        others = fold != k
+        # A fold may hold every bag of a class; then there is nothing to choose on.
+        both = 0 < truth[others].sum() < others.sum()
+        cut = choose_threshold(truth[others], values[others], goal) if both else threshold
+        called[~others] = values[~others] > cut
     return _rates(truth, called, threshold, confidence, method)
 
 

@@ -63,7 +63,7 @@ def audit(
     procedure : callable, optional
         ``procedure(bags, y, train, test)`` returns a score per test bag; for whatever is trained
         and scored outside an estimator, with its preprocessing. Labels are 0 and 1.
-    splitter : protocol, scikit-learn splitter or list of (train, test), optional
+    splitter : scheme, scikit-learn splitter or list of (train, test), optional
         Your folds. Without it five stratified folds, by group where ``groups`` is given.
     groups : array of shape (n_bags,), optional
         Patient or site of every bag.
