@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -506,7 +507,7 @@ def test_evaluate_needs_the_same_classes(tmp_path, trained, capsys):
     labels = tmp_path / "l.csv"
     write_labels(labels, [(f"{i:03d}", "ab"[i % 2]) for i in range(24)])
     assert run("evaluate", model, "--bags", folder, "--labels", labels) == 2
-    assert "knows the classes [0, 1]; the labels have 'a'" in capsys.readouterr().err
+    assert "label 'a' is not one of the classes [0, 1] of the model" in capsys.readouterr().err
 
 
 def test_evaluate_instances_where_labels_are_known(tmp_path, capsys, trained):
@@ -587,7 +588,7 @@ def test_audit_finds_a_label_among_the_features(tmp_path, capsys):
     page = (tmp_path / "results" / "report.html").read_text(encoding="utf-8")
     assert "Are the training data sound?" in page
     assert "found 1 thing to look at" in page
-    assert "feature 1 (&#x27;outcome&#x27;), one value per bag" in page
+    assert "feature 1 ('outcome'), one value per bag" in html.unescape(page)
 
 
 def test_audit_of_training_bags_that_finds_nothing(tmp_path):

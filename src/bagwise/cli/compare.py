@@ -9,9 +9,8 @@ from typing import Any
 from rich.markup import escape
 
 from bagwise.cli.arguments import bag_options, class_options, output_options, set_up
-from bagwise.cli.classes import class_arguments
 from bagwise.cli.console import Printer
-from bagwise.cli.inputs import mixed_patients, positive_last, read_labelled
+from bagwise.cli.inputs import class_roles, mixed_patients, read_labelled
 from bagwise.files import check_output, new_file
 
 
@@ -46,16 +45,14 @@ def compare(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
     _check(arguments)
     folds: Any = BagFolds
-    options: dict[str, Any] = {}
+    fit_params: dict[str, Any] = {}
     datasets: Any
     if arguments.bags is None:
         datasets = arguments.datasets.split(",")
     else:
         data = read_labelled(arguments, printer)
-        options = class_arguments(arguments, data, printer)
-        data, _ = positive_last(data, arguments.positive, printer)
-        for remark in mixed_patients(data):
-            printer.warn(remark)
+        data, _, fit_params = class_roles(data, arguments, printer)
+        printer.warn(*mixed_patients(data))
         dataset = Bunch(bags=data.bags, y=data.y)
         if data.patients is not None:
             dataset.groups, folds = data.patients, GroupFolds
@@ -65,7 +62,7 @@ def compare(arguments: Namespace, printer: Printer) -> dict[str, object]:
         datasets,
         folds(n_splits=arguments.cv, seeds=tuple(range(arguments.seeds))),
         n_jobs=arguments.jobs,
-        fit_params=options,
+        fit_params=fit_params,
         progress=not arguments.json,
     )
     print_comparison(comparison, printer.console)

@@ -50,9 +50,10 @@ class Printer:
             table.add_row(*map(_cell, row))
         self.show(table)
 
-    def warn(self, text: str) -> None:
-        """A line that asks for attention."""
-        self.say(f"[yellow]warning:[/yellow] {escape(text)}")
+    def warn(self, *texts: str) -> None:
+        """Lines that ask for attention."""
+        for text in texts:
+            self.say(f"[yellow]warning:[/yellow] {escape(text)}")
 
     def result(self, content: Mapping[str, object] | None) -> None:
         """The machine-readable result, printed only with ``--json``."""

@@ -23,9 +23,34 @@ def threshold_goal(arguments: Namespace) -> Goal | None:
     return None if goal == Goal() else goal
 
 
-def show_metrics(evaluation: Any, printer: Printer) -> None:
-    """Print the metrics of an evaluation side by side."""
+def show_evaluation(
+    evaluation: Evaluation, printer: Printer, goal: Goal | None = None
+) -> dict[str, object]:
+    """Print metrics and recommended thresholds; returns what JSON holds of the thresholds.
+
+    Two classes are told apart at one half and at the recommended threshold; of several, each is
+    told apart from all others.
+    """
     print_metrics(evaluation.metrics(), evaluation.source, printer)
+    if len(evaluation.axis) > 1:
+        frame, confusion = evaluation.per_class(goal), evaluation.confusion()
+        title = f"each class against all others, {evaluation.source}"
+        printer.table(frame.columns, frame.itertuples(index=False), title, words=("class",))
+        return {
+            "classes": frame.to_dict("records"),
+            "confusion": None if confusion is None else confusion.tolist(),
+        }
+    rates, recommended = evaluation.rates(0.5), evaluation.recommended(goal)
+    patients = patient_rates(evaluation, recommended.threshold)
+    printer.say(describe_rates("threshold", rates))
+    printer.say(describe_rates("recommended threshold", recommended))
+    if patients is not None:
+        printer.say(describe_rates("by patient, at the recommended threshold", patients))
+    return {
+        "rates": rates_json(rates),
+        "recommended": rates_json(recommended),
+        "patients": None if patients is None else rates_json(patients),
+    }
 
 
 def print_metrics(metrics: Mapping[str, float], title: str, printer: Printer) -> None:
@@ -59,13 +84,24 @@ def patient_rates(evaluation: Evaluation, threshold: float) -> Rates | None:
     return by_patient.rates(threshold) if by_patient.has_both_classes else None
 
 
-def check_features(bags: Bags, about: Mapping[str, object], arguments: Namespace) -> None:
-    """Refuse bags whose number of features is not that of the model."""
+def check_match(
+    bags: Bags,
+    columns: tuple[str, ...] | None,
+    about: Mapping[str, Any],
+    arguments: Namespace,
+) -> None:
+    """Refuse bags whose features are not those of the model, and columns of other classes."""
     expected = about["n_features"]
     if expected is not None and bags.n_features != expected:
         raise ValueError(
             f"{arguments.bags}: bags have {bags.n_features} features, but "
             f"{arguments.model} was trained on {expected}."
+        )
+    classes = [str(c) for c in about["classes"] or []]
+    if columns is not None and list(columns) != classes:
+        raise ValueError(
+            f"the model has the classes {','.join(classes)}; pass them as --label-column in this "
+            f"order. Got {','.join(columns)}."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -12,25 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from rich.markup import escape
+from sklearn.utils.validation import has_fit_parameter
 
+from bagwise import persist
 from bagwise.cli.arguments import bag_options, class_options, output_options, set_up, strength
-from bagwise.cli.classes import (
-    class_arguments,
-    labels_for_fit,
-    ready_model,
-    show_classes,
-)
 from bagwise.cli.console import Printer
-from bagwise.cli.figures import describe_rates, show_metrics
-from bagwise.cli.inputs import mixed_patients, patients_as_bags, positive_last, read_labelled
+from bagwise.cli.figures import show_evaluation
+from bagwise.cli.inputs import (
+    Roles,
+    class_roles,
+    mixed_patients,
+    patients_as_bags,
+    read_labelled,
+)
 from bagwise.files import Training, check_output
 from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
     from bagwise.models.base import Model
-    from bagwise.models.execution import Execution
     from bagwise.report.evaluation import Evaluation
 
 # Seconds until a scheduler that does not answer counts as absent.
@@ -101,40 +103,33 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, object]:
-    from bagwise import persist
     from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
-    from bagwise.report.predictions import model_notes
 
-    data = read_labelled(arguments, printer)
-    known: Column | list[object] | None = _known_labels(arguments, data)
-    options = class_arguments(arguments, data, printer)
-    model = ready_model(model, arguments.model, data.y, options, printer)
+    data, names, fit_params = _read(arguments, printer)
+    model = _for_labels(model, data, fit_params, arguments.model, printer)
     audited = _audit(data, printer) if arguments.audit else None
-    data, names = positive_last(data, arguments.positive, printer)
-    if names is not None and known is not None:  # coded as the bags' labels are
-        known = [names.index(label) if label in names else label for label in known]
     if arguments.level == "patient":
-        data, known = patients_as_bags(data, known)
+        data = patients_as_bags(data)
         printer.say(f"made {len(data.bags)} patients of them")
-    y = labels_for_fit(data)
+    # With the names of the classes where a bag may have several.
+    y: Any = data.y if data.classes is None else pd.DataFrame(data.y, columns=list(data.classes))
     with printer.working("looking at the data"):
         remarks = data_warnings(data.bags, y) + mixed_patients(data)
-    for remark in remarks:
-        printer.warn(remark)
+    printer.warn(*remarks)
     evaluation = None
     if arguments.cv is not None:
         # Coupling moves instances, not bags: their figures are those of the model alone.
         alone = model.estimator if isinstance(model, Coupled) else model
-        classes = data.classes or names or np.unique(data.y).tolist()
-        evaluation = _cross_validate(alone, data, known, classes, options, arguments, printer)
+        evaluation = _cross_validate(alone, data, names, fit_params, arguments, printer)
         doubts = _doubts(evaluation)
+        printer.warn(*doubts)
         remarks += doubts
-        for doubt in doubts:
-            printer.warn(doubt)
+    if data.instance_labels is not None:
+        fit_params["instance_labels"] = data.instance_labels
     start = time.perf_counter()
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
-        model.fit(data.bags, y, **({} if known is None else {"instance_labels": known}), **options)
+        model.fit(data.bags, y, **fit_params)
     seconds = time.perf_counter() - start
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
     if arguments.level == "patient":
@@ -146,19 +141,12 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     if isinstance(model, Coupled):
         extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
-    if names is not None:
-        y = np.asarray(names)[y]
-    feature_names = data.bags.feature_names
-    persist.save(
-        model, arguments.out, bags=data.bags, y=y, feature_names=feature_names, extra=extra
-    )
-    out, notes = escape(str(arguments.out)), model_notes(model)
-    printer.say(f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {out}")
-    for note in notes:
-        printer.say(note)
-    printer.say(f"next: [bold]bagwise predict {out} --bags NEW/ --out results/[/bold]")
+    y = y if names is None else np.asarray(names)[y]
+    out, feature_names = arguments.out, data.bags.feature_names
+    persist.save(model, out, bags=data.bags, y=y, feature_names=feature_names, extra=extra)
+    notes = _tell(model, arguments, seconds, printer)
     return {
-        "model": str(arguments.out),
+        "model": str(out),
         "seconds": seconds,
         "training": persist.summarise(data.bags, y),
         "metrics": None if evaluation is None else evaluation.metrics(),
@@ -169,12 +157,36 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     }
 
 
+def _read(arguments: Namespace, printer: Printer) -> Roles:
+    """Bags, labels and instance labels to train on."""
+    data = read_labelled(arguments, printer)
+    if arguments.use_instance_labels and data.instance_labels is None:
+        if data.bags.instance_labels is None:
+            raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
+        data = data._replace(instance_labels=data.bags.instance_labels)
+    return class_roles(data, arguments, printer)
+
+
+def _for_labels(
+    model: Model, data: Training, fit_params: Mapping[str, object], name: str, printer: Printer
+) -> Model:
+    """The model, or one per class where it knows only two; refuses options it does not have."""
+    from bagwise.models.one_vs_rest import for_labels
+
+    whole = for_labels(model, data.y)
+    if whole is not model:
+        printer.say(f"{name} knows two classes: one model is trained per class")
+    for option in fit_params:
+        if not has_fit_parameter(model if option == "class_weight" else whole, option):
+            raise ValueError(f"{name} cannot use --{option.replace('_', '-')}; use vgpmil or auto.")
+    return whole
+
+
 def _cross_validate(
     model: Model,
     data: Training,
-    known: Column | list[object] | None,
-    classes: Sequence[object],
-    options: dict[str, Any],
+    names: list[object] | None,
+    fit_params: dict[str, object],
     arguments: Namespace,
     printer: Printer,
 ) -> Evaluation:
@@ -189,19 +201,16 @@ def _cross_validate(
         data.y,
         (GroupFolds if by_patient else BagFolds)(arguments.cv, (arguments.seed,)),
         groups=data.patients,
-        instance_labels=known,
-        fit_params=options,
+        instance_labels=data.instance_labels,
+        fit_params=fit_params,
         progress=printer.bar("cross-validating"),
     )
     for message, count in Counter(w for fold in folds for w in fold.warnings).items():
         printer.warn(f"in {count} of {len(folds)} folds: {message}")
     source = f"{arguments.cv}-fold cross-validation{' by patient' if by_patient else ''}"
+    classes = data.classes or names or np.unique(data.y).tolist()
     evaluation = Evaluation.from_folds(folds, source, data.patients, classes)
-    show_metrics(evaluation, printer)
-    if len(evaluation.axis) > 1:
-        show_classes(evaluation, printer)
-    else:
-        printer.say(describe_rates("recommended threshold", evaluation.recommended()))
+    show_evaluation(evaluation, printer)
     return evaluation
 
 
@@ -215,6 +224,18 @@ def _doubts(evaluation: Evaluation) -> list[str]:
         f"the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
         f"{classes[0]!s} bags are those that hold something, pass --positive {classes[0]!s}."
     ]
+
+
+def _tell(model: Model, arguments: Namespace, seconds: float, printer: Printer) -> list[str]:
+    """Say what was saved and how to read its probabilities; returns the notes."""
+    from bagwise.report.predictions import model_notes
+
+    out, notes = escape(str(arguments.out)), model_notes(model)
+    printer.say(f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {out}")
+    for note in notes:
+        printer.say(note)
+    printer.say(f"next: [bold]bagwise predict {out} --bags NEW/ --out results/[/bold]")
+    return notes
 
 
 def _audit(data: Training, printer: Printer) -> Mapping[str, object]:
@@ -232,19 +253,13 @@ def _audit(data: Training, printer: Printer) -> Mapping[str, object]:
     return audited.as_json()
 
 
-def _known_labels(arguments: Namespace, data: Training) -> Column | None:
-    if data.instance_labels is not None or not arguments.use_instance_labels:
-        return data.instance_labels
-    if data.bags.instance_labels is None:
-        raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
-    return data.bags.instance_labels
-
-
 def settings(pairs: Sequence[str]) -> dict[str, object]:
     """``["n_inducing=100", "scale=global"]`` as parameters; values are Python literals or text.
 
     ``execution.dtype=float32`` and its like together make one `Execution`.
     """
+    from bagwise.models.execution import Execution
+
     values: dict[str, object] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -254,26 +269,20 @@ def settings(pairs: Sequence[str]) -> dict[str, object]:
             values[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             values[name] = text
-    fields = {name: values.pop(name) for name in list(values) if name.startswith("execution.")}
+    prefix = "execution."
+    fields = {
+        name.removeprefix(prefix): values.pop(name) for name in [*values] if name.startswith(prefix)
+    }
     if not fields:
         return values
     if "execution" in values:
-        taken = f"execution={values['execution']} and {min(fields)}"
+        taken = f"execution={values['execution']} and {prefix}{min(fields)}"
         raise ValueError(f"--set {taken} exclude each other.")
-    return {**values, "execution": _execution(fields)}
-
-
-def _execution(values: Mapping[str, object]) -> Execution:
-    from dataclasses import fields
-
-    from bagwise.models.execution import Execution
-
-    known = [f"execution.{field.name}" for field in fields(Execution)]
-    for name in values:
+    known = [field.name for field in dataclasses.fields(Execution)]
+    for name in fields:
         if name not in known:
-            names = ", ".join(field.name for field in fields(Execution))
-            raise ValueError(f"--set {name}: an execution has {names}.")
-    return Execution(**{name.partition(".")[2]: value for name, value in values.items()})  # type: ignore[arg-type]
+            raise ValueError(f"--set {prefix}{name}: an execution has {', '.join(known)}.")
+    return {**values, "execution": Execution(**fields)}  # type: ignore[arg-type]
 
 
 @contextmanager

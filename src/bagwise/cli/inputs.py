@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from bagwise.files import (
     FileProblem,
     Names,
     Training,
+    background_class,
     positive_class,
     read_labels,
     read_training,
@@ -99,12 +99,6 @@ class Truth(NamedTuple):
     patients: Column | None  # [K], or None where no column names them
     classes: tuple[str, ...] | None = None  # where a bag may have several, one column of y each
 
-    def for_all(self, n_bags: int) -> Column:
-        """A label for every bag, None where there is none."""
-        labels = np.full(n_bags, None, dtype=object)
-        labels[self.known] = self.y.tolist()
-        return labels
-
 
 def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
     """Labels to measure predictions by; bags without one are predicted all the same."""
@@ -141,52 +135,90 @@ def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None
     return None
 
 
-def positive_last(
-    data: Training, positive: str | None, printer: Printer
-) -> tuple[Training, list[object] | None]:
-    """Labels in which the positive class comes last, and the names if they had to be coded.
+class Roles(NamedTuple):
+    """Training data, and which class is the positive one or the background."""
 
-    More than two classes are left as they are.
-    """
-    if not is_binary(data.y):
-        return data, None
+    data: Training
+    names: list[object] | None  # of two classes that are coded as 0 and 1
+    fit_params: dict[str, object]  # arguments of ``fit``
+
+
+def class_roles(data: Training, arguments: Namespace, printer: Printer) -> Roles:
+    """Which of two classes is positive, or which of several is the background."""
+    fit_params: dict[str, object] = {}
+    if getattr(arguments, "class_weight", None) is not None:
+        fit_params["class_weight"] = arguments.class_weight
+    if is_binary(data.y):
+        if arguments.background is not None:
+            raise ValueError("--background is for more than two classes; use --positive.")
+        return _positive_last(Roles(data, None, fit_params), arguments.positive, printer)
+    if arguments.positive is not None:
+        raise ValueError("--positive is for two classes; with more, name the --background.")
+    if data.classes is None:
+        background = _background(data, arguments.background, printer)
+        if background is not None:
+            fit_params["background"] = background
+    elif arguments.background is not None:
+        raise ValueError("--background has no meaning where a bag may have several classes.")
+    return Roles(data, None, fit_params)
+
+
+def _positive_last(roles: Roles, positive: str | None, printer: Printer) -> Roles:
+    """Labels whose positive class comes last, as estimators sort their classes."""
+    data = roles.data
     classes = np.unique(data.y).tolist()
     texts = [str(c) for c in classes]
     if positive is None:
-        positive = _ask_for_positive(classes, data.labels)
+        guess = positive_class(classes)
+        if guess is None:
+            raise ValueError(
+                f"{data.labels}: cannot tell which of {classes[0]!r} and {classes[1]!r} is the "
+                f"positive class; pass --positive {classes[0]} or --positive {classes[1]}."
+            )
+        positive = str(guess)
         if classes not in ([0, 1], [-1, 1]):
             printer.say(f"positive class: {escape(positive)} (choose with --positive)")
     if positive not in texts:
         raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
     if positive == texts[1]:
-        return data, None
-    # Estimators sort their classes, so the other order is stored as 0 and 1 with names.
-    return data._replace(y=(data.y == classes[0]).astype(int)), [classes[1], classes[0]]
+        return roles
+    # The other order is stored as 0 and 1, with names; instance labels follow.
+    names = [classes[1], classes[0]]
+    known: Any = data.instance_labels
+    if known is not None:
+        known = [names.index(label) if label in names else label for label in known]
+    data = data._replace(y=(data.y == classes[0]).astype(int), instance_labels=known)
+    return roles._replace(data=data, names=names)
 
 
-def _ask_for_positive(classes: Sequence[int | str], path: str) -> str:
-    positive = positive_class(classes)
-    if positive is None:
-        raise ValueError(
-            f"{path}: cannot tell which of {classes[0]!r} and {classes[1]!r} is the positive "
-            f"class; pass --positive {classes[0]} or --positive {classes[1]}."
-        )
-    return str(positive)
+def _background(data: Training, background: str | None, printer: Printer) -> object:
+    """The class of bags that hold nothing of the others, or None."""
+    classes = np.unique(data.y).tolist()
+    if background is None:
+        guess = background_class(classes)
+        shown = "none" if guess is None else guess
+        printer.say(f"background class: {escape(str(shown))} (choose with --background)")
+        return guess
+    if background == "":
+        return None
+    texts = [str(c) for c in classes]
+    if background not in texts:
+        raise ValueError(f"{data.labels}: has no label {background!r}; it has {classes}.")
+    return classes[texts.index(background)]
 
 
 def mixed_patients(data: Training) -> list[str]:
     """Say where bags of one patient have both labels, which may be meant or a slip."""
     if data.patients is None:
         return []
-    pairs = {
-        (patient, str(label)) for patient, label in zip(data.patients, data.y.tolist(), strict=True)
-    }
-    patients = [patient for patient, _ in pairs]
-    mixed = sorted({patient for patient in patients if patients.count(patient) > 1})
+    labels: dict[str, set[str]] = {}
+    for patient, label in zip(data.patients, data.y.tolist(), strict=True):
+        labels.setdefault(patient, set()).add(str(label))
+    mixed = sorted(patient for patient, different in labels.items() if len(different) > 1)
     if not mixed:
         return []
     return [
-        f"{len(mixed)} of {len(set(patients))} patients have bags of different labels (first: "
+        f"{len(mixed)} of {len(labels)} patients have bags of different labels (first: "
         f"{mixed[0]}). Make sure that labels are those of the bags, not of the patients."
     ]
 
@@ -194,19 +226,20 @@ def mixed_patients(data: Training) -> list[str]:
 # Labels of patients: their slides become one bag.
 
 
-def patients_as_bags(data: Training, known: Any) -> tuple[Training, Any]:
-    """Training data in which a patient is a bag, and the instance labels in its order."""
+def patients_as_bags(data: Training) -> Training:
+    """Training data in which a patient is a bag; the instances are put in its order."""
     if data.patients is None:
         raise ValueError("--level patient needs --patient-column, which names the patients.")
     labels = one_label_each(data.patients, data.y, data.labels)
     bags = data.bags.merge(data.patients)
+    known: Any = data.instance_labels
     if known is not None:
         place = {name: i for i, name in enumerate(bags.ids)}
         order = np.argsort([place[str(name)] for name in data.patients], kind="stable")
         rows, _ = segments.take(data.bags.offsets, order)
         known = [known[row] for row in rows]
     y = np.asarray([labels[name] for name in bags.ids])
-    return data._replace(bags=bags, y=y, patients=None), known
+    return data._replace(bags=bags, y=y, patients=None, instance_labels=known)
 
 
 def one_label_each(patients: Any, y: Any, path: str) -> dict[str, Any]:

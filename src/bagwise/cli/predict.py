@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,15 +11,14 @@ import numpy as np
 from rich.markup import escape
 
 from bagwise.cli.arguments import bag_options, goal_options, output_options, set_up
-from bagwise.cli.classes import check_columns
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import (
-    check_features,
+    check_match,
     count_seen,
     describe_rates,
     patient_rates,
+    print_metrics,
     rates_json,
-    show_metrics,
     threshold_goal,
     warn_of_seen,
 )
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from bagwise.bags import Bags
     from bagwise.core.arrays import Column
     from bagwise.models.base import Model
-    from bagwise.models.dpmil import ClusterExamples
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.html import Report
     from bagwise.report.predictions import Predictions
@@ -99,33 +97,26 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise.evaluate import Audit
     from bagwise.models.pipeline import last_step
     from bagwise.report.evaluation import Evaluation
-    from bagwise.report.exports import WRITTEN
     from bagwise.report.html import Report
 
-    if arguments.threshold is not None and not 0 < arguments.threshold < 1:
-        raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
-    if arguments.top < 0:
-        raise ValueError(f"--top must be at least 0; got {arguments.top}.")
-    check_output(arguments.out, arguments.force, WRITTEN)
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     extra = about["extra"]
-    cross_validated = audited = None
-    if extra.get("evaluation"):
-        cross_validated = Evaluation.from_json(extra["evaluation"])
-    if extra.get("audit"):
-        audited = Audit.from_json(extra["audit"])
+    by_patient = (arguments.level or extra.get("level")) == "patient"
+    _check_options(model, by_patient, arguments)
+    stored, audit = extra.get("evaluation"), extra.get("audit")
+    cross_validated = None if stored is None else Evaluation.from_json(stored)
     threshold = _threshold(arguments, cross_validated)
-    given = _read(arguments, about, printer)
+    given = _read(arguments, by_patient, about, printer)
     n_seen = count_seen(given.bags, about)
-    _check_classes(model, given, arguments)
     with printer.working(f"predicting {len(given.bags)} bags"):
         predictions, bags = _predict(model, given, threshold, extra.get("class_names"))
         evaluation = _evaluate(model, given, predictions, arguments)
         truth = None
-        if given.truth is not None and evaluation is not None and not given.by_patient:
-            truth = np.full((len(bags), len(predictions.axis)), -1)  # unknown
+        if given.truth is not None and evaluation is not None and not by_patient:
+            truth = np.full((len(bags), len(predictions.axis)), -1)  # [B, F], -1 where unknown
             truth[given.truth.known] = evaluation.y
         history = getattr(last_step(model), "bound_history_", ())
+        has_clusters = len(predictions.axis) == 1 and hasattr(model, "nearest_instances")
         report = Report(
             predictions,
             bags,
@@ -136,53 +127,45 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
             skipped=given.skipped,
             cross_validated=cross_validated,
             n_seen=n_seen,
-            audit=audited,
-            clusters=_cluster_examples(model, bags),
+            audit=None if audit is None else Audit.from_json(audit),
+            clusters=model.nearest_instances(bags) if has_clusters else [],
         )
-        names = _write(report, given.by_patient, arguments)
-    _tell(report, arguments, printer)
+        names = _write(report, by_patient, arguments)
+    figures = _tell(report, printer)
+    warn_of_seen(n_seen, len(bags), printer)
+    _warn_of_formulas(predictions, arguments, printer)
     printer.say(f"wrote {', '.join(names)} to {escape(str(arguments.out))}")
     return {
         "out": str(arguments.out),
         "files": names,
         "n_bags": len(bags),
-        **_figures(report),
+        **figures,
         "n_trained_on": n_seen,
         "skipped": [str(problem) for problem in given.skipped],
     }
 
 
-def _check_classes(model: Model, given: _Input, arguments: Namespace) -> None:
-    """Refuse options that a model of more than two classes does not have."""
+def _check_options(model: Model, by_patient: bool, arguments: Namespace) -> None:
+    """Refuse what makes no sense, at all or for a model of more than two classes."""
     from bagwise.evaluate.metrics import class_columns, is_multilabel
+    from bagwise.report.exports import WRITTEN
 
+    if arguments.threshold is not None and not 0 < arguments.threshold < 1:
+        raise ValueError(f"--threshold must be between 0 and 1; got {arguments.threshold:g}.")
+    if arguments.top < 0:
+        raise ValueError(f"--top must be at least 0; got {arguments.top}.")
+    check_output(arguments.out, arguments.force, WRITTEN)
     if len(class_columns(model)) == 1:
         return
-    if given.by_patient:
+    if by_patient:
         raise ValueError("--level patient is for two classes; leave it out.")
-    if arguments.min_sensitivity or arguments.min_specificity or arguments.cost:
+    if threshold_goal(arguments) is not None:
         raise ValueError(
             "a bag gets its most probable class, not one above a threshold; the report "
             "recommends a threshold for each class, and evaluate takes these goals."
         )
     if arguments.threshold is not None and not is_multilabel(model):
         raise ValueError("--threshold has no effect where a bag has one of several classes.")
-    if given.truth is not None:
-        check_columns(given.truth.classes, model)
-
-
-def _figures(report: Report) -> dict[str, object]:
-    """How many bags are positive and how good that is; with more than two classes, of each."""
-    predictions, evaluation = report.predictions, report.evaluation
-    called = predictions.called.sum(axis=0).tolist()
-    if len(predictions.axis) > 1:
-        names = [str(column.positive) for column in predictions.axis]
-        metrics = None if evaluation is None else evaluation.metrics()
-        return {"classes": dict(zip(names, called, strict=True)), "metrics": metrics}
-    rates = None
-    if evaluation is not None and evaluation.has_both_classes:
-        rates = rates_json(evaluation.rates(predictions.threshold))
-    return {"n_positive": called[0], "threshold": predictions.threshold, "rates": rates}
 
 
 def _threshold(arguments: Namespace, cross_validated: Evaluation | None) -> float:
@@ -200,7 +183,9 @@ def _threshold(arguments: Namespace, cross_validated: Evaluation | None) -> floa
     return float(np.clip(cross_validated.threshold(goal), 0, 1))
 
 
-def _read(arguments: Namespace, about: dict[str, Any], printer: Printer) -> _Input:
+def _read(
+    arguments: Namespace, by_patient: bool, about: dict[str, Any], printer: Printer
+) -> _Input:
     """Read the bags, and their labels and patients where they are known."""
     bags, skipped = read_unlabelled(arguments, printer)
     truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
@@ -209,8 +194,7 @@ def _read(arguments: Namespace, about: dict[str, Any], printer: Printer) -> _Inp
         patients = _read_patients(arguments, bags)
     elif truth is not None:
         patients = patients_of_all(truth, bags, printer)
-    check_features(bags, about, arguments)
-    by_patient = (arguments.level or about["extra"].get("level")) == "patient"
+    check_match(bags, None if truth is None else truth.classes, about, arguments)
     if by_patient:
         if patients is None:
             raise ValueError(
@@ -255,49 +239,28 @@ def _evaluate(
     model: Model, given: _Input, predictions: Predictions, arguments: Namespace
 ) -> Evaluation | None:
     """The predictions of those bags, or patients, whose label is known."""
-    from bagwise.report.evaluation import evaluate_held_out
+    from bagwise.report.evaluation import Evaluation, evaluate_held_out
 
-    truth, patients = given.truth, given.patients
+    truth, patients, classes = given.truth, given.patients, predictions.classes
     if truth is None:
         return None
-    if given.by_patient:
-        labels = one_label_each(np.asarray(patients)[truth.known], truth.y, str(arguments.labels))
-        return _evaluate_patients(labels, predictions)
+    of_known = truth.patients if patients is None else np.asarray(patients)[truth.known]
+    if given.by_patient and predictions.patients is not None:
+        labels = one_label_each(of_known, truth.y, str(arguments.labels))
+        unknown = sorted({str(v) for v in labels.values()} - {str(c) for c in classes})
+        if unknown:
+            raise ValueError(
+                f"the model knows the classes {classes}; the labels have {unknown[0]!r}."
+            )
+        table = predictions.patients
+        table = table[table["patient"].isin(labels.keys())]
+        y = [int(labels[name] == classes[1]) for name in table["patient"]]
+        return Evaluation(f"{len(y)} labelled patients", y, table["probability"], classes)
     p = None
     if hasattr(model, "predict_proba"):
         p = predictions.values(predictions.bags)[truth.known]
-    return evaluate_held_out(
-        model,
-        given.bags[truth.known],
-        truth.y,
-        f"{len(truth.y)} labelled bags",
-        predictions.classes,
-        p,
-        truth.patients if patients is None else np.asarray(patients)[truth.known],
-    )
-
-
-def _evaluate_patients(labels: Mapping[str, object], predictions: Predictions) -> Evaluation:
-    """The predictions of those patients that have a label."""
-    from bagwise.report.evaluation import Evaluation
-
-    unknown = sorted({str(v) for v in labels.values()} - {str(c) for c in predictions.classes})
-    if unknown:
-        raise ValueError(
-            f"the model knows the classes {predictions.classes}; the labels have {unknown[0]!r}."
-        )
-    assert predictions.patients is not None  # asked only with --level patient
-    table = predictions.patients
-    table = table[table["patient"].isin(labels.keys())]
-    y = [int(labels[name] == predictions.classes[1]) for name in table["patient"]]
-    source = f"{len(y)} labelled patients"
-    return Evaluation(source, y, table["probability"].to_numpy(), predictions.classes)
-
-
-def _cluster_examples(model: Model, bags: Bags) -> list[ClusterExamples]:
-    """What a model that has clusters says of these bags; of several classes nothing."""
-    nearest = getattr(model, "nearest_instances", None)
-    return [] if nearest is None or len(model.classes_) != 2 else nearest(bags)
+    source = f"{len(truth.y)} labelled bags"
+    return evaluate_held_out(model, given.bags[truth.known], truth.y, source, classes, p, of_known)
 
 
 def _write(report: Report, by_patient: bool, arguments: Namespace) -> list[str]:
@@ -321,32 +284,41 @@ def _write(report: Report, by_patient: bool, arguments: Namespace) -> list[str]:
         return [path.name for path in written]
 
 
-def _tell(report: Report, arguments: Namespace, printer: Printer) -> None:
-    """Say how many bags and patients are positive, how good that is, and what to beware of."""
-    from bagwise.report.predictions import formula_ids
-
+def _tell(report: Report, printer: Printer) -> dict[str, object]:
+    """Say how many bags and patients are positive and how good that is; returns it for JSON."""
     predictions, evaluation = report.predictions, report.evaluation
     threshold, n_bags = predictions.threshold, len(predictions.bags)
-    called = predictions.called.sum(axis=0)
-    counts = [
-        f"{n} {escape(str(c.positive))}" for n, c in zip(called, predictions.axis, strict=True)
-    ]
-    if len(counts) > 1:
+    called = predictions.called.sum(axis=0).tolist()  # [F]
+    names = [str(column.positive) for column in predictions.axis]
+    measured = evaluation is not None and evaluation.has_both_classes
+    if evaluation is not None and measured:
+        print_metrics(evaluation.metrics(), evaluation.source, printer)
+    if len(names) > 1:
+        counts = [f"{n} {escape(name)}" for n, name in zip(called, names, strict=True)]
         printer.say(f"of {n_bags} bags: {', '.join(counts)}")
-    else:
-        name = escape(str(predictions.axis[0].positive))
-        printer.say(f"{called[0]} of {n_bags} bags are {name} (threshold {threshold:.3g})")
-        if predictions.patients is not None:
-            n = int((predictions.patients["label"] == predictions.classes[-1]).sum())
-            printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
-    if evaluation is not None and evaluation.has_both_classes:
-        show_metrics(evaluation, printer)
-        if len(counts) == 1:
-            printer.say(describe_rates("threshold", evaluation.rates(threshold)))
-            by_patient = patient_rates(evaluation, threshold)
-            if by_patient is not None:
-                printer.say(describe_rates("by patient, at the threshold", by_patient))
-    warn_of_seen(report.n_seen, n_bags, printer)
+        metrics = None if evaluation is None else evaluation.metrics()
+        return {"classes": dict(zip(names, called, strict=True)), "metrics": metrics}
+    name, rates = escape(names[0]), None
+    printer.say(f"{called[0]} of {n_bags} bags are {name} (threshold {threshold:.3g})")
+    if predictions.patients is not None:
+        n = int((predictions.patients["label"] == predictions.classes[-1]).sum())
+        printer.say(f"{n} of {len(predictions.patients)} patients are {name}")
+    if evaluation is not None and measured:
+        rates = evaluation.rates(threshold)
+        printer.say(describe_rates("threshold", rates))
+        by_patient = patient_rates(evaluation, threshold)
+        if by_patient is not None:
+            printer.say(describe_rates("by patient, at the threshold", by_patient))
+    return {
+        "n_positive": called[0],
+        "threshold": threshold,
+        "rates": None if rates is None else rates_json(rates),
+    }
+
+
+def _warn_of_formulas(predictions: Predictions, arguments: Namespace, printer: Printer) -> None:
+    from bagwise.report.predictions import formula_ids
+
     formulas = formula_ids(predictions)
     if formulas and not arguments.spreadsheet_safe:
         printer.warn(
