@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, l1_svm
@@ -21,7 +20,6 @@ from bagwise.models.parameters import POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
 
 if TYPE_CHECKING:
-    from bagwise.bags import BagsLike, InstanceLabels
     from bagwise.core.arrays import Floats
 
 
@@ -94,21 +92,10 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     alpha: float = parameter(0.45, POSITIVE)
     solver: str = parameter("highs", StrOptions({"highs", "liblinear"}))
 
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MILES:
-        """Embed the bags and select instances.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
-        """
-        data = self._validate_fit(bags, y, instance_labels)
+    def _fit(self, data: TrainingData) -> None:
         self.sigma_ = self._resolve_sigma(data.bags.instances)
         examples = make_examples(data)
         self._learn(data, examples, self._training_distances(data.bags, examples))
-        self._calibrate(data)
-        return self
 
     def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:
         Z = distances.similarity(D, self.sigma_)  # [E, N]

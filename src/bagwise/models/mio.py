@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData, two_class_data
 from bagwise.models.calibration.fit import fit_calibrator
+from bagwise.models.calibration.functions import Calibrator
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
@@ -137,25 +138,13 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     tol: float = parameter(1e-6, NOT_NEGATIVE)
     random_state: RandomState = parameter(None, "random_state")
 
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MIO:
-        """Forget everything and learn from the bags in ``n_passes`` passes.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
-        """
-        data = self._validate_fit(bags, y, instance_labels)
+    def _fit(self, data: TrainingData) -> None:
+        """Forget everything and learn from the bags in ``n_passes`` passes."""
         self.sigma_ = self._resolve_sigma(data.bags.instances)
         examples = make_examples(data)
         one_visit = self.n_passes == 1 and self.passes == "accumulate"
         D = None if one_visit else self._training_distances(data.bags, examples)
         self._learn(data, examples, D)
-        if self.calibrate:
-            scores = self._held_out_scores(data)
-            self._calibrate_on(scores, data.y)
-        return self
 
     def partial_fit(
         self,
@@ -189,8 +178,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         for e in range(len(examples)):
             margins[e] = self._visit(data, examples, e, costs[e], first_id=first_id)[1]
         if self.calibrate:
-            given = examples.brings_anchors
-            self._calibrate_on((examples.signs * margins)[given], data.y)
+            scores = (examples.signs * margins)[examples.brings_anchors]
+            self.calibrator_ = self._fit_calibrator(scores, data)
         return self
 
     def _validate_partial_fit(
@@ -304,12 +293,12 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         hinges = costs * np.maximum(0, 1 - signs * scores)
         return mio.primal_objective(pi, hinges, net) - mio.dual_objective(pi, visit.theta, net)
 
-    def _calibrate_on(self, scores: Floats, y: Ints) -> None:
+    def _fit_calibrator(self, scores: Floats, data: TrainingData) -> Calibrator:
         """Calibrate on the latest scores that were given without knowing the label."""
-        new = np.column_stack([scores, y])
+        new = np.column_stack([scores, data.y])
         self.recent_scores_ = np.concatenate([self.recent_scores_, new])[-_WINDOW:]
         scores, codes = self.recent_scores_.T
-        self.calibrator_ = fit_calibrator(scores, codes, kind=self.calibration)
+        return fit_calibrator(scores, codes, kind=self.calibration)
 
     def _kept_weights(self) -> Floats:
         """Weights of the constant and of the kept instances, [1 + n_anchors]."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import Bags
 from bagwise.core.arrays import Floats
+from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import WrappingClassifier
 from bagwise.models.pipeline import BagStatistics
 
@@ -54,16 +54,10 @@ class StatisticsClassifier(WrappingClassifier):
     def _default_estimator(self) -> BaseEstimator:
         return LogisticRegression(C=0.1, max_iter=5000)
 
-    def fit(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
-    ) -> StatisticsClassifier:
-        """Fit the classifier to one row of statistics per bag."""
-        data = self._validate_fit(bags, y, instance_labels)
+    def _fit(self, data: TrainingData) -> None:
         self.statistics_ = BagStatistics().fit(data.bags)
         self.estimator_ = make_pipeline(StandardScaler(), self._unfitted())
         self.estimator_.fit(self.statistics_.transform(data.bags), data.y)
-        self._calibrate(data)
-        return self
 
     def _raw_scores(self, bags: Bags) -> Floats:
         return self._scores_of_rows(self.statistics_.transform(bags))

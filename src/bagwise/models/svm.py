@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
@@ -213,16 +212,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     slack: str = parameter("auto", StrOptions({"auto", "bag", "instance"}))
     max_iter: int = parameter(50, AT_LEAST_1)
 
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MISVM:
-        """Fit by alternation; known instance labels stay as they are.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
-        """
-        data = self._validate_fit(bags, y, instance_labels)
+    def _fit(self, data: TrainingData) -> None:
         self.gamma_ = self._resolve_gamma(data.bags.instances)
         end = self._alternate(data)
         self.svc_ = end.svc
@@ -235,10 +225,8 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
                 f"MISVM did not settle within {self.n_iter_} machines; the last objectives are "
                 f"{end.objectives[-3:]}. Raise max_iter or lower C.",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        self._calibrate(data)
-        return self
 
     def _alternate(self, data: TrainingData) -> Alternation:
         (bags, y, known), X, offsets = data, data.bags.instances, data.bags.offsets
@@ -418,18 +406,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
 
     normalise: str | None = parameter("length", StrOptions({"length", "mean"}), None)
 
-    def fit(
-        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None
-    ) -> SetKernelSVM:
-        """Fit on the kernel between training bags.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional; checked, not used
-        """
-        data = self._validate_fit(bags, y, instance_labels)
+    def _fit(self, data: TrainingData) -> None:
         bags, y, _ = data
         self.gamma_ = self._resolve_gamma(bags.instances)
         norms = self._norms(bags)
@@ -440,8 +417,6 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
         support = bags[self.support_bags_]
         self.support_instances_, self.support_offsets_ = support.instances, support.offsets
         self.support_norms_ = norms[self.support_bags_]
-        self._calibrate(data)
-        return self
 
     def _kernel_to(self, bags: Bags, Z: Floats, z_offsets: Ints) -> Floats:
         return set_kernel(bags.instances, bags.offsets, Z, z_offsets, self._instance_kernel)

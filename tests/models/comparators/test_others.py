@@ -77,7 +77,7 @@ def test_the_box_holds_a_witness_of_every_positive_bag():
     bags, y, _ = make_problem()
     model = APR(calibrate=False).fit(bags, y)
     assert (model.decision_function(bags)[y == 1] > 0).all()
-    assert len(np.unique(bags.bag_index[model.witnesses_])) == (y == 1).sum()
+    assert len(np.unique(bags.bag_index[model.key_instances_])) == (y == 1).sum()
     wider = APR(calibrate=False, width=1.0).fit(bags, y)
     assert (wider.high_ - wider.low_ > model.high_ - model.low_).all()
 
@@ -253,8 +253,9 @@ def test_keys_are_the_true_positives(cls):
 
 def test_hardest_rows_of_each_bag():
     scores = np.array([3.0, 1.0, 2.0, 5.0, 9.0, 8.0])
-    rows = ki_svm.hardest(scores, np.array([0, 3, 4, 6]), 2)
+    rows, costs = ki_svm.hardest(scores, np.array([0, 3, 4, 6]), 2)
     np.testing.assert_array_equal(rows, [0, 2, 3, 4, 5])
+    np.testing.assert_array_equal(costs, [0.5, 0.5, 1, 0.5, 0.5])
 
 
 # --- voting
@@ -275,7 +276,7 @@ def test_walk_is_the_solution_of_its_equation():
     A = rng.random((6, 6))
     A /= A.sum(axis=1, keepdims=True)
     labels = np.array([1.0, 1, 1, -1, -1, 1])
-    s = voting.walk(A, labels, 0.3)
+    s = VotingWalk(restart=0.3)._standing(labels, A)
     free = labels > 0
     M = np.eye(4) - 0.7 * A[np.ix_(free, free)]
     exact = np.linalg.solve(M, 0.7 * A[np.ix_(free, ~free)] @ -np.ones(2) + 0.3)

@@ -58,7 +58,7 @@ def test_features_reproduce_the_kernel_at_the_landmarks():
 def test_gpmil_uncertainty_shrinks_scores_far_from_the_data():
     bags, y, _ = make_problem()
     model = GPMIL(scale=None, calibrate=False, random_state=0).fit(bags, y)
-    phi = model._features().with_bias(bags.instances)
+    phi = model._features(bags.instances)
     plain = phi @ model.weights_
     assert (np.abs(model._instance_scores(bags.instances)) < np.abs(plain)).all()
 

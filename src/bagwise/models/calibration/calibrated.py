@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -30,7 +30,9 @@ from bagwise.models.held_out import CV, fitted_without, splits
 from bagwise.models.parameters import parameter
 
 if TYPE_CHECKING:
-    from bagwise.bags import Bags, BagsLike
+    from numpy.typing import ArrayLike
+
+    from bagwise.bags import Bags, BagsLike, InstanceLabels
     from bagwise.core.arrays import Floats, Rows
 
 
@@ -43,9 +45,9 @@ def gives_probabilities(model: CalibratedClassifier) -> bool:
 class CalibratedClassifier(BagClassifier):
     """A bag classifier whose subclass gives raw scores, and probabilities where asked for.
 
-    A subclass implements ``_raw_scores(bags)`` on validated bags, and calls ``_calibrate(data)``
-    at the end of ``fit``. With ``calibrate=True`` the decision function is the calibrated log-odds,
-    so that it, ``predict`` and ``predict_proba`` agree.
+    A subclass implements ``_fit(data)`` and ``_raw_scores(bags)``, both on validated bags. With
+    ``calibrate=True`` the decision function is the calibrated log-odds, so that it, ``predict`` and
+    ``predict_proba`` agree.
     """
 
     calibrate: bool = parameter(True, "boolean")
@@ -54,6 +56,26 @@ class CalibratedClassifier(BagClassifier):
     # Whether fits to nearly the same bags differ by a constant, so that held-out scores must first
     # be shifted to the model itself, by the mean scores of the training bags of each.
     _level_drifts: ClassVar[bool] = False
+
+    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
+        """Fit on labelled bags.
+
+        Parameters
+        ----------
+        bags : Bags, list of 2-d arrays or 3-d array
+        y : array of shape (n_bags,)
+        instance_labels : optional, one per instance; missing means unknown
+            A model that ranks instances learns from a labelled instance of a positive bag as
+            from a bag of one; the others check the labels and do not use them.
+        """
+        data = self._validate_fit(bags, y, instance_labels)
+        self._fit(data)
+        self._calibrate(data)
+        return self
+
+    def _fit(self, data: TrainingData) -> None:
+        """Learn from validated bags, without calibration."""
+        raise AttributeError(f"{type(self).__name__} does not learn")
 
     def _raw_scores(self, bags: Bags) -> Any:
         """Uncalibrated score of each bag; > 0 means positive."""
@@ -130,7 +152,7 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
 class WrappingClassifier(CalibratedClassifier):
     """A bag classifier around one of scikit-learn's, whose own probabilities may do.
 
-    A subclass has ``_default_estimator``, and sets ``estimator_`` in ``fit``.
+    A subclass has ``_default_estimator``, and sets ``estimator_``.
     """
 
     estimator: BaseEstimator | None = parameter(

@@ -45,7 +45,14 @@ def grow(bags: Bags, start: int) -> Ints:
         row = int(left[np.argmin(_growth(X[left], low, high))])
         chosen[int(owner[row])] = row
         left = left[owner[left] != owner[row]]
-        _backfit(bags, chosen)
+        # Backfitting: each earlier bag's instance again, given all the others.
+        others = _OthersBox(X[list(chosen.values())])
+        for place, b in enumerate(list(chosen)[1:-1], start=1):
+            first, last = int(bags.offsets[b]), int(bags.offsets[b + 1])
+            row = first + int(np.argmin(_growth(X[first:last], *others.without(place))))
+            if row != chosen[b]:
+                chosen[b] = row
+                others.replace(place, X[row])
     return np.array([chosen[b] for b in range(len(bags))])
 
 
@@ -58,18 +65,6 @@ def _growth(X: Floats, low: Floats, high: Floats) -> Floats:
     outside = np.maximum(low - X, X - high)  # at most one of them is positive
     growth: Floats = np.maximum(outside, 0, out=outside).sum(axis=1)
     return growth
-
-
-def _backfit(bags: Bags, chosen: dict[int, int]) -> None:
-    """Choose each earlier bag's instance again, given all the others."""
-    X, offsets = bags.instances, bags.offsets
-    others = _OthersBox(X[list(chosen.values())])
-    for place, b in enumerate(list(chosen)[1:-1], start=1):
-        start, stop = int(offsets[b]), int(offsets[b + 1])
-        row = start + int(np.argmin(_growth(X[start:stop], *others.without(place))))
-        if row != chosen[b]:
-            chosen[b] = row
-            others.replace(place, X[row])
 
 
 class _OthersBox:
@@ -156,7 +151,7 @@ class APR(InstanceComparator):
         Features of the box.
     low_, high_ : arrays
         Its bounds, in scaled features.
-    witnesses_ : array of int
+    key_instances_ : array of int
         The training row chosen from each positive bag.
     n_iter_ : int
     classes_ : the two bag classes
@@ -193,7 +188,7 @@ class APR(InstanceComparator):
                 break
             features = features[kept]
         self.features_ = features
-        self.witnesses_ = np.flatnonzero(segments.spread(y, bags.offsets) == 1)[rows]
+        self.key_instances_ = np.flatnonzero(segments.spread(y, bags.offsets) == 1)[rows]
         chosen = positive.instances[rows][:, features]
         self.low_, self.high_ = widen(chosen, self.miss, self.width)
 

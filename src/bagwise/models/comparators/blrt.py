@@ -72,10 +72,9 @@ class BLRT(Comparator):
         self.thresholds_ = low + draws * (high - low)
         seed = int(rng.randint(2**31 - 1))
         forest = ExtraTreesClassifier(self.n_estimators, random_state=seed)
-        self.trees_ = keep(forest.fit(self._embed(bags), y).estimators_)
-
-    def _embed(self, bags: Bags) -> Floats:
-        return shares_above(bags.instances, bags.offsets, self.thresholds_)
+        shares = shares_above(bags.instances, bags.offsets, self.thresholds_)
+        self.trees_ = keep(forest.fit(shares, y).estimators_)
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        return forest_log_odds(self.trees_, self._embed(bags))
+        shares = shares_above(bags.instances, bags.offsets, self.thresholds_)
+        return forest_log_odds(self.trees_, shares)

@@ -53,12 +53,11 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     def _raw_instance_scores(self, bags: Bags) -> Floats:
         alone = Bags(bags.instances, np.arange(bags.n_instances + 1))
         distances = self._compare(alone)  # [N, B]
-        standing = self._score(self.rule_, distances) + _TIE_BREAK * self._nearer(distances)
-        best = segments.max(standing, bags.offsets)
-        return standing + segments.spread(self._raw_scores(bags) - best, bags.offsets)
-
-    def _nearer(self, distances: Floats) -> Floats:
-        """From -1, at a negative bag, to +1, at a positive one, [N]."""
         positive = self.rule_["signs"] > 0
         near, far = distances[:, positive].min(axis=1), distances[:, ~positive].min(axis=1)
-        return (far - near) / np.maximum(far + near, self.unit_)
+        # From -1, at a negative bag, to +1, at a positive one.
+        nearer = (far - near) / np.maximum(far + near, self.unit_)
+        standing = self._score(self.rule_, distances) + _TIE_BREAK * nearer
+        # The best instance gets the score of its bag.
+        best = segments.max(standing, bags.offsets)
+        return standing + segments.spread(self._raw_scores(bags) - best, bags.offsets)

@@ -7,12 +7,11 @@ known instance labels and calibration are done here, once for all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import Bags
 from bagwise.core.arrays import Floats, Ints, to_numpy
 from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
@@ -23,33 +22,17 @@ from bagwise.models.scaled import ScalesFeatures
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Comparator(ScalesFeatures, CalibratedClassifier):
-    """A bag classifier with ``scale``, ``calibrate``, ``calibration`` and ``cv``.
+    """A baseline method with ``scale``, ``calibrate``, ``calibration`` and ``cv``.
 
     A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
     """
 
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> Self:
-        """Fit on labelled bags.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
-            A model that ranks instances learns from a labelled instance of a positive bag as
-            from a bag of one; the others check the labels and do not use them.
-        """
-        data = self._validate_fit(bags, y, instance_labels)
-        self._learn(*self._training_bags(data))
-        self._calibrate(data)
-        return self
+    def _fit(self, data: TrainingData) -> None:
+        self._learn(data.bags, data.y)
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         """Learn from scaled bags and their codes 0 and 1."""
         raise AttributeError(f"{type(self).__name__} does not learn")
-
-    def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
-        return data.bags, data.y
 
     def _scaled(self, bags: Bags) -> Bags:
         """Scaled instances as one array in memory, in float64."""
@@ -70,12 +53,13 @@ class InstanceComparator(BestInstanceClassifier, Comparator):
     def _raw_instance_scores(self, bags: Bags) -> Floats:
         return self._instance_scores(bags.instances)
 
-    def _training_bags(self, data: TrainingData) -> tuple[Bags, Ints]:
+    def _fit(self, data: TrainingData) -> None:
+        """Learn from the bags, and from every labelled instance of a positive bag as one more."""
         examples = make_examples(data)
-        if len(examples) == len(data.bags):
-            return data.bags, data.y
-        codes = (examples.signs > 0).astype(np.int64)
-        return Bags(data.bags.instances[examples.rows], examples.offsets), codes
+        rows = data.bags.instances
+        if len(examples) > len(data.bags):
+            rows = rows[examples.rows]
+        self._learn(Bags(rows, examples.offsets), (examples.signs > 0).astype(np.int64))
 
 
 class PairwiseComparator(Comparator):

@@ -52,7 +52,7 @@ def noisy_or(q: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
 
     A positive bag has the probability 1 - prod(1 - p), a negative one prod(1 - p).
     """
-    none = segments.sum(np.log(-np.expm1(-q)), offsets)
+    none = segments.sum(np.log(-np.expm1(-q)), offsets)  # 1 - p = 1 - e^-q
     none = np.minimum(none, -1e-300)
     loss = np.where(y == 1, -np.log(-np.expm1(none)), -none).sum()
     return float(loss), none
@@ -101,7 +101,10 @@ class NearestLoss:
 
 
 def _chain(total: float, gX: Floats, gX2: Floats, h: Floats, s: Floats) -> Floats:
-    """Gradient in h and s from that in q, g: its sum, ``g @ X`` and ``g @ X**2``."""
+    """Gradient in h and s from that in q, g: its sum, ``g @ X`` and ``g @ X**2``.
+
+    ``dq_i / dh_d = -2 s_d² (x_id - h_d)`` and ``dq_i / ds_d = 2 s_d (x_id - h_d)²``.
+    """
     to_point = -2 * s**2 * (gX - total * h)
     squares = gX2 - 2 * h * gX + total * h**2
     return np.concatenate([to_point, 2 * s * squares])
@@ -169,7 +172,10 @@ class DiverseDensity(InstanceComparator):
         X, offsets = bags.instances, bags.offsets
         first = np.full(bags.n_features, first_scale(bags))
         best, self.loss_ = None, np.inf
-        for row in self._promising(bags, y, first):
+        # Candidate starts of lowest loss, from at most 200 instances of positive bags.
+        starts = draw_starts(bags, y, 200, check_random_state(0))
+        losses = [noisy_or(scaled_distances(X, X[row], first), offsets, y)[0] for row in starts]
+        for row in starts[np.argsort(losses, kind="stable")[: self.n_starts]]:
             end = minimize(
                 noisy_or_loss,
                 np.concatenate([X[row], first]),
@@ -182,13 +188,6 @@ class DiverseDensity(InstanceComparator):
                 best, self.loss_, self.n_iter_ = end.x, float(end.fun), max(1, int(end.nit))
         assert best is not None
         self.point_, self.scales_ = best[: bags.n_features], np.abs(best[bags.n_features :])
-
-    def _promising(self, bags: Bags, y: Ints, scales: Floats) -> Ints:
-        """Candidate starts of lowest loss, from at most 200 instances of positive bags."""
-        X, offsets = bags.instances, bags.offsets
-        rows = draw_starts(bags, y, 200, check_random_state(0))
-        losses = [noisy_or(scaled_distances(X, X[r], scales), offsets, y)[0] for r in rows]
-        return rows[np.argsort(losses, kind="stable")[: self.n_starts]]
 
     def _instance_scores(self, X: Floats) -> Floats:
         return log_odds(scaled_distances(X, self.point_, self.scales_))

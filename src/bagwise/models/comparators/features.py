@@ -1,13 +1,20 @@
-"""A Gaussian process or kernel machine at landmarks, as a linear model in whitened features."""
+"""Kernel methods at landmarks, as linear models in whitened features."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.utils._param_validation import StrOptions
 
-from bagwise.core.arrays import Floats
+from bagwise.bags import Bags
+from bagwise.core import inducing, segments
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
+from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 # The kernel of a "median" gamma falls to exp(-5) at the median distance.
 _NARROWER = 5.0
@@ -21,26 +28,57 @@ def resolve_gamma(gamma: float | str, X: Floats) -> float:
     return float(gamma)
 
 
+def place_landmarks(bags: Bags, y: Ints, n: int, rng: np.random.RandomState) -> Floats:
+    """At most ``n`` landmarks by k-means, half of them from positive bags, [M, D]."""
+    in_positive = segments.spread(y, bags.offsets) == 1
+    return inducing.choose(bags.instances, in_positive, n, "kmeans", rng)
+
+
 class Features:
     """Features whose scalar products are the kernel ``variance * exp(-gamma d²)``.
 
-    Exactly so among the landmarks; elsewhere it is the Nyström approximation. Weights that are
-    standard normal make the linear model a Gaussian process with that kernel.
+    Exactly so among the landmarks Z; elsewhere it is the Nyström approximation: with
+    ``L L' = K_zz`` the features are ``phi(x) = L^-1 k_zx``, so that ``phi(x)' phi(x')`` is
+    ``k_xz K_zz^-1 k_zx'``. Weights that are standard normal make the linear model a Gaussian
+    process with that kernel.
     """
 
     def __init__(self, landmarks: Floats, gamma: float, variance: float = 1.0) -> None:
         self.landmarks = landmarks
         self.gamma = gamma
         self.variance = variance
-        K = variance * rbf_kernel(landmarks, gamma=gamma)
+        K = variance * rbf_kernel(landmarks, gamma=gamma)  # [M, M]
         self.root = np.linalg.cholesky(K + _JITTER * variance * np.eye(len(landmarks)))
 
     def __call__(self, X: Floats) -> Floats:
         """Features of each row, [N, M]."""
-        cross = self.variance * rbf_kernel(self.landmarks, X, gamma=self.gamma)
+        cross = self.variance * rbf_kernel(self.landmarks, X, gamma=self.gamma)  # [M, N]
         phi: Floats = solve_triangular(self.root, cross, lower=True).T
         return phi
 
-    def with_bias(self, X: Floats) -> Floats:
-        """The same and a constant, whose weight is a bias of the same variance, [N, M + 1]."""
-        return np.column_stack([self(X), np.full(len(X), np.sqrt(self.variance))])
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GaussianProcessComparator(InstanceComparator):
+    """A baseline method with a latent Gaussian process at inducing points, and a bias."""
+
+    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    variance: float = parameter(10.0, POSITIVE)
+    n_inducing: int = parameter(200, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
+
+    def _place(self, bags: Bags, y: Ints, rng: np.random.RandomState) -> Floats:
+        """Choose the length scale and the inducing points; features of the instances."""
+        X = bags.instances
+        self.length_scale_ = (
+            0.5 * np.sqrt(median_sq_distance(X, random_state=0))
+            if self.length_scale == "median"
+            else float(self.length_scale)
+        )
+        self.inducing_ = place_landmarks(bags, y, self.n_inducing, rng)
+        return self._features(X)
+
+    def _features(self, X: Floats) -> Floats:
+        """Whitened features and a constant, whose weight is a bias of that variance, [N, M + 1]."""
+        # exp(-d² / (2 length_scale²)) is exp(-gamma d²).
+        phi = Features(self.inducing_, 0.5 / self.length_scale_**2, self.variance)(X)
+        return np.column_stack([phi, np.full(len(X), np.sqrt(self.variance))])

@@ -13,14 +13,11 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
-from bagwise.core import inducing, segments
-from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.comparators.features import Features
+from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.features import GaussianProcessComparator
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
@@ -32,27 +29,35 @@ def softmax_loss(
     The bag's latent value is ``log sum exp(sharpness f) / sharpness``, the paper's softened
     maximum for sharpness 1, and the weights are standard normal.
     """
-    f = phi @ w
-    top = segments.logsumexp(sharpness * f, offsets) / sharpness  # [B]
+    f = phi @ w  # [N]
+    largest = segments.logsumexp(sharpness * f, offsets) / sharpness  # [B]
     sign = np.where(y == 1, 1.0, -1.0)
-    loss = np.logaddexp(0.0, -sign * top).sum() + 0.5 * w @ w
-    slope = -sign * expit(-sign * top)  # of the loss in top
-    share = segments.softmax(sharpness * f, offsets)  # of top in f
+    # -log p(y_b | F_b) is softplus(-y_b F_b), with F_b the softened maximum.
+    loss = np.logaddexp(0.0, -sign * largest).sum() + 0.5 * w @ w
+    slope = -sign * expit(-sign * largest)  # of the loss in F_b
+    share = segments.softmax(sharpness * f, offsets)  # d F_b / d f_i
     return float(loss), (segments.spread(slope, offsets) * share) @ phi + w
 
 
 def curvature(w: Floats, phi: Floats, offsets: Ints, sharpness: float) -> Floats:
-    """Gauss-Newton part of the Hessian, which is positive definite, [M, M]."""
-    f = phi @ w
-    top = segments.logsumexp(sharpness * f, offsets) / sharpness
-    share = segments.softmax(sharpness * f, offsets)
-    J = segments.sum(share[:, None] * phi, offsets)  # [B, M]
-    p = expit(top)
+    """Gauss-Newton part of the Hessian, ``J' diag(p (1 - p)) J + I`` with J = dF / dw, [M, M]."""
+    F, J = softened_maximum(w, phi, offsets, sharpness)
+    p = expit(F)
     return (J * (p * (1 - p))[:, None]).T @ J + np.eye(len(w))
 
 
+def softened_maximum(
+    w: Floats, phi: Floats, offsets: Ints, sharpness: float
+) -> tuple[Floats, Floats]:
+    """The latent value F of each bag [B], and its gradient in the weights [B, M]."""
+    f = sharpness * (phi @ w)
+    share = segments.softmax(f, offsets)
+    J = segments.sum(share[:, None] * phi, offsets)
+    return segments.logsumexp(f, offsets) / sharpness, J
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class GPMIL(InstanceComparator):
+class GPMIL(GaussianProcessComparator):
     """Gaussian process with the softened maximum of a bag as its latent value.
 
     The posterior is approximated by Laplace's method. The process is held by inducing points, as
@@ -97,52 +102,38 @@ class GPMIL(InstanceComparator):
     (476, 2)
     """
 
-    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
-    variance: float = parameter(10.0, POSITIVE)
     sharpness: float = parameter(5.0, POSITIVE)
-    n_inducing: int = parameter(200, AT_LEAST_1)
     max_iter: int = parameter(200, AT_LEAST_1)
-    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
-        rng = check_random_state(self.random_state)
-        X, offsets = bags.instances, bags.offsets
-        self.length_scale_ = (
-            0.5 * np.sqrt(median_sq_distance(X, random_state=0))
-            if self.length_scale == "median"
-            else float(self.length_scale)
-        )
-        in_positive = segments.spread(y, offsets) == 1
-        self.inducing_ = inducing.choose(X, in_positive, self.n_inducing, "kmeans", rng)
-        phi = self._features().with_bias(X)
+        phi = self._place(bags, y, check_random_state(self.random_state))
         end = minimize(
             softmax_loss,
             np.zeros(phi.shape[1]),
-            args=(phi, offsets, y, self.sharpness),
+            args=(phi, bags.offsets, y, self.sharpness),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": self.max_iter},
         )
         self.weights_ = end.x
         self.n_iter_ = max(1, int(end.nit))
-        H = curvature(end.x, phi, offsets, self.sharpness)
+        # Laplace: the posterior is N(mode, H^-1).
+        H = curvature(end.x, phi, bags.offsets, self.sharpness)
         self.precision_ = cho_factor(H, lower=True)[0]
 
-    def _features(self) -> Features:
-        return Features(self.inducing_, 0.5 / self.length_scale_**2, self.variance)
-
     def _shrunk(self, mean: Floats, directions: Floats) -> Floats:
-        """Log-odds of the sigmoid averaged over the posterior (MacKay's approximation)."""
+        """Log-odds of the sigmoid averaged over the posterior.
+
+        MacKay's approximation of ``E sigmoid(a)`` for a ~ N(m, v): m / sqrt(1 + pi v / 8), where
+        v = d' H^-1 d is the variance along a direction d.
+        """
         variance = (directions * cho_solve((self.precision_, True), directions.T).T).sum(axis=1)
         return mean / np.sqrt(1 + np.pi / 8 * variance)
 
     def _instance_scores(self, X: Floats) -> Floats:
-        phi = self._features().with_bias(X)
+        phi = self._features(X)
         return self._shrunk(phi @ self.weights_, phi)
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        phi = self._features().with_bias(bags.instances)
-        f = self.sharpness * (phi @ self.weights_)
-        top = segments.logsumexp(f, bags.offsets) / self.sharpness
-        share = segments.softmax(f, bags.offsets)
-        return self._shrunk(top, segments.sum(share[:, None] * phi, bags.offsets))
+        phi = self._features(bags.instances)
+        return self._shrunk(*softened_maximum(self.weights_, phi, bags.offsets, self.sharpness))

@@ -1,4 +1,4 @@
-"""KI-SVM: a convex machine that looks for the key instance of every positive bag.
+"""KI-SVM: a convex SVM that looks for the key instance of every positive bag.
 
 Li, Kwok, Tsang and Zhou, "A convex method for locating regions of interest with multi-instance
 learning" (2009). The choice of key instances is relaxed to a mixture of choices: each is a
@@ -16,36 +16,35 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
-from bagwise.core import inducing, segments
+from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.comparators.features import Features, resolve_gamma
+from bagwise.models.comparators.features import Features, place_landmarks, resolve_gamma
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
-# Instances kept of each negative bag, so that machines stay small.
+# Instances kept of each negative bag, so that SVMs stay small.
 MOST_PER_BAG = 20
 
 
-def choose_keys(scores: Floats, offsets: Ints) -> Ints:
-    """Row of the best instance of every bag, [B]."""
-    rows: Ints = segments.argmax(scores, offsets)
-    return rows
+def hardest(scores: Floats, offsets: Ints, most: int = MOST_PER_BAG) -> tuple[Ints, Floats]:
+    """Rows of the ``most`` highest scores of every bag of n, and the cost 1 / n' of each.
 
-
-def hardest(scores: Floats, offsets: Ints, most: int) -> Ints:
-    """Rows of the ``most`` highest scores of every bag, in the order of the bags."""
+    Rows are in the order of the bags; n' is how many of a bag were kept.
+    """
     owner = segments.index(offsets)
     order = np.lexsort((-scores, owner))
     rank = np.arange(len(scores)) - np.repeat(offsets[:-1], np.diff(offsets))
-    return order[rank < most]
+    rows = order[rank < most]
+    kept = np.minimum(np.diff(offsets), most)
+    return rows, np.repeat(1 / kept, kept)
 
 
 def mix_kernels(
     kernels: list[Floats], signs: Floats, C: Floats, turns: int = 10
 ) -> tuple[Floats, Floats]:
-    """Weights of the kernels [T] and dual coefficients ``α y`` [n] of the mixed machine.
+    """Weights of the kernels [T] and dual coefficients ``α y`` [n] of the mixed SVM.
 
-    For fixed weights an SVC; for a fixed machine, weights proportional to the length of each
+    For fixed weights an SVC; for a fixed SVM, weights proportional to the length of each
     kernel's part of w, which is the optimum of the mixed margin. ``C`` is per row.
     """
     mu = np.full(len(kernels), 1 / len(kernels))
@@ -67,84 +66,12 @@ def mix_kernels(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _KISVM(InstanceComparator):
-    """The cutting-plane machine; a subclass says how negative bags are represented."""
-
-    C: float = parameter(10.0, POSITIVE)
-    gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
-    n_components: int = parameter(200, AT_LEAST_1)
-    max_iter: int = parameter(8, AT_LEAST_1)
-    random_state: RandomState = parameter(None, "random_state")
-
-    def _negative_rows(self, phi: Floats, offsets: Ints, w: Floats) -> tuple[Floats, Floats]:
-        """Rows that stand for the negative bags under the machine w, and the cost of each."""
-        raise AttributeError(f"{type(self).__name__} represents no negative bags")
-
-    def _learn(self, bags: Bags, y: Ints) -> None:
-        phi = self._set_features(bags, y)
-        in_positive = segments.spread(y, bags.offsets) == 1
-        P = phi[in_positive]
-        _, p_offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
-        _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
-        # The first machine: bags by their means, as MI-SVM starts.
-        means = segments.mean(phi[~in_positive], n_offsets)
-        mu, w = self._machine([segments.mean(P, p_offsets)], means, np.ones(len(means)))
-        negatives, costs = self._negative_rows(phi[~in_positive], n_offsets, w)
-        keys: list[Ints] = []
-        for turn in range(self.max_iter):
-            new = choose_keys(P @ w, p_offsets)
-            if any(np.array_equal(new, old) for old in keys):
-                break
-            keys.append(new)
-            mu, w = self._machine([P[rows] for rows in keys], negatives, costs)
-            self.n_iter_ = turn + 1
-        self.coef_, self.kernel_weights_ = w, mu
-        self.keys_ = np.flatnonzero(in_positive)[choose_keys(P @ w, p_offsets)]
-        self.intercept_ = self._bias(P @ w, p_offsets, negatives @ w, costs)
-
-    def _machine(
-        self, planes: list[Floats], negatives: Floats, costs: Floats
-    ) -> tuple[Floats, Floats]:
-        """Weights of the planes, and the mixed weight vector."""
-        rows = [np.concatenate([plane, negatives]) for plane in planes]
-        n_pos = len(planes[0])
-        signs = np.concatenate([np.ones(n_pos), -np.ones(len(negatives))])
-        C = self.C * np.concatenate([np.ones(n_pos), costs])
-        mu, alpha = mix_kernels([r @ r.T for r in rows], signs, C)
-        return mu, np.sum([m * (alpha @ r) for m, r in zip(mu, rows, strict=True)], axis=0)
-
-    def _bias(self, scores: Floats, offsets: Ints, negatives: Floats, costs: Floats) -> float:
-        """The bias of least hinge loss for bags scored by their best instance.
-
-        With a mixture of choices libsvm's bias belongs to no single one of them.
-        """
-        best = segments.max(scores, offsets)
-        candidates = np.concatenate([1 - best, -1 - negatives])
-        loss = np.maximum(0, 1 - best[None] - candidates[:, None]).sum(axis=1)
-        loss += np.maximum(0, 1 + negatives[None] + candidates[:, None]) @ costs
-        return float(candidates[np.argmin(loss)])
-
-    def _set_features(self, bags: Bags, y: Ints) -> Floats:
-        X = bags.instances
-        self.gamma_ = resolve_gamma(self.gamma, bags.instances)
-        rng = check_random_state(self.random_state)
-        in_positive = segments.spread(y, bags.offsets) == 1
-        self.landmarks_ = inducing.choose(X, in_positive, self.n_components, "kmeans", rng)
-        return self._features(X)
-
-    def _features(self, X: Floats) -> Floats:
-        return Features(self.landmarks_, self.gamma_)(X)
-
-    def _instance_scores(self, X: Floats) -> Floats:
-        return self._features(X) @ self.coef_ + self.intercept_
-
-
-class BagKISVM(_KISVM):
-    """Key-instance machine with one margin per negative bag.
+class BagKISVM(InstanceComparator):
+    """Key-instance SVM with one margin per negative bag.
 
     Of a positive bag one key instance must pass the margin; a negative bag is represented by
     the mean of its instances. Which instances are keys is a mixture of choices, found by
-    cutting planes, and the machine is convex given the planes.
+    cutting planes, and the problem is convex given the planes.
 
     Parameters
     ----------
@@ -167,7 +94,7 @@ class BagKISVM(_KISVM):
     keys_ : array of int
         Training row of the key instance of each positive bag.
     kernel_weights_ : array, weight of each choice of key instances
-    coef_, intercept_ : the machine on the Nyström features
+    coef_, intercept_ : the SVM on the Nyström features
     landmarks_ : array of shape (n_landmarks, n_features)
     n_iter_ : int
     classes_ : the two bag classes
@@ -181,42 +108,75 @@ class BagKISVM(_KISVM):
     24
     """
 
+    C: float = parameter(10.0, POSITIVE)
+    gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
+    n_components: int = parameter(200, AT_LEAST_1)
+    max_iter: int = parameter(8, AT_LEAST_1)
+    random_state: RandomState = parameter(None, "random_state")
+
     def _negative_rows(self, phi: Floats, offsets: Ints, w: Floats) -> tuple[Floats, Floats]:
+        """Rows that stand for the negative bags under the weights w, and the cost of each."""
         return segments.mean(phi, offsets), np.ones(len(offsets) - 1)
 
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        self.gamma_ = resolve_gamma(self.gamma, bags.instances)
+        rng = check_random_state(self.random_state)
+        self.landmarks_ = place_landmarks(bags, y, self.n_components, rng)
+        phi = self._features(bags.instances)  # [N, M]
+        in_positive = segments.spread(y, bags.offsets) == 1
+        P, Q = phi[in_positive], phi[~in_positive]
+        _, p_offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
+        _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
+        # The first SVM: bags by their means, as MI-SVM starts.
+        means = segments.mean(Q, n_offsets)
+        mu, w = self._train([segments.mean(P, p_offsets)], means, np.ones(len(means)))
+        negatives, costs = self._negative_rows(Q, n_offsets, w)
+        choices: list[Ints] = []
+        for turn in range(self.max_iter):
+            # The cutting plane most violated: the best instance of every positive bag.
+            new = segments.argmax(P @ w, p_offsets)
+            if any(np.array_equal(new, old) for old in choices):
+                break
+            choices.append(new)
+            mu, w = self._train([P[rows] for rows in choices], negatives, costs)
+            self.n_iter_ = turn + 1
+        self.coef_, self.kernel_weights_ = w, mu
+        self.keys_ = np.flatnonzero(in_positive)[segments.argmax(P @ w, p_offsets)]
+        # The bias of least hinge loss for bags scored by their best instance: with a mixture of
+        # choices libsvm's bias belongs to no single one of them. The loss is piecewise linear,
+        # so its minimum is where one of its terms begins.
+        best, scores = segments.max(P @ w, p_offsets), negatives @ w
+        bias = np.concatenate([1 - best, -1 - scores])
+        loss = np.maximum(0, 1 - best[None] - bias[:, None]).sum(axis=1)
+        loss += np.maximum(0, 1 + scores[None] + bias[:, None]) @ costs
+        self.intercept_ = float(bias[np.argmin(loss)])
 
-class InstanceKISVM(_KISVM):
-    """Key-instance machine with one margin per negative instance.
+    def _train(
+        self, planes: list[Floats], negatives: Floats, costs: Floats
+    ) -> tuple[Floats, Floats]:
+        """Weights of the planes, and the mixed weight vector."""
+        rows = [np.concatenate([plane, negatives]) for plane in planes]
+        n_pos = len(planes[0])
+        signs = np.concatenate([np.ones(n_pos), -np.ones(len(negatives))])
+        C = self.C * np.concatenate([np.ones(n_pos), costs])
+        mu, alpha = mix_kernels([r @ r.T for r in rows], signs, C)
+        return mu, np.sum([m * (alpha @ r) for m, r in zip(mu, rows, strict=True)], axis=0)
+
+    def _features(self, X: Floats) -> Floats:
+        return Features(self.landmarks_, self.gamma_)(X)
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        return self._features(X) @ self.coef_ + self.intercept_
+
+
+class InstanceKISVM(BagKISVM):
+    """Key-instance SVM with one margin per negative instance.
 
     As `BagKISVM`, but every instance of a negative bag has its own margin; those of a bag of n
     cost 1 / n each. Of bags with more than 20 instances, the 20 that score highest under a first
-    machine are kept: the others are far from the margin.
+    SVM are kept: the others are far from the margin.
 
-    Parameters
-    ----------
-    C : float
-        Penalty of a margin violation.
-    gamma : float or "median"
-        Of the RBF kernel; "median" is five over the median squared distance.
-    n_components : int
-        Landmarks of the Nyström features in which the kernel is computed.
-    max_iter : int
-        Most cutting planes.
-    scale : {"feature", "global", None}
-    random_state : int, RandomState or None
-        Of the k-means that places the landmarks.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
-
-    Attributes
-    ----------
-    keys_ : array of int
-        Training row of the key instance of each positive bag.
-    kernel_weights_ : array, weight of each choice of key instances
-    coef_, intercept_ : the machine on the Nyström features
-    landmarks_ : array of shape (n_landmarks, n_features)
-    n_iter_ : int
-    classes_ : the two bag classes
+    Parameters and attributes are those of `BagKISVM`.
 
     Examples
     --------
@@ -228,6 +188,5 @@ class InstanceKISVM(_KISVM):
     """
 
     def _negative_rows(self, phi: Floats, offsets: Ints, w: Floats) -> tuple[Floats, Floats]:
-        rows = hardest(phi @ w, offsets, MOST_PER_BAG)
-        kept = np.bincount(segments.index(offsets)[rows], minlength=len(offsets) - 1)
-        return phi[rows], np.repeat(1 / kept, kept)
+        rows, costs = hardest(phi @ w, offsets)
+        return phi[rows], costs

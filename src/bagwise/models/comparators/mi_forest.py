@@ -18,9 +18,9 @@ from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints, RandomState, Reals
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
+from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, SCALES, parameter
 from bagwise.models.scaling import Scale
 
@@ -98,19 +98,18 @@ class MIForest(InstanceComparator):
         # Trees compare float32 and read one column at a time.
         columns = np.asfortranarray(X, dtype=np.float32)
         self.labels_ = segments.spread(y, offsets)
-        self.trees_ = self._grow(columns, self.labels_, weights, rng)
-        steps = np.geomspace(self.first_temperature, self.last_temperature, self.n_steps)
-        for temperature in steps:
-            scores = self._instance_scores(X)
-            self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
-            self.trees_ = self._grow(columns, self.labels_, weights, rng)
-
-    def _grow(self, X: Reals, labels: Ints, weights: Floats, rng: np.random.RandomState) -> Trees:
-        seed = int(rng.randint(2**31 - 1))
-        forest = ExtraTreesClassifier(
-            self.n_estimators, min_samples_leaf=self.min_samples_leaf, random_state=seed
-        )
-        return keep(forest.fit(X, labels, sample_weight=weights).estimators_)
+        cooling = np.geomspace(self.first_temperature, self.last_temperature, self.n_steps)
+        for temperature in [None, *cooling]:  # the first forest believes all inherited labels
+            if temperature is not None:
+                scores = self._instance_scores(X)
+                self.labels_ = draw_labels(scores, offsets, y, float(temperature), rng)
+            forest = ExtraTreesClassifier(
+                self.n_estimators,
+                min_samples_leaf=self.min_samples_leaf,
+                random_state=int(rng.randint(2**31 - 1)),
+            )
+            forest.fit(columns, self.labels_, sample_weight=weights)
+            self.trees_ = keep(forest.estimators_)
 
     def _instance_scores(self, X: Floats) -> Floats:
         return forest_log_odds(self.trees_, X)

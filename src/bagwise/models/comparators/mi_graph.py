@@ -5,7 +5,6 @@ Zhou, Sun and Li, "Multi-instance learning by treating instances as non-i.i.d. s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +21,9 @@ from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_ke
 from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
+
+# Edges whose features are made at a time.
+_EDGES = 100_000
 
 
 def clique_weights(x: Floats) -> Floats:
@@ -51,7 +53,7 @@ def edges(x: Floats, gamma: float) -> Floats:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _GraphMachine(PairwiseComparator):
-    """An SVM on a kernel between bags."""
+    """An SVM on a kernel between bags, which a subclass gives as ``_compare``."""
 
     C: float = parameter(10.0, POSITIVE)
     gamma: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
@@ -156,7 +158,7 @@ class MIGraph(_GraphMachine):
     ----------
     instances_, offsets_, edge_sums_, node_norms_ : arrays
         The training bags, their summed features of edges (length one), and lengths of the nodes.
-    edge_map_ : Nystroem, or None where no bag has an edge
+    edge_features_ : Nystroem, or None where no bag has an edge
     gamma_ : float
     rule_ : SVC on the kernel of bags
     classes_ : the two bag classes
@@ -177,31 +179,30 @@ class MIGraph(_GraphMachine):
     def _remember(self, bags: Bags) -> None:
         super()._remember(bags)
         rng = check_random_state(self.random_state)
-        sample = self._some_edges(bags, rng)
-        self.edge_map_ = None
+        # At most a thousand edges of each bag, for the landmarks.
+        sample = np.concatenate(
+            [
+                e if len(e) <= 1000 else e[rng.choice(len(e), 1000)]
+                for e in (edges(x, self.gamma_) for x in bags)
+            ]
+        )
+        self.edge_features_ = None
         if len(sample):
             n = min(self.n_edge_features, len(sample))
             nystroem = Nystroem(gamma=self.edge_gamma, n_components=n, random_state=rng)
-            self.edge_map_ = nystroem.fit(sample)
+            self.edge_features_ = nystroem.fit(sample)
         self.edge_sums_ = self._edge_sums(bags)
         self.node_norms_ = self._node_norms(bags)
 
-    def _some_edges(self, bags: Bags, rng: np.random.RandomState) -> Floats:
-        """At most a thousand edges of each bag, for the landmarks."""
-        return np.concatenate(
-            [e if len(e) <= 1000 else e[rng.choice(len(e), 1000)] for e in self._edges(bags)]
-        )
-
-    def _edges(self, bags: Bags) -> Iterator[Floats]:
-        return (edges(x, self.gamma_) for x in bags)
-
     def _edge_sums(self, bags: Bags) -> Floats:
-        if self.edge_map_ is None:
+        """Sums of the features of each bag's edges, of length one, [B, F]."""
+        if self.edge_features_ is None:
             return np.zeros((len(bags), 1))
-        sums = np.zeros((len(bags), self.edge_map_.components_.shape[0]))
-        for b, e in enumerate(self._edges(bags)):
-            for start in range(0, len(e), 100_000):
-                sums[b] += self.edge_map_.transform(e[start : start + 100_000]).sum(axis=0)
+        sums = np.zeros((len(bags), self.edge_features_.components_.shape[0]))
+        for b, x in enumerate(bags):
+            e = edges(x, self.gamma_)
+            for start in range(0, len(e), _EDGES):
+                sums[b] += self.edge_features_.transform(e[start : start + _EDGES]).sum(axis=0)
         # A bag without edges has none in common with any other.
         return sums / np.maximum(np.linalg.norm(sums, axis=1), np.finfo(float).tiny)[:, None]
 
@@ -209,6 +210,7 @@ class MIGraph(_GraphMachine):
         return np.sqrt(set_self_kernel(bags.instances, bags.offsets, self._kernel))
 
     def _compare(self, bags: Bags) -> Floats:
+        # sum_ij k(a_i, b_j) / sqrt(K(A, A) K(B, B)) of nodes, and the same of edges.
         nodes = set_kernel(
             bags.instances, bags.offsets, self.instances_, self.offsets_, self._kernel
         )

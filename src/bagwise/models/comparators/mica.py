@@ -1,7 +1,7 @@
-"""MICA: a sparse linear machine and, for each positive bag, a point of its convex hull.
+"""MICA: a sparse linear SVM and, for each positive bag, a point of its convex hull.
 
 Fung, Dundar, Krishnapuram and Rao, "Multiple instance learning for computer aided diagnosis"
-(2006): given the points, a 1-norm machine; given the machine, the points; in turn.
+(2006): given the points, a 1-norm SVM; given the SVM, the points; in turn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
-from bagwise.core import inducing, l1_svm, segments
+from bagwise.core import l1_svm, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.comparators.features import resolve_gamma
-from bagwise.models.comparators.ki_svm import MOST_PER_BAG, hardest
+from bagwise.models.comparators.features import place_landmarks, resolve_gamma
+from bagwise.models.comparators.ki_svm import hardest
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
@@ -56,7 +56,7 @@ class MICA(InstanceComparator):
     """Multiple-instance learning by convex hulls.
 
     A positive bag is represented by one point of the convex hull of its instances, which need
-    not be one of them; negative bags by all instances. A 1-norm machine on these points and the
+    not be one of them; negative bags by all instances. A 1-norm SVM on these points and the
     weights of the points are improved in turn.
 
     Parameters
@@ -65,7 +65,7 @@ class MICA(InstanceComparator):
         Weight of the 1-norm; larger keeps fewer features.
     kernel : {"rbf", "linear"}
         "rbf" describes an instance by its similarity to ``n_anchors`` points, the reduced
-        kernel machine of the authors; "linear" uses the features themselves.
+        kernel SVM of the authors; "linear" uses the features themselves.
     n_anchors : int
     gamma : float or "median"
         Of the RBF kernel; "median" is five over the median squared distance.
@@ -79,7 +79,7 @@ class MICA(InstanceComparator):
 
     Attributes
     ----------
-    coef_, intercept_ : the machine
+    coef_, intercept_ : of the SVM
     anchors_ : array, or None for the linear kernel
     hull_weights_ : array of shape (n_instances_of_positive_bags,)
         λ, which sums to one in every positive bag.
@@ -88,9 +88,9 @@ class MICA(InstanceComparator):
 
     Notes
     -----
-    The machine has squared hinge losses (liblinear), where the paper solves linear programmes;
+    The SVM has squared hinge losses (liblinear), where the paper solves linear programs;
     each instance of a negative bag of n counts 1 / n, and of large bags the 20 that come nearest
-    to the margin of a first machine are kept. Given the machine any weights that pass
+    to the margin of a first SVM are kept. Given the SVM any weights that pass
     the margin are optimal; the most even ones are taken.
 
     Examples
@@ -110,54 +110,42 @@ class MICA(InstanceComparator):
     random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
-        self._place_anchors(bags, y)
-        Z = self._embed(bags.instances)
-        in_positive = segments.spread(y, bags.offsets) == 1
-        P = Z[in_positive]
-        _, offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
-        _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
-        # A first machine on the means of bags says which negatives come near the margin.
-        means = segments.mean(P, offsets)
-        machine = self._machine(means, segments.mean(Z[~in_positive], n_offsets), None)
-        rows = hardest(Z[~in_positive] @ machine.w, n_offsets, MOST_PER_BAG)
-        kept = np.bincount(segments.index(n_offsets)[rows], minlength=len(n_offsets) - 1)
-        negatives, costs = Z[~in_positive][rows], np.repeat(1 / kept, kept)
-        weights = 1 / segments.spread(np.diff(offsets).astype(np.float64), offsets)
-        for turn in range(self.max_iter):
-            points = segments.sum(weights[:, None] * P, offsets)
-            machine = self._machine(points, negatives, costs)
-            previous, weights = weights, _all_hull_weights(P @ machine.w + machine.b, offsets)
-            self.n_iter_ = turn + 1
-            if np.abs(weights - previous).max() < 1e-3:
-                break
-        self.coef_, self.intercept_ = machine.w, machine.b
-        self.hull_weights_ = weights
-
-    def _machine(self, points: Floats, negatives: Floats, costs: Floats | None) -> l1_svm.Weights:
-        signs = np.concatenate([np.ones(len(points)), -np.ones(len(negatives))])
-        costs = np.ones(len(negatives)) if costs is None else costs
-        costs = np.concatenate([np.ones(len(points)), costs])
-        return l1_svm.solve_liblinear(
-            np.concatenate([points, negatives]), signs, self.alpha, costs, tol=1e-2
-        )
-
-    def _place_anchors(self, bags: Bags, y: Ints) -> None:
         self.anchors_ = None
         if self.kernel == "rbf":
             rng = check_random_state(self.random_state)
-            in_positive = segments.spread(y, bags.offsets) == 1
-            self.anchors_ = inducing.choose(
-                bags.instances, in_positive, self.n_anchors, "kmeans", rng
-            )
+            self.anchors_ = place_landmarks(bags, y, self.n_anchors, rng)
             self.gamma_ = resolve_gamma(self.gamma, bags.instances)
+        Z = self._embed(bags.instances)
+        in_positive = segments.spread(y, bags.offsets) == 1
+        P, Q = Z[in_positive], Z[~in_positive]
+        _, offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
+        _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
+        # A first SVM on the means of bags says which negatives come near the margin.
+        means = segments.mean(Q, n_offsets)
+        svm = self._train(segments.mean(P, offsets), means, np.ones(len(means)))
+        rows, costs = hardest(Q @ svm.w, n_offsets)
+        weights = 1 / segments.spread(np.diff(offsets).astype(np.float64), offsets)
+        for turn in range(self.max_iter):
+            # Given λ, the SVM on the points sum_i λ_i x_i; given the SVM, λ.
+            points = segments.sum(weights[:, None] * P, offsets)
+            svm = self._train(points, Q[rows], costs)
+            previous, scores = weights, P @ svm.w + svm.b
+            parts = np.split(scores, offsets[1:-1])
+            weights = np.concatenate([hull_weights(part, 1.0) for part in parts])
+            self.n_iter_ = turn + 1
+            if np.abs(weights - previous).max() < 1e-3:
+                break
+        self.coef_, self.intercept_ = svm.w, svm.b
+        self.hull_weights_ = weights
+
+    def _train(self, points: Floats, negatives: Floats, costs: Floats) -> l1_svm.Weights:
+        rows = np.concatenate([points, negatives])
+        signs = np.concatenate([np.ones(len(points)), -np.ones(len(negatives))])
+        costs = np.concatenate([np.ones(len(points)), costs])
+        return l1_svm.solve_liblinear(rows, signs, self.alpha, costs, tol=1e-2)
 
     def _embed(self, X: Floats) -> Floats:
         return X if self.anchors_ is None else rbf_kernel(X, self.anchors_, gamma=self.gamma_)
 
     def _instance_scores(self, X: Floats) -> Floats:
         return self._embed(X) @ self.coef_ + self.intercept_
-
-
-def _all_hull_weights(scores: Floats, offsets: Ints) -> Floats:
-    parts = np.split(scores, offsets[1:-1])
-    return np.concatenate([hull_weights(part, 1.0) for part in parts])

@@ -71,7 +71,10 @@ def bag_loss(scores: Floats, offsets: Ints, y: Ints) -> float:
 
 
 def instance_weights(scores: Floats, offsets: Ints, y: Ints) -> Floats:
-    """Derivative of the log-likelihood in each instance's score, (t - p) / p x p_ij, [N]."""
+    """Derivative of the log-likelihood in each instance's score, [N].
+
+    With p = 1 - prod_j (1 - p_j) of a bag of label t it is w_j = (t - p) / p p_j.
+    """
     p = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
     odds = rules.bag_log_odds(scores, offsets, "noisy-or")
     with np.errstate(over="ignore"):
@@ -132,9 +135,17 @@ class MILBoost(InstanceComparator):
         for _ in range(self.n_estimators):
             stump = best_stump(columns, instance_weights(scores, offsets, y))
             votes = stump(X)
-            step = self._line_search(scores, votes, offsets, y)
-            if step <= 0:
+            end = minimize_scalar(
+                lambda step, votes=votes, scores=scores: bag_loss(
+                    scores + step * votes, offsets, y
+                ),
+                bounds=(0.0, 4.0),
+                method="bounded",
+                options={"maxiter": 15},
+            )
+            if end.fun >= self.losses_[-1] * (1 - 1e-9):
                 break  # no stump raises the likelihood
+            step = self.learning_rate * float(end.x)
             scores = scores + step * votes
             self.losses_.append(bag_loss(scores, offsets, y))
             stumps.append((stump.feature, stump.threshold, step * stump.side))
@@ -142,16 +153,6 @@ class MILBoost(InstanceComparator):
         self.thresholds_ = np.array([s[1] for s in stumps], dtype=np.float64)
         self.coefs_ = np.array([s[2] for s in stumps], dtype=np.float64)
         self.n_iter_ = max(1, len(stumps))
-
-    def _line_search(self, scores: Floats, votes: Floats, offsets: Ints, y: Ints) -> float:
-        end = minimize_scalar(
-            lambda step: bag_loss(scores + step * votes, offsets, y),
-            bounds=(0.0, 4.0),
-            method="bounded",
-            options={"maxiter": 15},
-        )
-        better = end.fun < self.losses_[-1] * (1 - 1e-9)
-        return self.learning_rate * float(end.x) if better else 0.0
 
     def _instance_scores(self, X: Floats) -> Floats:
         above = np.where(X[:, self.features_] > self.thresholds_, 1.0, -1.0)  # [N, rounds]

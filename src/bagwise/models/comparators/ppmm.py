@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 from sklearn.cluster import KMeans
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
 
@@ -21,6 +21,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import sq_distances
 from bagwise.models.comparators.common import Comparator
+from bagwise.models.held_out import splits
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 
@@ -100,30 +101,24 @@ class PPMM(Comparator):
         self.centres_ = kmeans.cluster_centers_
         nearest = sq_distances(X, self.centres_)
         owners = np.bincount(nearest.argmin(axis=1), minlength=K)
+        # Laplace's rule, so that no component has weight 0.
         self.log_weights_ = np.log((owners + 1) / (len(X) + K))
         self.variance_ = self.softness * float(nearest.min(axis=1).mean()) or 1.0
-        log_posterior = self._log_posterior(X)
-        self.powers_scores_ = {
-            p: self._held_out_accuracy(p_posterior(log_posterior, bags.offsets, p), y)
-            for p in self.powers
-        }
-        # The first of the best: ties go to the power named first.
+        pooled = {p: p_posterior(self._log_posterior(X), bags.offsets, p) for p in self.powers}
+        spread = {p: np.where(Z.std(axis=0) > 0, Z.std(axis=0), 1.0) for p, Z in pooled.items()}
+        self.powers_scores_ = dict.fromkeys(self.powers, float("nan"))
+        if len(self.powers) > 1 and np.bincount(y).min() > 1:
+            folds = splits(y, 5)
+            for p, Z in pooled.items():
+                accuracy = cross_val_score(SVC(C=self.C), Z / spread[p], y, cv=folds)
+                self.powers_scores_[p] = float(accuracy.mean())
+        # The first of the best: ties, or a bag too few to compare, go to the power named first.
         self.power_ = max(self.powers, key=lambda p: self.powers_scores_[p])
-        Z = p_posterior(log_posterior, bags.offsets, self.power_)
-        spread = Z.std(axis=0)
-        self.feature_scale_ = np.where(spread > 0, spread, 1.0)
-        self.svc_ = SVC(C=self.C).fit(Z / self.feature_scale_, y)
-
-    def _held_out_accuracy(self, Z: Floats, y: Ints) -> float:
-        folds = min(5, int(np.bincount(y).min()))
-        if folds < 2 or len(self.powers) == 1:
-            return float("nan") if len(self.powers) == 1 else 0.0
-        spread = Z.std(axis=0)
-        Z = Z / np.where(spread > 0, spread, 1.0)
-        splitter = StratifiedKFold(folds, shuffle=True, random_state=0)
-        return float(cross_val_score(SVC(C=self.C), Z, y, cv=splitter).mean())
+        self.feature_scale_ = spread[self.power_]
+        self.svc_ = SVC(C=self.C).fit(pooled[self.power_] / self.feature_scale_, y)
 
     def _log_posterior(self, X: Floats) -> Floats:
+        """Of the spherical mixture, log [w_k N(x; c_k, v I)] up to a constant, normalised, [N, K]."""
         joint = self.log_weights_ - sq_distances(X, self.centres_) / (2 * self.variance_)
         return joint - logsumexp(joint, axis=1, keepdims=True)
 

@@ -15,15 +15,13 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core import inducing, rules, segments
-from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.comparators.features import Features
-from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
+from bagwise.core import rules, segments
+from bagwise.core.arrays import Floats, Ints
+from bagwise.models.comparators.features import GaussianProcessComparator
+from bagwise.models.parameters import AT_LEAST_1, parameter
 
 
 def first_positive(log_q: Floats, offsets: Ints, rng: np.random.RandomState) -> Ints:
@@ -42,7 +40,10 @@ def first_positive(log_q: Floats, offsets: Ints, rng: np.random.RandomState) -> 
 
 
 def draw_below(f: Floats, rng: np.random.RandomState) -> Floats:
-    """Normal draws of mean f and variance 1, given that they are negative."""
+    """Normal draws of mean f and variance 1, given that they are negative.
+
+    By inversion: f + Phi^-1(u Phi(-f)) for uniform u, in the log domain.
+    """
     z: Floats = f + ndtri_exp(log_ndtr(-f) + np.log(rng.uniform(size=len(f))))
     return z
 
@@ -62,7 +63,7 @@ def draw_values(f: Floats, offsets: Ints, y: Ints, rng: np.random.RandomState) -
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ProbitGP(InstanceComparator):
+class ProbitGP(GaussianProcessComparator):
     """Probit Gaussian process with Gibbs sampling, exact up to its inducing points.
 
     Parameters
@@ -100,59 +101,47 @@ class ProbitGP(InstanceComparator):
     (476, 2)
     """
 
-    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
-    variance: float = parameter(10.0, POSITIVE)
     n_inducing: int = parameter(150, AT_LEAST_1)
     n_samples: int = parameter(100, AT_LEAST_1)
     n_burn_in: int = parameter(50, Interval(Integral, 0, None, closed="left"))
-    random_state: RandomState = parameter(None, "random_state")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)
-        X, offsets = bags.instances, bags.offsets
-        self.length_scale_ = (
-            0.5 * np.sqrt(median_sq_distance(X, random_state=0))
-            if self.length_scale == "median"
-            else float(self.length_scale)
-        )
-        in_positive = segments.spread(y, offsets) == 1
-        self.inducing_ = inducing.choose(X, in_positive, self.n_inducing, "kmeans", rng)
-        phi = self._features().with_bias(X)
+        phi = self._place(bags, y, rng)
         n = self.n_burn_in + self.n_samples
-        self.samples_ = sample_weights(phi, offsets, y, n, rng)[self.n_burn_in :]
-
-    def _features(self) -> Features:
-        return Features(self.inducing_, 0.5 / self.length_scale_**2, self.variance)
+        self.samples_ = sample_weights(phi, bags.offsets, y, n, rng)[self.n_burn_in :]
 
     def _latent(self, X: Floats) -> Floats:
         """Draws of f at each row, [N, S]."""
-        return self._features().with_bias(X) @ self.samples_.T
+        return self._features(X) @ self.samples_.T
 
     def _instance_scores(self, X: Floats) -> Floats:
         odds: Floats = rules.log_odds(ndtr(self._latent(X)).mean(axis=1))
         return odds
 
     def _raw_scores(self, bags: Bags) -> Floats:
-        f = self._latent(bags.instances)
-        none = np.exp(segments.sum(log_ndtr(-f), bags.offsets))  # [B, S]
+        # A bag is negative when all its instances are: log prod_i Phi(-f_i), of every draw.
+        log_none = segments.sum(log_ndtr(-self._latent(bags.instances)), bags.offsets)  # [B, S]
         # 1 - p and p apart, so that neither end of the scale is rounded away.
-        some = -np.expm1(segments.sum(log_ndtr(-f), bags.offsets))
+        none, some = np.exp(log_none).mean(axis=1), -np.expm1(log_none).mean(axis=1)
         tiny = np.finfo(np.float64).tiny
-        return np.log(np.maximum(some.mean(axis=1), tiny)) - np.log(
-            np.maximum(none.mean(axis=1), tiny)
-        )
+        return np.log(np.maximum(some, tiny)) - np.log(np.maximum(none, tiny))
 
 
 def sample_weights(
     phi: Floats, offsets: Ints, y: Ints, n: int, rng: np.random.RandomState
 ) -> Floats:
-    """Gibbs sampler: n draws of standard normal weights given the bag labels, [n, M]."""
+    """Gibbs sampler: n draws of standard normal weights given the bag labels, [n, M].
+
+    Given noisy values z = phi w + e the weights are N(P^-1 phi' z, P^-1), P = phi' phi + I.
+    """
     M = phi.shape[1]
     root = np.linalg.cholesky(phi.T @ phi + np.eye(M))
     w, draws = np.zeros(M), np.empty((n, M))
     for k in range(n):
         z = draw_values(phi @ w, offsets, y, rng)
         mean = cho_solve((root, True), phi.T @ z)
+        # With P = L L' the draw L'^-1 e has covariance P^-1.
         w = mean + solve_triangular(root.T, rng.standard_normal(M), lower=False)
         draws[k] = w
     return draws

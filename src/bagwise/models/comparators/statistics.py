@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Floats, Ints, RandomState, Reals
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.comparators.common import Comparator
 from bagwise.models.comparators.trees import forest_log_odds, keep
 from bagwise.models.parameters import AT_LEAST_1, SCALES, parameter
@@ -29,21 +30,15 @@ class _OnStatistics(Comparator):
     scale: Scale = parameter(None, *SCALES)
     random_state: RandomState = parameter(None, "random_state")
 
-    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
-        """Grow the trees on rows of statistics."""
-        raise AttributeError(f"{type(self).__name__} grows no trees")
-
-    def _score_rows(self, Z: Reals) -> Floats:
-        """Log-odds of each row of statistics."""
-        raise AttributeError(f"{type(self).__name__} has no scores")
+    def _new_trees(self, seed: int) -> Any:
+        """An unfitted ensemble of scikit-learn."""
+        raise AttributeError(f"{type(self).__name__} has no trees")
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         self.statistics_ = BagStatistics(tuple(self.statistics)).fit(bags)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._grow(self.statistics_.transform(bags), y, seed)
-
-    def _raw_scores(self, bags: Bags) -> Floats:
-        return self._score_rows(self.statistics_.transform(bags))
+        ensemble = self._new_trees(seed).fit(self.statistics_.transform(bags), y)
+        self.trees_ = keep(list(np.ravel(ensemble.estimators_)))
 
 
 class StatisticsForest(_OnStatistics):
@@ -79,12 +74,11 @@ class StatisticsForest(_OnStatistics):
     (92,)
     """
 
-    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
-        forest = RandomForestClassifier(self.n_estimators, random_state=seed).fit(Z, y)
-        self.trees_ = keep(forest.estimators_)
+    def _new_trees(self, seed: int) -> RandomForestClassifier:
+        return RandomForestClassifier(self.n_estimators, random_state=seed)
 
-    def _score_rows(self, Z: Reals) -> Floats:
-        return forest_log_odds(self.trees_, Z)
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return forest_log_odds(self.trees_, self.statistics_.transform(bags))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -126,19 +120,22 @@ class StatisticsBoosting(_OnStatistics):
     learning_rate: float = parameter(0.1, Interval(Real, 0, 1, closed="right"))
     max_depth: int = parameter(3, AT_LEAST_1)
 
-    def _grow(self, Z: Reals, y: Ints, seed: int) -> None:
-        boosting = GradientBoostingClassifier(
+    def _new_trees(self, seed: int) -> GradientBoostingClassifier:
+        return GradientBoostingClassifier(
             n_estimators=self.n_estimators,
             learning_rate=self.learning_rate,
             max_depth=self.max_depth,
             subsample=0.7,
             max_features="sqrt",
             random_state=seed,
-        ).fit(Z, y)
-        self.trees_ = keep(boosting.estimators_[:, 0])
+        )
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        super()._learn(bags, y)
+        # Boosting starts from the log-odds of the classes.
         share = float(y.mean())
         self.intercept_ = float(np.log(share / (1 - share)))
 
-    def _score_rows(self, Z: Reals) -> Floats:
-        total: Floats = self.trees_.leaves(Z).sum(axis=1)
+    def _raw_scores(self, bags: Bags) -> Floats:
+        total: Floats = self.trees_.leaves(self.statistics_.transform(bags)).sum(axis=1)
         return self.intercept_ + self.learning_rate * total

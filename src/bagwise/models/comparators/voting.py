@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +20,7 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.squared import in_blocks
+from bagwise.core.squared import sq_distances
 from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.parameters import AT_LEAST_1, parameter
 
@@ -56,70 +56,7 @@ def _shares(cited: Ints, citer: Ints, shape: tuple[int, ...]) -> sp.csr_array:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Voting(InstanceComparator):
-    """Votes of citers; a subclass says how reliable each training instance is."""
-
-    n_neighbors: int = parameter(5, AT_LEAST_1)
-
-    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
-        """What each training instance votes, in [-1, 1], [N]."""
-        raise AttributeError(f"{type(self).__name__} has no opinions")
-
-    def _learn(self, bags: Bags, y: Ints) -> None:
-        self.instances_ = bags.instances
-        self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
-        links = self._cite(bags.instances)
-        self.votes_ = self._opinions(y, bags.offsets, links)
-        # Votes are mostly negative, so zero is no threshold; midway between the classes is.
-        scores = segments.max(links @ self.votes_, bags.offsets)
-        self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
-
-    def _cite(self, X: Floats) -> sp.csr_array:
-        """Set the reach of the training instances; who votes on each of them, but not itself.
-
-        A row of distances says whom its instance cites, so that one pass finds both.
-        """
-        every = np.arange(len(X))
-        k = min(self.n_neighbors, len(X) - 1)
-        self.reach_ = np.empty(len(X))
-        parts = []
-        for rows, d in self._distances(X):
-            d[every[: len(d)], every[rows]] = np.inf
-            self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
-            who, whom = np.nonzero(d <= self.reach_[rows, None])
-            parts.append((every[rows][who], whom, d[who, whom]))
-        citer, cited, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
-        # An instance that nobody cites is judged by its k nearest: those first in what it cites.
-        alone = np.flatnonzero(np.isin(citer, np.setdiff1d(every, cited)))
-        alone = alone[np.lexsort((cited[alone], gap[alone], citer[alone]))]
-        place = np.arange(len(alone)) - np.searchsorted(citer[alone], citer[alone])
-        nearest = alone[place < k]
-        return _shares(
-            np.concatenate([cited, citer[nearest]]),
-            np.concatenate([citer, cited[nearest]]),
-            (len(X), len(X)),
-        )
-
-    def _distances(self, X: Floats) -> Iterator[tuple[slice, Floats]]:
-        """Blocks of rows and their squared distances to the training instances."""
-        step = max(1, BLOCK_ENTRIES // len(self.instances_))
-        for start in range(0, len(X), step):
-            rows = slice(start, min(start + step, len(X)))
-            yield rows, np.asarray(in_blocks(X[rows], self.instances_, self._round, None))
-
-    def _round(self, d: Any) -> Any:
-        """Equal distances must tie, though products of other sizes round them differently."""
-        d /= self.unit_
-        np.rint(d, out=d)
-        d *= self.unit_
-        return d
-
-    def _instance_scores(self, X: Floats) -> Floats:
-        blocks = (citers(d, self.reach_, self.n_neighbors) for _, d in self._distances(X))
-        return np.concatenate([links @ self.votes_ for links in blocks]) - self.threshold_
-
-
-class VotingFramework(_Voting):
+class VotingFramework(InstanceComparator):
     """Votes of the training instances that cite an instance (VF).
 
     A training instance cites those nearer than its k-th neighbour. It votes -1 when its bag is
@@ -153,13 +90,67 @@ class VotingFramework(_Voting):
     (476,)
     """
 
-    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
-        labels = segments.spread((2.0 * y - 1).astype(np.float64), offsets)
+    n_neighbors: int = parameter(5, AT_LEAST_1)
+
+    def _standing(self, labels: Floats, links: csr_array) -> Floats:
+        """What each training instance votes, in [-1, 1], from its bag's label -1 or 1, [N]."""
         return np.where(labels > 0, links @ labels, -1.0)
+
+    def _learn(self, bags: Bags, y: Ints) -> None:
+        self.instances_ = bags.instances
+        self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
+        links = self._link(bags.instances)
+        labels = segments.spread((2.0 * y - 1).astype(np.float64), bags.offsets)
+        self.votes_ = self._standing(labels, links)
+        # Votes are mostly negative, so zero is no threshold; midway between the classes is.
+        scores = segments.max(links @ self.votes_, bags.offsets)
+        self.threshold_ = float((scores[y == 1].mean() + scores[y == 0].mean()) / 2)
+
+    def _link(self, X: Floats) -> sp.csr_array:
+        """Set the reach of the training instances; who votes on each of them, but not itself.
+
+        A row of distances says whom its instance cites, so that one pass finds both.
+        """
+        every = np.arange(len(X))
+        k = min(self.n_neighbors, len(X) - 1)
+        self.reach_ = np.empty(len(X))
+        parts = []
+        for rows, d in self._distances(X):
+            d[every[: len(d)], every[rows]] = np.inf
+            self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
+            who, whom = np.nonzero(d <= self.reach_[rows, None])
+            parts.append((every[rows][who], whom, d[who, whom]))
+        citer, cited, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
+        # An instance that nobody cites is judged by its k nearest: those first in what it cites.
+        alone = np.flatnonzero(np.isin(citer, np.setdiff1d(every, cited)))
+        alone = alone[np.lexsort((cited[alone], gap[alone], citer[alone]))]
+        place = np.arange(len(alone)) - np.searchsorted(citer[alone], citer[alone])
+        nearest = alone[place < k]
+        return _shares(
+            np.concatenate([cited, citer[nearest]]),
+            np.concatenate([citer, cited[nearest]]),
+            (len(X), len(X)),
+        )
+
+    def _distances(self, X: Floats) -> Iterator[tuple[slice, Floats]]:
+        """Blocks of rows and their squared distances to the training instances.
+
+        Equal distances must tie, though products of other sizes round them differently: they are
+        multiples of a small unit.
+        """
+        step = max(1, BLOCK_ENTRIES // len(self.instances_))
+        for start in range(0, len(X), step):
+            rows = slice(start, min(start + step, len(X)))
+            d = sq_distances(X[rows], self.instances_) / self.unit_
+            yield rows, np.rint(d, out=d) * self.unit_
+
+    def _instance_scores(self, X: Floats) -> Floats:
+        blocks = (citers(d, self.reach_, self.n_neighbors) for _, d in self._distances(X))
+        return np.concatenate([links @ self.votes_ for links in blocks]) - self.threshold_
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VotingWalk(_Voting):
+class VotingWalk(VotingFramework):
     """The voting framework with votes that travel over the graph of citers (VFr).
 
     The standing of an instance of a positive bag is the limit of a random walk with restart:
@@ -168,18 +159,10 @@ class VotingWalk(_Voting):
 
     Parameters
     ----------
-    n_neighbors : int
-        k: how many instances each one cites.
     restart : float
         Probability of returning to the bag's label.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
-        As in `CitationKNN`.
-
-    Attributes
-    ----------
-    votes_, reach_, instances_, threshold_, unit_, classes_
-        As in `VotingFramework`.
+    n_neighbors, scale, calibrate, calibration, cv
+        As in `VotingFramework`, as are the attributes.
 
     Examples
     --------
@@ -192,15 +175,12 @@ class VotingWalk(_Voting):
 
     restart: float = parameter(0.3, Interval(Real, 0, 1, closed="right"))
 
-    def _opinions(self, y: Ints, offsets: Ints, links: csr_array) -> Floats:
-        return walk(links, segments.spread((2.0 * y - 1).astype(np.float64), offsets), self.restart)
-
-
-def walk(links: csr_array, labels: Floats, restart: float) -> Floats:
-    """Standing of each instance, the fixed point of the walk; -1 where the label is, [N]."""
-    standing = labels.copy()
-    while True:
-        new = np.where(labels > 0, (1 - restart) * (links @ standing) + restart, -1.0)
-        if np.abs(new - standing).max() < 1e-6:
-            return new
-        standing = new
+    def _standing(self, labels: Floats, links: csr_array) -> Floats:
+        """The fixed point of ``s = (1 - restart) W s + restart`` with W the rows of links."""
+        standing = labels.copy()
+        while True:
+            walked = (1 - self.restart) * (links @ standing) + self.restart
+            new = np.where(labels > 0, walked, -1.0)
+            if np.abs(new - standing).max() < 1e-6:
+                return new
+            standing = new
