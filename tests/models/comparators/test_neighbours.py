@@ -7,6 +7,7 @@ from bagwise import Bags
 from bagwise.comparators import CitationKNN, MIGraph, MiGraph
 from bagwise.models.comparators.citation_knn import hausdorff_distances, votes
 from bagwise.models.comparators.mi_graph import clique_weights, edges
+from bagwise.models.held_out import splits
 from tests.checks import make_problem
 
 
@@ -54,7 +55,7 @@ def test_held_out_scores_are_those_of_separate_fits():
     data = model._validate_fit(bags, y)
     model._training_matrix = model._compare(model._scaled(bags))
     scores = model._held_out_scores(data)
-    for train, test in model._inner_splits(y):
+    for train, test in splits(y, model.cv):
         alone = CitationKNN(scale=None, calibrate=False).fit(bags[train], y[train])
         np.testing.assert_allclose(alone.decision_function(bags[test]), scores[test], atol=1e-6)
 

@@ -37,6 +37,7 @@ from bagwise.models.comparators import (
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.comparators.ppmm import p_posterior
 from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
+from bagwise.models.held_out import splits
 from tests.checks import make_problem
 
 # --- APR
@@ -86,12 +87,12 @@ def test_ten_folds_hold_out_the_bags_of_a_box_that_grows_with_every_bag():
     rng = np.random.default_rng(0)
     y = np.arange(80) % 2
     bags = Bags(rng.normal(size=(240, 3)) + 2 * np.repeat(y, 3)[:, None], np.arange(0, 241, 3))
-    assert len(list(APR()._inner_splits(y))) == 10
+    assert len(splits(y, APR().cv)) == 10
 
     def level(cv):
         """Mean score of positive bags that were left out."""
         scores = []
-        for train, test in APR(cv=cv)._inner_splits(y):
+        for train, test in splits(y, cv):
             box = APR(calibrate=False).fit(bags[train], y[train])
             scores.extend(box.decision_function(bags[test])[y[test] == 1])
         return np.mean(scores)
@@ -462,10 +463,10 @@ def test_the_voting_threshold_is_midway_between_the_classes():
 
 def test_the_bias_of_key_instances_has_the_least_loss():
     rng = np.random.default_rng(0)
-    scores, offsets = rng.normal(size=12), np.array([0, 3, 7, 12])
+    scores = rng.normal(size=12)
     negatives, costs = rng.normal(size=8), rng.random(8)
-    bias = BagKISVM()._bias(scores, offsets, negatives, costs)
     best = np.array([scores[a:b].max() for a, b in ((0, 3), (3, 7), (7, 12))])
+    bias = ki_svm.best_bias(best, negatives, costs)
 
     def loss(b):
         return np.maximum(0, 1 - best - b).sum() + costs @ np.maximum(0, 1 + negatives + b)

@@ -65,6 +65,17 @@ def mix_kernels(
     return mu, alpha
 
 
+def best_bias(positives: Floats, negatives: Floats, costs: Floats) -> float:
+    """The bias of least hinge loss for scores of positive bags and of negative rows.
+
+    The loss is piecewise linear, so its minimum is where one of its terms begins.
+    """
+    bias = np.concatenate([1 - positives, -1 - negatives])
+    loss = np.maximum(0, 1 - positives[None] - bias[:, None]).sum(axis=1)
+    loss += np.maximum(0, 1 + negatives[None] + bias[:, None]) @ costs
+    return float(bias[np.argmin(loss)])
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class BagKISVM(InstanceComparator):
     """Key-instance SVM with one margin per negative bag.
@@ -142,14 +153,8 @@ class BagKISVM(InstanceComparator):
             self.n_iter_ = turn + 1
         self.coef_, self.kernel_weights_ = w, mu
         self.keys_ = np.flatnonzero(in_positive)[segments.argmax(P @ w, p_offsets)]
-        # The bias of least hinge loss for bags scored by their best instance: with a mixture of
-        # choices libsvm's bias belongs to no single one of them. The loss is piecewise linear,
-        # so its minimum is where one of its terms begins.
-        best, scores = segments.max(P @ w, p_offsets), negatives @ w
-        bias = np.concatenate([1 - best, -1 - scores])
-        loss = np.maximum(0, 1 - best[None] - bias[:, None]).sum(axis=1)
-        loss += np.maximum(0, 1 + scores[None] + bias[:, None]) @ costs
-        self.intercept_ = float(bias[np.argmin(loss)])
+        # With a mixture of choices libsvm's bias belongs to no single one of them.
+        self.intercept_ = best_bias(segments.max(P @ w, p_offsets), negatives @ w, costs)
 
     def _train(
         self, planes: list[Floats], negatives: Floats, costs: Floats

@@ -135,10 +135,9 @@ class MILBoost(InstanceComparator):
         for _ in range(self.n_estimators):
             stump = best_stump(columns, instance_weights(scores, offsets, y))
             votes = stump(X)
+            # The line search for the stump's coefficient.
             end = minimize_scalar(
-                lambda step, votes=votes, scores=scores: bag_loss(
-                    scores + step * votes, offsets, y
-                ),
+                lambda a: bag_loss(scores + a * votes, offsets, y),  # noqa: B023
                 bounds=(0.0, 4.0),
                 method="bounded",
                 options={"maxiter": 15},

@@ -118,7 +118,7 @@ class PPMM(Comparator):
         self.svc_ = SVC(C=self.C).fit(pooled[self.power_] / self.feature_scale_, y)
 
     def _log_posterior(self, X: Floats) -> Floats:
-        """Of the spherical mixture, log [w_k N(x; c_k, v I)] up to a constant, normalised, [N, K]."""
+        """Normalised log [w_k N(x; c_k, v I)], the spherical components, [N, K]."""
         joint = self.log_weights_ - sq_distances(X, self.centres_) / (2 * self.variance_)
         return joint - logsumexp(joint, axis=1, keepdims=True)
 
