@@ -14,6 +14,7 @@ import shutil
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,7 +264,7 @@ def contributing_example():
     # A real module, so that its classes can be pickled.
     module = sys.modules["contributing_example"] = types.ModuleType("contributing_example")
     for block in blocks:
-        if "CHECKS" not in block and "FORMATS" not in block:
+        if not any(word in block for word in ("CHECKS", "FORMATS", "RULES")):
             exec(compile(block, "contributing.md", "exec"), vars(module))
     return module
 
@@ -286,6 +287,29 @@ def test_contributing_docstring_example():
         runner.run(test)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+def test_contributing_bag_rule_is_one_entry(monkeypatch):
+    """The rule of the page is a value of every ``bag_rule``."""
+    from bagwise import DPMIL, VGPMIL, SingleInstance
+    from bagwise.core import rules, segments
+    from bagwise.datasets import make_gaussian_bags
+
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n((?:(?!```).)*?RULES.*?)```", text, flags=re.DOTALL)
+    monkeypatch.setitem(rules.RULES, "mean", None)  # what the page sets is taken back
+    exec(compile(block, "contributing.md", "exec"), {"Any": Any, "segments": segments})
+    bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+    for model in (
+        SingleInstance(bag_rule="mean"),
+        DPMIL(n_components=2, bag_rule="mean", random_state=0),
+        VGPMIL(inference="paper", bag_rule="mean", n_inducing=8, random_state=0),
+    ):
+        odds = model.fit(bags, y).decision_function(bags)
+        assert np.isfinite(odds).all()
+        if not isinstance(model, VGPMIL):  # whose instances share what the bag has
+            instances = model.decision_function_instances(bags)
+            np.testing.assert_allclose(odds, segments.mean(instances, bags.offsets), atol=1e-9)
 
 
 def test_contributing_kind_of_file_is_one_entry(tmp_path, monkeypatch):

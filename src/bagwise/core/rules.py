@@ -1,8 +1,12 @@
-"""Between bags and instances: probabilities up, under the MIL assumption, and labels down."""
+"""Between bags and instances: probabilities up, under the MIL assumption, and labels down.
+
+`RULES` is the one table of bag rules: an entry there is a value of every ``bag_rule``.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,24 +18,67 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import ArrayT, Codes, Floats, Ints
 
 
-def bag_log_odds(instance_log_odds: ArrayT, offsets: segments.Offsets, rule: str) -> ArrayT:
-    """Log-odds that a bag has a positive instance, from the log-odds of its instances.
+class BagRule(Protocol):
+    """How the log-odds of instances become those of their bag."""
 
-    ``noisy-or`` is 1 - prod(1 - p) over independent instances; ``max`` is the most positive
-    instance. Both are computed in the log domain, so a bag of 50,000 instances is safe.
-    """
-    if rule == "max":
-        return segments.max(instance_log_odds, offsets)
-    xp = namespace(instance_log_odds)
-    # log(1 - p) = -softplus(log-odds)
-    log_none = -segments.sum(softplus(instance_log_odds), offsets)
-    with np.errstate(divide="ignore"):
-        log_some = xp.log(-xp.expm1(log_none))
-    # Where every p underflows, 1 - prod(1 - p) is their sum: the score stays finite.
-    tiny = log_none > -1e-200
-    if tiny.any():
-        log_some = xp.where(tiny, segments.logsumexp(instance_log_odds, offsets), log_some)
-    return cast("ArrayT", log_some - log_none)
+    # Whether any score that rises with the probability will do: to calibrate a bag's score is then
+    # to calibrate the scores of its instances.
+    takes_scores: bool
+    # Whether no instance can lower the probability of its bag.
+    standard: bool
+    # Whether it is applied to the instances' probabilities, not to draws of a latent function.
+    of_marginals: bool
+
+    def log_odds(self, instances: ArrayT, offsets: segments.Offsets) -> ArrayT:
+        """Log-odds of bags [b, ...] from those of their instances [n, ...]."""
+        ...
+
+    def alone(self, instances: ArrayT) -> ArrayT:
+        """Log-odds of bags of one instance each."""
+        ...
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A bag is as probable as its most probable instance."""
+
+    takes_scores = standard = of_marginals = True
+
+    def log_odds(self, instances: ArrayT, offsets: segments.Offsets) -> ArrayT:
+        """The largest log-odds of a bag's instances."""
+        return segments.max(instances, offsets)
+
+    def alone(self, instances: ArrayT) -> ArrayT:
+        """A bag of one is its instance."""
+        return instances
+
+
+@dataclass(frozen=True)
+class NoisyOr(Largest):
+    """A bag is positive unless all of its instances, which are independent, are negative."""
+
+    takes_scores = False
+
+    def log_odds(self, instances: ArrayT, offsets: segments.Offsets) -> ArrayT:
+        """Those of 1 - prod(1 - p), in the log domain: a bag of 50,000 instances is safe."""
+        xp = namespace(instances)
+        # log(1 - p) = -softplus(log-odds)
+        log_none = -segments.sum(softplus(instances), offsets)
+        with np.errstate(divide="ignore"):
+            log_some = xp.log(-xp.expm1(log_none))
+        # Where every p underflows, 1 - prod(1 - p) is their sum: the score stays finite.
+        tiny = log_none > -1e-200
+        if tiny.any():
+            log_some = xp.where(tiny, segments.logsumexp(instances, offsets), log_some)
+        return cast("ArrayT", log_some - log_none)
+
+
+RULES: dict[str, BagRule] = {"max": Largest(), "noisy-or": NoisyOr()}
+
+
+def bag_log_odds(instances: ArrayT, offsets: segments.Offsets, rule: str) -> ArrayT:
+    """Log-odds that a bag has a positive instance, from those of its instances, by a rule."""
+    return RULES[rule].log_odds(instances, offsets)
 
 
 def inherited_labels(y: Ints, known: Codes, offsets: Ints) -> Ints:

@@ -37,7 +37,7 @@ from bagwise.models.drivers import Driver, RunningSum, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
-from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
+from bagwise.models.parameters import AT_LEAST_1, BAG_RULES, NOT_NEGATIVE, POSITIVE, parameter
 from bagwise.models.scaled import ScalesFeatures
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     degrees_of_freedom_prior: float | None = parameter(None, None, POSITIVE)
     mean_prior: ArrayLike | None = parameter(None, None, "array-like")
     covariance_prior: ArrayLike | None = parameter(None, None, "array-like", POSITIVE)
-    bag_rule: str = parameter("max", StrOptions({"noisy-or", "max"}))
+    bag_rule: str = parameter("max", *BAG_RULES)
     n_dimensions: float | None = parameter(
         0.9, None, AT_LEAST_1, Interval(Real, 0, 1, closed="neither")
     )

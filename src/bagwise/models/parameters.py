@@ -13,9 +13,12 @@ from typing import Any
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
+from bagwise.core.rules import RULES
+
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 POSITIVE = Interval(Real, 0, None, closed="neither")
+BAG_RULES = (StrOptions(RULES.keys()),)  # a view: an entry added later counts
 SCALES = (StrOptions({"feature", "global"}), None)  # of the features, see `scaling`
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import BagsLike, InstanceLabels
@@ -19,7 +18,7 @@ from bagwise.models.calibration.fit import fit_calibrator
 from bagwise.models.calibration.functions import Calibrator
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.held_out import fitted_without, splits
-from bagwise.models.parameters import parameter
+from bagwise.models.parameters import BAG_RULES, parameter
 from bagwise.models.scaled import ScalesFeatures
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
     """
 
     _accept_sparse = True
-    bag_rule: str = parameter("max", StrOptions({"max", "noisy-or"}))
+    bag_rule: str = parameter("max", *BAG_RULES)
 
     def _default_estimator(self) -> BaseEstimator:
         return LogisticRegression(C=0.1, class_weight="balanced", max_iter=5000)
@@ -92,9 +91,10 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
         data = self._validate_fit(bags, y, instance_labels)
         bags, y, known = data
         estimator = self._unfitted()
-        if self.bag_rule == "noisy-or" and not hasattr(estimator, "predict_proba"):
+        takes_scores = rules.RULES[self.bag_rule].takes_scores
+        if not (takes_scores or hasattr(estimator, "predict_proba")):
             raise ValueError(
-                f"bag_rule='noisy-or' needs instance probabilities, but "
+                f"bag_rule={self.bag_rule!r} needs instance probabilities, but "
                 f"{type(estimator).__name__} has no predict_proba; use bag_rule='max'."
             )
         weights, of_rows = None, {}

@@ -17,6 +17,7 @@ from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
 from bagwise.core import segments
+from bagwise.core.rules import RULES
 from bagwise.models.calibration.functions import (
     Calibrator,
     Isotonic,
@@ -51,7 +52,7 @@ def fit_calibrator(
     scores : array of shape (n_bags,), or (n_instances,) with ``offsets``
     y : array of shape (n_bags,), 0 or 1
     offsets : where the instances of each bag start
-    rule : {"max", "noisy-or"}
+    rule : name in `RULES`
         How instances make their bag.
     kind : {"platt", "isotonic"}
         A sigmoid, or a rising step function, of the bag's largest score.
@@ -63,9 +64,9 @@ def fit_calibrator(
     scores = compress_beyond(scores, low, high)
     if kind == "platt":
         return Calibrator(fit_instance_platt(scores, offsets, y, rule), low, high)
-    if rule != "max":
+    if not RULES[rule].takes_scores:
         raise ValueError(f"calibration={kind!r} needs bag_rule='max'; it has no {rule!r}.")
-    return Calibrator(fit_isotonic(segments.max(scores, offsets), y), low, high)
+    return Calibrator(fit_isotonic(RULES[rule].log_odds(scores, offsets), y), low, high)
 
 
 def fit_isotonic(scores: Floats, y: Codes | Bools | Floats) -> Isotonic:
@@ -82,7 +83,8 @@ def fit_isotonic(scores: Floats, y: Codes | Bools | Floats) -> Isotonic:
 def fit_instance_platt(scores: Floats, offsets: Ints, y: ArrayLike, rule: str) -> Platt:
     """The shrunk sigmoid of instance scores, such that calibrated instances still make their bag.
 
-    Under ``max`` it is fitted to the bag's largest score, under ``noisy-or`` through the product.
+    Where a bag's score is one of its instances' it is fitted to the bags, else through the product
+    of ``noisy-or``.
 
     Examples
     --------
@@ -93,9 +95,9 @@ def fit_instance_platt(scores: Floats, offsets: Ints, y: ArrayLike, rule: str) -
     >>> 0 < fit_instance_platt(scores, offsets, y, "max").slope < 1
     True
     """
-    if rule == "noisy-or":
-        return fit_platt(scores, y, offsets, shrink=True)
-    return fit_platt(segments.max(scores, offsets), y, shrink=True)
+    if RULES[rule].takes_scores:
+        return fit_platt(RULES[rule].log_odds(scores, offsets), y, shrink=True)
+    return fit_platt(scores, y, offsets, shrink=True)
 
 
 def fit_platt(

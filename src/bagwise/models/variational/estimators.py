@@ -22,6 +22,7 @@ from bagwise.core.kernels import RBF, Kernel
 from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.labels import ClassWeight, Labels
+from bagwise.models.parameters import BAG_RULES
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import engine
 from bagwise.models.variational.checkpoint import SearchCheckpoint
@@ -34,7 +35,6 @@ from bagwise.models.variational.monitors import Patience, all_of, iteration_bar
 from bagwise.models.variational.noisy_max import BagLikelihood as PaperLikelihood
 from bagwise.models.variational.noisy_max import NoisyMax
 from bagwise.models.variational.paper import (
-    BagRule,
     Init,
     PaperSettings,
     fit_paper,
@@ -362,7 +362,7 @@ class VGPMIL(GaussianProcessClassifier):
     inference: Literal["marginal", "paper"] = "marginal"
     likelihood: Any = None
     learn_kernel: bool | None = None
-    bag_rule: BagRule | None = None
+    bag_rule: str | None = None
     init: Init | ArrayLike | None = None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -370,7 +370,7 @@ class VGPMIL(GaussianProcessClassifier):
         "inference": [StrOptions({"marginal", "paper"})],
         "likelihood": "no_validation",
         "learn_kernel": ["boolean", None],
-        "bag_rule": [StrOptions({"max", "noisy-or"}), None],
+        "bag_rule": [*BAG_RULES, None],
         "init": [StrOptions({"label", "half", "random"}), "array-like", None],
     }
 
@@ -413,13 +413,13 @@ def check_likelihood(likelihood: Any, is_paper: bool) -> None:
 class _PaperClassifier(GaussianProcessClassifier):
     """A model of the papers: closed-form updates, whatever its density and likelihood."""
 
-    bag_rule: BagRule = "max"
+    bag_rule: str = "max"
     init: Init | ArrayLike = "half"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **GaussianProcessClassifier._parameter_constraints,
         "likelihood": "no_validation",
-        "bag_rule": [StrOptions({"max", "noisy-or"})],
+        "bag_rule": list(BAG_RULES),
         "init": [StrOptions({"label", "half", "random"}), "array-like"],
     }
 

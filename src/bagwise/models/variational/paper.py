@@ -12,15 +12,16 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, Floats, Ints, beside, to_numpy
+from bagwise.core.arrays import Floats, Ints, beside, to_numpy
 from bagwise.core.kernels import RBF, Kernel, make_kernel
+from bagwise.core.rules import RULES
 from bagwise.models.drivers import RunningSum, total
 from bagwise.models.held_out import calibration_folds, folds
 from bagwise.models.variational.blocks import BagLabels, Block, host
@@ -33,7 +34,6 @@ from bagwise.models.variational.checkpoint import (
 from bagwise.models.variational.densities import Density, Sech
 from bagwise.models.variational.engine import Fitted, HeldOut, Problem, ready_parts
 from bagwise.models.variational.inference import Iteration
-from bagwise.models.variational.likelihoods import Or
 from bagwise.models.variational.noisy_max import BagLikelihood
 from bagwise.models.variational.parts import Begin, Part, Sites
 from bagwise.models.variational.readout import Predictor, Process, read_bags
@@ -50,33 +50,6 @@ from bagwise.models.variational.updates import (
 _KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
 Init = Literal["half", "label", "random"]
-BagRule = Literal["max", "noisy-or"]
-
-
-@dataclass(frozen=True)
-class Max:
-    """The papers' rule for a bag: as probable as its most probable instance. P(35)."""
-
-    standard: ClassVar[bool] = True
-    of_marginals: ClassVar[bool] = True
-
-    def log_odds(self, F: Array, offsets: segments.Offsets) -> Array:
-        """The largest log-odds of a bag's instances."""
-        return segments.max(F, offsets)
-
-    def alone(self, f: Array) -> Array:
-        """A bag of one is its instance."""
-        return f
-
-
-@dataclass(frozen=True)
-class NoisyOr(Or):
-    """A bag is positive unless all of its instances are negative, independently. P(34)."""
-
-    of_marginals: ClassVar[bool] = True
-
-
-RULES: dict[str, Any] = {"max": Max(), "noisy-or": NoisyOr()}
 
 
 class PaperSettings(NamedTuple):
@@ -85,7 +58,7 @@ class PaperSettings(NamedTuple):
     likelihood: BagLikelihood
     density: Density
     init: Init | ArrayLike
-    rule: BagRule
+    rule: str
     learn_kernel: bool
     max_iter: int
     tol: float
@@ -112,7 +85,8 @@ def fit_paper(
         kernel, pis[0] = learn(problem, kernel, settings, pis[0])
     projector = problem.projector(kernel)
     parts, cache = ready_parts(problem, projector)
-    rule, fits = RULES[settings.rule], []
+    rule: Any = RULES[settings.rule]  # takes the place of a likelihood in the read-out
+    fits: list[Fit] = []
 
     def tell(at: Iteration) -> bool:
         m, W = at.posterior
