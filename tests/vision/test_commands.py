@@ -14,10 +14,10 @@ from bagwise import load
 from bagwise.cli.commands import build_parser, run
 from bagwise.cli.detect import PROPOSALS, _new_detector
 from bagwise.cli.track import parse_box
-from bagwise.datasets import make_cq500_folder
 from bagwise.vision import PhotographDetector, WeakDetector, read_coco
 from bagwise.vision.image_sets import read_table, read_voc_boxes
 from bagwise.vision.proposals import METHODS
+from tests.vision.cq500 import write_cq500
 from tests.vision.test_detection import make_scenes
 from tests.vision.test_tracking import moving_target
 
@@ -253,7 +253,7 @@ def test_the_offered_proposals_exist():
 def scans(tmp_path_factory):
     pytest.importorskip("pydicom", reason="the vision extra is missing")
     root = tmp_path_factory.mktemp("ct") / "scans"
-    return root, make_cq500_folder(root, n_scans=16, n_slices=6, size=48, random_state=0)
+    return root, write_cq500(root, n_scans=16, n_slices=6, size=48, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +307,7 @@ def test_ct_slices_are_coupled(scans, ct_model, tmp_path, capsys):
     call(*words, "--couple", 1.5, "--out", out, "--force")
     assert load(out).models_["ICH"].strength_ == 1.5
     few = tmp_path / "few"
-    table = make_cq500_folder(few, n_scans=6, n_slices=4, size=32, random_state=0).labels
+    table = write_cq500(few, n_scans=6, n_slices=4, size=32, random_state=0).labels
     words = ["ct", "fit", "--scans", few, "--labels", table, "--classes", "ICH"]
     call(*words, "--out", tmp_path / "few.bagwise")
     said = capsys.readouterr()

@@ -79,8 +79,7 @@ def bag_options(
     add("--skip-bad", action="store_true", help="use the good files and labels, list the others")
     add = parser.add_argument_group("names in the files").add_argument
     add("--features", default="features", metavar="NAME", help="dataset of features")
-    what = "dataset of coordinates (default: coords, where present)"
-    add("--coords", metavar="NAME", help=what)
+    add("--coords", metavar="NAME", help="dataset of coordinates (default: coords, where present)")
     add("--encoder", metavar="NAME", help="use features_NAME/ where there are several")
     add("--id-column", default="slide_id", metavar="NAME", help="column with the bag's name")
     what = (

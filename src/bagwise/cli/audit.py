@@ -20,8 +20,7 @@ def configure(parser: ArgumentParser) -> None:
     )
     bag_options(parser)
     add = parser.add_argument
-    what = "also shuffle labels and replace test bags for this model"
-    add("--model", metavar="NAME", help=what)
+    add("--model", metavar="NAME", help="also shuffle labels and replace test bags for this model")
     add("--cv", type=int, default=5, metavar="K", help="folds (default: 5)")
     add("--permutations", type=int, default=10, metavar="N", help="shufflings (default: 10)")
 

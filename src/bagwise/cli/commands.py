@@ -49,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.print_help()
         return 0
-    with Ending(arguments.traceback) as ending, unwinding_on_signals(), warnings.catch_warnings():
-        warnings.simplefilter("once", UserWarning)
-        warnings.showwarning = _show_warning
+    with Ending(arguments.traceback) as ending, unwinding_on_signals():
         run(arguments)
     return ending.code
 
@@ -84,11 +82,12 @@ def run(arguments: Namespace) -> None:
     from bagwise.cli.console import Printer
     from bagwise.files.limits import allow_unpacked
 
+    def show(message: Warning | str, *where: object, **more: object) -> None:
+        # One line; where in the code a warning arose is no use to who types commands.
+        print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
     printer = Printer(arguments.json)
-    with allow_unpacked(arguments.max_unpacked):
+    with warnings.catch_warnings(), allow_unpacked(arguments.max_unpacked):
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = show
         printer.result(arguments.run(arguments, printer))
-
-
-def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    """A warning as one line; where in the code it arose is no use to who types commands."""
-    print(f"bagwise: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from rich.markup import escape
 
@@ -17,8 +18,6 @@ from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bagwise.models.base import Model
     from bagwise.vision.ct import ScanFiles
 
@@ -40,8 +39,7 @@ def configure(parser: ArgumentParser) -> None:
     labels = "RSNA's or CQ500's label file, or columns scan and one of 0 and 1 per class"
     _scan_options(part, labels, labels_required=True)
     add = part.add_argument
-    what = "which classes of the labels (default: all)"
-    add("--classes", metavar="A,B,...", help=what)
+    add("--classes", metavar="A,B,...", help="which classes of the labels (default: all)")
     what = "statistics: computed per slice; attention: a network trained on them (torch)"
     add("--features", choices=("statistics", "attention"), default="statistics", help=what)
     what = (
@@ -68,13 +66,13 @@ def _scan_options(part: ArgumentParser, labels: str, labels_required: bool) -> N
     add("--labels", type=Path, required=labels_required, metavar="CSV", help=labels)
     what = "take the series whose name contains this (default: slices nearest to 5 mm apart)"
     add("--series", metavar="TEXT", help=what)
-    what = "leave out files and studies that cannot be used"
-    add("--skip-bad", action="store_true", help=what)
+    add("--skip-bad", action="store_true", help="leave out files and studies that cannot be used")
 
 
 def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train on folders of DICOM series and labels of scans, and save the model."""
     from bagwise import GVGPMIL, Coupled, make_pipeline, persist
+    from bagwise.models.coupled import LEAST_BAGS
     from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
 
     out = check_output(arguments.out, arguments.force)
@@ -91,7 +89,14 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     if arguments.cv is not None:
         # Coupling moves slices, not scans: their AUC is that of the model alone.
         scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
-    couple = _strength(arguments.couple, Y, printer)
+    couple = arguments.couple
+    fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
+    if couple == "auto" and 0 < fewest < LEAST_BAGS:
+        couple = 0
+        printer.warn(
+            f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
+            f"scans with and without each class; the fewest are {fewest}."
+        )
     if couple != 0:
         model = Coupled(model, strength=couple, random_state=arguments.seed)
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
@@ -114,7 +119,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
-    """Findings in folders of DICOM series: a table of scans, one of slices, and pages."""
+    """Positive classes in folders of DICOM series: a table of scans, one of slices, and pages."""
     from bagwise import persist
     from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables
@@ -124,7 +129,9 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     model = persist.load(arguments.model)
     if not isinstance(model, ScanClassifier):
         raise ValueError(f"{str(arguments.model)!r} is not a model of scans; train one: ct fit.")
-    pages = {name: _page_name(name, i) for i, name in enumerate(model.class_names_)}
+    plain = ["".join(c if c.isalnum() else "_" for c in name) for name in model.class_names_]
+    names = ["report.html", *(f"report_{name}.html" for name in plain[1:])]
+    pages = dict(zip(model.class_names_, names, strict=True))
     holds = ("scans.csv", "slices.csv", *pages.values())
     out = check_output(arguments.out, arguments.force, holds)
     bags, scans = _read(arguments, about["extra"]["features"], printer)
@@ -141,31 +148,11 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
             known = None if truth is None else truth[:, [i]]
             report = Report(tables[name], bags, about, truth=known, title=f"CT scans: {name}")
             write_report(report, folder / pages[name])
-        _scan_table(scans, bags, tables, truth).to_csv(folder / "scans.csv", index=False)
-        _slice_table(scans, bags, tables).to_csv(folder / "slices.csv", index=False)
+        _write_tables(folder, scans, bags, tables, truth)
     counts = {name: int((t.bags["label"] == name).sum()) for name, t in tables.items()}
     shown = ", ".join(f"{name} in {n}" for name, n in counts.items())
     printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / next(iter(pages.values()))))}")
     return {"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)}
-
-
-def _strength(wanted: Any, Y: NDArray[np.int64], printer: Printer) -> Any:
-    """The strength of the coupling; 0 where there are too few scans to choose it on."""
-    from bagwise.models.coupled import LEAST_BAGS
-
-    fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
-    if wanted == "auto" and 0 < fewest < LEAST_BAGS:
-        printer.warn(
-            f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
-            f"scans with and without each finding; the fewest are {fewest}."
-        )
-        return 0
-    return wanted
-
-
-def _page_name(class_name: str, number: int) -> str:
-    plain = "".join(c if c.isalnum() else "_" for c in class_name)
-    return "report.html" if number == 0 else f"report_{plain}.html"
 
 
 def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) -> tuple[str, ...]:
@@ -179,30 +166,11 @@ def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) 
 
 
 def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
-    """Bags of described slices; each slice is read, described and let go."""
-    from bagwise.vision.ct import find_scans, scan_bags
-
-    scans = find_scans(
-        arguments.scans,
-        series=arguments.series,
-        skip_bad=arguments.skip_bad,
-        progress=printer.bar("reading headers"),
-    )
-    thumbnails: list[NDArray[np.uint8]] = []
-    describe = _description(features, thumbnails)
-    bags = scan_bags(printer.bar("reading scans")(scans, len(scans)), describe)
-    n_other = sum(len(scan.others) for scan in scans)
-    if n_other:
-        printer.say(f"{n_other} other series were left out; --series chooses by name")
-    return bags.with_columns(images=np.stack(thumbnails)), scans
-
-
-def _description(
-    features: str, thumbnails: list[NDArray[np.uint8]]
-) -> Callable[[NDArray[np.float32]], NDArray[np.floating]]:
-    """What is kept of a slice: its features, and a small picture for the report."""
-    from bagwise.vision.ct import ct_windows, shrink
+    """Bags of described slices, with a small picture of each for the report."""
+    from bagwise.vision.ct import ct_windows, find_scans, scan_bags, shrink
     from bagwise.vision.ct_model import describe_slice
+
+    thumbnails: list[NDArray[np.uint8]] = []
 
     def describe(hu: NDArray[np.float32]) -> NDArray[np.floating]:
         small = ct_windows(shrink(hu, (_THUMBNAIL, _THUMBNAIL)))[0]
@@ -211,7 +179,17 @@ def _description(
             return np.asarray(ct_windows(shrink(hu, (64, 64))))
         return describe_slice(hu)
 
-    return describe
+    scans = find_scans(
+        arguments.scans,
+        series=arguments.series,
+        skip_bad=arguments.skip_bad,
+        progress=printer.bar("reading headers"),
+    )
+    bags = scan_bags(printer.bar("reading scans")(scans, len(scans)), describe)
+    n_other = sum(len(scan.others) for scan in scans)
+    if n_other:
+        printer.say(f"{n_other} other series were left out; --series chooses by name")
+    return bags.with_columns(images=np.stack(thumbnails)), scans
 
 
 def _cross_validated(
@@ -246,42 +224,31 @@ def _cross_validated(
     return scores
 
 
-def _scan_table(
-    scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any], truth: Any
-) -> pd.DataFrame:
-    import pandas as pd
-
-    columns: dict[str, object] = {
+def _write_tables(
+    folder: Path,
+    scans: Sequence[ScanFiles],
+    bags: Bags,
+    tables: Mapping[str, Any],
+    truth: NDArray[np.int64] | None,
+) -> None:
+    """Write scans.csv and slices.csv, with a probability and its deviation for every class."""
+    of_scans: dict[str, object] = {
         "scan": bags.ids,
         "series": [scan.description for scan in scans],
         "n_slices": bags.sizes,
         "missing_slices": ["; ".join(scan.gaps) for scan in scans],
     }
-    for i, (name, made) in enumerate(tables.items()):
-        columns[f"p_{name}"] = made.bags["probability"]
-        columns[f"std_{name}"] = made.bags["std"]
-        if truth is not None:
-            columns[f"label_{name}"] = truth[:, i]
-    return pd.DataFrame(columns)
-
-
-def _slice_table(scans: Sequence[ScanFiles], bags: Bags, tables: dict[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
-    columns: dict[str, object] = {
+    of_slices: dict[str, object] = {
         "scan": np.repeat(bags.ids, bags.sizes),
         "index": np.concatenate([np.arange(n) for n in bags.sizes]),
         "slice": bags.columns["slice_id"],
         "position": bags.columns["position"],
-        "file": list(_paths(scans)),
+        "file": [str(file.path) for scan in scans for file in scan.slices],
     }
-    for name, made in tables.items():
-        columns[f"p_{name}"] = made.instances["probability"]
-        columns[f"std_{name}"] = made.instances["std"]
-    return pd.DataFrame(columns)
-
-
-def _paths(scans: Sequence[ScanFiles]) -> Iterator[str]:
-    for scan in scans:
-        for file in scan.slices:
-            yield str(file.path)
+    for i, (name, table) in enumerate(tables.items()):
+        for columns, frame in ((of_scans, table.bags), (of_slices, table.instances)):
+            columns[f"p_{name}"], columns[f"std_{name}"] = frame["probability"], frame["std"]
+        if truth is not None:
+            of_scans[f"label_{name}"] = truth[:, i]
+    pd.DataFrame(of_scans).to_csv(folder / "scans.csv", index=False)
+    pd.DataFrame(of_slices).to_csv(folder / "slices.csv", index=False)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ from bagwise.files import check_output, new_folder
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats
     from bagwise.vision.detection import Detector
 
 
@@ -40,16 +36,12 @@ def configure(parser: ArgumentParser) -> None:
     add = _image_options(part).add_argument
     skip = "leave images out that cannot be read, and say so"
     add("--skip-bad", action="store_true", help=skip)
-    what = "also learn from the boxes of --voc or --coco"
-    add("--use-boxes", action="store_true", help=what)
+    add("--use-boxes", action="store_true", help="also learn from the boxes of --voc or --coco")
     add = part.add_argument_group("model").add_argument
-    what = "blobs for cells and marks; default: photographs"
-    add("--proposals", choices=PROPOSALS, help=what)
+    add("--proposals", choices=PROPOSALS, help="blobs for cells and marks; default: photographs")
     add("--n-boxes", type=int, help="proposals per image")
-    what = "least side of a proposal, as a share of the image's"
-    add("--min-side", type=float, help=what)
-    what = "default: the best installed"
-    add("--features", choices=("hog", "mobilenetv2", *_LITES), help=what)
+    add("--min-side", type=float, help="least side of a proposal, as a share of the image's")
+    add("--features", choices=("hog", "mobilenetv2", *_LITES), help="default: the best installed")
     what = (
         "regions: a Gaussian process on regions, for cells and marks (default with --proposals "
         "blobs or windows, or --contrast); photographs: else"
@@ -58,8 +50,7 @@ def configure(parser: ArgumentParser) -> None:
     what = "of photographs: map that tells objects from their background"
     add("--saliency", choices=("auto", "u2netp", "classical"), default="auto", help=what)
     add("--pca", type=int, default=50, help="of regions: principal components kept")
-    what = "of regions: rank boxes by contrast with a ring, 1.5 to 2"
-    add("--contrast", type=float, help=what)
+    add("--contrast", type=float, help="of regions: rank boxes by contrast with a ring, 1.5 to 2")
     add("--cache", type=Path, help="folder that keeps region features")
     add("--seed", type=int, default=0)
     output_options(part, "model to write", metavar="FILE")
@@ -82,8 +73,7 @@ def configure(parser: ArgumentParser) -> None:
     part = add_command(parts, "evaluate", about)
     example = "bagwise detect evaluate results/detections.csv --voc VOC2007/ --split test"
     set_up(part, evaluate, example)
-    what = "detections.csv that detect predict wrote"
-    part.add_argument("detections", type=Path, help=what)
+    part.add_argument("detections", type=Path, help="detections.csv that detect predict wrote")
     _image_options(part)
 
 
@@ -107,16 +97,15 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     out = check_output(arguments.out, arguments.force)
     data = _image_set(arguments)
     detector = _new_detector(arguments)
-    with _saying_warnings(printer):
-        described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
-        position = {name: i for i, name in enumerate(data.ids)}
-        kept = [position[name] for name in described.ids]
-        boxes = None
-        if arguments.use_boxes:
-            by_class = {name: data.boxes_of(name) for name in data.class_names}
-            boxes = [{name: rows[i] for name, rows in by_class.items()} for i in kept]
-        with printer.working(f"training on {len(kept)} images"):
-            detector.fit(described, data.labels[kept], boxes, data.class_names)
+    described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
+    position = {name: i for i, name in enumerate(data.ids)}
+    kept = [position[name] for name in described.ids]
+    boxes = None
+    if arguments.use_boxes:
+        by_class = {name: data.boxes_of(name) for name in data.class_names}
+        boxes = [{name: rows[i] for name, rows in by_class.items()} for i in kept]
+    with printer.working(f"training on {len(kept)} images"):
+        detector.fit(described, data.labels[kept], boxes, data.class_names)
     persist.save(detector.set_params(verbose=False), out, extra={"name": "detector"})
     printer.say(f"saved {escape(str(out))}: finds {', '.join(data.class_names)}")
     return {
@@ -159,23 +148,13 @@ def _new_detector(arguments: Namespace) -> Detector[Any]:
     return WeakDetector(pca=arguments.pca, contrast=arguments.contrast, **shared)
 
 
-@contextmanager
-def _saying_warnings(printer: Printer) -> Iterator[None]:
-    """Say warnings as lines of the command, without the code that raised them."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        try:
-            yield
-        finally:
-            for warning in caught:
-                printer.warn(str(warning.message))
-
-
 def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Find objects in a folder of images: tables, annotated images and a page."""
+    import cv2
+
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
-    from bagwise.vision.detection import Detector, shown
+    from bagwise.vision.detection import Detector, draw, shown
     from bagwise.vision.image_sets import write_coco, write_table, write_voc
     from bagwise.vision.images import list_images, read_image
 
@@ -187,10 +166,9 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         str(path.relative_to(arguments.images)): path for path in list_images(arguments.images)
     }
     detector.set_params(verbose=not arguments.json)
-    with _saying_warnings(printer):
-        described = detector.describe(
-            list(by_name.values()), list(by_name), skip_bad=arguments.skip_bad
-        )
+    described = detector.describe(
+        list(by_name.values()), list(by_name), skip_bad=arguments.skip_bad
+    )
     names = [str(name) for name in described.ids]
     paths = [by_name[name] for name in names]
     found = detector.predict(described)
@@ -201,27 +179,18 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         write_table(names, found, folder / "detections.csv")
         write_coco(names, sizes, list(detector.classes_), found, folder / "coco.json")
         write_voc(names, sizes, found, folder / "voc", min_probability=least)
-        for name, path, some in zip(names, paths, found, strict=True):
-            _write_overlay(path, some, least, folder / "overlays" / f"{name}.jpg")
+        for name, path, boxes in zip(names, paths, found, strict=True):
+            overlay = folder / "overlays" / f"{name}.jpg"
+            overlay.parent.mkdir(parents=True, exist_ok=True)
+            pixels = draw(path, boxes, min_probability=least)[..., ::-1]
+            overlay.write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
         write_gallery(paths, names, found, folder / "gallery.html", min_probability=least)
     n = sum(int(shown(d, least).sum()) for d in found)
     skipped = len(by_name) - len(names)
-    printer.say(
-        f"{n} objects in {len(names)} images"
-        + (f", {skipped} could not be read" if skipped else "")
-        + f"; see {escape(str(out / 'gallery.html'))}"
-    )
+    unread = f", {skipped} could not be read" if skipped else ""
+    gallery = escape(str(out / "gallery.html"))
+    printer.say(f"{n} objects in {len(names)} images{unread}; see {gallery}")
     return {"out": str(out), "images": len(names), "objects": n, "skipped": skipped}
-
-
-def _write_overlay(path: Path, found: Any, least: Any, out: Path) -> None:
-    import cv2
-
-    from bagwise.vision.detection import draw
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    data = cv2.imencode(".jpg", draw(path, found, min_probability=least)[..., ::-1])[1]
-    out.write_bytes(data.tobytes())
 
 
 def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
@@ -247,7 +216,10 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
             continue
         of_class = np.flatnonzero(known & (found.classes == name))
         detections = image[of_class], found.boxes[of_class], found.scores[of_class]
-        best = _best_boxes(*detections, len(boxes))
+        # The best-scored box of each image, or one of no size where none was found, [n, 4].
+        best = np.zeros((len(boxes), 4))
+        order = of_class[np.argsort(found.scores[of_class], kind="stable")]
+        best[image[order]] = found.boxes[order]  # the last one written, the best, stays
         results[name] = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*detections, boxes)}
         counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
         rows.append((name, *counts, *results[name].values()))
@@ -255,14 +227,6 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
         printer.warn(f"{int(np.sum(~known))} boxes are of images without annotation; left out.")
     printer.table(("class", "images", "boxes", "CorLoc", "AP"), rows, words=("class",))
     return results
-
-
-def _best_boxes(image: Any, boxes: Floats, scores: Floats, n_images: int) -> Any:
-    """The best-scored box of each image, or one of no size where none was found, [n, 4]."""
-    best = np.zeros((n_images, 4))
-    order = np.argsort(scores, kind="stable")
-    best[image[order]] = boxes[order]  # the last one written, the best, stays
-    return best
 
 
 def _image_set(arguments: Namespace) -> Any:
@@ -277,7 +241,10 @@ def _image_set(arguments: Namespace) -> Any:
         return read_coco(arguments.coco, arguments.images)
     if arguments.labels is None:
         raise ValueError("--images needs --labels, a table with columns image and label.")
-    labels = _read_labels(arguments.labels)
+    frame = named_columns(read_frame(arguments.labels), str(arguments.labels), ["image", "label"])
+    labels: dict[str, set[str]] = {}
+    for image, label in zip(frame["image"], frame["label"], strict=True):
+        labels.setdefault(image, set()).update({label} - {""})
     paths = list_images(arguments.images)
     names = [str(path.relative_to(arguments.images)) for path in paths]
     missing = [name for name in names if name not in labels]
@@ -296,11 +263,3 @@ def _image_set(arguments: Namespace) -> Any:
     none = tuple(np.empty((0, 4)) for _ in names)
     empty = tuple(np.empty(0, dtype=int) for _ in names)
     return ImageSet(tuple(paths), tuple(names), classes, Y, none, empty)
-
-
-def _read_labels(path: Path) -> dict[str, set[str]]:
-    frame = named_columns(read_frame(path), str(path), ["image", "label"])
-    labels: dict[str, set[str]] = {}
-    for image, label in zip(frame["image"], frame["label"], strict=True):
-        labels.setdefault(image, set()).update({label} - {""})
-    return labels

@@ -19,8 +19,7 @@ from bagwise.cli.inputs import read_labelled
 
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``bagwise evaluate``."""
-    example = "bagwise evaluate model.bagwise --bags held_out/ --labels labels.csv"
-    set_up(parser, evaluate, example)
+    set_up(parser, evaluate, "bagwise evaluate model.bagwise --bags held_out/ --labels labels.csv")
     parser.add_argument("model", type=Path, help="model file made by bagwise fit")
     bag_options(parser)
     group = parser.add_argument_group("what the recommended threshold is for")

@@ -58,25 +58,19 @@ def configure(parser: ArgumentParser) -> None:
     add("--images", metavar="FOLDER", help=what)
     add("--test-bags", type=Path, metavar="PATH", help="held-out bags for the curve")
     add("--test-labels", type=Path, metavar="CSV", help="labels of --test-bags")
-    what = "which instances to ask"
-    add("--strategy", choices=STRATEGIES, default="information", help=what)
-    what = "learn after K answers (default: 10)"
-    add("--auto", type=int, default=10, metavar="K", help=what)
+    add("--strategy", choices=STRATEGIES, default="information", help="which instances to ask")
+    add("--auto", type=int, default=10, metavar="K", help="learn after K answers (default: 10)")
     add("--seed", type=int, default=0, help="random seed (default: 0)")
     add("--port", type=int, default=0, help="port (default: any that is free)")
     add("--no-browser", action="store_true", help="only print the address")
-    what = "on leaving, save what the model learned"
-    add("--save-model", type=Path, metavar="FILE", help=what)
-    what = "instance labels; an existing file is gone on with"
-    add("--out", type=Path, metavar="CSV", help=what)
+    add("--save-model", type=Path, metavar="FILE", help="on leaving, save what the model learned")
+    add("--out", type=Path, metavar="CSV", help="instance labels; an existing file is gone on with")
     add = parser.add_argument_group("QuPath and Label Studio").add_argument
     what = "take in GeoJSON from QuPath (with --bag) or annotations from Label Studio"
     add("--import", dest="import_file", type=Path, metavar="FILE", help=what)
     add("--bag", metavar="NAME", help="the bag that --import is about")
-    what = "write tasks with predictions, and end"
-    add("--label-studio", type=Path, metavar="FILE", help=what)
-    what = "import and export, without the page"
-    add("--export-only", action="store_true", help=what)
+    add("--label-studio", type=Path, metavar="FILE", help="write tasks with predictions, and end")
+    add("--export-only", action="store_true", help="import and export, without the page")
 
 
 class _Setting(NamedTuple):

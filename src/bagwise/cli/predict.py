@@ -59,8 +59,7 @@ def configure(parser: ArgumentParser) -> None:
     bag_options(parser, labels_required=False, labels_help=what)
     add = parser.add_argument
     add("--images", metavar="NAME", help="dataset with a picture per instance")
-    what = "also write geojson/, one file per bag for QuPath"
-    add("--geojson", action="store_true", help=what)
+    add("--geojson", action="store_true", help="also write geojson/, one file per bag for QuPath")
     what = "also write top_instances.png, the most probable pictures of each bag (--images)"
     add("--sheet", action="store_true", help=what)
     what = "patients of the bags: columns slide_id and patient_id (or --patient-column)"
@@ -70,8 +69,7 @@ def configure(parser: ArgumentParser) -> None:
         "as the model was trained)"
     )
     add("--level", choices=("bag", "patient"), help=what)
-    what = "instances per bag in top_instances.csv"
-    add("--top", type=int, default=10, metavar="N", help=what)
+    add("--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv")
     group = parser.add_argument_group("when a bag is called positive")
     what = "above this probability (default: 0.5)"
     group.add_argument("--threshold", type=float, metavar="P", help=what)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,12 @@ from bagwise.label.strategies import STRATEGIES, suggest_for
 
 if TYPE_CHECKING:
     from bagwise.bags import Bags
-    from bagwise.core.arrays import Column, Floats, Ints
+    from bagwise.core.arrays import Bools, Column, Floats, Ints
 
 
 _CODES = {"yes": 1, "no": 0, "skip": -1, "clear": -1}
-# A question that a tab holds and has not answered is open to others after this many seconds.
-_HOLD_SECONDS = 600.0
+# A question that a tab holds and has not answered is open to others after this time.
+_HOLD = datetime.timedelta(minutes=10)
 
 
 class ConflictError(ValueError):
@@ -102,7 +101,7 @@ class Session:
         self._neighbours = Neighbours(learner.bags)
         self._rng = np.random.RandomState(random_state)
         self._lock = threading.RLock()
-        self._held: OrderedDict[int, tuple[str, datetime.datetime]] = OrderedDict()
+        self._held: dict[int, tuple[str, datetime.datetime]] = {}  # row: its tab, since when
         self._since_learning = 0
         self._progress: float | None = None
         self._error: str | None = None
@@ -131,7 +130,7 @@ class Session:
         """Bag and index of a row."""
         if not 0 <= row < self.bags.n_instances:
             raise ValueError(f"instances have numbers 0 to {self.bags.n_instances - 1}; got {row}.")
-        i = int(np.searchsorted(self.bags.offsets, row, side="right")) - 1
+        i = int(self.bags.bag_index[row])
         return str(self.bags.ids[i]), row - int(self.bags.offsets[i])
 
     # Answers.
@@ -190,14 +189,14 @@ class Session:
     def queue(self, tab: str, n: int = 5, keep: int | None = None) -> list[dict[str, object]]:
         """The next questions of a tab; another tab gets others. ``keep`` is on its screen."""
         with self._lock:
-            now = datetime.datetime.now(tz=datetime.UTC)
-            for row, (_, since) in list(self._held.items()):
-                if (now - since).total_seconds() > _HOLD_SECONDS:
-                    del self._held[row]
-            # The tab gets new questions, so that the old ones but the one it shows are open again.
-            for row in [row for row, (owner, _) in self._held.items() if owner == tab]:
-                if row != keep:
-                    del self._held[row]
+            # Questions that wait for too long are open again, and so are those of this tab, which
+            # gets new ones, but the one that it shows.
+            start = datetime.datetime.now(tz=datetime.UTC) - _HOLD
+            self._held = {
+                row: (owner, since)
+                for row, (owner, since) in self._held.items()
+                if since >= start and (owner != tab or row == keep)
+            }
             skipped = [place for place, answer in self.journal.state.items() if answer == "skip"]
             closed = [*self._held, *(self.row(*place) for place in skipped)]
             rows = suggest_for(
@@ -265,20 +264,16 @@ class Session:
     def bag_list(self) -> list[dict[str, object]]:
         """All bags, those with most that is undecided first."""
         scores = self.scores()
-        open_rows = (self._learner.known < 0) & (self._negative_rows() == 0)
-        undecided = 4 * scores.instance * (1 - scores.instance) * open_rows
+        # 1 where the probability is one half, 0 where it is certain.
+        undecided = 4 * scores.instance * (1 - scores.instance) * self._open_rows()
         rows: list[dict[str, Any]] = []
-        for i, name in enumerate(self.bags.ids):
+        for i in range(len(self.bags)):
             part = slice(int(self.bags.offsets[i]), int(self.bags.offsets[i + 1]))
             known = self._learner.known[part]
             rows.append(
                 {
-                    "number": i,
-                    "bag": str(name),
-                    "label": self._bag_label(i),
+                    **self._summary(i),
                     "size": int(self.bags.sizes[i]),
-                    "p": round(float(scores.bag[i]), 4),
-                    "std": round(float(scores.bag_std[i]), 4),
                     "yes": int((known == 1).sum()),
                     "no": int((known == 0).sum()),
                     "undecided": round(float(undecided[part].sum()), 2),
@@ -286,13 +281,22 @@ class Session:
             )
         return sorted(rows, key=lambda row: -row["undecided"])
 
-    def _bag_label(self, i: int) -> str | None:
-        return None if self._learner.y is None else self.journal.classes[int(self._learner.y[i])]
+    def _open_rows(self) -> Bools:
+        """Instances that are neither answered nor in a negative bag, [N]."""
+        unknown = self._learner.known < 0
+        y = self._learner.y
+        return unknown if y is None else unknown & np.repeat(y == 1, self.bags.sizes)
 
-    def _negative_rows(self) -> Ints:
-        if self._learner.y is None:
-            return np.zeros(self.bags.n_instances, dtype=np.int64)
-        return np.repeat(1 - self._learner.y, self.bags.sizes)
+    def _summary(self, i: int) -> dict[str, object]:
+        """What the page shows of a bag in the list and beside a question."""
+        scores, y = self.scores(), self._learner.y
+        return {
+            "number": i,
+            "bag": str(self.bags.ids[i]),
+            "label": None if y is None else self.journal.classes[int(y[i])],
+            "p": round(float(scores.bag[i]), 4),
+            "std": round(float(scores.bag_std[i]), 4),
+        }
 
     def bag(self, number: int) -> dict[str, object]:
         """One bag with its instances."""
@@ -305,12 +309,8 @@ class Session:
         name = str(self.bags.ids[number])
         answers = [self.journal.state.get((name, k)) for k in range(int(self.bags.sizes[number]))]
         return {
-            "number": number,
-            "bag": name,
-            "label": self._bag_label(number),
+            **self._summary(number),
             "first": part.start,
-            "p": round(float(scores.bag[number]), 4),
-            "std": round(float(scores.bag_std[number]), 4),
             "instance": np.round(scores.instance[part], 4).tolist(),
             "instance_std": np.round(scores.instance_std[part], 4).tolist(),
             "answers": answers,
@@ -383,14 +383,13 @@ class Session:
         """Counts, progress and the curve."""
         with self._lock:
             answers = list(self.journal.state.values())
-            open_rows = (self._learner.known < 0) & (self._negative_rows() == 0)
             return {
                 "classes": self.journal.classes,
                 "out": self.journal.path.name,
                 "n_yes": answers.count("yes"),
                 "n_no": answers.count("no"),
                 "n_skip": answers.count("skip"),
-                "n_open": int(open_rows.sum()) - answers.count("skip"),
+                "n_open": int(self._open_rows().sum()) - answers.count("skip"),
                 "n_bags": len(self.bags),
                 "n_instances": self.bags.n_instances,
                 "auto": self.auto,
