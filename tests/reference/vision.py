@@ -18,7 +18,7 @@ def haar_features(channels, positions, bank):
     out = np.zeros((len(positions), len(bank.corners)))
     for p, (x, y) in enumerate(positions):
         for f in range(len(bank.corners)):
-            patch = channels[bank.channels[f]][y : y + bank.height, x : x + bank.width]
+            patch = channels[bank.channels[f]][y:, x:]
             for (left, top, right, bottom), w in zip(bank.corners[f], bank.weights[f], strict=True):
                 out[p, f] += w * patch[top:bottom, left:right].sum()
     return out

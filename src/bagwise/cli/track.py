@@ -18,8 +18,7 @@ from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_file
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from bagwise.vision.images import Image
     from bagwise.vision.tracking import Track
 
 Box = tuple[float, float, float, float]
@@ -126,7 +125,7 @@ def _write_mot(out: Path, tracks: Sequence[Track]) -> None:
                     rows.writerow([i + 1, number, *box, f"{one.scores[i]:.4g}", -1, -1, -1])
 
 
-def pick_box(frame: pd.DataFrame) -> Box:
+def pick_box(frame: Image) -> Box:
     """Let the user draw the target on the first frame; an error where there is no screen."""
     has_screen = sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")

@@ -31,8 +31,6 @@ class HaarBank(NamedTuple):
     corners: Ints  # [F, R, 4] int64: left, top, right, bottom, relative to the patch
     weights: Floats  # [F, R] float64: sign over area, 0 where a feature has fewer rectangles
     channels: Ints  # [F] int64: the map that a feature reads
-    width: int
-    height: int
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -85,7 +83,7 @@ class HaarFeatures(HasParameters):
         signs -= used * (signs.sum(1) / count)[:, None]
         signs /= np.abs(signs).sum(1, keepdims=True)
         channels = rng.integers(0, self.n_orientations, self.n_features)
-        return HaarBank(corners, signs / _areas(corners), channels, width, height)
+        return HaarBank(corners, signs / _areas(corners), channels)
 
     def maps(self, grey: Grey, side: int) -> Floats:
         """Integral images of edge strength by orientation, [O, H + 1, W + 1].
@@ -116,9 +114,9 @@ def rescaled(bank: HaarBank, scale: float) -> HaarBank:
     """The same features for a patch whose sides are ``scale`` times as long."""
     corners = np.rint(bank.corners * scale).astype(np.int64)
     corners[..., 2:] = np.maximum(corners[..., 2:], corners[..., :2] + 1)
-    ratio = _areas(bank.corners) / _areas(corners)
-    size = (round(bank.width * scale), round(bank.height * scale))
-    return HaarBank(corners, bank.weights * ratio, bank.channels, *size)
+    return bank._replace(
+        corners=corners, weights=bank.weights * (_areas(bank.corners) / _areas(corners))
+    )
 
 
 def _areas(corners: Ints) -> Ints:

