@@ -123,6 +123,14 @@ def test_specks_are_no_components():
     assert find_components(salient, 100, 100).level.tolist() == [0, 1, 2, 3]
 
 
+def test_components_are_in_pixels_of_the_image():
+    salient = np.zeros((40, 60), dtype=np.float32)
+    salient[10:20, 5:25] = 0.7
+    components = find_components(salient, 80, 120)
+    assert components.boxes.tolist() == [[10, 20, 40, 20]] * 3
+    assert components.level.tolist() == [0, 1, 2]
+
+
 def test_classical_saliency_prefers_what_differs_from_the_border_and_the_middle():
     image = np.full((60, 60, 3), 40, dtype=np.uint8)
     image[24:36, 10:20] = image[24:36, 46:56] = 200

@@ -62,58 +62,53 @@ def read_ct_labels(path: str | PathLike[str]) -> CTLabels:
     >>> labels.classes, labels.values["a"].tolist()
     (('any', 'subdural'), [1, 0])
     """
-    frame = read_frame(path, text=())
+    frame, where = read_frame(path, text=()), str(path)
     if {"ID", "Label"} <= set(frame.columns):
-        return _rsna_labels(frame, str(path))
+        return _rsna_labels(frame, where)
     if "name" in frame.columns and any(str(c).startswith("R1:") for c in frame.columns):
-        # CQ500: columns R1:<finding>, R2:<finding>, R3:<finding>.
         classes = [str(c)[3:] for c in frame.columns if str(c).startswith("R1:")]
         columns = [f"R{reader}:{finding}" for finding in classes for reader in (1, 2, 3)]
-        frame = named_columns(frame, str(path), columns)
-        votes = _zero_one(frame[columns], frame["name"], str(path))
+        frame = named_columns(frame, where, columns)
+        votes = _zero_one(frame[columns], frame["name"], where)
         majority = votes.reshape(len(frame), len(classes), 3).sum(axis=2) >= 2
-        return _by_name(classes, frame["name"], majority.astype(np.int64), str(path), False)
-    frame = named_columns(frame, str(path), ["scan"])
+        values = majority.astype(np.int64)
+        return CTLabels(
+            tuple(classes), dict(zip(map(str, frame["name"]), values, strict=True)), False
+        )
+    frame = named_columns(frame, where, ["scan"])
     classes = [str(c) for c in frame.columns if c != "scan"]
     if not classes:
         raise ValueError(f"{path} has no column of labels beside 'scan'.")
-    values = _zero_one(frame[classes], frame["scan"], str(path))
-    return _by_name(classes, frame["scan"], values, str(path), False)
+    values = _zero_one(frame[classes], frame["scan"], where)
+    return CTLabels(tuple(classes), dict(zip(map(str, frame["scan"]), values, strict=True)), False)
 
 
-def _rsna_labels(frame: pd.DataFrame, path: str) -> CTLabels:
+def _rsna_labels(frame: pd.DataFrame, where: str) -> CTLabels:
     parts = frame["ID"].astype(str).str.extract(r"^(?P<slice>.*)_(?P<subtype>[^_]*)$")
     if parts["slice"].isna().any():
         wrong = frame["ID"][parts["slice"].isna()].iloc[0]
-        raise ValueError(f"{path} has the ID {wrong!r}; RSNA's are ID_<slice>_<subtype>.")
+        raise ValueError(f"{where} has the ID {wrong!r}; RSNA's are ID_<slice>_<subtype>.")
     frame = frame.join(parts).drop_duplicates(["slice", "subtype"])
     table = frame.pivot_table("Label", "slice", "subtype", aggfunc="first", dropna=False)
-    classes = sorted((str(c) for c in table.columns), key=lambda c: (c != "any", c))
+    classes = sorted(map(str, table.columns), key=lambda c: (c != "any", c))
     incomplete = table[classes].isna().any(axis=1)
     if incomplete.any():
-        raise ValueError(f"{path} lacks a subtype of slice {table.index[incomplete][0]!r}.")
-    return _by_name(classes, table.index, _zero_one(table[classes], table.index, path), path, True)
+        raise ValueError(f"{where} lacks a subtype of slice {table.index[incomplete][0]!r}.")
+    values = _zero_one(table[classes], table.index, where)
+    return CTLabels(tuple(classes), dict(zip(map(str, table.index), values, strict=True)), True)
 
 
-def _zero_one(frame: pd.DataFrame, names: Iterable[object], path: str) -> Ints:
-    """The values of a table of labels, or an error that names the first that is not 0 or 1."""
-    numbers = frame.to_numpy(dtype=object)
-    for name, row in zip(names, numbers, strict=True):
+def _zero_one(frame: pd.DataFrame, names: Iterable[object], where: str) -> Ints:
+    """The values of a table of labels; one that is not 0 or 1, or a second row, is an error."""
+    numbers, seen = frame.to_numpy(dtype=object), set()
+    for name, row in zip(map(str, names), numbers, strict=True):
+        if name in seen:
+            raise ValueError(f"{where} has {name!r} more than once.")
+        seen.add(name)
         for column, value in zip(frame.columns, row, strict=True):
             if value not in (0, 1):
-                raise ValueError(f"{path}: {name}, column {column!r}: {value!r} is not 0 or 1.")
+                raise ValueError(f"{where}: {name}, column {column!r}: {value!r} is not 0 or 1.")
     return numbers.astype(np.int64)
-
-
-def _by_name(
-    classes: Sequence[str], names: Iterable[object], values: Ints, path: str, of_slices: bool
-) -> CTLabels:
-    by_name: dict[str, Ints] = {}
-    for name, row in zip(map(str, names), values, strict=True):
-        if name in by_name:
-            raise ValueError(f"{path} has {name!r} more than once.")
-        by_name[name] = row
-    return CTLabels(tuple(classes), by_name, of_slices)
 
 
 def label_scans(bags: Bags, labels: CTLabels) -> tuple[Ints, Ints | None]:

@@ -308,12 +308,6 @@ def region_means(values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: Arr
 
     ``values`` has a row per cell, ``grid`` is rows and columns of cells, ``size`` height and width
     of the image. A box has at least one cell.
-
-    Examples
-    --------
-    >>> from bagwise.vision.photographs import region_means
-    >>> region_means([1.0, 2, 3, 4], (2, 2), (20, 20), [[0.0, 0, 10, 20], [11, 11, 1, 1]]).tolist()
-    [2.0, 4.0]
     """
     values, boxes = np.asarray(values, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
     rows, columns = np.asarray(grid, dtype=np.int64)
@@ -495,14 +489,6 @@ def vote_boxes(boxes: Floats, scores: Floats, kept: Ints, nms: float = 0.0) -> F
     """The kept boxes with edges averaged over all boxes that overlap them, the best counting most.
 
     Boxes that ``nms`` lets stand beside each other are different objects and do not vote.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.photographs import vote_boxes
-    >>> boxes = np.array([[0.0, 0, 10, 10], [2, 0, 10, 10], [40, 0, 10, 10]])
-    >>> vote_boxes(boxes, np.array([0.8, 0.8, 0.9]), np.array([2, 0])).tolist()
-    [[40.0, 0.0, 10.0, 10.0], [1.0, 0.0, 10.0, 10.0]]
     """
     near = box_iou(boxes[kept], boxes) >= max(_VOTING_OVERLAP, nms)  # [k, n]
     near[np.arange(len(kept)), kept] = True  # also a box without area

@@ -64,18 +64,7 @@ def choose(method: str) -> str:
 
 
 def saliency_map(image: Image, method: str = "auto") -> Reals:
-    """Saliency of every pixel, 0 to 1, of an RGB image shrunk to `MAP_SIDE`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.saliency import saliency_map
-    >>> image = np.full((60, 80, 3), 30, dtype=np.uint8)
-    >>> image[20:40, 30:50] = 220
-    >>> salient = saliency_map(image, "classical")
-    >>> bool(salient[30, 40] > 0.8), bool(salient[2, 2] < 0.05)
-    (True, True)
-    """
+    """Saliency of every pixel, 0 to 1, of an RGB image shrunk to `MAP_SIDE`."""
     import cv2
 
     small, _ = fit_within(image, MAP_SIDE)
@@ -139,18 +128,7 @@ class Components(NamedTuple):
 
 
 def find_components(saliency: Reals, height: int, width: int) -> Components:
-    """Components of at least a speck's size, the largest first at each level.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.saliency import find_components
-    >>> saliency = np.zeros((40, 60), dtype=np.float32)
-    >>> saliency[10:20, 5:25] = 0.7
-    >>> components = find_components(saliency, 80, 120)
-    >>> components.boxes.tolist(), components.level.tolist()
-    ([[10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0], [10.0, 20.0, 40.0, 20.0]], [0, 1, 2])
-    """
+    """Components of at least a speck's size, the largest first at each level."""
     import cv2
 
     scale = np.tile([width / saliency.shape[1], height / saliency.shape[0]], 2)

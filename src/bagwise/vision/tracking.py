@@ -690,16 +690,16 @@ def track_many(
     rows: list[list[tuple[ArrayLike, bool, float]]] = [[] for _ in boxes]
     for number, frame in enumerate(frames):
         for box, tracker, row in zip(boxes, trackers, rows, strict=True):
+            ok, place = True, box
             if number == 0:
                 tracker.init(frame, box)
-                row.append((box, True, float(getattr(tracker, "score_", np.nan))))
             else:
                 ok, place = tracker.update(frame)
-                row.append((place, bool(ok), float(getattr(tracker, "score_", np.nan))))
+            row.append((place, bool(ok), float(getattr(tracker, "score_", np.nan))))
     if not rows[0]:
         raise ValueError("the video has no frames.")
-    tracks = []
-    for row in rows:
-        places, oks, scores = zip(*row, strict=True)
-        tracks.append(Track(np.asarray(places, dtype=np.float64), np.array(oks), np.array(scores)))
-    return tracks
+    columns = [zip(*row, strict=True) for row in rows]
+    return [
+        Track(np.asarray(places, dtype=np.float64), np.array(found), np.array(scores))
+        for places, found, scores in columns
+    ]

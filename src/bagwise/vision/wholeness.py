@@ -135,13 +135,6 @@ def soft_overlap(
 
     ``inside`` is the sum of the map in each box, ``total`` that in and around it. A box that
     holds all of an object which fills ``fill`` of it has value 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.wholeness import soft_overlap
-    >>> soft_overlap(np.array([50.0, 25.0, 50.0]), np.array([100.0, 50.0, 400.0]), 50.0).tolist()
-    [1.0, 0.5, 0.25]
     """
     union = np.maximum(fill * area, inside) + total - inside
     return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
