@@ -10,7 +10,6 @@ from sklearn.utils import Bunch
 from bagwise import datasets
 from bagwise.core import segments
 from bagwise.datasets import download as module
-from bagwise.datasets import fetched
 from bagwise.datasets.layouts import read_sequence
 
 COUNTS = {  # bags +, bags -, instances, features
@@ -174,7 +173,8 @@ def test_mnist_bags(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, size=(70_000, 784), dtype=np.uint8)
     digits = rng.integers(0, 10, size=70_000)
-    monkeypatch.setattr(fetched, "_mnist", lambda home: (images, digits))
+    served = Bunch(data=images, target=digits.astype(str))
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda *args, **options: served)
     data = datasets.fetch_mnist_bags(n_bags=60, data_home=tmp_path)
     assert_mil(data)
     assert (data.bags.sizes == 10).all()

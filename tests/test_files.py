@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from bagwise.files import (
     read_instance_labels,
     read_labels,
     read_training,
-    rows,
     scan_bags,
 )
 from tests.filing import arrays, make_clam, make_folder, make_trident, write_h5, write_labels
@@ -226,26 +226,34 @@ def test_lazy_rows_refuse_what_arrays_refuse(lazy):
     assert "24 sources" in repr(X)
 
 
-def test_few_files_are_open_at_a_time(lazy, monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_OPEN", 3)
-    monkeypatch.setattr(rows, "_FILES", rows._OpenFiles())
-    np.testing.assert_array_equal(lazy.instances[:], TRUE.instances)
-    assert len(rows._FILES._open) == 3
+@pytest.fixture
+def many(tmp_path):
+    """More files than may be open at a time, packed, so that they are read by their library."""
+    h5py = pytest.importorskip("h5py")
+    X = np.random.default_rng(0).normal(size=(280, 3))
+    for i in range(140):
+        with h5py.File(tmp_path / f"{i:03d}.h5", "w") as file:
+            file.create_dataset("features", data=X[2 * i : 2 * i + 2], compression="gzip")
+    return read_bags(tmp_path, lazy=True).instances, X, tmp_path
 
 
-def test_threads_read_together(lazy, monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_OPEN", 2)
-    monkeypatch.setattr(rows, "_FILES", rows._OpenFiles())
-    starts = list(range(0, TRUE.n_instances - 7, 5)) * 5
+def test_few_files_are_open_at_a_time(many):
+    lazy, X, folder = many
+    np.testing.assert_array_equal(lazy[:], X)
+    opened = [file.path for file in psutil.Process().open_files()]
+    assert 0 < sum(path.startswith(str(folder)) for path in opened) <= 128
+
+
+def test_threads_read_together(many):
+    lazy, X, _ = many
+    starts = list(range(0, 270, 5)) * 5
     with ThreadPoolExecutor(8) as pool:
-        for start, block in zip(
-            starts, pool.map(lambda a: lazy.instances[a : a + 7], starts), strict=True
-        ):
-            np.testing.assert_array_equal(block, TRUE.instances[start : start + 7])
+        blocks = pool.map(lambda a: lazy[a : a + 7], starts)
+        for start, block in zip(starts, blocks, strict=True):
+            np.testing.assert_array_equal(block, X[start : start + 7])
 
 
-def test_a_file_that_vanishes_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "_FILES", rows._OpenFiles())
+def test_a_file_that_vanishes_is_named(tmp_path):
     folder, _ = make_folder(tmp_path)
     bags = read_bags(folder, lazy=True)
     (folder / "004.h5").unlink()
@@ -253,7 +261,7 @@ def test_a_file_that_vanishes_is_named(tmp_path, monkeypatch):
         bags.instances[:]
 
 
-def test_lazy_bags_pass_the_gate_and_train_the_same(lazy):
+def test_lazy_bags_are_validated_and_train_the_same(lazy):
     from bagwise.models.registry import make_model
 
     y = np.arange(24) % 2

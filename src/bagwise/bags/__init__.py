@@ -1,7 +1,7 @@
-"""`Bags`, and `check_bags`, the gate.
+"""`Bags`, and `check_bags`, which validates them.
 
-Every estimator sees data only through `check_bags`; nothing above this room has to know whether a
-user brought a list, a 3-d array, a memory map, a sparse matrix, a torch tensor or files.
+Every estimator sees data only through `check_bags`; no package above has to know whether a user
+brought a list, a 3-d array, a memory map, a sparse matrix, a torch tensor or files.
 """
 
 from bagwise.bags.check import BagsLike as BagsLike

@@ -1,4 +1,4 @@
-"""`check_bags`, the gate every estimator sees data through, and the check of instance labels."""
+"""`check_bags`, the validation every estimator sees data through, and that of instance labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from bagwise.bags.container import Bags
 from bagwise.core import segments
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Codes, Column, Ints, Rows
 
 
-# What users may pass: `check_bags` and `encode_instance_labels` are the gates.
+# What users may pass: `check_bags` and `encode_instance_labels` validate it.
 BagsLike: TypeAlias = "Bags | Sequence[Rows | ArrayLike] | Rows"
 InstanceLabels: TypeAlias = ArrayLike | Sequence[object] | None
 
@@ -68,7 +68,15 @@ def check_bags(
     if sp.issparse(bags.instances) and not accept_sparse:
         bags = bags.with_instances(bags.instances.toarray(), bags.feature_names)
     elif isinstance(bags.instances, np.ndarray) and bags.instances.dtype.kind != "f":
-        bags = bags.with_instances(_to_float(bags.instances, dtype), bags.feature_names)
+        if bags.instances.dtype.kind == "c":
+            raise ValueError("Complex data not supported: features must be real numbers.")
+        try:
+            rows = bags.instances.astype(dtype)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"features must be numbers; got dtype {bags.instances.dtype} ({error})."
+            ) from error
+        bags = bags.with_instances(rows, bags.feature_names)
     if finite:
         _check_finite(bags, allow_nan=finite == "allow-nan")
     return bags
@@ -114,7 +122,10 @@ def encode_instance_labels(
     if instance_labels is None:
         return known
     flat = _flatten_labels(instance_labels, bags)
-    missing = np.asarray([_is_missing(v, classes) for v in flat])
+    # Only NaN differs from itself.
+    missing = np.asarray([v is None or v != v for v in flat], dtype=bool)
+    if -1 not in list(classes):
+        missing |= flat == -1
     for code, name in enumerate(classes):
         known[~missing & (flat == name)] = code
     bad = np.flatnonzero(~missing & (known < 0))
@@ -148,11 +159,7 @@ def _check_agreement(known: Codes, bags: Bags, y: Ints) -> None:
 
 def _flatten_labels(instance_labels: Any, bags: Bags) -> Column:
     n = bags.n_instances
-    nested = len(instance_labels) == len(bags) and any(
-        np.ndim(v) == 1
-        for v in instance_labels  # one sequence per bag
-    )
-    if nested:
+    if len(instance_labels) == len(bags) and any(np.ndim(v) == 1 for v in instance_labels):
         for i, (labels, size) in enumerate(zip(instance_labels, bags.sizes, strict=True)):
             if len(labels) != size:
                 raise ValueError(
@@ -168,12 +175,6 @@ def _flatten_labels(instance_labels: Any, bags: Bags) -> Column:
     flat = np.empty(n, dtype=object)
     flat[:] = [v.item() if isinstance(v, np.generic) else v for v in instance_labels]
     return flat
-
-
-def _is_missing(value: object, classes: Column) -> bool:
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return True
-    return bool(isinstance(value, (int, float)) and value == -1 and -1 not in list(classes))
 
 
 def _from_anything(data: Any) -> Bags:
@@ -208,12 +209,3 @@ def _check_finite(bags: Bags, allow_nan: bool) -> None:
         f"{bags.describe_bag(i)} contains {what} in instance {row - int(bags.offsets[i])}, "
         f"{kind} {where}; features must be finite."
     )
-
-
-def _to_float(X: NDArray[np.generic], dtype: DTypeLike) -> NDArray[np.generic]:
-    if X.dtype.kind == "c":
-        raise ValueError("Complex data not supported: features must be real numbers.")
-    try:
-        return X.astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"features must be numbers; got dtype {X.dtype} ({error}).") from error

@@ -397,9 +397,20 @@ class Bags:
             return self.instances[int(self.offsets[i]) : int(self.offsets[i + 1])]
         if isinstance(key, str):
             return self[self.index_of(key)]
-        if isinstance(key, slice) and key.indices(len(self))[2] == 1:
-            return self._contiguous(*key.indices(len(self))[:2])
-        return self._gather(self._positions(key))
+        run = isinstance(key, slice) and key.indices(len(self))[2] == 1
+        chosen = key if run else self._positions(key)
+        if run:  # neighbouring bags are views, without a copy
+            start, stop, _ = key.indices(len(self))
+            stop = max(start, stop)
+            offsets = self.offsets[start : stop + 1]
+            rows: Any = slice(offsets[0], offsets[-1])
+            offsets, numbers = offsets - offsets[0], np.arange(start, stop)
+        else:
+            rows, offsets = segments.take(self.offsets, chosen)
+            numbers = chosen
+        # Unnamed bags keep their numbers; a million strings would cost more than the rows.
+        ids = self._content.ids
+        return self._rows(rows, offsets, numbers if ids is None else ids[chosen])
 
     def _positions(self, key: object) -> Ints:
         if isinstance(key, slice):
@@ -418,20 +429,6 @@ class Bags:
         if key.min() < -len(self) or key.max() >= len(self):
             raise IndexError(f"bag index out of range for {len(self)} bags.")
         return np.where(key < 0, key + len(self), key)
-
-    def _contiguous(self, start: int, stop: int) -> Bags:
-        """A run of neighbouring bags: views, no copies."""
-        stop = max(start, stop)
-        offsets = self.offsets[start : stop + 1]
-        ids = self._content.ids
-        names = np.arange(start, stop) if ids is None else ids[start:stop]
-        return self._rows(slice(offsets[0], offsets[-1]), offsets - offsets[0], names)
-
-    def _gather(self, chosen: Ints) -> Bags:
-        rows, offsets = segments.take(self.offsets, chosen)
-        # Unnamed bags keep their numbers; a million strings would cost more than the rows.
-        ids = self._content.ids
-        return self._rows(rows, offsets, chosen if ids is None else ids[chosen])
 
     def _rows(self, rows: Any, offsets: Ints, ids: Column | None) -> Bags:
         """Some of the rows, as bags."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.utils import Bunch, check_random_state
 
@@ -27,7 +26,7 @@ from bagwise.datasets.layouts import read_annotated, read_sequence
 from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Ints, RandomState
+    from bagwise.core.arrays import Column, RandomState
 
 
 NEWSGROUPS, TRACKING, DETECTION = (
@@ -244,7 +243,21 @@ def fetch_mnist_bags(
     parts = {"all": slice(0, 70_000), "train": slice(0, 60_000), "test": slice(60_000, 70_000)}
     if subset not in parts:
         raise ValueError(f"subset must be one of {', '.join(parts)}; got {subset!r}.")
-    X, target = _mnist(_home(data_home))
+    home = _home(data_home)
+    arrays = _read("mnist.npz", home)  # training images first
+    if arrays is None:
+        from sklearn.datasets import fetch_openml
+
+        try:
+            mnist = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff")
+        except OSError as error:
+            raise FileNotFoundError(
+                f"mnist.npz is not in the data home {home} and MNIST could not be downloaded from "
+                f"OpenML ({error}). Put the file there, or set BAGWISE_DATA to the folder that has "
+                "it."
+            ) from error
+        arrays = {"X": mnist.data.astype(np.uint8), "y": mnist.target}
+    X, target = arrays["X"], arrays["y"].astype(np.int64)
     images, digits = X[parts[subset]], target[parts[subset]]
     rng = check_random_state(random_state)
     size = (bag_size, bag_size)
@@ -256,23 +269,6 @@ def fetch_mnist_bags(
         bunch.bags = pixels.map(pca.transform)
     bunch.DESCR = f"Bags of {bag_size} MNIST digits; positive when they hold one of {positive}."
     return as_result(bunch, return_X_y)
-
-
-def _mnist(home: Path) -> tuple[NDArray[np.uint8], Ints]:
-    """All 70,000 images as bytes, training images first, and their digits."""
-    arrays = _read("mnist.npz", home)
-    if arrays is not None:
-        return arrays["X"], arrays["y"].astype(np.int64)
-    from sklearn.datasets import fetch_openml
-
-    try:
-        mnist = fetch_openml("mnist_784", version=1, as_frame=False, parser="liac-arff")
-    except OSError as error:
-        raise FileNotFoundError(
-            f"mnist.npz is not in the data home {home} and MNIST could not be downloaded from "
-            f"OpenML ({error}). Put the file there, or set BAGWISE_DATA to the folder that has it."
-        ) from error
-    return mnist.data.astype(np.uint8), mnist.target.astype(np.int64)
 
 
 def fetch_tracking(name: str, *, data_home: str | os.PathLike[str] | None = None) -> Bunch:
