@@ -20,18 +20,11 @@ from bagwise import VGPMIL, Bags, Execution
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF
 from bagwise.core.linalg import cholesky
-from bagwise.models.drivers import Threads
-from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.densities import Sech
-from bagwise.models.variational.noisy_max import NoisyMax
-from bagwise.models.variational.updates import (
-    Part,
-    expect,
-    fit_parts,
-    make_blocks,
-    update_posterior,
-)
-from bagwise.models.variational.updates import total as add_up
+from bagwise.models.drivers import Threads, cut, total
+from bagwise.models.execution import CHUNK_SIZE
+from bagwise.models.variational import NoisyMax, Sech
+from bagwise.models.variational.blocks import BagLabels, Block, Part
+from bagwise.models.variational.paper import expect, iterate, statistics, update_posterior
 from benchmarks.timing import best_of
 
 BAG = 100
@@ -174,29 +167,29 @@ def overhead(quick: bool) -> dict[str, Any]:
     labels = BagLabels(offsets, np.arange(n // BAG) % 2, np.full(n, -1, dtype=np.int8))
     kernel, Z = RBF(np.sqrt(8.0), 1.0), X[:M]
     A, r = project(kernel, X, Z, cholesky(kernel(Z, Z)), np.dtype(np.float64))
-    blocks, pi = make_blocks(A, r, labels), np.full(n, 0.5)
-    starts = np.cumsum([0] + [len(block.r) for block in blocks])
-    pis = [pi[a:b] for a, b in itertools.pairwise(starts)]
+    blocks = [
+        Block(A[:, s.start : s.stop], r[s.start : s.stop], labels.slice(s.first_bag, s.last_bag))
+        for s in cut(offsets, CHUNK_SIZE)
+    ]
+    pis = [np.full(len(block.r), 0.5) for block in blocks]
     likelihood, density, driver = NoisyMax(), Sech(), Threads(1)
 
     def bare() -> None:
-        q, beliefs = None, [None] * len(blocks)
+        q, beliefs = None, list(pis)
         for i in range(n_iter + 1):
             last, sums = i == n_iter, None
             for j, block in enumerate(blocks):
-                found = expect(
-                    block, beliefs[j], pis[j], q=q, likelihood=likelihood, density=density,
-                    last=last,
-                )  # fmt: skip
-                beliefs[j] = found.targets
-                sums = found.statistics if sums is None else add_up([sums, found.statistics])
+                beliefs[j], sites, bound = expect(block, beliefs[j], q, likelihood, density)
+                if not last:
+                    found = statistics(block.A, sites, bound)
+                    sums = found if sums is None else total([sums, found])
             if not last and sums is not None:
                 q = update_posterior(sums.precision, sums.linear)
 
     def driven() -> None:
         edges = np.linspace(0, len(blocks), driver.n_parts + 1).astype(int)
         parts = [Part(tuple(blocks[a:b]), tuple(pis[a:b])) for a, b in itertools.pairwise(edges)]
-        fit_parts(parts, M, likelihood, density, max_iter=n_iter, tol=0.0, driver=driver)
+        iterate(parts, M, likelihood, density, max_iter=n_iter, tol=0.0, driver=driver)
 
     with threadpool_limits(1):
         alone, with_driver = best_of([bare, driven], 1 if quick else 3)

@@ -144,9 +144,8 @@ def engine(quick: bool) -> Iterator[Line]:
     from bagwise.models.scaling import FeatureScaling
     from bagwise.models.variational import NoisyMax, Sech
     from bagwise.models.variational.blocks import BagLabels
-    from bagwise.models.variational.parts import Begin, make_parts, materialised
-    from bagwise.models.variational.projection import make_projector
-    from bagwise.models.variational.updates import iterate
+    from bagwise.models.variational.paper import begin, iterate
+    from bagwise.models.variational.projection import make_parts, make_projector, materialised
 
     n = 200_000 if quick else 10_000_000
     bags, y = make_bags(n, 128)
@@ -154,13 +153,13 @@ def engine(quick: bool) -> Iterator[Line]:
     scaling = FeatureScaling(np.zeros(128), np.ones(128))
     projector = make_projector(RBF(128**0.5, 1.0), Z, scaling, "float32").to("cuda")
     labels = BagLabels(bags.offsets, y[:, None]).dealt()
-    begin = Begin(0, np.full(n, 0.5, dtype=np.float32))
+    start = partial(begin, task=0, start=np.full(n, 0.5, dtype=np.float32))
 
     def run() -> None:
         with device_settings("tf32", n):
             parts = make_parts(bags.instances, labels, projector, DEVICE_CHUNK_SIZE, 1)
             parts = materialised(parts, "memory", Serial())
-            parts = Serial().sweep(begin, parts, lambda _: None)
+            parts = Serial().sweep(start, parts, lambda _: None)
             iterate(
                 parts, N_INDUCING, NoisyMax(), Sech(), max_iter=N_ITER, tol=0.0, driver=Serial()
             )

@@ -19,10 +19,9 @@ from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, Execution
 from bagwise.datasets import load_musk1
 from bagwise.models.drivers import Serial, Threads, cut, make_driver
 from bagwise.models.execution import parse_bytes
-from bagwise.models.variational import NoisyMax, Or, SoftMax, engine
-from bagwise.models.variational import parts as parts_module
+from bagwise.models.variational import NoisyMax, Or, SoftMax, engine, projection
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.parts import Projected, make_parts, share_out
+from bagwise.models.variational.projection import Projected, make_parts, share_out
 from tests.checks.options import gathered
 
 OPTIONS = {"n_inducing": 20, "random_state": 0, "max_iter": 12, "tol": 0.0, "chunk_size": 64}
@@ -306,7 +305,7 @@ def test_bad_limits(musk):
 
 
 def test_full_disk_is_said_and_nothing_stays(musk, monkeypatch, tmp_path):
-    monkeypatch.setattr(parts_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(projection.tempfile, "tempdir", str(tmp_path))
 
     class Full:
         def __init__(self, stream):
@@ -322,14 +321,14 @@ def test_full_disk_is_said_and_nothing_stays(musk, monkeypatch, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     opened = os.fdopen
-    monkeypatch.setattr(parts_module.os, "fdopen", lambda *a: Full(opened(*a)))
+    monkeypatch.setattr(projection.os, "fdopen", lambda *a: Full(opened(*a)))
     with pytest.raises(OSError, match="could not be cached on disk"):
         fit(musk, cache="disk")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cache_files_are_removed(musk, monkeypatch, tmp_path):
-    monkeypatch.setattr(parts_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(projection.tempfile, "tempdir", str(tmp_path))
     fit(musk, cache="disk")
     assert list(tmp_path.iterdir()) == []
 

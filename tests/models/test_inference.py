@@ -8,20 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bagwise.models.drivers import Serial
-from bagwise.models.variational.blocks import BagLabels, Block, arranged, take_bags
+from bagwise.models.variational import inference
+from bagwise.models.variational.blocks import BagLabels, Block, Part, arranged, take_bags
 from bagwise.models.variational.inference import (
-    Pass,
     Settings,
     State,
     fit,
     make_draws,
-    orthogonal_normals,
     posteriors,
     prior,
     propose,
 )
 from bagwise.models.variational.likelihoods import Gaussian, Or, Score, SoftMax
-from bagwise.models.variational.parts import Part
 from tests.reference import inference as naive
 
 SCORES = [Score(Gaussian(0.7)), Score(Gaussian(0.7), tau=2.0)]
@@ -65,8 +63,8 @@ def some_posteriors(rng, T, M):
 
 def sums_of(blocks, likelihood, q, f0, options):
     """The sums of all tasks over blocks, each a part of its own."""
-    work = Pass(likelihood, q, f0, np.arange(len(f0)), options)
-    found = [work(Part((block,), ()))[1] for block in blocks]
+    work = q, f0, np.arange(len(f0)), options
+    found = [inference.sums_of(Part((block,)), likelihood, *work)[1] for block in blocks]
     return type(found[0])(*(sum(x) for x in zip(*found, strict=True)))
 
 
@@ -264,6 +262,6 @@ def test_draws_are_antithetic_and_their_directions_orthogonal(M, n):
         gram = first.T @ first
         np.testing.assert_allclose(gram, np.diag(np.diag(gram)), atol=1e-10)
     np.testing.assert_array_equal(draws.E[:, : n // 2], -draws.E[:, n // 2 :])
-    many = orthogonal_normals(M, 20_000, np.random.default_rng(0))
-    np.testing.assert_allclose(many @ many.T / 20_000, np.eye(M), atol=0.03)
+    for many in make_draws.__wrapped__(M, 20_000, 0).U:
+        np.testing.assert_allclose(many @ many.T / 20_000, np.eye(M), atol=0.03)
     np.testing.assert_array_equal(draws.U, make_draws.__wrapped__(M, n, 0).U)

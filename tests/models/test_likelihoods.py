@@ -15,10 +15,9 @@ from bagwise.core.gaussians import hermite
 from bagwise.core.kernels import RBF
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import BagLikelihood, Gaussian, NoisyMax, Or, Score, SoftMax
-from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.blocks import BagLabels, Block, Part
 from bagwise.models.variational.inference import Settings, fit, prior
 from bagwise.models.variational.likelihoods import LogLog, Noisy, Terms
-from bagwise.models.variational.parts import Part
 from tests.checks import make_problem
 from tests.reference import inference as naive
 from tests.reference.kernels import finite_differences

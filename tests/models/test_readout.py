@@ -12,6 +12,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from bagwise import VGPMIL, Bags
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF
 from bagwise.models.calibration.functions import Platt
 from bagwise.models.drivers import cut
@@ -19,17 +20,20 @@ from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.inference import make_draws
 from bagwise.models.variational.likelihoods import Or, SoftMax
-from bagwise.models.variational.parts import rows_of, share_out
-from bagwise.models.variational.projection import Projector, make_projector
+from bagwise.models.variational.projection import (
+    Projector,
+    make_projector,
+    rows_of,
+    share_out,
+)
 from bagwise.models.variational.readout import (
     NotFiniteError,
     Predictor,
     Process,
-    ReadRows,
     RowPart,
     _ranks,
     read_block,
-    sigmoid_expectations,
+    read_part,
 )
 from tests.checks import make_problem
 from tests.models.test_several_classes import make_classes
@@ -120,12 +124,12 @@ def test_ranks_are_those_within_the_bag(rng):
 
 def test_expectations_of_the_sigmoid(rng):
     mean, var = 4 * rng.normal(size=30), 3 * rng.random(30)
-    found = sigmoid_expectations(mean, var)
+    found = sigmoid_moments(mean, var)
     grid = np.linspace(-9, 9, 4001)
     weights = norm.pdf(grid) / norm.pdf(grid).sum()
     p = expit(mean[:, None] + np.sqrt(var)[:, None] * grid)
     np.testing.assert_allclose(found.mean, p @ weights, atol=1e-6)
-    np.testing.assert_allclose(found.square, p**2 @ weights, atol=1e-6)
+    np.testing.assert_allclose(found.mean**2 + found.std**2, p**2 @ weights, atol=1e-6)
     np.testing.assert_allclose(expit(found.log_odds), found.mean, atol=1e-10)
 
 
@@ -409,9 +413,9 @@ def two_processes(rng):
 
 
 def read_parts(predictor, X, offsets, chunk, n_parts, wanted="both"):
-    read = ReadRows(predictor, wanted, None, 0.9, None, check=True)
     parts = [RowPart(rows_of(X, g), g, offsets) for g in share_out(cut(offsets, chunk, 1), n_parts)]
-    return [np.concatenate(column) for column in zip(*map(read, parts), strict=True)]
+    read = [read_part(part, predictor, wanted, None, 0.9, None, check=True) for part in parts]
+    return [np.concatenate(column) for column in zip(*read, strict=True)]
 
 
 @pytest.mark.parametrize(("chunk", "n_parts"), [(3, 1), (5, 3), (1, 9)])

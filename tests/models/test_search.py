@@ -11,10 +11,10 @@ from scipy.special import expit, logit
 from bagwise import VGPMIL, Bags
 from bagwise.core.kernels import RBF, Constant
 from bagwise.models.execution import resolve
+from bagwise.models.labels import read_classes, read_labels
 from bagwise.models.variational import engine
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.engine import (
-    Targets,
     draw_bags,
     plan,
     start_kernels,
@@ -263,7 +263,7 @@ def test_two_bags_of_different_labels_whatever_their_size():
 
 
 def planned(bags, y, execution=None, n_inducing=8):
-    targets = Targets(y[:, None], np.full((bags.n_instances, 1), -1), y)
+    targets = read_labels(y, bags, *read_classes(y))
     execution = resolve(execution)
     rng = np.random.RandomState(0)
     return plan(bags, targets, "feature", "kmeans", n_inducing, "rbf", execution, rng, True)

@@ -11,8 +11,8 @@ from bagwise import LMVGPMIL, VGPMIL, Bags, PsiVGPMIL
 from bagwise.core.kernels import RBF
 from bagwise.datasets import load_digit_bags, load_musk1
 from bagwise.models.execution import Execution
+from bagwise.models.labels import read_classes, read_labels
 from bagwise.models.variational import Or, SoftMax, engine
-from bagwise.models.variational.engine import Targets
 from bagwise.models.variational.inference import Settings, Sums, fit, posteriors, prior
 from bagwise.models.variational.stochastic import Seen, count_bags, default_step, stepped
 from tests.checks import make_problem
@@ -27,7 +27,7 @@ def test_full_batches_and_unit_steps_equal_batch(likelihood):
     for _ in range(2):
         stream.partial_fit(bags, y, step=1.0, total_bags=len(bags))
     (own,) = stream.predictor_.processes
-    targets = Targets(np.asarray(y)[:, None], np.full((bags.n_instances, 1), -1), np.asarray(y))
+    targets = read_labels(y, bags, *read_classes(y))
     problem = stream._plan(bags, targets, held_out=False)
     parts, _ = engine.ready_parts(problem, problem.projector(own.projector.kernel))
     options, start = Settings(max_iter=3, tol=0.0), prior(1, len(problem.Z))
@@ -71,7 +71,7 @@ def test_bad_batches_leave_the_model_as_it_was():
     before = model.decision_function(bags)
     for data, labels, options, message in [
         (Bags(np.ones((4, 2)), [0, 4]), [1], {}, "expecting 3 features"),
-        (bags, np.full(len(bags), 7), {}, "has label 7"),
+        (bags, np.full(len(bags), 7), {}, "label 7 is not one of"),
         (bags, y, {"classes": [0, 5]}, "must stay those of the first call"),
         (bags, y, {"step": 1.5}, "step must be in"),
         (bags, y, {}, "give them ids, or say with total_bags"),

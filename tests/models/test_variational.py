@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 
 from bagwise import GVGPMIL, LMVGPMIL, VGPMIL, Bags, Execution, PsiVGPMIL
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF, Constant, MultiScale
 from bagwise.models.variational import Gamma, LargeMargin, NoisyMax, Or, Sech, SoftMax
-from bagwise.models.variational.readout import sigmoid_expectations
 from tests.checks import CHECKS, make_problem
 
 QUICK = {"n_inducing": 20, "random_state": 0}
@@ -264,7 +264,7 @@ def test_bag_rules_follow_from_the_instances(problem, rule):
 def test_calibrated_bags_are_a_line_of_the_rule(problem, rule):
     bags, y, _ = problem
     model = Paper(bag_rule=rule, **QUICK).fit(bags, y)
-    p = expit(sigmoid_expectations(*model.predict_latent(bags)).log_odds)
+    p = expit(sigmoid_moments(*model.predict_latent(bags)).log_odds)
     p = of_bags(rule, bags, p)
     ((slope, intercept),) = model.predictor_.lines
     assert slope > 0
@@ -278,12 +278,12 @@ def test_calibrated_instances_are_their_bag_times_their_share(problem, inference
     model = VGPMIL(inference=inference, **QUICK).fit(bags, y)
     mean, var = model.predict_latent(bags)
     ((slope, intercept),) = model.predictor_.shares
-    share = sigmoid_expectations(slope * mean + intercept, slope**2 * var).mean
+    share = sigmoid_moments(slope * mean + intercept, slope**2 * var).mean
     of_bag = np.repeat(model.predict_proba(bags)[:, 1], bags.sizes)
     found = model.predict_proba_instances(bags)[:, 1]
     np.testing.assert_allclose(found, of_bag * share, atol=1e-9)
     alone = model.predict_proba_instances(bags, question="alone")[:, 1]
-    np.testing.assert_allclose(alone, sigmoid_expectations(mean, var).mean, atol=1e-12)
+    np.testing.assert_allclose(alone, sigmoid_moments(mean, var).mean, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"likelihood": Or()}, {"inference": "paper"}], ids=str)

@@ -9,16 +9,14 @@ import pytest
 
 from bagwise.models.variational import Gamma, NoisyMax, Sech
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.bound import evidence_bound
-from bagwise.models.variational.parts import Sites
-from bagwise.models.variational.updates import (
-    fit_whitened,
-    make_blocks,
+from bagwise.models.variational.paper import (
+    SiteParameters,
     moments,
     prior,
     statistics,
     update_posterior,
 )
+from tests.reference.paper import evidence_bound, fit_whitened, make_blocks
 
 MONOTONE = [
     NoisyMax(100.0, "exact", "sequential"),
@@ -53,7 +51,7 @@ def test_every_update_raises_the_bound(likelihood, mixed, density):
     targets = likelihood.start(f, labels, pi)
     values = []
     for _ in range(30):
-        sites = Sites(*likelihood.weights(f, targets, density.theta(c)))
+        sites = SiteParameters(*likelihood.weights(f, targets, density.theta(c)))
         sums = statistics(block.A, sites, 0.0)
         q = update_posterior(sums.precision, sums.linear)
         values.append(evidence_bound(block, q, c, targets, likelihood, density))

@@ -14,8 +14,8 @@ from bagwise.core.gaussians import project
 from bagwise.core.kernels import RBF
 from bagwise.models.variational import Gamma, LargeMargin, NoisyMax, Sech
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.updates import fit_whitened
 from tests.reference import vgpmil as naive
+from tests.reference.paper import fit_whitened
 
 DENSITIES = {
     "sech": (Sech(), naive.theta_sech, naive.log_psi_sech),

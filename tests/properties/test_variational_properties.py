@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from bagwise.models.drivers import cut
 from bagwise.models.variational import LargeMargin, NoisyMax, Sech
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.noisy_max import Moments, none_of_others
-from bagwise.models.variational.updates import fit_whitened
+from bagwise.models.variational.paper_likelihoods import Moments, none_of_others
+from tests.reference.paper import fit_whitened
 
 sizes = st.lists(st.integers(1, 9), min_size=2, max_size=12)
 odds = st.sampled_from([1.5, 100.0, 1e12])

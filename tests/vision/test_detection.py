@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from bagwise import Bags, SingleInstance, load, save
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.evaluate import box_iou, corloc
-from bagwise.models.variational.readout import sigmoid_expectations
 from bagwise.vision import (
     Detections,
     Proposals,
@@ -225,7 +225,7 @@ def test_contrast_ranks_by_what_stands_out(scenes, described, taught):
 def evidence_of(model, bags):
     """What a box says for its image: log-odds that the box alone would show the class."""
     latent = model.classifiers_[0].predict_latent(bags.map(model.reducer_.transform))
-    return sigmoid_expectations(*latent).log_odds
+    return sigmoid_moments(*latent).log_odds
 
 
 def test_boxes_are_ranked_by_what_each_alone_says(detector, described):

@@ -38,6 +38,11 @@ class SigmoidMoments(NamedTuple):
         return self.log_positive - self.log_negative
 
     @property
+    def mean(self) -> Doubles:
+        """Expected sigmoid."""
+        return namespace(self.log_positive).exp(self.log_positive)
+
+    @property
     def std(self) -> Doubles:
         """Standard deviation of sigmoid(f)."""
         xp = namespace(self.log_negative)

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
+from bagwise.core.gaussians import sigmoid_moments
 from bagwise.label import answers
 from bagwise.label.members import CHUNK, Member, ProcessView, members_of, predictor_of, views_of
 from bagwise.models.drivers import cut
@@ -27,7 +28,7 @@ from bagwise.models.held_out import folds
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational.blocks import BagLabels, Block
 from bagwise.models.variational.inference import Iteration, Settings
-from bagwise.models.variational.readout import Latent, read_block, sigmoid_expectations
+from bagwise.models.variational.readout import Latent, read_block
 from bagwise.models.variational.search import N_FOLDS, Tasks
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class Learner:
             return OutOfFold(self._out_of_fold, self.y, "training bags, each predicted without it")
         moments = [answers.left_out(m.q, m.answers(self.known)) for m in self._members]
         weights, (mean, var) = np.array(self.predictor.weights), np.stack(moments, axis=1)
-        z = sigmoid_expectations(weights @ mean, weights**2 @ var).log_odds
+        z = sigmoid_moments(weights @ mean, weights**2 @ var).log_odds
         y = self.known[self.known >= 0].astype(np.int64)
         return OutOfFold(z, y, "answered instances, each predicted without its answer")
 

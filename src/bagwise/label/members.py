@@ -15,10 +15,9 @@ from bagwise.models.calibration.functions import Platt
 from bagwise.models.drivers import Serial, cut
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational import inference
-from bagwise.models.variational.blocks import BagLabels, Block
+from bagwise.models.variational.blocks import BagLabels, Block, Part
 from bagwise.models.variational.engine import trial_of
 from bagwise.models.variational.inference import Iteration, Posteriors, Settings
-from bagwise.models.variational.parts import Part
 from bagwise.models.variational.projection import project_span
 from bagwise.models.variational.readout import Predictor, Process
 

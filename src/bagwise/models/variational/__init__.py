@@ -7,46 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bagwise.models.variational.auto import AutoVGPMIL as AutoVGPMIL
-    from bagwise.models.variational.densities import Density as Density
-    from bagwise.models.variational.densities import Gamma as Gamma
-    from bagwise.models.variational.densities import Sech as Sech
     from bagwise.models.variational.estimators import GVGPMIL as GVGPMIL
     from bagwise.models.variational.estimators import LMVGPMIL as LMVGPMIL
     from bagwise.models.variational.estimators import VGPMIL as VGPMIL
     from bagwise.models.variational.estimators import PsiVGPMIL as PsiVGPMIL
-    from bagwise.models.variational.large_margin import LargeMargin as LargeMargin
     from bagwise.models.variational.likelihoods import BagLikelihood as BagLikelihood
     from bagwise.models.variational.likelihoods import Gaussian as Gaussian
     from bagwise.models.variational.likelihoods import Or as Or
     from bagwise.models.variational.likelihoods import Score as Score
     from bagwise.models.variational.likelihoods import SoftMax as SoftMax
-    from bagwise.models.variational.noisy_max import NoisyMax as NoisyMax
+    from bagwise.models.variational.paper_likelihoods import Density as Density
+    from bagwise.models.variational.paper_likelihoods import Gamma as Gamma
+    from bagwise.models.variational.paper_likelihoods import LargeMargin as LargeMargin
+    from bagwise.models.variational.paper_likelihoods import NoisyMax as NoisyMax
+    from bagwise.models.variational.paper_likelihoods import Sech as Sech
 
 _HOME = {
     "AutoVGPMIL": "auto",
     **dict.fromkeys(("VGPMIL", "LMVGPMIL", "PsiVGPMIL", "GVGPMIL"), "estimators"),
-    **dict.fromkeys(("Density", "Gamma", "Sech"), "densities"),
     **dict.fromkeys(("BagLikelihood", "Gaussian", "Or", "Score", "SoftMax"), "likelihoods"),
-    "LargeMargin": "large_margin",
-    "NoisyMax": "noisy_max",
+    **dict.fromkeys(("Density", "Gamma", "LargeMargin", "NoisyMax", "Sech"), "paper_likelihoods"),
 }
-__all__ = [
-    "GVGPMIL",
-    "LMVGPMIL",
-    "VGPMIL",
-    "AutoVGPMIL",
-    "BagLikelihood",
-    "Density",
-    "Gamma",
-    "Gaussian",
-    "LargeMargin",
-    "NoisyMax",
-    "Or",
-    "PsiVGPMIL",
-    "Score",
-    "Sech",
-    "SoftMax",
-]
+__all__ = sorted(_HOME)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Column, Floats, RandomState
-from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
-from bagwise.models.labels import ClassWeight, Labels
+from bagwise.models.labels import ClassWeight
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import engine, search
-from bagwise.models.variational.checkpoint import SearchCheckpoint
 from bagwise.models.variational.engine import Fitted, HeldOut, Problem
 from bagwise.models.variational.inference import Settings
 from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
-from bagwise.models.variational.monitors import all_of, iteration_bar
-from bagwise.models.variational.predicting import LatentClassifier
+from bagwise.models.variational.predicting import LatentClassifier, watched
 from bagwise.models.variational.search import Search, Trial
 
 # Candidates that count for less than this are dropped: nobody would see them in a prediction.
@@ -132,23 +128,13 @@ class AutoVGPMIL(LatentClassifier):
     True
     """
 
-    n_inducing: int = 100
-    assumption: Literal["data", "standard"] = "data"
-    max_iter: int = 200
-    tol: float = 1e-3
-    execution: Execution | str | None = None
-    random_state: RandomState = None
-    verbose: bool = False
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "assumption": [StrOptions({"data", "standard"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "execution": "no_validation",  # `resolve` says what is wrong
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+    n_inducing: int = parameter(100, AT_LEAST_1)
+    assumption: Literal["data", "standard"] = parameter("data", StrOptions({"data", "standard"}))
+    max_iter: int = parameter(200, AT_LEAST_1)
+    tol: float = parameter(1e-3, NOT_NEGATIVE)
+    execution: Execution | str | None = parameter(None)
+    random_state: RandomState = parameter(None, "random_state")
+    verbose: bool = parameter(False, "verbose")
 
     def fit(
         self,
@@ -168,37 +154,28 @@ class AutoVGPMIL(LatentClassifier):
         instance_labels, background, class_weight, sample_weight
             As for `VGPMIL.fit`.
         """
-        checked, targets, rule = self._validate_weighted(
+        checked, targets = self._validate_weighted(
             bags, y, instance_labels, background, class_weight, sample_weight
         )
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        execution = resolve(self.execution)
         offered = [c for c in CANDIDATES if self.assumption == "data" or c.standard]
         trials, fits = [], []
-        for number, (shared, candidate) in enumerate(self._shared(checked, targets, seed, offered)):
+        for number, candidate in enumerate(offered):
+            if number == 0 or candidate.scale != offered[number - 1].scale:
+                rng, scale, M = np.random.RandomState(seed), candidate.scale, self.n_inducing
+                shared = Scaled(
+                    engine.plan(checked, targets, scale, "kmeans", M, "rbf", execution, rng, True)
+                )
             name = f"{number + 1} of {len(offered)}: {candidate.name}"
             trial, fitted = self._fit_one(shared, candidate, number, name)
             trials.append(trial)
             fits.append(fitted)
-        problem = shared.problem
-        losses = np.array(
-            [_loss(problem, fitted, trial) for trial, fitted in zip(trials, fits, strict=True)]
-        )
+        pairs = zip(trials, fits, strict=True)
+        losses = np.array([_loss(shared.problem, fitted, trial) for trial, fitted in pairs])
         weights = _weights(losses, len(checked))
-        self._join(problem, offered, trials, fits, losses, weights, rule, targets)
+        self._join(shared.problem, offered, trials, fits, losses, weights)
         return self
-
-    def _shared(
-        self, bags: Bags, targets: Labels, seed: int, offered: list[Candidate]
-    ) -> Iterator[tuple[Scaled, Candidate]]:
-        """The candidates, those of one scaling after the other."""
-        for scale in dict.fromkeys(c.scale for c in offered):
-            rng, execution = np.random.RandomState(seed), resolve(self.execution)
-            shared = Scaled(
-                engine.plan(
-                    bags, targets, scale, "kmeans", self.n_inducing, "rbf", execution, rng, True
-                )
-            )
-            yield from ((shared, c) for c in offered if c.scale == scale)
 
     def _fit_one(
         self, shared: Scaled, candidate: Candidate, number: int, name: str
@@ -209,13 +186,11 @@ class AutoVGPMIL(LatentClassifier):
             likelihood = engine.default_likelihood(shared.problem)
         execution = shared.problem.execution.numbered(number)
         problem = shared.problem._replace(execution=execution)
-        asked = repr((candidate, self.tol))
         kernels = engine.start_kernels("rbf")
-        keeper = SearchCheckpoint(problem, asked, kernels, likelihood)
-        settings = Settings(max_iter=self.max_iter, tol=self.tol)
-        with problem.settings(), iteration_bar(self.verbose, self.max_iter, name) as bar:
-            trial = keeper.search(lambda: shared.trial(candidate))
-            return trial, engine.fit_marginal(problem, trial, settings, all_of(bar), keeper)
+        settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (candidate, self.tol)
+        start = (problem, kernels, likelihood, partial(shared.trial, candidate))
+        with problem.settings(), watched([], self.verbose, self.max_iter, name) as tell:
+            return engine.search_and_fit(*start, settings, tell, *asked)
 
     def _join(
         self,
@@ -225,8 +200,6 @@ class AutoVGPMIL(LatentClassifier):
         fits: list[Fitted],
         losses: Floats,
         weights: Floats,
-        rule: ClassRule,
-        targets: Labels,
     ) -> None:
         """Keep the members that count, the one that counts most first."""
         order = np.argsort(-weights, kind="stable")
@@ -237,10 +210,18 @@ class AutoVGPMIL(LatentClassifier):
         if held_out is not None:
             engine.warn_if_nothing_learned(type(self).__name__, held_out.bag, problem.tasks.y)
         processes = [fitted.process for fitted in members]
-        self._keep(problem, processes, self.weights_.tolist(), held_out, rule, targets.codes)
+        self._keep(problem, processes, self.weights_.tolist(), held_out)
         whole = np.array([not candidate.standard for candidate in offered])
         self.whole_bag_weight_ = float(self.weights_[whole[order]].sum())
-        self.search_results_ = _table(offered, trials, losses, weights)
+        self.search_results_: dict[str, Column] = {
+            "candidate": np.array([c.name for c in offered]),
+            "scale": np.array([c.scale for c in offered]),
+            "kernel": np.array([repr(trial.kernel) for trial in trials]),
+            "likelihood": np.array([repr(trial.likelihood) for trial in trials]),
+            "whole_bag": whole,
+            "log_loss": losses,
+            "weight": weights,
+        }
         self.bound_history_, self.cache_ = members[0].history, members[0].cache
         self.n_iter_ = max(fitted.n_iter for fitted in members)
         self.converged_ = all(fitted.converged for fitted in members)
@@ -270,18 +251,3 @@ def _blended(held_out: list[HeldOut | None], weights: Floats) -> HeldOut | None:
         sum(w * h.mean for w, h in pairs),
         sum(w * w * h.var for w, h in pairs),
     )
-
-
-def _table(
-    offered: list[Candidate], trials: list[Trial], losses: Floats, weights: Floats
-) -> dict[str, Column]:
-    """The candidates as columns."""
-    return {
-        "candidate": np.array([c.name for c in offered]),
-        "scale": np.array([c.scale for c in offered]),
-        "kernel": np.array([repr(trial.kernel) for trial in trials]),
-        "likelihood": np.array([repr(trial.likelihood) for trial in trials]),
-        "whole_bag": np.array([not c.standard for c in offered]),
-        "log_loss": losses,
-        "weight": weights,
-    }

@@ -16,7 +16,7 @@ which then weigh 0. Tasks share the projection and every pass over it (`inferenc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -106,15 +106,10 @@ class BagLabels(_Labels):
         for name, column in zip(self._fields[1:], self[1:], strict=True):
             yield None if column is None else column[rows if name in of_rows else bags]
 
-    def of_tasks(self, tasks: Ints) -> BagLabels:
-        """Labels of some tasks, in the given order."""
+    def of_tasks(self, tasks: Ints | int) -> BagLabels:
+        """Labels of some tasks, in the given order; of one task by its number, without the axis."""
         known, weight = (None if x is None else x[:, tasks] for x in (self.known, self.weight))
         return self._replace(y=self.y[:, tasks], known=known, weight=weight)
-
-    def of_task(self, task: int) -> BagLabels:
-        """Labels of one task, without the axis."""
-        known, weight = (None if x is None else x[:, task] for x in (self.known, self.weight))
-        return self._replace(y=self.y[:, task], known=known, weight=weight)
 
     def dealt(self) -> BagLabels:
         """The same with bags numbered and the draws of every bag and instance assigned.
@@ -166,8 +161,7 @@ class BagLabels(_Labels):
     @cached_property
     def runs(self) -> list[Run]:
         """Runs of neighbouring bags of one size, one label and one set of draws."""
-        deal = np.zeros(len(self.y), dtype=np.int64) if self.deal is None else host(self.deal)
-        return self._runs(deal)
+        return self._runs(np.zeros(len(self.y), np.int64) if self.deal is None else host(self.deal))
 
     @cached_property
     def long_runs(self) -> list[Run]:
@@ -206,18 +200,36 @@ def arranged(block: Block) -> Block:
 def take_bags(block: Block, bags: Ints) -> Block:
     """Some bags of a block, in the given order."""
     labels, A = block.labels, block.A
+    rows, _ = segments.take(host(labels.offsets), bags)
     if is_tensor(A):
         import torch
 
-        kept = labels.map(host)
-        rows = torch.as_tensor(segments.take(kept.offsets, bags)[0], device=A.device)
-        taken = kept.take(bags).map(lambda x: torch.as_tensor(x, device=A.device))
+        taken = labels.map(host).take(bags).map(lambda x: torch.as_tensor(x, device=A.device))
         return Block(A[:, rows], block.r[rows], taken)
-    rows, _ = segments.take(labels.offsets, bags)
     # Columns are contiguous: rows of the transpose are copied whole.
     return Block(A.T[rows].T, block.r[rows], labels.take(bags))
+
+
+class Part(NamedTuple):
+    """Neighbouring blocks, the unit that a driver keeps in one place; only sums leave it.
+
+    Under the papers' updates it also holds what is believed about the instances of every block.
+    """
+
+    blocks: Iterable[Block]  # as often as asked
+    beliefs: tuple[Any, ...] = ()  # the likelihood's; before the first update probabilities, [n]
+    sites: tuple[Any, ...] = ()  # `paper.SiteParameters` that made the last q
 
 
 def host(x: Any) -> Any:
     """Labels of any kind as a NumPy array of their own type."""
     return x.cpu().numpy() if is_tensor(x) else np.asarray(x)
+
+
+def like(x: Any, A: Array) -> Any:
+    """Numbers or flags in the precision of ``A`` and where it is."""
+    if is_tensor(A):
+        import torch
+
+        return torch.as_tensor(x, device=A.device).to(A.dtype)
+    return np.asarray(x).astype(A.dtype, copy=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,24 +21,33 @@ from bagwise.core.arrays import Bools, Floats, Ints, host_rows, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
 from bagwise.models.calibration.fit import correct_optimism, fit_platt
-from bagwise.models.calibration.functions import Platt
 from bagwise.models.calibration.share import fit_share
-from bagwise.models.classes import ClassRule, fit_temperature
+from bagwise.models.classes import fit_temperature
 from bagwise.models.drivers import Driver
 from bagwise.models.execution import Execution, device_settings
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational import inference, search
-from bagwise.models.variational.blocks import BagLabels, host, take_bags
+from bagwise.models.variational.blocks import BagLabels, Part, host, take_bags
+from bagwise.models.variational.checkpoint import Checkpoint
 from bagwise.models.variational.evidence import arranged_rows
-from bagwise.models.variational.inference import Iteration, Posteriors, Settings
+from bagwise.models.variational.inference import (
+    Iteration,
+    Posteriors,
+    Settings,
+    State,
+    Sums,
+    posteriors,
+)
 from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
-from bagwise.models.variational.parts import Part, make_parts, materialised
 from bagwise.models.variational.projection import (
+    Inducing,
     Projector,
     choose_inducing,
+    make_parts,
     make_projector,
+    materialised,
     sample_rows,
 )
 from bagwise.models.variational.readout import Predictor, Process, read_block
@@ -58,7 +67,8 @@ class Problem(NamedTuple):
     """Bags, what is known of them, and every choice that does not depend on a kernel."""
 
     bags: Bags
-    labels: BagLabels  # y, known and weight with a column per task
+    targets: Labels  # of the bags in their order, a column per positive class
+    labels: BagLabels  # the same with a column per task
     tasks: Tasks  # in the order of the bags
     scaling: FeatureScaling
     Z: Floats  # [M, D] scaled
@@ -72,6 +82,11 @@ class Problem(NamedTuple):
         """The torch device that the work is done on."""
         return self.execution.torch_device(self.bags.instances)
 
+    @property
+    def size(self) -> float:
+        """Median number of instances of a bag."""
+        return float(np.median(self.bags.sizes))
+
     def projector(self, kernel: Kernel) -> Projector:
         """Onto the inducing points under a kernel, where the work is done."""
         return make_projector(kernel, self.Z, self.scaling, self.dtype).to(self.device)
@@ -82,23 +97,12 @@ class Problem(NamedTuple):
             return nullcontext()
         return device_settings(self.execution.precision, self.bags.n_instances)
 
-    def alone(self) -> Problem:
-        """The same without a checkpoint of its own."""
-        return self._replace(
-            execution=replace(self.execution, checkpoint=None, checkpoint_every=None)
-        )
-
-    @property
-    def size(self) -> float:
-        """Median number of instances of a bag."""
-        return float(np.median(self.bags.sizes))
-
 
 def plan(
     bags: Bags,
     targets: Labels,
     scale: Scale,
-    inducing: Any,
+    inducing: Inducing | Floats,
     n_inducing: int,
     kernel: Kernel | str,
     execution: Execution,
@@ -108,35 +112,47 @@ def plan(
     """Scaling, inducing points, folds and labels of a fit."""
     device = execution.torch_device(bags.instances)
     driver = execution.make_driver(bags.n_instances * n_inducing, device)
-    scaling = measured_scaling(bags, scale, driver)
-    Z = choose_inducing(bags, scaling, inducing, n_inducing, rng, targets.group(bags.offsets))
-    sample = sample_rows(bags.instances, scaling, start_kernels(kernel)[0], rng)
-    fold = np.zeros(len(bags), dtype=np.int64)
-    if held_out:
-        fold = folds(targets.codes, N_FOLDS)
-    tasks = Tasks(fold, targets.present, targets.counts)
-    known = tasks.spread(targets.known) if targets.known.max(initial=-1) >= 0 else None
-    labels = BagLabels(
-        bags.offsets, tasks.spread(targets.present), known, tasks.weight(targets.weight)
-    ).dealt()
-    dtype = execution.dtype or ("float64" if bags.n_instances <= _SINGLE else "float32")
-    return Problem(bags, labels, tasks, scaling, Z, sample, execution, driver, dtype)
-
-
-def measured_scaling(bags: Bags, scale: Scale, driver: Driver) -> FeatureScaling:
-    """The scaling of training bags; rows on disk are looked at for NaN in the same pass."""
     scaling = learn_scaling(bags.instances, scale, driver)
     if hasattr(bags.instances, "select_rows"):
-        finite = (
-            all(over_rows(all_finite, bags.instances, driver))
-            if scale is None
-            else np.isfinite(scaling.center).all()
-        )
-        if not finite:
+        # Rows on disk are looked at for NaN where they are read anyway.
+        rows = [True] if scale else over_rows(all_finite, bags.instances, driver)
+        if not (all(rows) and np.isfinite(scaling.center).all()):
             check_bags(bags)  # says where
     # In single precision: devices add up in another order, and a search would amplify their
     # last digits.
-    return FeatureScaling(*(to_numpy(x).astype(np.float32).astype(np.float64) for x in scaling))
+    scaling = FeatureScaling(*(to_numpy(x).astype(np.float32).astype(np.float64) for x in scaling))
+    Z = choose_inducing(bags, scaling, inducing, n_inducing, rng, targets.group(bags.offsets))
+    sample = sample_rows(bags.instances, scaling, start_kernels(kernel)[0], rng)
+    fold = folds(targets.codes, N_FOLDS) if held_out else np.zeros(len(bags), dtype=np.int64)
+    return _problem(bags, targets, fold, scaling, Z, sample, execution, driver)
+
+
+def plan_again(process: Process, bags: Bags, targets: Labels, execution: Execution) -> Problem:
+    """A fit on the projection of a fitted process, without folds."""
+    projector, device = process.projector, execution.torch_device(bags.instances)
+    Z = to_numpy(projector.Z)
+    driver = execution.make_driver(bags.n_instances * len(Z), device)
+    fold, none = np.zeros(len(bags), dtype=np.int64), np.empty((0, Z.shape[1]))
+    return _problem(bags, targets, fold, projector.scaling, Z, none, execution, driver)
+
+
+def _problem(
+    bags: Bags,
+    targets: Labels,
+    fold: Ints,
+    scaling: FeatureScaling,
+    Z: Floats,
+    sample: Floats,
+    execution: Execution,
+    driver: Driver,
+) -> Problem:
+    """Labels of all tasks, and the precision of the projection."""
+    tasks = Tasks(fold, targets.present, targets.counts)
+    known = tasks.spread(targets.known) if targets.known.max(initial=-1) >= 0 else None
+    y, weight = tasks.spread(targets.present), tasks.weight(targets.weight)
+    labels = BagLabels(bags.offsets, y, known, weight).dealt()
+    dtype = execution.dtype or ("float64" if bags.n_instances <= _SINGLE else "float32")
+    return Problem(bags, targets, labels, tasks, scaling, Z, sample, execution, driver, dtype)
 
 
 def start_kernels(kernel: Kernel | str) -> list[Kernel]:
@@ -144,18 +160,19 @@ def start_kernels(kernel: Kernel | str) -> list[Kernel]:
 
     A handful has lengths and variances of `search.STARTS`, and a bias.
     """
-    if not isinstance(kernel, str):
-        return [make_kernel(kernel)]
-    named = make_kernel(kernel)
-    if not isinstance(named, Stationary) or not hasattr(named, "length_scale"):
-        return [named]
-    kind: Any = type(named)
+    start = make_kernel(kernel)
+    if not (isinstance(kernel, str) and isinstance(start, Stationary)):
+        return [start]
+    kind: Any = type(start)
     return [kind(OfMedian(length), v) + Constant(4.0) for length, v in STARTS]
 
 
 def default_likelihood(problem: Problem) -> BagLikelihood:
     """A soft maximum that counts in units of the usual bag: no instance can lower it."""
     return SoftMax(_TAU, problem.size)
+
+
+# Searching and fitting with the hidden labels summed out.
 
 
 def searched(problem: Problem) -> Search:
@@ -166,10 +183,7 @@ def searched(problem: Problem) -> Search:
     X = problem.scaling(host_rows(bags.instances, rows))
     own = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
     data = arranged_rows(X, own, problem.Z)
-    order = chosen[host(data.labels.bag)]
-    fold, y, counts = problem.tasks
-    tasks = Tasks(fold[order], y[order], None if counts is None else counts[order])
-    return Search(data, tasks, problem.size)
+    return Search(data, problem.tasks.take(chosen[host(data.labels.bag)]), problem.size)
 
 
 def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
@@ -190,8 +204,17 @@ def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
     return np.sort(order[:n])
 
 
-@dataclass(frozen=True)
-class HeldOut:
+def choose(
+    problem: Problem, kernels: Sequence[Kernel], likelihood: BagLikelihood, learn_kernel: bool
+) -> Trial:
+    """Where the kernel starts and, where it is learned, where it ends."""
+    finder = searched(problem)
+    starts = [kernel.resolve(problem.sample) for kernel in kernels]
+    start = search.best([finder.path(kernel, likelihood)[-1] for kernel in starts])
+    return finder.refined(start) if learn_kernel else start
+
+
+class HeldOut(NamedTuple):
     """What fits without a bag said of it: log-odds of bags, latent moments of instances."""
 
     bag: Floats  # [B, F]
@@ -204,21 +227,52 @@ class Fitted(NamedTuple):
 
     process: Process
     held_out: HeldOut | None
-    history: Floats  # [passes] bounds of the fit to all bags, summed over findings
+    history: Floats  # [passes] bounds of the fit to all bags, summed over the classes
     n_iter: int
     converged: bool
     cache: str
     pi: Floats | None = None  # [N, F] q(y = 1), of the papers' updates
 
 
-def choose(
-    problem: Problem, kernels: Sequence[Kernel], likelihood: BagLikelihood, learn_kernel: bool
-) -> Trial:
-    """Where the kernel starts and, where it is learned, where it ends."""
-    finder = searched(problem)
-    starts = [kernel.resolve(problem.sample) for kernel in kernels]
-    start = search.best([finder.path(kernel, likelihood)[-1] for kernel in starts])
-    return finder.refined(start) if learn_kernel else start
+def search_and_fit(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    likelihood: BagLikelihood,
+    find: Callable[[], Trial],
+    settings: Settings,
+    on_iteration: Callable[[Iteration], bool],
+    *asked: object,
+) -> tuple[Trial, Fitted]:
+    """A search among kernels and the fit from where it ends, which a checkpoint may hold.
+
+    ``asked`` is what ``find`` depends on beside the kernels and the likelihood, which say what the
+    stored numbers are of.
+    """
+    arrays = (*problem.labels, problem.Z, *problem.scaling)
+    keeper = Checkpoint(problem.execution, arrays, (kernels, likelihood, asked, problem.dtype))
+    saved, state = keeper.stored, None
+    if "theta" in saved:
+        kernel = kernels[0].resolve(problem.sample).with_theta(saved["theta"])
+        q = posteriors(saved["start_m"], saved["start_P"])
+        trial = Trial(kernel, likelihood, saved["f0"], q, *saved["judged"].tolist())
+    else:
+        trial = find()
+        judged = np.array([trial.bound, trial.loss])
+        q, theta = trial.q, trial.kernel.theta
+        keeper.save(theta=theta, f0=trial.f0, judged=judged, start_m=q.m, start_P=q.P)
+    if "m" in saved:
+        sums = Sums(*(saved[name] for name in Sums._fields))
+        rest = (saved[name] for name in State._fields[2:])
+        state = State(posteriors(saved["m"], saved["P"]), sums, *rest)
+
+    def save(at: State) -> None:
+        if len(at.history) % keeper.every == 0:
+            rest = dict(zip(State._fields[2:], at[2:], strict=True))
+            keeper.save(m=at.q.m, P=at.q.P, **at.sums._asdict(), **rest)
+
+    fitted = fit_marginal(problem, trial, settings, on_iteration, state, save)
+    keeper.done()
+    return trial, fitted
 
 
 def fit_marginal(
@@ -226,45 +280,31 @@ def fit_marginal(
     trial: Trial,
     settings: Settings,
     on_iteration: Callable[[Iteration], bool] | None = None,
-    keeper: Any = None,
+    state: State | None = None,
+    on_state: Callable[[State], None] | None = None,
 ) -> Fitted:
     """The posteriors of all tasks from where the search left them; held-out bags are read."""
-    projector = problem.projector(trial.kernel)
+    projector, tasks = problem.projector(trial.kernel), problem.tasks
     parts, cache = ready_parts(problem, projector)
-    whole = problem.tasks.whole
+
+    def process(q: Posteriors, fold: int = 0) -> Process:
+        """That of all bags, or the one that did not see the bags of a fold, from 1."""
+        own = tasks.whole + fold * tasks.n_findings
+        return Process(projector, q.m[own], q.W[own], trial.f0[own], trial.likelihood)
 
     def tell(at: Iteration) -> bool:
-        if on_iteration is None:
-            return False
-        return on_iteration(
-            at._replace(posterior=process_of(projector, trial, at.posterior, whole))
+        return on_iteration is not None and on_iteration(
+            at._replace(posterior=process(at.posterior))
         )
 
-    fits = inference.fit(
-        parts,
-        len(problem.bags),
-        trial.likelihood,
-        trial.q,
-        trial.f0,
-        problem.driver,
-        settings,
-        tell,
-        None if keeper is None else keeper.state,
-        None if keeper is None else keeper.save_state,
-    )
+    start = (trial.likelihood, trial.q, trial.f0, problem.driver)
+    fits = inference.fit(parts, len(problem.bags), *start, settings, tell, state, on_state)
     held_out = None
-    if problem.tasks.n_folds:
-        held_out = read_held_out(problem, parts, fold_processes(problem, projector, trial, fits.q))
-    if keeper is not None:
-        keeper.done()
-    return Fitted(
-        process_of(projector, trial, fits.q, whole),
-        held_out,
-        fits.history[:, whole].sum(1),
-        fits.n_iter,
-        fits.converged,
-        cache,
-    )
+    if tasks.n_folds:
+        pairs = [(process(fits.q, j + 1), tasks.fold == j) for j in range(tasks.n_folds)]
+        held_out = read_held_out(problem, parts, pairs)
+    history = fits.history[:, tasks.whole].sum(1)
+    return Fitted(process(fits.q), held_out, history, fits.n_iter, fits.converged, cache)
 
 
 def trial_of(process: Process) -> Trial:
@@ -273,29 +313,6 @@ def trial_of(process: Process) -> Trial:
     factors = [to_numpy(linalg.solve_lower(w, eye)) for w in process.W]  # S = W^T W
     q = Posteriors(process.m, np.stack([L @ L.T for L in factors]), process.W)
     return Trial(process.projector.kernel, process.likelihood, process.f0, q, np.nan, np.nan)
-
-
-def plan_again(process: Process, bags: Bags, targets: Labels, execution: Execution) -> Problem:
-    """A fit on the projection of a fitted process, without folds."""
-    projector = process.projector
-    device = execution.torch_device(bags.instances)
-    driver = execution.make_driver(bags.n_instances * len(projector.Z), device)
-    tasks = Tasks(np.zeros(len(bags), dtype=np.int64), targets.present)
-    known = targets.known if targets.known.max(initial=-1) >= 0 else None
-    labels = BagLabels(bags.offsets, targets.present, known, targets.weight).dealt()
-    dtype = execution.dtype or ("float64" if bags.n_instances <= _SINGLE else "float32")
-    empty = np.empty((0, projector.Z.shape[1]))
-    return Problem(
-        bags,
-        labels,
-        tasks,
-        projector.scaling,
-        to_numpy(projector.Z),
-        empty,
-        execution,
-        driver,
-        dtype,
-    )
 
 
 def ready_parts(problem: Problem, projector: Projector) -> tuple[list[Any], str]:
@@ -308,44 +325,28 @@ def ready_parts(problem: Problem, projector: Projector) -> tuple[list[Any], str]
     return materialised(parts, cache, driver), cache
 
 
-def process_of(projector: Projector, trial: Trial, q: Posteriors, tasks: Ints) -> Process:
-    """The process of some tasks."""
-    return Process(projector, q.m[tasks], q.W[tasks], trial.f0[tasks], trial.likelihood)
+# Held-out bags, and calibration.
+
+# For every fold the process that did not see its bags, and which they are in the whole.
+Pairs = list[tuple[Process, Bools]]
 
 
-def fold_processes(
-    problem: Problem, projector: Projector, trial: Trial, q: Posteriors
-) -> list[tuple[Process, Bools]]:
-    """For every fold the process that did not see its bags, and which they are."""
-    tasks, F = problem.tasks, problem.tasks.n_findings
-    return [
-        (process_of(projector, trial, q, np.arange((1 + j) * F, (2 + j) * F)), tasks.fold == j)
-        for j in range(tasks.n_folds)
-    ]
+def _read_unseen(
+    part: Part, pairs: Pairs
+) -> tuple[Part, list[tuple[Ints, Floats, Floats, Floats]]]:
+    """Numbers of the bags of a part, their log-odds, and moments of their instances."""
+    found = []
+    for block in part.blocks:
+        numbers = host(block.labels.bag)
+        for process, chosen in pairs:
+            here = np.flatnonzero(chosen[numbers])
+            if len(here):
+                latent = read_block(take_bags(block, here), process)
+                found.append((numbers[here], latent.bag, latent.mean, latent.var))
+    return part, found
 
 
-@dataclass(frozen=True)
-class ReadHeldOut:
-    """What processes say of the bags of a part that they did not see; picklable."""
-
-    pairs: list[tuple[Process, Bools]]  # the bags are those of the whole
-
-    def __call__(self, part: Part) -> tuple[Part, list[tuple[Ints, Floats, Floats, Floats]]]:
-        """The part as it is; numbers of bags, their log-odds, and moments of their instances."""
-        found = []
-        for block in part.blocks:
-            numbers = host(block.labels.bag)
-            for process, chosen in self.pairs:
-                here = np.flatnonzero(chosen[numbers])
-                if len(here):
-                    latent = read_block(take_bags(block, here), process)
-                    found.append((numbers[here], latent.bag, latent.mean, latent.var))
-        return part, found
-
-
-def read_held_out(
-    problem: Problem, parts: list[Any], pairs: list[tuple[Process, Bools]]
-) -> HeldOut:
+def read_held_out(problem: Problem, parts: list[Any], pairs: Pairs) -> HeldOut:
     """Every bag, read by the fit that did not see it."""
     offsets, F = problem.bags.offsets, problem.tasks.n_findings
     bag = np.full((len(offsets) - 1, F), np.nan)
@@ -356,7 +357,7 @@ def read_held_out(
             rows, _ = segments.take(offsets, numbers)
             bag[numbers], mean[rows], var[rows] = values
 
-    problem.driver.sweep(ReadHeldOut(pairs), parts, take)
+    problem.driver.sweep(partial(_read_unseen, pairs=pairs), parts, take)
     return HeldOut(bag, mean, var)
 
 
@@ -372,37 +373,21 @@ def calibrated(
     processes: Sequence[Process],
     weights: Sequence[float],
     held_out: HeldOut | None,
-    rule: ClassRule,
-    codes: Ints,
 ) -> Calibrated:
-    """A line for the bags of every finding and a share map for their instances."""
-    processes = tuple(on_host(process) for process in processes)
-    plain = Predictor(processes, tuple(weights), rule=rule)
+    """For every class a slope and an intercept of bags, and the calibration of instances."""
+    labels, offsets = problem.targets, problem.bags.offsets
+    processes = tuple(p._replace(projector=p.projector.on_host()) for p in processes)
     if held_out is None:
-        return Calibrated(plain, None)
-    y, counts, offsets = problem.tasks.y, problem.tasks.counts, problem.bags.offsets
-    lines = fit_lines(held_out.bag, y, counts, problem.bags.held_out)
-    shares = tuple(
-        fit_share(held_out.mean[:, f], offsets, y[:, f] == 1, counts) for f in range(y.shape[1])
-    )
-    odds = np.column_stack(
-        [line.log_odds(z) for line, z in zip(lines, held_out.bag.T, strict=True)]
-    )
-    if not rule.binary:
-        rule = fit_temperature(rule, odds, codes)
-    return Calibrated(Predictor(processes, tuple(weights), lines, shares, rule), odds)
-
-
-def fit_lines(bag: Floats, y: Ints, counts: Floats | None, unlearned: Ints) -> tuple[Platt, ...]:
-    """A shrunk slope and an intercept for every finding, from log-odds of held-out bags [B, F].
-
-    ``unlearned`` are the bags from which no features were learned either (`correct_optimism`).
-    """
-    lines = []
-    for z, own in zip(bag.T, y.T, strict=True):
-        line = fit_platt(z, own, shrink=True, weight=counts)
-        lines.append(correct_optimism(line, z, own, unlearned))
-    return tuple(lines)
+        return Calibrated(Predictor(processes, tuple(weights), rule=labels.rule), None)
+    lines, shares, odds, counts = [], [], np.empty_like(held_out.bag), labels.counts
+    for f, (z, y) in enumerate(zip(held_out.bag.T, labels.present.T, strict=True)):
+        line = fit_platt(z, y, shrink=True, weight=counts)
+        # Bags from which no features were learned say by how much the others are over-confident.
+        lines.append(correct_optimism(line, z, y, problem.bags.held_out))
+        odds[:, f] = lines[-1].log_odds(z)
+        shares.append(fit_share(held_out.mean[:, f], offsets, y == 1, counts))
+    rule = labels.rule if labels.rule.binary else fit_temperature(labels.rule, odds, labels.codes)
+    return Calibrated(Predictor(processes, tuple(weights), tuple(lines), tuple(shares), rule), odds)
 
 
 def warn_if_nothing_learned(name: str, bag: Floats, y: Ints) -> None:
@@ -415,12 +400,3 @@ def warn_if_nothing_learned(name: str, bag: Floats, y: Ints) -> None:
         "no better than by their base rate, and so will new ones be.",
         stacklevel=4,
     )
-
-
-def on_host(process: Process) -> Process:
-    """A process whose projector is of NumPy arrays in double precision."""
-    projector = process.projector
-    scaling = FeatureScaling(*(to_numpy(x) for x in projector.scaling))
-    Z = to_numpy(projector.Z)
-    made = make_projector(projector.kernel, Z, scaling, "float64")
-    return process._replace(projector=made)

@@ -5,84 +5,78 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.kernels import RBF, Kernel
-from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.labels import ClassWeight, Labels
-from bagwise.models.parameters import BAG_RULES
+from bagwise.models.parameters import (
+    AT_LEAST_1,
+    BAG_RULES,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SCALES,
+    parameter,
+)
 from bagwise.models.scaling import Scale
-from bagwise.models.variational import engine
-from bagwise.models.variational.checkpoint import SearchCheckpoint
-from bagwise.models.variational.densities import Density, Gamma, Sech, check_density
+from bagwise.models.variational import engine, hyper
 from bagwise.models.variational.engine import Fitted, Problem
 from bagwise.models.variational.inference import Iteration, Settings
-from bagwise.models.variational.large_margin import LargeMargin
 from bagwise.models.variational.likelihoods import BagLikelihood
-from bagwise.models.variational.monitors import Patience, all_of, iteration_bar
-from bagwise.models.variational.noisy_max import BagLikelihood as PaperLikelihood
-from bagwise.models.variational.noisy_max import NoisyMax
 from bagwise.models.variational.paper import (
     Init,
     PaperSettings,
     fit_paper,
     read_paper_folds,
 )
-from bagwise.models.variational.predicting import LatentClassifier, Validation
+from bagwise.models.variational.paper_likelihoods import (
+    Density,
+    Gamma,
+    LargeMargin,
+    NoisyMax,
+    PaperLikelihood,
+    Sech,
+    check_density,
+)
+from bagwise.models.variational.predicting import LatentClassifier, Patience, Validation, watched
 from bagwise.models.variational.projection import Inducing
 from bagwise.models.variational.readout import Process
+from bagwise.models.variational.search import Trial
 from bagwise.models.variational.stochastic import StochasticFit
 
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 _N_INDUCING = 100
-# Reaches beyond the margin of the large-margin model.
-_WIDE = RBF("sqrt_dim", 16.0)
+_INITS = (StrOptions({"label", "half", "random"}), "array-like")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GaussianProcessClassifier(StochasticFit, LatentClassifier):
     """What the members of the family share; each adds parameters of its own."""
 
-    kernel: Kernel | str = "rbf"
-    n_inducing: int = _N_INDUCING
-    inducing: Inducing | ArrayLike = "kmeans"
-    scale: Scale = "feature"
-    learn_kernel: bool | None = False
-    calibrate: bool = True
-    max_iter: int = 200
-    tol: float = 1e-3
-    execution: Execution | str | None = None
-    random_state: RandomState = None
-    verbose: bool = False
-    callback: Callable[[Iteration], object] | None = None
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        # `make_kernel`, the likelihoods and `resolve` say what is wrong with an object.
-        "kernel": "no_validation",
-        "execution": "no_validation",
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "inducing": [StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"],
-        "scale": [StrOptions({"feature", "global"}), None],
-        "learn_kernel": ["boolean"],
-        "calibrate": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-        "callback": [callable, None],
-    }
+    # `make_kernel`, the likelihoods and `resolve` say what is wrong with an object.
+    kernel: Kernel | str = parameter("rbf")
+    n_inducing: int = parameter(_N_INDUCING, AT_LEAST_1)
+    inducing: Inducing | ArrayLike = parameter(
+        "kmeans", StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"
+    )
+    scale: Scale = parameter("feature", *SCALES)
+    learn_kernel: bool | None = parameter(False, "boolean")
+    calibrate: bool = parameter(True, "boolean")
+    max_iter: int = parameter(200, AT_LEAST_1)
+    tol: float = parameter(1e-3, NOT_NEGATIVE)
+    execution: Execution | str | None = parameter(None)
+    random_state: RandomState = parameter(None, "random_state")
+    verbose: bool = parameter(False, "verbose")
+    callback: Callable[[Iteration], object] | None = parameter(None, callable, None)
 
     def _paper(self) -> PaperSettings | None:
         """Settings of the closed-form updates; None where the hidden labels are summed out."""
@@ -125,24 +119,23 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
         """
-        bags, targets, rule = self._validate_weighted(
+        bags, targets = self._validate_weighted(
             bags, y, instance_labels, background, class_weight, sample_weight
         )
         self.__dict__.pop("seen_", None)  # of a stream before
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        paper = self._paper()
+        paper, name = self._paper(), type(self).__name__
         problem = self._plan(bags, targets, held_out=paper is None)
         watch = self._watch(validation, patience)
-        name = type(self).__name__
-        with problem.settings(), iteration_bar(self.verbose, self.max_iter, name) as bar:
-            monitors = [m for m in (self.callback, watch, *bar) if m is not None]
+        monitors = [self.callback, watch]
+        with problem.settings(), watched(monitors, self.verbose, self.max_iter, name) as tell:
             if paper is None:
-                fitted = self._fit_marginal(problem, monitors)
+                fitted = self._fit_marginal(problem, tell)
             else:
-                fitted = self._fit_paper(problem, paper, targets, monitors, watch)
+                fitted = self._fit_paper(problem, paper, tell, watch)
             if watch is not None:
                 fitted = fitted._replace(process=watch.best_process, converged=True)
-            self._finish(problem, fitted, rule, targets)
+            self._finish(problem, fitted)
         return self
 
     def _plan(self, bags: Bags, targets: Labels, held_out: bool) -> Problem:
@@ -158,55 +151,58 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             held_out,
         )
 
-    def _fit_marginal(self, problem: Problem, monitors: list[Any]) -> Fitted:
+    def _fit_marginal(self, problem: Problem, tell: Callable[[Iteration], bool]) -> Fitted:
         """Search, then the posteriors of all tasks side by side."""
+        learns = self.learn_kernel is not False
         likelihood = getattr(self, "likelihood", None) or engine.default_likelihood(problem)
         kernels = engine.start_kernels(self.kernel)
-        asked = repr((kernels, likelihood, self._learns(), self.tol))
-        keeper = SearchCheckpoint(problem, asked, kernels, likelihood)
-        trial = keeper.search(lambda: engine.choose(problem, kernels, likelihood, self._learns()))
-        settings = Settings(max_iter=self.max_iter, tol=self.tol)
-        fitted = engine.fit_marginal(problem, trial, settings, all_of(monitors), keeper)
-        self.likelihood_ = trial.likelihood
-        return fitted
+
+        def find() -> Trial:
+            return engine.choose(problem, kernels, likelihood, learns)
+
+        self.likelihood_ = likelihood
+        settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (learns, self.tol)
+        start = (problem, kernels, likelihood, find)
+        return engine.search_and_fit(*start, settings, tell, *asked)[1]
 
     def _fit_paper(
         self,
         problem: Problem,
         paper: PaperSettings,
-        targets: Labels,
-        monitors: list[Any],
+        tell: Callable[[Iteration], bool],
         watch: Patience | None,
     ) -> Fitted:
         """Closed-form updates, and the same without each fold where calibration is asked for."""
-        fitted = fit_paper(problem, self.kernel, paper, self._rng(1), all_of(monitors))
+        rng, start, kernel = self._rng(1), paper, self.kernel
+        if paper.learn_kernel:
+            kernel, start = hyper.learned(problem, kernel, paper, rng)
+        fitted = fit_paper(problem, kernel, start, rng, tell)
         assert fitted.pi is not None
         self.instance_proba_ = fitted.pi if fitted.pi.shape[1] > 1 else fitted.pi[:, 0]
         if not self.calibrate:
             return fitted
-        kernel = fitted.process.projector.kernel
-        n_iter = fitted.n_iter if watch is None else watch.best
-        once = paper._replace(max_iter=max(n_iter, 1), learn_kernel=False)
+        n_iter = max(fitted.n_iter if watch is None else watch.best, 1)
 
         def fit_to(seen: Ints) -> Process:
-            own = targets.take(seen, problem.bags.offsets)
-            part = self._plan(problem.bags[seen], own, held_out=False).alone()
-            init = once.init
-            if not isinstance(init, str):  # a probability for every instance
-                rows, _ = segments.take(problem.bags.offsets, seen)
-                init = np.asarray(init)[rows]
-            return fit_paper(part, kernel, once._replace(init=init), self._rng(1)).process
+            rows, _ = segments.take(problem.bags.offsets, seen)
+            own = problem.targets.take(seen, problem.bags.offsets)
+            part = self._plan(problem.bags[seen], own, held_out=False)
+            alone = replace(part.execution, checkpoint=None, checkpoint_every=None)
+            init = paper.init if isinstance(paper.init, str) else np.asarray(paper.init)[rows]
+            once = paper._replace(max_iter=n_iter, init=init)
+            kernel = fitted.process.projector.kernel
+            return fit_paper(part._replace(execution=alone), kernel, once, self._rng(1)).process
 
-        return fitted._replace(held_out=read_paper_folds(problem, fit_to, targets.codes))
+        return fitted._replace(held_out=read_paper_folds(problem, fit_to))
 
     def _rng(self, stream: int) -> np.random.RandomState:
         """One of two streams of draws: for inducing points (0), for where q(y) starts (1)."""
         seeds = check_random_state(self._seed).randint(np.iinfo(np.int32).max, size=2)
         return np.random.RandomState(seeds[stream])
 
-    def _finish(self, problem: Problem, fitted: Fitted, rule: ClassRule, targets: Labels) -> None:
+    def _finish(self, problem: Problem, fitted: Fitted) -> None:
         """Calibrate, and keep what was learned."""
-        held_out = fitted.held_out
+        held_out, name = fitted.held_out, type(self).__name__
         if self.calibrate and held_out is None:
             warnings.warn(
                 "calibration needs 2 bags of each class, one to hold out and one to learn from; "
@@ -214,19 +210,20 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
                 stacklevel=3,
             )
         if held_out is not None:
-            engine.warn_if_nothing_learned(type(self).__name__, held_out.bag, problem.tasks.y)
+            engine.warn_if_nothing_learned(name, held_out.bag, problem.tasks.y)
         # Held-out bags choose the kernel in any case: the order of bags is the same without a line.
-        calibrated = held_out if self.calibrate else None
-        self._keep(problem, [fitted.process], [1.0], calibrated, rule, targets.codes)
+        self._keep(problem, [fitted.process], [1.0], held_out if self.calibrate else None)
         self.bound_history_ = fitted.history
         self.n_iter_, self.converged_, self.cache_ = fitted.n_iter, fitted.converged, fitted.cache
         if not self.converged_ and self.tol > 0 and self.n_iter_ >= self.max_iter:
+            hint = (
+                ""
+                if self._paper() is None
+                else (" NoisyMax(schedule='paper') oscillates: use 'damped'.")
+            )
             warnings.warn(
-                f"{type(self).__name__} did not converge in {self.max_iter} iterations; raise "
-                "max_iter or tol."
-                + (
-                    " NoisyMax(schedule='paper') oscillates: use 'damped'." if self._paper() else ""
-                ),
+                f"{name} did not converge in {self.max_iter} iterations; raise max_iter or tol."
+                + hint,
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -264,18 +261,17 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         check_is_fitted(self)
         bags, targets = self._validate_more(bags, y, self.class_rule_, instance_labels)
         (process,), execution = self.predictor_.processes, resolve(self.execution)
-        problem = engine.plan_again(process, bags, targets, execution)
-        paper = self._paper()
+        problem, paper = engine.plan_again(process, bags, targets, execution), self._paper()
         with problem.settings():
             if paper is None:
                 settings = Settings(max_iter=self.max_iter, tol=self.tol)
                 fitted = engine.fit_marginal(problem, engine.trial_of(process), settings)
             else:
                 same = self.instance_proba_.shape == (bags.n_instances,)
-                start: Any = self.instance_proba_ if same else "half"
-                again = paper._replace(init=start, learn_kernel=False)
+                again = paper._replace(init=self.instance_proba_ if same else "half")
                 fitted = fit_paper(problem, process.projector.kernel, again, self._rng(1))
-        self.predictor_ = replace(self.predictor_, processes=(engine.on_host(fitted.process),))
+        own = fitted.process._replace(projector=fitted.process.projector.on_host())
+        self.predictor_ = replace(self.predictor_, processes=(own,))
         self.bound_history_, self.n_iter_ = fitted.history, fitted.n_iter
         return self
 
@@ -359,42 +355,25 @@ class VGPMIL(GaussianProcessClassifier):
     True
     """
 
-    inference: Literal["marginal", "paper"] = "marginal"
-    likelihood: Any = None
-    learn_kernel: bool | None = None
-    bag_rule: str | None = None
-    init: Init | ArrayLike | None = None
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **GaussianProcessClassifier._parameter_constraints,
-        "inference": [StrOptions({"marginal", "paper"})],
-        "likelihood": "no_validation",
-        "learn_kernel": ["boolean", None],
-        "bag_rule": [*BAG_RULES, None],
-        "init": [StrOptions({"label", "half", "random"}), "array-like", None],
-    }
+    inference: Literal["marginal", "paper"] = parameter(
+        "marginal", StrOptions({"marginal", "paper"})
+    )
+    likelihood: Any = parameter(None)
+    learn_kernel: bool | None = parameter(None, "boolean", None)
+    bag_rule: str | None = parameter(None, *BAG_RULES, None)
+    init: Init | ArrayLike | None = parameter(None, *_INITS, None)
 
     def _paper(self) -> PaperSettings | None:
         is_paper = self.inference == "paper"
         check_likelihood(self.likelihood, is_paper)
-        if not is_paper:
-            for name in ("bag_rule", "init"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name} has no effect without inference='paper'; drop it.")
-            return None
-        return PaperSettings(
-            self.likelihood or NoisyMax(),
-            Sech(),
-            "half" if self.init is None else self.init,
-            self.bag_rule or "max",
-            bool(self.learn_kernel),
-            self.max_iter,
-            self.tol,
-            type(self).__name__,
-        )
-
-    def _learns(self) -> bool:
-        return True if self.learn_kernel is None else self.learn_kernel
+        if is_paper:
+            likelihood, init = self.likelihood or NoisyMax(), self.init
+            init = "half" if init is None else init
+            return _paper_settings(self, likelihood, Sech(), init, self.bag_rule or "max")
+        for name in ("bag_rule", "init"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} has no effect without inference='paper'; drop it.")
+        return None
 
 
 def check_likelihood(likelihood: Any, is_paper: bool) -> None:
@@ -409,39 +388,35 @@ def check_likelihood(likelihood: Any, is_paper: bool) -> None:
     raise ValueError(f"likelihood must be an object such as {examples}; got {likelihood!r}.")
 
 
+def _paper_settings(
+    model: GaussianProcessClassifier,
+    likelihood: PaperLikelihood,
+    density: Density,
+    init: Init | ArrayLike,
+    rule: str,
+) -> PaperSettings:
+    learns, name = bool(model.learn_kernel), type(model).__name__
+    return PaperSettings(likelihood, density, init, rule, learns, model.max_iter, model.tol, name)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class _PaperClassifier(GaussianProcessClassifier):
     """A model of the papers: closed-form updates, whatever its density and likelihood."""
 
-    bag_rule: str = "max"
-    init: Init | ArrayLike = "half"
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **GaussianProcessClassifier._parameter_constraints,
-        "likelihood": "no_validation",
-        "bag_rule": list(BAG_RULES),
-        "init": [StrOptions({"label", "half", "random"}), "array-like"],
-    }
+    bag_rule: str = parameter("max", *BAG_RULES)
+    init: Init | ArrayLike = parameter("half", *_INITS)
 
     def _density(self) -> Density:
         return Sech()
 
     def _bag_likelihood(self) -> PaperLikelihood:
-        given = getattr(self, "likelihood", None)
-        check_likelihood(given, is_paper=True)
-        return given or NoisyMax()
+        likelihood = getattr(self, "likelihood", None)
+        check_likelihood(likelihood, is_paper=True)
+        return likelihood or NoisyMax()
 
     def _paper(self) -> PaperSettings:
-        return PaperSettings(
-            self._bag_likelihood(),
-            check_density(self._density()),
-            self.init,
-            self.bag_rule,
-            bool(self.learn_kernel),
-            self.max_iter,
-            self.tol,
-            type(self).__name__,
-        )
+        likelihood, density = self._bag_likelihood(), check_density(self._density())
+        return _paper_settings(self, likelihood, density, self.init, self.bag_rule)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -472,14 +447,8 @@ max_iter, tol, execution, random_state, verbose, callback
     True
     """
 
-    density: Density | None = None
-    likelihood: PaperLikelihood | None = None
-
-    # check_density says what is missing, at fit.
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **_PaperClassifier._parameter_constraints,
-        "density": "no_validation",
-    }
+    density: Density | None = parameter(None)  # `check_density` says what is missing
+    likelihood: PaperLikelihood | None = parameter(None)
 
     def _density(self) -> Density:
         return Sech() if self.density is None else self.density
@@ -508,15 +477,9 @@ max_iter, tol, execution, random_state, verbose, callback
     True
     """
 
-    alpha: float = 1.0
-    beta: float = 1.0
-    likelihood: PaperLikelihood | None = None
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **_PaperClassifier._parameter_constraints,
-        "alpha": [_POSITIVE],
-        "beta": [_POSITIVE],
-    }
+    alpha: float = parameter(1.0, POSITIVE)
+    beta: float = parameter(1.0, POSITIVE)
+    likelihood: PaperLikelihood | None = parameter(None)
 
     def _density(self) -> Density:
         return Gamma(self.alpha, self.beta)
@@ -555,16 +518,10 @@ random_state, verbose, callback
     True
     """
 
-    C: float = 2.0
-    V: float = 2.0
-    kernel: Kernel | str = _WIDE
-    init: Init | ArrayLike = "label"
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{k: v for k, v in _PaperClassifier._parameter_constraints.items() if k != "likelihood"},
-        "C": [_POSITIVE],
-        "V": [_POSITIVE],
-    }
+    C: float = parameter(2.0, POSITIVE)
+    V: float = parameter(2.0, POSITIVE)
+    kernel: Kernel | str = parameter(RBF("sqrt_dim", 16.0))
+    init: Init | ArrayLike = parameter("label", *_INITS)
 
     def _bag_likelihood(self) -> PaperLikelihood:
         return LargeMargin(self.C, self.V)

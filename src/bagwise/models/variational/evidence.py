@@ -23,7 +23,7 @@ from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import Floats, to_numpy
 from bagwise.core.kernels import Kernel
 from bagwise.models.drivers import Serial
-from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, arranged, host
+from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged, host
 from bagwise.models.variational.inference import (
     Draws,
     Fits,
@@ -35,7 +35,6 @@ from bagwise.models.variational.inference import (
     make_draws,
 )
 from bagwise.models.variational.likelihoods import BagLikelihood
-from bagwise.models.variational.parts import Part
 
 # Steps of L-BFGS, and the evaluations that each may take on average.
 _STEPS, _EVALUATIONS = 15, 1.6
@@ -80,8 +79,8 @@ def fit_block(
     block: Block, likelihood: BagLikelihood, start: Posteriors, f0: Floats, settings: Settings
 ) -> Fits:
     """`inference.fit` of one block in memory."""
-    parts = [Part((block,), ())]
-    return fit(parts, len(block.labels.y), likelihood, start, f0, Serial(), settings)
+    n_bags = len(block.labels.y)
+    return fit([Part((block,))], n_bags, likelihood, start, f0, Serial(), settings)
 
 
 def kernel_gradient(
@@ -140,8 +139,8 @@ def learn(
 ) -> Learned:
     """Kernel, bias and prior means by L-BFGS on the evidence, from where they are.
 
-    Every evaluation goes on from the
-    posteriors of the one before and converges them, so that the gradient is that of the bound.
+    Every evaluation goes on from the posteriors of the one before and converges them, so that the
+    gradient is that of the bound.
     """
     centre, P = kernel.theta, len(kernel.theta)
     draws = make_draws(start.m.shape[1], settings.n_draws, settings.seed)

@@ -25,27 +25,16 @@ held-out bags weigh 0. They share the bags, the draws and every pass; each has i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bagwise.core import gaussians, linalg
-from bagwise.core.arrays import (
-    Array,
-    Floats,
-    Ints,
-    as_float,
-    beside,
-    is_tensor,
-    namespace,
-    to_numpy,
-)
+from bagwise.core.arrays import Array, Floats, Ints, as_float, is_tensor, namespace, to_numpy
 from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
-from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, InducingPosterior
+from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, Part, like
 from bagwise.models.variational.likelihoods import BagLikelihood
-from bagwise.models.variational.parts import Part
 
 # The precision of q(v) keeps its eigenvalues at least so large: the negative Hessian of a draw
 # need not be positive, while that of the prior is 1. Values of 1, .5 and .1 fit the same.
@@ -67,10 +56,6 @@ class Posteriors(NamedTuple):
     def take(self, tasks: Ints) -> Posteriors:
         """Those of some tasks."""
         return Posteriors(*(x[tasks] for x in self))
-
-    def of_task(self, t: int) -> InducingPosterior:
-        """Mean and factor of the covariance of one, which is what predictions need."""
-        return InducingPosterior(self.m[t], np.asfortranarray(self.W[t]))
 
     def kl(self) -> Floats:
         """Divergence from the prior, [T]."""
@@ -98,24 +83,18 @@ class Draws(NamedTuple):
 
 @lru_cache(maxsize=8)
 def make_draws(M: int, n_draws: int, seed: int) -> Draws:
-    """The draws of a fit; directions of a block of them are orthogonal, which lowers the error."""
-    rng = np.random.default_rng(seed)
-    U = np.stack([orthogonal_normals(M, n_draws, rng) for _ in range(N_DEALS)])
+    """The draws of a fit; directions of M of them are orthogonal, which lowers the error."""
+    rng, sets = np.random.default_rng(seed), []
+    for _ in range(N_DEALS):
+        columns: list[Floats] = []
+        for start in range(0, n_draws // 2, M):
+            k = min(M, n_draws // 2 - start)
+            directions = np.linalg.qr(rng.standard_normal((M, k)))[0]
+            columns.append(directions * np.sqrt(rng.chisquare(M, k)))
+        half = np.concatenate(columns, axis=1)
+        sets.append(np.concatenate([half, -half], axis=1))
     half = rng.standard_normal((N_NOISE, n_draws // 2))
-    return Draws(U, np.concatenate([half, -half], axis=1))
-
-
-def orthogonal_normals(M: int, n: int, rng: np.random.Generator) -> Floats:
-    """Antithetic standard normals [M, n] whose directions are orthogonal, M at a time."""
-    blocks: list[Floats] = []
-    left = n // 2
-    while left > 0:
-        k = min(M, left)
-        directions = np.linalg.qr(rng.standard_normal((M, k)))[0]
-        blocks.append(directions * np.sqrt(rng.chisquare(M, k)))
-        left -= k
-    half = np.concatenate(blocks, axis=1)
-    return np.concatenate([half, -half], axis=1)
+    return Draws(np.stack(sets), np.concatenate([half, -half], axis=1))
 
 
 class Sums(NamedTuple):
@@ -136,18 +115,16 @@ def latent_draws(block: Block, V: Array, f0: Array, E: Array) -> Array:
     """``F = f0 + A^T V + sqrt(r) E`` for the instances of a block, [n, T, S]."""
     A, labels = block.A, block.labels
     deals, M, T, S = V.shape
-    V = V.reshape(deals, M, T * S)
-    F = namespace(A).empty((A.shape[1], T * S), dtype=A.dtype, **_where(A))
+    V, xp = V.reshape(deals, M, T * S), namespace(A)
+    F = _empty((A.shape[1], T * S), A)
     if deals == 1:  # a prediction, where all bags see the same draws
-        namespace(A).matmul(A.T, V[0], out=F)
+        xp.matmul(A.T, V[0], out=F)
     else:
         for run in labels.runs:
-            namespace(A).matmul(A[:, run.rows].T, V[run.deal], out=F[run.rows])
+            xp.matmul(A[:, run.rows].T, V[run.deal], out=F[run.rows])
     F = F.reshape(-1, T, S)
     assert labels.row is not None
-    noise = E[labels.row % N_NOISE]
-    noise = noise * _as(block.r, A)[:, None] ** 0.5
-    F += noise[:, None, :]
+    F += (E[labels.row % N_NOISE] * like(block.r, A)[:, None] ** 0.5)[:, None, :]
     F += f0[:, None]
     return F
 
@@ -156,44 +133,40 @@ def block_sums(block: Block, F: Array, likelihood: BagLikelihood) -> Sums:
     """The sums of a block at draws ``F`` [n, T, S]."""
     A, T, S = block.A, F.shape[1], F.shape[2]
     terms = likelihood.terms(F, block.labels)
-    xp = namespace(A)
-    linear = (A @ _as(terms.gradient.mean(-1), A)).T  # [T, M]
-    curvature = _rank_one(block, terms.direction, _as(terms.strength, A) / S, T)
+    linear = (A @ like(terms.gradient.mean(-1), A)).T  # [T, M]
+    curvature = _rank_one(block, terms.direction, like(terms.strength, A) / S, T)
     if terms.diagonal is not None:
-        d = _as(terms.diagonal, A)
+        d = like(terms.diagonal, A)  # [n, T]
         for t in range(T):
             curvature[t] += (A * d[:, t]) @ A.T
     value = as_float(terms.value).sum(0).mean(-1)  # [T]
     if is_tensor(linear) and is_tensor(curvature):
         return Sums(value, linear.double(), curvature.double())
-    return Sums(*(xp.asarray(x, dtype=np.float64) for x in (value, linear, curvature)))
+    return Sums(*(np.asarray(x, dtype=np.float64) for x in (value, linear, curvature)))
 
 
 def _rank_one(block: Block, w: Array, strength: Array, T: int) -> Array:
-    """``sum_bs c_bs (A_b w_bs)(A_b w_bs)^T`` of every task, [T, M, M]."""
+    """``sum_bs c_bs (A_b w_bs)(A_b w_bs)^T`` of every task, [T, M, M]; one product per run."""
     A, M, xp = block.A, block.A.shape[0], namespace(block.A)
-    total = xp.zeros((T, M, M), dtype=A.dtype, **_where(A))
+    total = _empty((T, M, M), A)
+    total[:] = 0.0
     if w.shape[-1] == 1:  # the same for all draws
         strength = strength.sum(-1)[..., None]
-    w, At = _as(w, A), A.T
+    w, At = like(w, A), A.T
     for run in block.labels.long_runs:
-        rows = At[run.rows].reshape(-1, run.size, M)
+        rows = At[run.rows].reshape(-1, run.size, M)  # [b, size, M]
         for t in range(T):
-            c = strength[run.bags, t].reshape(-1, 1)
+            c = strength[run.bags, t].reshape(-1, 1)  # [b S, 1]
             if not c.any():  # held out, or the negative bags of an or
                 continue
             own = w[run.rows, min(t, w.shape[1] - 1)].reshape(-1, run.size, w.shape[-1])
-            V = xp.matmul(own.swapaxes(1, 2), rows).reshape(-1, M)
+            V = xp.matmul(own.swapaxes(1, 2), rows).reshape(-1, M)  # [b S, M]
             total[t] += V.T @ (V * c)
     return total
 
 
-def _where(A: Array) -> dict[str, Any]:
-    return {"device": A.device} if is_tensor(A) else {}
-
-
-def _as(x: Array, A: Array) -> Array:
-    return x.to(A.dtype) if is_tensor(x) else x.astype(A.dtype, copy=False)
+def _empty(shape: tuple[int, ...], A: Array) -> Array:
+    return A.new_empty(shape) if is_tensor(A) else np.empty(shape, dtype=A.dtype)
 
 
 class Settings(NamedTuple):
@@ -205,32 +178,24 @@ class Settings(NamedTuple):
     tol: float = 1e-3  # nats per bag
 
 
-@dataclass(frozen=True)
-class Pass:
-    """The sums over the blocks of a part; picklable, for processes and clusters."""
-
-    likelihood: BagLikelihood
-    q: Posteriors
-    f0: Floats  # [T]
-    tasks: Ints
-    settings: Settings
-
-    def __call__(self, part: Part) -> tuple[Part, Sums]:
-        """The part as it is, and its sums."""
-        draws = make_draws(self.q.m.shape[1], self.settings.n_draws, self.settings.seed)
-        V, sums = directions(self.q, draws.U), None
-        for block in part.blocks:
-            here = block._replace(labels=block.labels.of_tasks(self.tasks))
-            V, f0, E = (_beside(x, block.A) for x in (V, self.f0, draws.E))
-            found = block_sums(here, latent_draws(here, V, f0, E), self.likelihood)
-            sums = found if sums is None else total([sums, found])
-        assert sums is not None  # a part is never empty
-        return part, sums
-
-
-def _beside(x: Any, A: Array) -> Any:
-    """In the precision of A and where it is."""
-    return beside(x, A) if is_tensor(A) else x.astype(A.dtype, copy=False)
+def sums_of(
+    part: Part,
+    likelihood: BagLikelihood,
+    q: Posteriors,
+    f0: Floats,  # [T]
+    tasks: Ints,
+    settings: Settings,
+) -> tuple[Part, Sums]:
+    """The part as it is, and the sums over its blocks."""
+    draws = make_draws(q.m.shape[1], settings.n_draws, settings.seed)
+    V, sums = directions(q, draws.U), None
+    for block in part.blocks:
+        here = block._replace(labels=block.labels.of_tasks(tasks))
+        F = latent_draws(here, *(like(x, block.A) for x in (V, f0, draws.E)))
+        found = block_sums(here, F, likelihood)
+        sums = found if sums is None else total([sums, found])
+    assert sums is not None  # a part is never empty
+    return part, sums
 
 
 class Iteration(NamedTuple):
@@ -285,8 +250,9 @@ def fit(
     """
 
     def evaluate(q: Posteriors, tasks: Ints) -> tuple[Sums, Floats]:
+        run = partial(sums_of, likelihood=likelihood, q=q, f0=f0[tasks], tasks=tasks)
         sums = RunningSum()
-        driver.sweep(Pass(likelihood, q, f0[tasks], tasks, settings), parts, sums)
+        driver.sweep(partial(run, settings=settings), parts, sums)
         found = Sums(*(to_numpy(x) for x in sums.value))
         return found, found.value - q.kl()
 
@@ -306,7 +272,8 @@ def fit(
             if on_state is not None:
                 on_state(state)
             if on_iteration is not None:
-                change = _relative(state.q.m[0], before.q.m[0])
+                m, old = state.q.m[0], before.q.m[0]  # relative where m is longer than 1
+                change = float(np.linalg.norm(m - old)) / max(1.0, float(np.linalg.norm(m)))
                 n, reached = len(state.history), float(state.bound[0])
                 if on_iteration(Iteration(n, reached, change, state.q)):
                     break
@@ -320,20 +287,18 @@ def propose(state: State, tasks: Ints) -> tuple[Posteriors, Floats]:
     That gain is the squared length of the natural gradient,
     ``(A g - m)^T S (A g - m) + tr[(S (P' - P))^2] / 2``, P' the precision that is stepped towards.
     """
-    ms, Ps, promised = [], [], []
-    for t in tasks:
-        q, rho = state.q, state.rho[t]
-        target = positive(np.eye(len(q.m[t])) + state.sums.curvature[t])
-        gap = state.sums.linear[t] - q.m[t]
-        W = q.W[t]
-        m, C = W @ gap, W @ (target - q.P[t]) @ W.T
+    q, Ps, promised = state.q.take(tasks), [], []
+    gap = state.sums.linear[tasks] - q.m  # [T, M]
+    for i, t in enumerate(tasks):
+        rho, W = state.rho[t], q.W[i]
+        target = positive(np.eye(len(W)) + state.sums.curvature[t])
+        m, C = W @ gap[i], W @ (target - q.P[i]) @ W.T
         promised.append(float(m @ m + (C * C).sum() / 2))
-        P = (1 - rho) * q.P[t] + rho * target
-        Ps.append(P)
-        ms.append((q.m[t], rho * gap))
-    new = posteriors(np.empty((len(tasks), 0)), np.stack(Ps))
-    m = np.stack([m + W.T @ (W @ s) for (m, s), W in zip(ms, new.W, strict=True)])
-    return new._replace(m=m), np.array(promised)
+        Ps.append((1 - rho) * q.P[i] + rho * target)
+    new = posteriors(q.m, np.stack(Ps))
+    # m + rho P^-1 (A g - m), with P^-1 = W^T W of the new precision
+    steps = [W.T @ (W @ (state.rho[t] * s)) for W, t, s in zip(new.W, tasks, gap, strict=True)]
+    return new._replace(m=q.m + np.stack(steps)), np.array(promised)
 
 
 def accept(
@@ -372,8 +337,3 @@ def positive(P: Floats) -> Floats:
         values, Q = np.linalg.eigh(P)
         return (Q * np.maximum(values, _LEAST_PRECISION)) @ Q.T
     return P
-
-
-def _relative(new: Floats, old: Floats) -> float:
-    """How far m moved, relative to its length where that exceeds 1."""
-    return float(np.linalg.norm(new - old)) / max(1.0, float(np.linalg.norm(new)))

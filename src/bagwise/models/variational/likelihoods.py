@@ -21,22 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import (
-    Array,
-    as_float,
-    at_least,
-    at_most,
-    expit,
-    is_tensor,
-    namespace,
-    softplus,
-)
-from bagwise.models.variational.blocks import BagLabels
+from bagwise.core.arrays import Array, as_float, at_least, at_most, expit, namespace, softplus
+from bagwise.models.variational.blocks import BagLabels, like
 
 # A log p of a bag that no draw makes possible is that of this score, finite in single precision.
 _TINY = 1e-30
@@ -175,13 +166,18 @@ class BagLikelihood(Protocol):
 class _PooledLikelihood:
     """A pool and a link; instance labels that are known are logistic terms of their own."""
 
-    link: Any
-    error: float
-    settles: bool = False  # whether one known positive instance settles its bag
+    error: float  # how probable it is that the label of a bag is wrong
+    clean: ClassVar[Any]  # the link of labels that are never wrong
+    settles: ClassVar[bool] = False  # whether one known positive instance settles its bag
+
+    @property
+    def noisy(self) -> Any:
+        """The link of the labels that there are."""
+        return Noisy(self.clean, self.error) if self.error else self.clean
 
     def pool(self, F: Array, labels: BagLabels) -> Pooled:
-        """The score of every bag."""
-        raise TypeError(f"{type(self).__name__} has no pool of its own")
+        """The score of every bag, and its derivatives."""
+        raise NotImplementedError
 
     def alone(self, f: Array) -> Array:
         """Log-odds that a bag of this one instance is positive."""
@@ -189,37 +185,32 @@ class _PooledLikelihood:
 
     def log_odds(self, F: Array, offsets: segments.Offsets) -> Array:
         """Log-odds of positive bags at draws of f, [b, T, S]."""
-        return self.link.log_odds(self.pool(F, BagLabels(offsets, offsets[1:])).g)
+        return self.noisy.log_odds(self.pool(F, BagLabels(offsets, offsets[1:])).g)
 
     def terms(self, F: Array, labels: BagLabels) -> Terms:
         """Value, gradient and curvature of the labels of whole bags at draws of f [n, T, S]."""
         g, w, h, k = self.pool(F, labels)
-        value, slope, curve = self.link.at(g, _as(labels.y, F)[..., None])
-        weight = self._weight(labels)
-        if weight is not None:
-            weight = _as(weight, F)
+        value, slope, curve = self.noisy.at(g, like(labels.y, F)[..., None])
+        weight = labels.weight
+        if self.settles and not labels.nothing_known:
+            rest = as_float(~labels.has_positive)
+            weight = rest if weight is None else weight * rest
+        if weight is not None:  # how often the label of each bag counts
+            weight = like(weight[..., None], F)  # [b, T, 1]
             value, slope, curve = weight * value, weight * slope, weight * curve
         gradient = w * segments.spread(slope, labels.offsets)
         diagonal = None if isinstance(h, float) and h == 0 else -(gradient * h).mean(-1)
         terms = Terms(value, gradient, diagonal, w, k * slope - curve)
         return terms if labels.nothing_known else self._with_known(terms, F, labels)
 
-    def _weight(self, labels: BagLabels) -> Array | None:
-        """How often the label of each bag counts, [b, T, 1]; None means once."""
-        weight = labels.weight
-        if self.settles and not labels.nothing_known:
-            rest = as_float(~labels.has_positive)
-            weight = rest if weight is None else weight * rest
-        return None if weight is None else weight[..., None]
-
     def _with_known(self, terms: Terms, F: Array, labels: BagLabels) -> Terms:
         """The terms and ``log sigmoid(+-alone(f))`` of every instance whose label is known."""
         assert labels.known is not None
         xp, known = namespace(F), labels.known[..., None]
         z = self.alone(F)
-        y, counts = _as(known == 1, F), _as(known >= 0, F)
+        y, counts = like(known == 1, F), like(known >= 0, F)
         if labels.each is not None:
-            counts = counts * _as(labels.each, F)[..., None]
+            counts = counts * like(labels.each, F)[..., None]
         p = expit(z)
         value = xp.where(known >= 0, -softplus((1 - 2 * y) * z), 0.0) * counts
         diagonal = (counts * p * (1 - p)).mean(-1)
@@ -230,18 +221,9 @@ class _PooledLikelihood:
         )
 
 
-def _as(x: Any, F: Array) -> Array:
-    """Numbers or flags in the precision of ``F``."""
-    return x.to(F.dtype) if is_tensor(x) else np.asarray(x).astype(F.dtype, copy=False)
-
-
 def _counts(offsets: segments.Offsets, F: Array) -> Array:
     """Sizes of the bags in the precision of ``F``, [b, 1, 1]."""
-    return _as(segments.lengths(offsets)[:, None, None], F)
-
-
-def _checked_link(link: Logit | LogLog, error: float) -> Logit | LogLog | Noisy:
-    return Noisy(link, error) if error else link
+    return like(segments.lengths(offsets)[:, None, None], F)
 
 
 @dataclass(frozen=True)
@@ -268,25 +250,18 @@ class Or(_PooledLikelihood):
 
     h: float = 0.0
     error: float = 0.0
-    settles = True
+    clean: ClassVar[Any] = LogLog()
+    settles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.h <= 1:
             raise ValueError(f"h must be in [0, 1]; got {self.h!r}.")
-        _ = self.link
+        _ = self.noisy
 
     @property
     def standard(self) -> bool:
         """Only without n^-h can no instance lower the probability of its bag."""
         return self.h == 0
-
-    @property
-    def link(self) -> Any:
-        """How likely the label of a bag is at its score."""
-        return _checked_link(LogLog(), self.error)
-
-    def _scale(self, offsets: segments.Offsets, F: Array) -> Array:
-        return _counts(offsets, F) ** -self.h
 
     def pool(self, F: Array, labels: BagLabels) -> Pooled:
         """``g = log s``, ``s = n^-h sum softplus(f)``: w = sigma n^-h / s, h = 1 - sigma, k = 1."""
@@ -294,15 +269,14 @@ class Or(_PooledLikelihood):
         soft, sigma = softplus(F), expit(F)
         if labels.known is not None and not labels.nothing_known:
             # Those known are terms of their own.
-            unknown = _as(labels.known < 0, F)[..., None]
+            unknown = like(labels.known < 0, F)[..., None]
             soft, sigma = soft * unknown, sigma * unknown
+        h, part = 1 - sigma, sigma
         if self.h:
-            scale = segments.spread(self._scale(offsets, F), offsets)
+            scale = segments.spread(_counts(offsets, F) ** -self.h, offsets)
             soft, part = soft * scale, sigma * scale
-        else:
-            part = sigma
         s = at_least(segments.sum(soft, offsets), _TINY)
-        return Pooled(xp.log(s), part / segments.spread(s, offsets), 1 - sigma, 1.0)
+        return Pooled(xp.log(s), part / segments.spread(s, offsets), h, 1.0)
 
 
 @dataclass(frozen=True)
@@ -333,6 +307,7 @@ class SoftMax(_PooledLikelihood):
     tau: float = 0.0
     size: float | None = None
     error: float = 0.0
+    clean: ClassVar[Any] = Logit()
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.tau) and self.tau >= 0):
@@ -341,17 +316,12 @@ class SoftMax(_PooledLikelihood):
             raise ValueError(
                 f"size must be positive and needs tau > 0; got {self.size!r}, tau={self.tau!r}."
             )
-        _ = self.link
+        _ = self.noisy
 
     @property
     def standard(self) -> bool:
         """A mean can be lowered by an instance, a sum cannot."""
         return self.size is not None
-
-    @property
-    def link(self) -> Any:
-        """How likely the label of a bag is at its score."""
-        return _checked_link(Logit(), self.error)
 
     def alone(self, f: Array) -> Array:
         """``f`` less what n_0 takes off a bag of one."""
@@ -365,8 +335,7 @@ class SoftMax(_PooledLikelihood):
             w = segments.spread(1 / n, offsets)
             return Pooled(segments.sum(F, offsets) / n, w, 0.0, 0.0)
         top = segments.max(F, offsets)
-        e = F - segments.spread(top, offsets)
-        e = xp.exp(self.tau * e)
+        e = xp.exp(self.tau * (F - segments.spread(top, offsets)))
         z = segments.sum(e, offsets)
         norm = n if self.size is None else self.size
         g = top + xp.log(z / norm) / self.tau
@@ -393,8 +362,12 @@ class Score(_PooledLikelihood):
 
     link: Any
     tau: float = 0.0
-    error: float = 0.0
-    standard = False
+    standard: ClassVar[bool] = False
+
+    @property
+    def noisy(self) -> Any:
+        """The link."""
+        return self.link
 
     def pool(self, F: Array, labels: BagLabels) -> Pooled:
         """As `SoftMax` of a mean."""

@@ -1,9 +1,17 @@
-"""The papers' closed-form updates as a way to fit: `inference="paper"`, and psi-, G- and LM-VGPMIL.
+"""The papers' closed-form updates: `inference="paper"`, and psi-, G- and LM-VGPMIL.
 
 q(u) q(y) is factorised: every instance of a positive bag is labelled to the extent it is believed
-in. One posterior per finding, one after the other, on the projection that they share. Held-out
-bags are read by fits to the others, each with inducing points of its own, because these may be
-chosen class by class.
+in. In whitened coordinates ``u = L v``, ``L L^T = Kzz``, so that ``v ~ N(0, I)``,
+``q(v) = N(m, S)`` and ``f = a^T v`` plus independent noise of variance ``r``. One iteration, in
+the papers' order:
+
+    theta            P(28)              from E f^2 (the first from k(x, x), where m = 0, S = I)
+    S and m          P(26, 27)          from the sites omega and rho of all instances
+    beliefs q(y)     P(25)              from the moments of q(f)
+
+The full evidence bound, every term and constant, is the likelihood's part (`PaperLikelihood.bound`,
+which contains ``log psi(c_n) - theta(c_n)/2 (E f_n^2 - c_n^2)`` at the optimum c_n^2 = E f_n^2)
+less ``KL(N(m, S) || N(0, I))``. Nothing but `expect` and `statistics` sees data.
 """
 
 from __future__ import annotations
@@ -12,50 +20,34 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
-from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints, beside, to_numpy
-from bagwise.core.kernels import RBF, Kernel, make_kernel
+from bagwise.core import gaussians, linalg, segments
+from bagwise.core.arrays import Array, Floats, Ints, beside, concatenate, is_tensor, to_numpy
+from bagwise.core.kernels import Kernel, make_kernel
 from bagwise.core.rules import RULES
-from bagwise.models.drivers import RunningSum, total
+from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
 from bagwise.models.held_out import calibration_folds, folds
-from bagwise.models.variational.blocks import BagLabels, Block, host
-from bagwise.models.variational.checkpoint import (
-    Checkpoint,
-    fingerprint,
-    read_beliefs,
-    restored,
-)
-from bagwise.models.variational.densities import Density, Sech
+from bagwise.models.variational.blocks import BagLabels, Block, InducingPosterior, Part, host
+from bagwise.models.variational.checkpoint import Checkpoint
 from bagwise.models.variational.engine import Fitted, HeldOut, Problem, ready_parts
 from bagwise.models.variational.inference import Iteration
-from bagwise.models.variational.noisy_max import BagLikelihood
-from bagwise.models.variational.parts import Begin, Part, Sites
+from bagwise.models.variational.paper_likelihoods import Density, Moments, PaperLikelihood
+from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.readout import Predictor, Process, read_bags
-from bagwise.models.variational.updates import (
-    Fit,
-    FitState,
-    fit_parts,
-    moments,
-    statistics,
-    update_posterior,
-)
-
-# Kernel learning: this many short fits at most, until no log-parameter moves by more than the tol.
-_KERNEL_ROUNDS, _KERNEL_ITERATIONS, _KERNEL_TOL = 10, 10, 0.01
 
 Init = Literal["half", "label", "random"]
 
 
 class PaperSettings(NamedTuple):
-    """What the closed-form updates are told."""
+    """Settings of the closed-form updates."""
 
-    likelihood: BagLikelihood
+    likelihood: PaperLikelihood
     density: Density
     init: Init | ArrayLike
     rule: str
@@ -63,6 +55,230 @@ class PaperSettings(NamedTuple):
     max_iter: int
     tol: float
     name: str  # of the model, in messages
+
+    @property
+    def normalised(self) -> bool:
+        """Whether ``exp(±f/2) psi(f)`` are two probabilities, so that log Z of P(19) is 0."""
+        return getattr(self.density, "normalised", False)
+
+
+# One pass over a block.
+
+
+class SiteParameters(NamedTuple):
+    """What each instance adds to the natural parameters of q(v): ``omega a a^T`` and ``rho a``."""
+
+    omega: Array  # [n]
+    rho: Array  # [n]
+
+
+class PaperSums(NamedTuple):
+    """Additive over blocks: all that the update of q(v) and the bound need."""
+
+    precision: Array  # [M, M] A diag(omega) A^T, lower triangle
+    linear: Array  # [M] A rho
+    bound: float | Array  # the likelihood's part
+
+
+def prior(M: int) -> InducingPosterior:
+    """q(v) before the first update: m = 0, S = I."""
+    return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
+
+
+def moments(A: Array, r: Array, q: InducingPosterior | None) -> Moments:
+    """``E f = a^T m`` and ``var f = |W a|^2 + r`` of a block; None means the prior, W = I."""
+    if q is None:
+        var = linalg.column_squares(A) + r
+        return Moments(0.0 * var, var)
+    mean, square = linalg.first_two_moments(q.m, q.W, A)
+    return Moments(mean, square + r)
+
+
+def statistics(A: Array, sites: SiteParameters, bound: float | Array) -> PaperSums:
+    """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
+    return PaperSums(*linalg.add_statistics(*linalg.no_statistics(A), A, *sites), bound)
+
+
+def expect(
+    block: Block,
+    beliefs: Any,
+    q: InducingPosterior | None,
+    likelihood: PaperLikelihood,
+    density: Density,
+) -> tuple[Any, SiteParameters, float | Array]:
+    """Moments, beliefs and theta of a block: new beliefs, sites, and the bound's part.
+
+    ``q`` None means the prior, where ``beliefs`` are the probabilities to start from.
+    """
+    labels = block.labels
+    f = moments(block.A, block.r, q)
+    c = f.second**0.5  # the best c, P(28)
+    log_psi = density.log_psi(c)
+    if q is None:
+        targets = likelihood.start(f, labels, beside(beliefs, block.A))
+    else:
+        targets = likelihood.targets(f, log_psi, labels, beliefs)
+    bound = likelihood.bound(f, log_psi, labels, targets)
+    omega, rho = likelihood.weights(f, targets, density.theta(c))
+    if labels.each is not None:  # a bag of weight 2 is the bag twice
+        each = beside(labels.each, omega)
+        omega, rho = each * omega, each * rho
+    return targets, SiteParameters(omega, rho), bound
+
+
+def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
+    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
+
+    In float64, where the sums are: a device would wait for the host.
+    """
+    W = linalg.inverse_factor(linalg.plus_identity(precision))
+    return InducingPosterior(W.T @ (W @ linear), W)
+
+
+# Iterations over parts.
+
+
+def begin(part: Part, task: int, start: Array) -> tuple[Part, None]:
+    """A part as before the first iteration of one task; its projections are shared.
+
+    ``start`` [N] are the probabilities of all instances to start from.
+    """
+    blocks = OfTask(part.blocks, task)
+    pis = tuple(start[host(block.labels.row)] for block in part.blocks)
+    return Part(tuple(blocks) if isinstance(part.blocks, tuple) else blocks, pis), None
+
+
+@dataclass(frozen=True)
+class OfTask:
+    """One task's labels on the blocks of a part, whenever they are asked for."""
+
+    blocks: Any
+    task: int
+
+    def __iter__(self) -> Any:
+        for block in self.blocks:
+            yield block._replace(labels=block.labels.of_tasks(self.task))
+
+
+def paper_pass(
+    part: Part,
+    likelihood: PaperLikelihood,
+    density: Density,
+    q: InducingPosterior | None,
+    last: bool,
+) -> tuple[Part, PaperSums]:
+    """`expect` over the blocks of a part; the ``last`` pass leaves the sites that made q."""
+    beliefs, sites, sums = [], [], None
+    for block, before in zip(part.blocks, part.beliefs, strict=True):
+        targets, new, bound = expect(block, before, q, likelihood, density)
+        beliefs.append(targets)
+        sites.append(new)
+        found = PaperSums(0.0, 0.0, bound) if last else statistics(block.A, new, bound)
+        sums = found if sums is None else total([sums, found])
+    assert sums is not None  # a part is never empty
+    kept = part.sites if last else tuple(sites)
+    return part._replace(beliefs=tuple(beliefs), sites=kept), sums
+
+
+class FitState(NamedTuple):
+    """Where a fit stands between two iterations."""
+
+    n_iter: int
+    q: InducingPosterior
+    history: list[float]  # [n_iter] bounds
+    change: float
+    converged: bool
+
+
+def iterate(
+    parts: list[Any],
+    M: int,
+    likelihood: PaperLikelihood,
+    density: Density,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-3,
+    driver: Driver,
+    on_iteration: Callable[[Iteration], bool] | None = None,
+    state: FitState | None = None,
+    on_state: Callable[[FitState, list[Any]], None] | None = None,
+) -> tuple[FitState, list[Any]]:
+    """Iterate on parts, wherever the driver keeps them; returns where it ended, and the parts.
+
+    ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
+    iteration but the first, where this one stands.
+    """
+    n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
+    # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
+    with one_blas_thread():
+        while True:
+            last = converged or n_iter == max_iter
+            if n_iter and on_state is not None:
+                on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
+            sums = RunningSum()
+            step = partial(paper_pass, likelihood=likelihood, density=density, last=last)
+            parts = driver.sweep(partial(step, q=q if n_iter else None), parts, sums)
+            precision, linear, bound = sums.value
+            if n_iter:
+                # On a device the host waits once for both parts of the bound.
+                divergence = gaussians.kl_to_standard(q.m, q.W)
+                bound = bound.double() if is_tensor(bound) else bound
+                history = [*history, float(bound - divergence)]
+                if on_iteration is not None or last:
+                    q = q.on_host()
+                    at = Iteration(n_iter, history[-1], change, q)
+                    if (on_iteration is not None and on_iteration(at)) or last:
+                        break
+            old, q = q, update_posterior(precision, linear)
+            m = to_numpy(q.m)  # how far it moved, relative to its length where that exceeds 1
+            change = float(np.linalg.norm(m - to_numpy(old.m)))
+            change /= max(1.0, float(np.linalg.norm(m)))
+            converged = n_iter > 0 and change < tol
+            n_iter += 1
+    return FitState(n_iter, q, history, change, converged), parts
+
+
+def _columns(part: Part) -> tuple[Part, dict[str, Any]]:
+    """Beliefs and sites of a part, with the numbers of its instances."""
+    columns: dict[str, Any] = {}
+    for prefix, blocks in (("belief_", part.beliefs), ("", part.sites)):
+        for name in blocks[0]._fields:
+            columns[prefix + name] = to_numpy(concatenate(getattr(b, name) for b in blocks))
+    columns["row"] = np.concatenate([host(block.labels.row) for block in part.blocks])
+    return part, columns
+
+
+def read_beliefs(parts: list[Any], driver: Driver) -> dict[str, Floats]:
+    """Beliefs and sites of every instance, in the order of the instances."""
+    found: list[dict[str, Any]] = []
+    driver.sweep(_columns, parts, found.append)
+    order = np.argsort(np.concatenate([columns.pop("row") for columns in found]))
+    return {name: np.concatenate([c[name] for c in found])[order] for name in found[0]}
+
+
+def restore(part: Part, columns: dict[str, Any], kind: Any) -> tuple[Part, None]:
+    """Put what `read_beliefs` read back into a part; ``kind`` is the type of the beliefs."""
+    beliefs, sites = [], []
+    for block in part.blocks:
+        row, A = host(block.labels.row), block.A
+        names = (f"belief_{name}" for name in kind._fields)
+        beliefs.append(kind(*(beside(columns[name][row], A) for name in names)))
+        sites.append(
+            SiteParameters(*(beside(columns[name][row], A) for name in SiteParameters._fields))
+        )
+    return part._replace(beliefs=tuple(beliefs), sites=tuple(sites)), None
+
+
+def restored(
+    parts: list[Any], columns: dict[str, Any], likelihood: PaperLikelihood, driver: Driver
+) -> list[Any]:
+    """Parts with the beliefs and sites of ``columns``."""
+    one = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
+    kind = type(likelihood.start(Moments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
+    return driver.sweep(partial(restore, columns=columns, kind=kind), parts, lambda _: None)
+
+
+# From a problem to a fitted process.
 
 
 def fit_paper(
@@ -72,86 +288,86 @@ def fit_paper(
     rng: np.random.RandomState,
     on_iteration: Callable[[Iteration], bool] | None = None,
 ) -> Fitted:
-    """The posteriors of all findings, and q(y) of the training instances."""
+    """The posteriors of all findings, one after the other, and q(y) of the training instances."""
     kernel = make_kernel(kernel).resolve(problem.sample)
-    F = problem.tasks.n_findings
-    pis = [initial(settings.init, problem.labels.of_task(f), rng) for f in range(F)]
-    if settings.learn_kernel:
-        if F > 1:
-            raise ValueError(
-                "learn_kernel=True with inference='paper' learns the kernel of one question; with "
-                "several classes use inference='marginal', or wrap the model in OneVsRest."
-            )
-        kernel, pis[0] = learn(problem, kernel, settings, pis[0])
     projector = problem.projector(kernel)
     parts, cache = ready_parts(problem, projector)
     rule: Any = RULES[settings.rule]  # takes the place of a likelihood in the read-out
-    fits: list[Fit] = []
+    F = problem.tasks.n_findings
+    pis = [initial(settings.init, problem.labels.of_tasks(f), rng) for f in range(F)]
 
     def tell(at: Iteration) -> bool:
         m, W = at.posterior
         own = Process(projector, m[None], W[None], np.zeros(1), rule)
         return on_iteration is not None and on_iteration(at._replace(posterior=own))
 
+    fits, beliefs = [], []
     for f, pi in enumerate(pis):
-        own = problem.driver.sweep(Begin(f, pi), parts, lambda _: None)
-        fits.append(_fit_one(problem, own, projector, settings, f, pi, tell))
-        if _escaped(problem, own, fits[f], settings, kernel):
-            fits[f] = fits[f]._replace(converged=False)
-    m, W = (np.stack([fit.posterior[i] for fit in fits]) for i in (0, 1))
-    longest = max(len(fit.bound_history) for fit in fits)
-    history = sum(
-        np.pad(fit.bound_history, (0, longest - len(fit.bound_history)), mode="edge")
-        for fit in fits
-    )
-    pi = np.stack([_in_order(problem, fit.pi, parts) for fit in fits], axis=1)
-    converged = all(fit.converged for fit in fits)
-    n_iter = max(fit.n_iter for fit in fits)
+        fit, own = _fit_finding(problem, parts, projector, settings, f, pi, tell)
+        escaped = _escaped(problem, own, fit, settings, kernel)
+        fits.append(fit._replace(converged=fit.converged and not escaped))
+        beliefs.append(read_beliefs(own, problem.driver)["belief_pi"])
+    longest = max(len(fit.history) for fit in fits)
+    histories = [np.pad(fit.history, (0, longest - len(fit.history)), mode="edge") for fit in fits]
+    m, W = np.stack([fit.q.m for fit in fits]), np.stack([fit.q.W for fit in fits])
     return Fitted(
         Process(projector, m, W, np.zeros(F), rule),
         None,
-        np.asarray(history),
-        n_iter,
-        converged,
+        np.sum(histories, axis=0),
+        longest,
+        all(fit.converged for fit in fits),
         cache,
-        pi,
+        np.stack(beliefs, axis=1),
     )
 
 
-def _fit_one(
+def _fit_finding(
     problem: Problem,
     parts: list[Any],
-    projector: Any,
+    projector: Projector,
     settings: PaperSettings,
     f: int,
     pi: Floats,
     on_iteration: Callable[[Iteration], bool],
-) -> Fit:
+) -> tuple[FitState, list[Any]]:
     """One finding; goes on from a checkpoint where there is one."""
-    execution, state, keeper = problem.execution, None, None
+    driver, likelihood = problem.driver, settings.likelihood
+    execution, labels = problem.execution, problem.labels.of_tasks(f)
     if problem.tasks.n_findings > 1:
         execution = execution.numbered(f)
-    if execution.checkpoint is not None:
-        objects = settings.likelihood, settings.density, settings.tol
-        name = fingerprint(problem.labels.of_task(f), pi, projector, *objects)
-        keeper = Checkpoint(execution.checkpoint, execution.saves_every, name, settings.likelihood)
-        state, parts = keeper.resume(parts, problem.driver)
-    fit, _ = fit_parts(
+    arrays = (*labels, pi, projector.Z, *projector.scaling)
+    asked = (projector.kernel, str(projector.dtype), likelihood, settings.density, settings.tol)
+    keeper, state = Checkpoint(execution, arrays, asked), None
+    parts = driver.sweep(partial(begin, task=f, start=pi), parts, lambda _: None)
+    if keeper.stored:
+        saved = keeper.stored
+        parts = restored(parts, saved, likelihood, driver)
+        q = InducingPosterior(saved["m"], np.asfortranarray(saved["W"]))
+        rest = float(saved["change"]), bool(saved["converged"])
+        state = FitState(int(saved["n_iter"]), q, saved["history"].tolist(), *rest)
+
+    def save(at: FitState, parts: list[Any]) -> None:
+        if at.n_iter % keeper.every == 0 and (state is None or at.n_iter > state.n_iter):
+            n_iter, q, *rest = at
+            named = dict(zip(FitState._fields[2:], map(np.array, rest), strict=True))
+            keeper.save(
+                n_iter=np.array(n_iter), m=q.m, W=q.W, **named, **read_beliefs(parts, driver)
+            )
+
+    ended = iterate(
         parts,
         len(problem.Z),
-        settings.likelihood,
+        likelihood,
         settings.density,
-        sites=False,
         max_iter=settings.max_iter,
         tol=settings.tol,
-        driver=problem.driver,
+        driver=driver,
         on_iteration=on_iteration,
         state=state,
-        on_state=None if keeper is None else keeper.saver(problem.driver),
+        on_state=None if keeper.path is None else save,
     )
-    if keeper is not None:
-        keeper.done()
-    return fit
+    keeper.done()
+    return ended
 
 
 def initial(init: Init | ArrayLike, labels: BagLabels, rng: np.random.RandomState) -> Floats:
@@ -171,28 +387,13 @@ def initial(init: Init | ArrayLike, labels: BagLabels, rng: np.random.RandomStat
     return pi
 
 
-def _rows(part: Part) -> tuple[Part, Ints]:
-    return part, np.concatenate([host(block.labels.row) for block in part.blocks])
-
-
-def _in_order(problem: Problem, values: Floats, parts: list[Any]) -> Floats:
-    """What blocks say of their instances, in the order of the bags."""
-    rows: list[Ints] = []
-    problem.driver.sweep(_rows, parts, rows.append)
-    out = np.empty(len(values))
-    out[np.concatenate(rows)] = values
-    return out
-
-
-def read_paper_folds(
-    problem: Problem,
-    fit_to: Callable[[Ints], Process],
-    codes: Ints,
-) -> HeldOut | None:
+def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> HeldOut | None:
     """Every bag read by a fit to the other folds; None where nothing can be held out.
 
-    ``fit_to`` fits to some of the bags, by their numbers.
+    ``fit_to`` fits to some of the bags, by their numbers, with inducing points of its own, because
+    these may be chosen class by class.
     """
+    codes = problem.targets.codes
     fold = folds(codes, calibration_folds(codes))
     if fold.max() == 0:
         return None
@@ -200,103 +401,33 @@ def read_paper_folds(
     bag = np.empty((len(fold), F))
     mean, var = np.empty((2, int(offsets[-1]), F))
     for j in range(int(fold.max()) + 1):
-        process = fit_to(np.flatnonzero(fold != j))
+        reader = Predictor((fit_to(np.flatnonzero(fold != j)),), (1.0,))
         left = np.flatnonzero(fold == j)
         rows, _ = segments.take(offsets, left)
-        reader = Predictor((process,), (1.0,))
-        bag[left], mean[rows], var[rows] = read_bags(
-            reader, problem.bags[left], problem.execution, "raw"
-        )
+        found = read_bags(reader, problem.bags[left], problem.execution, "raw")
+        bag[left], mean[rows], var[rows] = found
     return HeldOut(bag, mean, var)
 
 
-def learn(
-    problem: Problem, kernel: Kernel, settings: PaperSettings, pi: Floats
-) -> tuple[Kernel, Floats]:
-    """Short fits and kernel updates in turn, P(29); sites and beliefs carry over."""
-    from bagwise.models.variational.hyper import KernelFit
-    from bagwise.models.variational.hyper import learn as alternate
-
-    X = to_numpy(problem.scaling(to_numpy(problem.bags.instances[:])))
-    driver, density, likelihood = problem.driver, settings.density, settings.likelihood
-    chunk = problem.execution.chunk(problem.device is not None, driver, problem.bags.n_instances)
-
-    def advance(kernel: Kernel, last: KernelFit | None) -> KernelFit:
-        parts, _ = ready_parts(problem, problem.projector(kernel))
-        parts = driver.sweep(Begin(0, pi), parts, lambda _: None)
-        state, n_done = None, 0
-        if last is not None:
-            parts = restored(parts, last.carry, likelihood, driver)
-            sums = RunningSum()
-            driver.sweep(_site_statistics, parts, sums)
-            q = update_posterior(sums.value.precision, sums.value.linear)
-            state, n_done = FitState(1, q, [], np.inf, False), 1
-        fit, ended = fit_parts(
-            parts,
-            len(problem.Z),
-            likelihood,
-            density,
-            max_iter=n_done + _KERNEL_ITERATIONS,
-            tol=settings.tol,
-            driver=driver,
-            state=state,
-            sites=False,
-        )
-        carry = read_beliefs(ended, driver)
-        return KernelFit(carry["omega"], carry["rho"], float(fit.bound_history[-1]), carry)
-
-    normaliser = not isinstance(density, Sech)
-    if normaliser and not isinstance(kernel, RBF):
-        warnings.warn(
-            f"log Z of {type(density).__name__} is known for the RBF kernel alone; this kernel is "
-            "learnt without it.",
-            stacklevel=4,
-        )
-        normaliser = False
-    learnt = alternate(
-        kernel,
-        X,
-        problem.Z,
-        advance,
-        n_rounds=_KERNEL_ROUNDS,
-        tol=_KERNEL_TOL,
-        density=density,
-        normaliser=normaliser,
-        chunk_size=chunk,
-    )
-    return learnt.kernel, learnt.fit.carry["belief_pi"]
-
-
-def _site_statistics(part: Part) -> tuple[Part, Any]:
-    """The statistics that the sites a part was given make under its projection."""
-    assert part.sites is not None
-    pairs = zip(part.blocks, part.sites, strict=True)
-    return part, total(statistics(block.A, _placed(sites, block), 0.0) for block, sites in pairs)
-
-
-def _placed(sites: Sites, block: Block) -> Sites:
-    """The sites where the block lives."""
-    return Sites(*(beside(x, block.A) for x in sites))
-
-
 def _escaped(
-    problem: Problem, parts: list[Any], fit: Fit, settings: PaperSettings, kernel: Kernel
+    problem: Problem, parts: list[Any], fit: FitState, settings: PaperSettings, kernel: Kernel
 ) -> bool:
     """Whether, and then warn that, the latent function left the prior.
 
     An unbounded density, such as the Gamma's, multiplies a certain label by more than the prior
     holds back. Labels move f by a few prior standard deviations; ten of them are an escape.
     """
-    if isinstance(settings.density, Sech):
+    if settings.normalised:
         return False
-    largest: list[float] = []
-    problem.driver.sweep(_LargestMean(fit), parts, largest.append)
+    means: list[float] = []
+    problem.driver.sweep(partial(_largest_mean, q=fit.q), parts, means.append)
+    largest = max(means)
     std = math.sqrt(float(np.max(to_numpy(kernel.diag(problem.Z)))))
-    escaped = not max(largest) <= 10 * std or bool(fit.bound_history[-1] > 0)
+    escaped = not largest <= 10 * std or fit.history[-1] > 0  # NaN is an escape, too
     if escaped:
         warnings.warn(
-            f"{settings.name}: the latent function escaped to {max(largest):.3g}, where the prior "
-            f"standard deviation is {std:.3g} and the evidence bound {fit.bound_history[-1]:.3g}. "
+            f"{settings.name}: the latent function escaped to {largest:.3g}, where the prior "
+            f"standard deviation is {std:.3g} and the evidence bound {fit.history[-1]:.3g}. "
             "Do not trust this fit; lower beta or the kernel's variance, or raise alpha.",
             ConvergenceWarning,
             stacklevel=5,
@@ -304,13 +435,7 @@ def _escaped(
     return escaped
 
 
-@dataclass(frozen=True)
-class _LargestMean:
+def _largest_mean(part: Part, q: InducingPosterior) -> tuple[Part, float]:
     """The largest latent mean of a part, either sign."""
-
-    fit: Fit
-
-    def __call__(self, part: Part) -> tuple[Part, float]:
-        q = self.fit.posterior
-        means = (moments(block.A, block.r, q).mean for block in part.blocks)
-        return part, max(float(abs(mean).max()) for mean in means)
+    means = (moments(block.A, block.r, q).mean for block in part.blocks)
+    return part, max(float(abs(mean).max()) for mean in means)

@@ -1,20 +1,22 @@
-"""What every model of the family predicts: views of one read-out."""
+"""What the models of the family share: validation, what watches a fit, and one read-out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.kernels import Kernel
 from bagwise.files import read_plainly
-from bagwise.models.base import InstanceClassifier, class_probabilities
+from bagwise.models.base import InstanceClassifier, class_probabilities, squeezed
 from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.feature_checks import check_bag_weights
@@ -22,7 +24,7 @@ from bagwise.models.labels import ClassWeight, Labels, check_column
 from bagwise.models.placement import placed
 from bagwise.models.variational import engine
 from bagwise.models.variational.engine import HeldOut, Problem
-from bagwise.models.variational.monitors import Patience
+from bagwise.models.variational.inference import Iteration
 from bagwise.models.variational.readout import Predictor, Process, Question, Wanted, read_bags
 
 # Sets of at most so many numbers on disk, 128 MB, are read into memory at once.
@@ -31,8 +33,55 @@ _FEW_NUMBERS = 1 << 24
 Validation = tuple[BagsLike, ArrayLike]
 
 
+Monitor = Callable[[Iteration], object]
+
+
+class Patience:
+    """Stops when the validation bags' AUC has not risen for a while; remembers the best."""
+
+    best_process: Process
+
+    def __init__(self, bags: Bags, y: Ints, execution: Execution, patience: int) -> None:
+        self.bags, self.y, self.execution, self.patience = bags, y, execution, patience
+        self.top, self.best = -np.inf, 0
+
+    def __call__(self, iteration: Iteration) -> bool:
+        """Whether to stop."""
+        reader = Predictor((iteration.posterior,), (1.0,))
+        scores, _, _ = read_bags(reader, self.bags, self.execution, "raw")
+        auc = float(roc_auc_score(self.y, scores[:, 0]))
+        if auc > self.top:
+            self.top, self.best = auc, iteration.n_iter
+            self.best_process = iteration.posterior
+        return iteration.n_iter - self.best >= self.patience
+
+
+@contextmanager
+def watched(
+    monitors: Sequence[Monitor | None], verbose: bool, max_iter: int, name: str
+) -> Iterator[Callable[[Iteration], bool]]:
+    """One callback from several and, if verbose, a progress bar; any monitor may stop the fit."""
+    kept = [monitor for monitor in monitors if monitor is not None]
+    with ExitStack() as stack:
+        if verbose:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            words = TextColumn("{task.description}")
+            columns = TextColumn(name), BarColumn(), words, TimeElapsedColumn()
+            bar = stack.enter_context(Progress(*columns))
+            task = bar.add_task("", total=max_iter)
+
+            def show(at: Iteration) -> None:
+                told = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
+                bar.update(task, completed=at.n_iter, description=told)
+
+            kept.append(show)
+        # All of them are called, also where one asks to stop.
+        yield lambda at: max([bool(monitor(at)) for monitor in kept], default=False)
+
+
 class Scores(NamedTuple):
-    """All that a model says about bags: log-odds, and the probabilities' standard deviations."""
+    """Log-odds, and the probabilities' standard deviations."""
 
     bag: Floats  # [B] or [B, C]
     bag_std: Floats
@@ -101,11 +150,11 @@ class LatentClassifier(InstanceClassifier):
         background: Any,
         class_weight: ClassWeight | None,
         sample_weight: ArrayLike | None,
-    ) -> tuple[Bags, Labels, ClassRule]:
+    ) -> tuple[Bags, Labels]:
         """Check everything that ``fit`` is given."""
         bags, labels = self._validate_labels(bags, y, instance_labels, background)
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
-        return bags, labels.weighted(class_weight, counts), labels.rule
+        return bags, labels.weighted(class_weight, counts)
 
     def _watch(self, validation: Validation | None, patience: int) -> Patience | None:
         """What stops a fit on validation bags."""
@@ -132,18 +181,14 @@ class LatentClassifier(InstanceClassifier):
         processes: Sequence[Process],
         weights: Sequence[float],
         held_out: HeldOut | None,
-        rule: ClassRule,
-        codes: Ints,
     ) -> None:
         """Calibrate what was fitted, and store all that predicts."""
-        self.predictor_, odds = engine.calibrated(
-            problem, processes, weights, held_out, rule, codes
-        )
+        self.predictor_, odds = engine.calibrated(problem, processes, weights, held_out)
         self.__dict__.pop("held_out_decision_", None)
         if odds is not None:
-            own = self.predictor_.rule
-            found = odds[:, 0] if own.binary else own.of_bags(odds, np.zeros_like(odds)).log_odds
-            self.held_out_decision_ = found
+            rule = self.predictor_.rule
+            classes = odds if rule.binary else rule.of_bags(odds, np.zeros_like(odds)).log_odds
+            self.held_out_decision_ = squeezed(classes)
 
     def _read(
         self,
@@ -161,6 +206,23 @@ class LatentClassifier(InstanceClassifier):
         checked = self._validate_predict(bags)
         execution: Execution = resolve(self.execution)
         return read_bags(self.predictor_, checked, execution, wanted, question, interval)
+
+    def _proba(
+        self,
+        bags: BagsLike,
+        wanted: Wanted,
+        question: Question | None,
+        return_std: bool,
+        return_interval: float | None,
+    ) -> Floats | tuple[Floats, ...]:
+        """Probabilities or shares alone, or with their standard deviations and intervals."""
+        value, std, low, high = self._read(bags, wanted, question, return_interval)
+        if wanted != "fractions":
+            value = class_probabilities(value)
+        found = [value, *([std] if return_std else [])]
+        if return_interval is not None:
+            found.append(np.stack([low, high], axis=-1))
+        return tuple(found) if len(found) > 1 else value
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
         """Mean and variance of the latent function at every instance.
@@ -216,8 +278,7 @@ class LatentClassifier(InstanceClassifier):
             Lower and upper end. With several classes ``std`` and ``interval`` have an axis for
             the classes after that for the bags.
         """
-        columns = self._read(bags, "bags", interval=return_interval)
-        return _probabilities(columns, return_std, return_interval)
+        return self._proba(bags, "bags", None, return_std, return_interval)
 
     def predict_proba_instances(
         self,
@@ -239,8 +300,7 @@ class LatentClassifier(InstanceClassifier):
             held-out positive and negative bags have in common. ``alone``: would a bag of this
             instance alone be positive?
         """
-        columns = self._read(bags, "instances", question, return_interval)
-        return _probabilities(columns, return_std, return_interval)
+        return self._proba(bags, "instances", question, return_std, return_interval)
 
     def predict_positive_fraction(
         self,
@@ -254,28 +314,9 @@ class LatentClassifier(InstanceClassifier):
         The mean of `predict_proba_instances` over a bag; its standard deviation and interval are
         those of the share over draws of the latent function.
         """
-        share, *columns = self._read(bags, "fractions", question, return_interval)
-        return _with_uncertainty(share, columns, return_std, return_interval)
-
-
-def _probabilities(
-    columns: tuple[Floats, ...], return_std: bool, return_interval: float | None
-) -> Floats | tuple[Floats, ...]:
-    log_odds, *rest = columns
-    return _with_uncertainty(class_probabilities(log_odds), rest, return_std, return_interval)
-
-
-def _with_uncertainty(
-    value: Floats, columns: Sequence[Floats], return_std: bool, return_interval: float | None
-) -> Floats | tuple[Floats, ...]:
-    """A value alone, or with its standard deviation and interval."""
-    std, low, high = columns
-    found = [value, *([std] if return_std else [])]
-    if return_interval is not None:
-        found.append(np.stack([low, high], axis=-1))
-    return tuple(found) if len(found) > 1 else value
+        return self._proba(bags, "fractions", question, return_std, return_interval)
 
 
 def _squeezed(x: Floats) -> Floats:
-    """Without the axis of findings where there is one of them."""
+    """Without the axis of classes, the first, where two classes have one function."""
     return x[0] if len(x) == 1 else x

@@ -14,6 +14,7 @@ A line, ``slope * log-odds + intercept``, calibrates bags; it moves every draw a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,11 +29,11 @@ from bagwise.core.arrays import (
     Rows,
     beside,
     concatenate,
-    is_tensor,
     namespace,
     softplus,
     to_numpy,
 )
+from bagwise.core.arrays import expit as sigmoid
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.files import map_rows_of
@@ -41,15 +42,9 @@ from bagwise.models.classes import TWO_CLASSES, ClassRule, ClassScores
 from bagwise.models.drivers import Span, cut
 from bagwise.models.execution import Execution
 from bagwise.models.variational.blocks import BagLabels, Block
-from bagwise.models.variational.inference import (
-    Posteriors,
-    directions,
-    latent_draws,
-    make_draws,
-)
+from bagwise.models.variational.inference import Posteriors, directions, latent_draws, make_draws
 from bagwise.models.variational.likelihoods import BagLikelihood
-from bagwise.models.variational.parts import rows_of, share_out
-from bagwise.models.variational.projection import Projector, project_span
+from bagwise.models.variational.projection import Projector, project_span, rows_of, share_out
 
 # Draws of a prediction, and their seed: another than that of the fits.
 _N_DRAWS, _SEED = 128, 1
@@ -61,7 +56,7 @@ Wanted = Literal["bags", "instances", "both", "latent", "fractions", "raw"]
 
 
 class Process(NamedTuple):
-    """Fitted latent functions on one projection: one of every finding, F of them."""
+    """Fitted latent functions on one projection: one for every positive class, F of them."""
 
     projector: Projector
     m: Floats  # [F, M]
@@ -88,34 +83,27 @@ def read_block(block: Block, process: Process, functions: bool = False) -> Laten
     """
     A, offsets, likelihood = block.A, block.labels.offsets, process.likelihood
     draws = make_draws(A.shape[0], _N_DRAWS, _SEED)
-    moments = [latent_moments(block, process, f) for f in range(len(process.m))]
-    found: list[Any] = []
-    for f, (mean, var) in enumerate(moments):
+    found: list[tuple[Any, ...]] = []
+    for f in range(len(process.m)):
+        m, W = (beside(np.ascontiguousarray(x), A) for x in (process.m[f], process.W[f]))
+        mean, var = linalg.first_two_moments(m, W, A)
+        mean, var = mean + float(process.f0[f]), var + beside(block.r, A)
+        one = slice(f, f + 1)
+        v = directions(Posteriors(process.m[one], process.W[one], process.W[one]), draws.U[:1])
+        V, f0, E = (beside(x, A) for x in (v, process.f0[one], draws.E))
         labels = BagLabels(offsets, offsets[1:], row=_ranks(mean, offsets))
-        q = Posteriors(process.m[f : f + 1], process.W[f : f + 1], process.W[f : f + 1])
-        V, E = (beside(x, A) for x in (directions(q, draws.U[:1]), draws.E))
-        f0 = beside(process.f0[f : f + 1], A)
         F = latent_draws(block._replace(labels=labels), V, f0, E)  # [n, 1, S]
         odds = likelihood.log_odds(F, offsets)[:, 0]
         if getattr(likelihood, "of_marginals", False):  # the papers' rules
-            p = sigmoid_expectations(to_numpy(mean), to_numpy(var)).log_odds
+            p = sigmoid_moments(to_numpy(mean), to_numpy(var)).log_odds
             bag = likelihood.log_odds(beside(p, A)[:, None, None], offsets)[:, 0, 0]
         else:
             bag = _log_mean_sigmoid(odds) - _log_mean_sigmoid(-odds)
-        alone = likelihood.alone(mean)
         own = likelihood.alone(F[:, 0]) if functions else None
-        found.append((bag, odds, alone, var, own))
-    *columns, own = zip(*found, strict=True)
+        found.append((bag, odds, likelihood.alone(mean), var, own))
+    *columns, drawn = zip(*found, strict=True)
     bag, odds, mean, var = (np.stack([to_numpy(part) for part in x], 1) for x in columns)
-    made = namespace(own[0]).stack(list(own), 1) if functions else None
-    return Latent(bag, odds, mean, var, made)
-
-
-def latent_moments(block: Block, process: Process, f: int) -> tuple[Array, Array]:
-    """Mean and variance of f at every instance."""
-    m, W = (beside(np.ascontiguousarray(x), block.A) for x in (process.m[f], process.W[f]))
-    mean, var = linalg.first_two_moments(m, W, block.A)
-    return mean + float(process.f0[f]), var + beside(block.r, block.A)
+    return Latent(bag, odds, mean, var, namespace(A).stack(drawn, 1) if functions else None)
 
 
 def _ranks(values: Array, offsets: segments.Offsets) -> Any:
@@ -124,16 +112,7 @@ def _ranks(values: Array, offsets: segments.Offsets) -> Any:
     order = np.lexsort((to_numpy(values), segments.index(starts)))
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order)) - segments.spread(starts[:-1], starts)
-    return _on(rank, values)
-
-
-def _on(x: Any, like: Array) -> Any:
-    """Whole numbers where an array lives."""
-    if not is_tensor(like):
-        return x
-    import torch
-
-    return torch.as_tensor(x, device=like.device)
+    return beside(rank, values)
 
 
 def _log_mean_sigmoid(z: Array) -> Array:
@@ -141,21 +120,6 @@ def _log_mean_sigmoid(z: Array) -> Array:
     xp, log_p = namespace(z), -softplus(-z)
     top = xp.amax(log_p, -1)
     return top + xp.log(xp.exp(log_p - top[..., None]).mean(-1))
-
-
-class SigmoidExpectations(NamedTuple):
-    """Of p = sigmoid(f) with f normal: log-odds of its mean, and its first two moments."""
-
-    log_odds: Floats
-    mean: Floats
-    square: Floats
-
-
-def sigmoid_expectations(mean: Any, var: Any) -> SigmoidExpectations:
-    """The moments of sigmoid(f), f ~ N(mean, var), elementwise."""
-    found = sigmoid_moments(mean, var)
-    p = np.exp(found.log_positive)
-    return SigmoidExpectations(found.log_odds, p, p**2 + found.std**2)
 
 
 class Columns(NamedTuple):
@@ -166,13 +130,11 @@ class Columns(NamedTuple):
     low: Floats
     high: Floats
 
-
-def _holding(columns: Columns) -> Columns:
-    """No probability is 0 or 1, and intervals hold it: a skewed mean may lie in a tail."""
-    log_odds = np.clip(columns.log_odds, -_FARTHEST, _FARTHEST)
-    p = expit(log_odds)
-    low, high = np.minimum(columns.low, p), np.maximum(columns.high, p)
-    return Columns(log_odds, columns.std, low, high)
+    def holding(self) -> Columns:
+        """No probability is 0 or 1, and intervals hold it: a skewed mean may lie in a tail."""
+        log_odds = np.clip(self.log_odds, -_FARTHEST, _FARTHEST)
+        p = expit(log_odds)
+        return Columns(log_odds, self.std, np.minimum(self.low, p), np.maximum(self.high, p))
 
 
 @dataclass(frozen=True)
@@ -201,6 +163,29 @@ class Predictor:
             functions = sum(k * x for k, x in zip(self.weights, columns[4], strict=True))
         return Latent(bag, draws, mean, var, functions)
 
+    def read(
+        self,
+        latent: Latent,
+        offsets: Ints,
+        wanted: Wanted,
+        question: Question | None = None,
+        interval: float = 0.9,
+    ) -> tuple[Floats, ...]:
+        """Columns of bags [b] or instances [n]; with several classes [.., C]."""
+        match wanted:
+            case "raw":
+                return latent.bag, latent.mean, latent.var
+            case "latent":
+                return self.latent(latent)
+            case "bags":
+                return self.bags(latent, interval)
+            case "fractions":
+                return self.fractions(latent, offsets, question, interval)
+            case "instances":
+                return self.instances(latent, offsets, question, interval)
+        bags = self.bags(latent, interval)
+        return *bags, *self.instances(latent, offsets, question, interval)
+
     def bags(self, latent: Latent, interval: float) -> Columns:
         """Bags [b], or their classes [b, C]."""
         bag, draws = self._calibrated(latent.bag), self._calibrated(latent.draws)
@@ -213,10 +198,10 @@ class Predictor:
             p = p.reshape(b, S, -1).transpose(0, 2, 1)
             bag = self.rule.of_bags(bag, np.zeros_like(bag)).log_odds
         low, high = np.quantile(p, [(1 - interval) / 2, (1 + interval) / 2], axis=-1)
-        return _holding(Columns(bag, p.std(-1), low, high))
+        return Columns(bag, p.std(-1), low, high).holding()
 
     def _calibrated(self, log_odds: Floats) -> Floats:
-        """Log-odds [b, F] or [b, F, S] through the line of every finding."""
+        """Log-odds [b, F] or [b, F, S] through the line of every class."""
         if self.lines is None:
             return log_odds
         slopes, intercepts = (np.array(x) for x in zip(*self.lines, strict=True))
@@ -238,52 +223,46 @@ class Predictor:
                 "question='share' needs a calibrated model, which compares held-out positive and "
                 "negative bags; fit with calibrate=True, or ask question='alone'."
             )
-        draws = expit(self._calibrated(latent.draws))  # [b, F, S]
-        odds = self._calibrated(latent.bag)
-        F = odds.shape[1]
-        of_bag = Columns(odds, draws.std(-1), odds, odds)
-        columns = [self._instance(latent, f, of_bag, offsets, question, interval) for f in range(F)]
+        std = expit(self._calibrated(latent.draws)).std(-1)
+        bags = ClassScores(self._calibrated(latent.bag), std)  # [b, F]
+        spread = ClassScores(*(segments.spread(x, offsets) for x in bags))  # [n, F]
+        share = question == "share"
+        columns = [
+            self._one_class(latent, f, spread if share else None, interval)
+            for f in range(std.shape[1])
+        ]
         if self.rule.binary:
-            return _holding(columns[0])
-        each = Columns(*(np.stack(x, 1) for x in zip(*columns, strict=True)))
+            return columns[0].holding()
+        log_odds, std = (np.stack(x, 1) for x in list(zip(*columns, strict=True))[:2])
         if self.lines is None:
-            scores = self.rule.of_instances(each.log_odds, each.std)
+            scores = self.rule.of_instances(log_odds, std)
         else:
-            spread = ClassScores(*(segments.spread(x, offsets) for x in of_bag[:2]))
-            classes = self.rule.of_bags(odds, of_bag.std)
+            classes = self.rule.of_bags(*bags)
             inside = ClassScores(*(segments.spread(x, offsets) for x in classes))
-            own = ClassScores(np.minimum(each.log_odds, spread.log_odds), each.std)
+            own = ClassScores(np.minimum(log_odds, spread.log_odds), std)
             scores = self.rule.inside_bags(own, spread, inside)
         p = expit(scores.log_odds)
         half = ndtri((1 + interval) / 2) * scores.std
-        return _holding(Columns(*scores, np.maximum(p - half, 0.0), np.minimum(p + half, 1.0)))
+        return Columns(*scores, np.maximum(p - half, 0.0), np.minimum(p + half, 1.0)).holding()
 
-    def _instance(
-        self,
-        latent: Latent,
-        f: int,
-        of_bag: Columns,
-        offsets: Ints,
-        question: Question,
-        interval: float,
+    def _one_class(
+        self, latent: Latent, f: int, bag: ClassScores | None, interval: float
     ) -> Columns:
-        """Instances of one finding, by quadrature over their f."""
+        """Instances of one class, by quadrature over their f; ``bag`` None asks for `alone`."""
         mean, var = latent.mean[:, f], latent.var[:, f]
-        ends = (
-            mean + np.sqrt(var) * ndtri(np.array([(1 - interval) / 2, (1 + interval) / 2]))[:, None]
-        )
-        if question == "alone":
-            p = sigmoid_expectations(mean, var)
-            std = np.sqrt(np.maximum(p.square - p.mean**2, 0.0))
-            return Columns(p.log_odds, std, *expit(ends))
+        tails = ndtri(np.array([(1 - interval) / 2, (1 + interval) / 2]))
+        ends = mean + np.sqrt(var) * tails[:, None]  # [2, n]
+        if bag is None:
+            alone = sigmoid_moments(mean, var)
+            return Columns(alone.log_odds, alone.std, *expit(ends))
         share = self.shares[f]
         assert share is not None
-        p = sigmoid_expectations(share.log_odds(mean), share.slope**2 * var)
-        bag = segments.spread(of_bag.log_odds[:, f], offsets)
-        P, sd = expit(bag), segments.spread(of_bag.std[:, f], offsets)
+        s = sigmoid_moments(share.log_odds(mean), share.slope**2 * var)
+        odds, sd = bag.log_odds[:, f], bag.std[:, f]
+        P, p, square = expit(odds), s.mean, s.mean**2 + s.std**2
         # Independent factors: E (P s)^2 = E P^2 E s^2.
-        std = np.sqrt(np.maximum((P**2 + sd**2) * p.square - (P * p.mean) ** 2, 0.0))
-        log_p = -np.logaddexp(0, -bag) - np.logaddexp(0, -p.log_odds)
+        std = np.sqrt(np.maximum((P**2 + sd**2) * square - (P * p) ** 2, 0.0))
+        log_p = -np.logaddexp(0, -odds) - np.logaddexp(0, -s.log_odds)
         log_odds = log_p - np.log(-np.expm1(np.minimum(log_p, -1e-16)))
         return Columns(log_odds, std, *(P * expit(share.log_odds(ends))))
 
@@ -296,30 +275,26 @@ class Predictor:
         """
         instances = self.instances(latent, offsets, question, interval)
         mean = segments.mean(expit(instances.log_odds), offsets)
-        question = question or self.default_question
-        draws = expit(self._calibrated(latent.draws))
-        found = []
+        share = (question or self.default_question) == "share"
+        draws, found = expit(self._calibrated(latent.draws)), []
         assert latent.functions is not None
         for f in range(draws.shape[1]):
-            u, share = latent.functions[:, f], self.shares[f] if self.shares else None
-            if question == "share" and share is not None:
-                u = share.log_odds(u)
-            part = to_numpy(segments.mean(1 / (1 + namespace(u).exp(-u)), _on(offsets, u)))
-            found.append(part * draws[:, f] if question == "share" else part)
-        p = np.stack(found, 1)  # [b, F, S]
+            u, own = latent.functions[:, f], self.shares[f] if share else None
+            p = sigmoid(u if own is None else own.log_odds(u))
+            part = to_numpy(segments.mean(p, beside(offsets, u)))
+            found.append(part if own is None else part * draws[:, f])
+        drawn = np.stack(found, 1)  # [b, F, S]
         if self.rule.binary:
-            p, centre = p[:, 0], mean
+            p = drawn[:, 0]
         else:
-            findings = self.rule.findings
-            full = np.empty((len(p), self.rule.n_classes, p.shape[2]))
-            full[:, findings] = p
+            p = np.empty((len(drawn), self.rule.n_classes, drawn.shape[2]))
+            p[:, self.rule.findings] = drawn
             if self.rule.background is not None:
-                full[:, self.rule.background] = np.maximum(1 - p.sum(1), 0.0)
-            p, centre = full, mean
+                p[:, self.rule.background] = np.maximum(1 - drawn.sum(1), 0.0)
         # The interval of the draws, about the share itself.
         tails = np.quantile(p, [(1 - interval) / 2, (1 + interval) / 2], axis=-1)
-        low, high = np.clip(tails + (centre - p.mean(-1)), 0.0, 1.0)
-        return Columns(centre, p.std(-1), np.minimum(low, centre), np.maximum(high, centre))
+        low, high = np.clip(tails + (mean - p.mean(-1)), 0.0, 1.0)
+        return Columns(mean, p.std(-1), np.minimum(low, mean), np.maximum(high, mean))
 
     def latent(self, latent: Latent) -> tuple[Floats, Floats]:
         """Mean and variance of f at every instance; NaN for a background."""
@@ -342,55 +317,34 @@ class RowPart(NamedTuple):
     offsets: Ints  # of all bags
 
 
-@dataclass(frozen=True)
-class ReadRows:
-    """What a predictor says about the bags of a part; picklable, for any driver.
+def read_part(
+    part: RowPart,
+    predictor: Predictor,
+    wanted: Wanted,
+    question: Question | None,
+    interval: float,
+    device: str | None,
+    check: bool,
+) -> tuple[Floats, ...]:
+    """The columns of the bags of a part, on the host; rows are read once for all processes.
 
-    Rows are read once, whatever the number of processes.
+    ``check`` says whether the rows have not been looked at for NaN and infinity.
     """
-
-    predictor: Predictor
-    wanted: Wanted
-    question: Question | None
-    interval: float
-    device: str | None
-    check: bool  # whether the rows have not been looked at for NaN and infinity
-
-    def __call__(self, part: RowPart) -> tuple[Floats, ...]:
-        """One array per column, on the host."""
-        processes = [
-            process._replace(projector=process.projector.to(self.device))
-            for process in self.predictor.processes
-        ]
-        with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` looks at what comes out
-            spans = [self._columns(part, span, processes) for span in part.spans]
-        return tuple(concatenate(column) for column in zip(*spans, strict=True))
-
-    def _columns(self, part: RowPart, span: Span, processes: list[Process]) -> tuple[Floats, ...]:
-        start = part.spans[0].start
+    processes = [p._replace(projector=p.projector.to(device)) for p in predictor.processes]
+    start, read = part.spans[0].start, []
+    for span in part.spans:
         rows = part.X[span.start - start : span.stop - start]
-        if self.check and not all_finite(rows):
+        if check and not all_finite(rows):
             raise NotFiniteError
         offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
-        labels = BagLabels(offsets, offsets[1:])
-        found = []
-        for process in processes:
-            block = project_span(rows, labels, span, process.projector, span.first_bag, span.start)
-            found.append(read_block(block, process, functions=self.wanted == "fractions"))
-        latent, predictor = self.predictor.blend(found), self.predictor
-        match self.wanted:
-            case "raw":
-                return latent.bag, latent.mean, latent.var
-            case "latent":
-                return predictor.latent(latent)
-            case "bags":
-                return predictor.bags(latent, self.interval)
-            case "fractions":
-                return predictor.fractions(latent, offsets, self.question, self.interval)
-            case "instances":
-                return predictor.instances(latent, offsets, self.question, self.interval)
-        bags = predictor.bags(latent, self.interval)
-        return *bags, *predictor.instances(latent, offsets, self.question, self.interval)
+        labels, found = BagLabels(offsets, offsets[1:]), []
+        with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` looks at what comes out
+            for p in processes:
+                block = project_span(rows, labels, span, p.projector, span.first_bag, span.start)
+                found.append(read_block(block, p, functions=wanted == "fractions"))
+            latent = predictor.blend(found)
+            read.append(predictor.read(latent, offsets, wanted, question, interval))
+    return tuple(concatenate(column) for column in zip(*read, strict=True))
 
 
 def read_bags(
@@ -401,14 +355,20 @@ def read_bags(
     question: Question | None = None,
     interval: float | None = None,
 ) -> tuple[Floats, ...]:
-    """Columns about checked bags, by the driver; rows are read once."""
-    X = map_rows_of(bags.instances)
+    """Columns about checked bags, by the driver."""
+    X, M = map_rows_of(bags.instances), len(predictor.processes[0].projector.Z)
     device = execution.torch_device(X)
-    size = bags.n_instances * len(predictor.processes[0].projector.Z)
-    driver = execution.make_driver(size, device)
+    driver = execution.make_driver(bags.n_instances * M, device)
     spans = cut(bags.offsets, execution.chunk(device is not None, driver, bags.n_instances))
-    on_disk = hasattr(bags.instances, "select_rows")
-    read = ReadRows(predictor, wanted, question, interval or 0.9, device, on_disk)
+    read = partial(
+        read_part,
+        predictor=predictor,
+        wanted=wanted,
+        question=question,
+        interval=interval or 0.9,
+        device=device,
+        check=hasattr(bags.instances, "select_rows"),
+    )
     parts = [RowPart(rows_of(X, g), g, bags.offsets) for g in share_out(spans, driver.n_parts)]
     try:
         columns = list(driver.map(read, parts))
@@ -418,17 +378,13 @@ def read_bags(
     found = tuple(concatenate(column) for column in zip(*columns, strict=True))
     of_f = wanted == "latent" and not predictor.rule.binary  # of a background there is no f
     for column in found:
-        _check_finite(column[:, predictor.rule.findings] if of_f else column, bags)
+        shown = column[:, predictor.rule.findings] if of_f else column
+        bad = np.flatnonzero(~np.isfinite(shown).reshape(len(shown), -1).all(1))
+        if len(bad):
+            of_bags = len(column) == len(bags)
+            bag = bad[0] if of_bags else np.searchsorted(bags.offsets, bad[0], side="right") - 1
+            raise ValueError(
+                f"the prediction for bag {bags.ids[bag]!r} is not a finite number: the numbers of "
+                "the model are damaged, or those of the bag are too large."
+            )
     return found
-
-
-def _check_finite(column: Floats, bags: Bags) -> None:
-    """Name the first bag of which a number is NaN or infinite."""
-    bad = np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(1))
-    if len(bad):
-        of_bags = len(column) == len(bags)
-        bag = bad[0] if of_bags else np.searchsorted(bags.offsets, bad[0], side="right") - 1
-        raise ValueError(
-            f"the prediction for bag {bags.ids[bag]!r} is not a finite number: the numbers of the "
-            "model are damaged, or those of the bag are too large."
-        )

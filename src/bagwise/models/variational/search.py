@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from bagwise.core.arrays import Floats, Ints, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, to_numpy
 from bagwise.core.kernels import Kernel
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import evidence
-from bagwise.models.variational.blocks import Block
+from bagwise.models.variational.blocks import Block, like
 from bagwise.models.variational.evidence import Training, fit_block, project
 from bagwise.models.variational.inference import (
     Posteriors,
@@ -51,7 +51,7 @@ _LEVELS = 7
 
 
 class Tasks(NamedTuple):
-    """Which fit is which: task ``j F + f`` has finding f, with all bags (j = 0) or without fold j.
+    """Which fit is which: task ``j F + f`` has class f, with all bags (j = 0) or without fold j.
 
     ``fold`` and ``y`` are of the bags in the order of the training block.
     """
@@ -81,27 +81,32 @@ class Tasks(NamedTuple):
         """The tasks that see all bags, [F]."""
         return np.arange(self.n_findings)
 
-    def weight(self, given: Floats | None = None) -> Floats:
-        """How often a bag counts in each task, [b, T]; ``given`` [b, F] of its own."""
-        own = np.ones(self.y.shape) if given is None else given
+    def take(self, bags: Ints) -> Tasks:
+        """Those of the bags with these numbers, in this order."""
+        counts = None if self.counts is None else self.counts[bags]
+        return Tasks(self.fold[bags], self.y[bags], counts)
+
+    def weight(self, of_bags: Floats | None = None) -> Floats:
+        """How often a bag counts in each task, [b, T]; ``of_bags`` [b, F] in the fit to all."""
+        own = np.ones(self.y.shape) if of_bags is None else of_bags
         seen = [np.ones(len(self.fold))] + [self.fold != j for j in range(self.n_folds)]
         return np.concatenate([own * kept[:, None] for kept in seen], axis=1)
 
     def spread(self, x: Any) -> Any:
-        """Columns of findings [.., F] for every task, [.., T]."""
+        """Columns of classes [.., F] for every task, [.., T]."""
         return np.concatenate([x] * (1 + self.n_folds), axis=-1)
 
-    def held_out(self, found: Floats) -> Floats:
+    def held_out(self, values: Floats) -> Floats:
         """Of values of all tasks [b, T] those of the task that did not see the bag, [b, F]."""
-        by_fold = found.reshape(len(found), 1 + self.n_folds, self.n_findings)
-        return by_fold[np.arange(len(found)), (1 + self.fold) if self.n_folds else 0 * self.fold]
+        by_fold = values.reshape(len(values), 1 + self.n_folds, self.n_findings)
+        return by_fold[np.arange(len(values)), (1 + self.fold) if self.n_folds else 0 * self.fold]
 
     def gain(self, log_odds: Floats) -> float:
         """By how much held-out log-odds [b, F] lower the log-loss below that of the base rates."""
         return self.loss(np.zeros_like(log_odds)) - self.loss(log_odds)
 
     def loss(self, log_odds: Floats) -> float:
-        """Mean log-loss of held-out log-odds [b, F], calibrated, summed over the findings."""
+        """Mean log-loss of held-out log-odds [b, F], calibrated, summed over the classes."""
         total = 0.0
         for z, y in zip(log_odds.T, self.y.T, strict=True):
             line = fit_platt(z, y, shrink=True, weight=self.counts)
@@ -145,12 +150,16 @@ def continuation(likelihood: BagLikelihood, size: float) -> list[BagLikelihood]:
     return [mean, *soft, likelihood]
 
 
+def screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
+    """The draws of f [n, T, S] that the screening sees, the same for all trials."""
+    draws = make_draws(q.m.shape[1], _SCREEN.n_draws, _SCREEN.seed)
+    V, E = (like(x, block.A) for x in (directions(q, draws.U), draws.E))
+    return latent_draws(block, V, f0, E)
+
+
 def mean_log_odds(block: Block, q: Posteriors, f0: Floats, likelihood: BagLikelihood) -> Floats:
     """Log-odds of the mean probability, over draws, of every bag under every task, [b, T]."""
-    draws = make_draws(q.m.shape[1], _SCREEN.n_draws, _SCREEN.seed)
-    V = directions(q, draws.U).astype(block.A.dtype, copy=False)
-    F = latent_draws(block, V, f0, draws.E.astype(block.A.dtype, copy=False))
-    odds = likelihood.log_odds(F, block.labels.offsets)
+    odds = likelihood.log_odds(screening_draws(block, q, f0), block.labels.offsets)
     p = np.clip(expit(np.asarray(odds, dtype=np.float64)).mean(-1), 1e-12, 1 - 1e-12)
     return np.log(p) - np.log1p(-p)
 
@@ -181,34 +190,19 @@ class Search:
         settings: Settings = _SCREEN,
     ) -> Trial:
         """A fit of all tasks from ``start``, and what it says of the held-out bags."""
-        fits = fit_block(block, likelihood, start, f0, settings)
-        return self.judged(kernel, block, likelihood, fits.q, f0, fits.bound)
-
-    def judged(
-        self,
-        kernel: Kernel,
-        block: Block,
-        likelihood: BagLikelihood,
-        q: Posteriors,
-        f0: Floats,
-        bound: Floats,
-    ) -> Trial:
-        """A fit that was made, with what it says of the held-out bags."""
-        loss = np.nan
+        fits, loss = fit_block(block, likelihood, start, f0, settings), np.nan
         if self.tasks.n_folds:
-            odds = mean_log_odds(block, q, f0, likelihood)
+            odds = mean_log_odds(block, fits.q, f0, likelihood)
             loss = self.tasks.loss(self.tasks.held_out(odds))
-        whole = float(np.sum(bound[: self.tasks.n_findings]))
-        return Trial(kernel, likelihood, f0, q, whole, loss)
+        whole = float(np.sum(fits.bound[: self.tasks.n_findings]))
+        return Trial(kernel, likelihood, f0, fits.q, whole, loss)
 
     def path(self, kernel: Kernel, likelihood: BagLikelihood) -> list[Trial]:
         """The continuation to a likelihood, each stage started from the one before."""
         block = project(self.data, kernel, self.dtype)
         q, trials = prior(self.tasks.n_tasks, block.A.shape[0]), []
         for stage in continuation(likelihood, self.size):
-            f0 = base_levels(self.tasks)
-            if isinstance(stage, Or):
-                f0 = self.or_levels(block, q)
+            f0 = self.or_levels(block, q) if isinstance(stage, Or) else base_levels(self.tasks)
             settings = _SCREEN if stage == likelihood else _ON_THE_WAY
             trials.append(self.fitted(kernel, block, stage, q, f0, settings))
             q = trials[-1].q
@@ -223,29 +217,26 @@ class Search:
         whole = self.tasks.whole
         tasks, levels = np.tile(whole, _LEVELS), np.repeat(grid, len(whole))
         there = block._replace(labels=block.labels.of_tasks(tasks))
-        draws = make_draws(block.A.shape[0], _SCREEN.n_draws, _SCREEN.seed)
-        V = directions(q.take(tasks), draws.U).astype(block.A.dtype, copy=False)
-        F = latent_draws(there, V, levels, draws.E.astype(block.A.dtype, copy=False))
+        F = screening_draws(there, q.take(tasks), levels)
         value = to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
         return self.tasks.spread(grid[value.argmax(0)])
 
     def learned(self, trial: Trial) -> Trial:
-        """The trial with the kernel and prior means that maximise the evidence from there."""
+        """The trial with the kernel and prior means that maximise the evidence from there.
+
+        Held-out tasks are fitted under them, each from where it was.
+        """
         whole = self.tasks.whole
         data = self.data._replace(labels=self.data.labels.of_tasks(whole))
         start, f0 = trial.q.take(whole), trial.f0[whole]
-        found = evidence.learn(data, trial.kernel, trial.likelihood, start, f0, _LEARN)
-        return self.refitted(trial, found.kernel, self.tasks.spread(found.f0))
+        kernel, f0, _ = evidence.learn(data, trial.kernel, trial.likelihood, start, f0, _LEARN)
+        block, f0 = project(self.data, kernel, self.dtype), self.tasks.spread(f0)
+        return self.fitted(kernel, block, trial.likelihood, trial.q, f0, _LEARN)
 
     def refined(self, start: Trial) -> Trial:
         """`learned`, unless the held-out bags are predicted worse with it."""
-        found = self.learned(start)
-        return start if found.loss > start.loss else found
-
-    def refitted(self, trial: Trial, kernel: Kernel, f0: Floats) -> Trial:
-        """All tasks under another kernel and other prior means, each from where it was."""
-        block = project(self.data, kernel, self.dtype)
-        return self.fitted(kernel, block, trial.likelihood, trial.q, f0, _LEARN)
+        learned = self.learned(start)
+        return start if learned.loss > start.loss else learned
 
 
 def best(trials: Sequence[Trial]) -> Trial:

@@ -7,6 +7,7 @@ The step of a fit to all bags goes towards the precision ``I + curvature`` and a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +19,14 @@ from bagwise.core.arrays import to_numpy
 from bagwise.models.drivers import RunningSum
 from bagwise.models.execution import resolve
 from bagwise.models.variational import engine
-from bagwise.models.variational.engine import Problem
 from bagwise.models.variational.inference import (
-    Pass,
     Posteriors,
     Settings,
     State,
     Sums,
     prior,
     propose,
+    sums_of,
 )
 from bagwise.models.variational.readout import Predictor, Process
 
@@ -118,33 +118,30 @@ class StochasticFit:
         if first:
             self.classes_, self.n_features_in_ = names, bags.n_features
             self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            problem = self._plan(bags, targets, held_out=False)
-            process, self.n_iter_ = self._first_process(problem), 0
+            problem, self.n_iter_ = self._plan(bags, targets, held_out=False), 0
+            # The prior, on a kernel and a likelihood that nothing was held out to choose.
+            starts = engine.start_kernels(self.kernel)
+            kernel = starts[min(1, len(starts) - 1)].resolve(problem.sample)
+            likelihood, q = (
+                self.likelihood or engine.default_likelihood(problem),
+                prior(1, len(problem.Z)),
+            )
+            process = Process(problem.projector(kernel), q.m, q.W, np.zeros(1), likelihood)
         else:
             (process,) = self.predictor_.processes
             problem = engine.plan_again(process, bags, targets, resolve(self.execution))
+        q = engine.trial_of(process).q
+        parts, self.cache_ = engine.ready_parts(
+            problem, problem.projector(process.projector.kernel)
+        )
+        work = partial(
+            sums_of, likelihood=process.likelihood, q=q, f0=process.f0, tasks=np.arange(1)
+        )
+        sums = RunningSum()
+        problem.driver.sweep(partial(work, tasks=np.arange(1), settings=Settings()), parts, sums)
         scale = (seen.n_bags if total_bags is None else total_bags) / len(bags)
-        size = default_step(self.n_iter_) if step is None else step
-        trial = engine.trial_of(process)
-        q = stepped(trial.q, self._batch_sums(problem, process, trial.q), scale, size)
-        process = process._replace(m=q.m, W=q.W)
-        self.predictor_ = Predictor((engine.on_host(process),), (1.0,))
+        q = stepped(q, sums.value, scale, default_step(self.n_iter_) if step is None else step)
+        process = process._replace(m=q.m, W=q.W, projector=process.projector.on_host())
+        self.predictor_ = Predictor((process,), (1.0,))
         self.seen_, self.n_iter_ = seen, self.n_iter_ + 1
         return self
-
-    def _first_process(self: Any, problem: Problem) -> Process:
-        """The prior, on a kernel and a likelihood that nothing was held out to choose."""
-        starts = engine.start_kernels(self.kernel)
-        kernel = starts[min(1, len(starts) - 1)].resolve(problem.sample)
-        likelihood = self.likelihood or engine.default_likelihood(problem)
-        q = prior(1, len(problem.Z))
-        return Process(problem.projector(kernel), q.m, q.W, np.zeros(1), likelihood)
-
-    def _batch_sums(self: Any, problem: Problem, process: Process, q: Posteriors) -> Sums:
-        """The sums of a batch under q."""
-        projector = problem.projector(process.projector.kernel)
-        parts, self.cache_ = engine.ready_parts(problem, projector)
-        sums = RunningSum()
-        work = Pass(process.likelihood, q, process.f0, np.arange(1), Settings())
-        problem.driver.sweep(work, parts, sums)
-        return sums.value
