@@ -247,7 +247,7 @@ def test_no_constraint_is_violated_at_the_end(problem):
 
 
 def test_stages_never_raise_the_objective(problem):
-    pool = learning.Pool()
+    pool = learning.ConstraintPool()
     first = learning.learn(problem, 1.0, 200, 1e-3, pool)
     again = learning.learn(problem, 1.0, 200, 1e-3, pool)  # its constraints are all known
     assert again.n_iter <= first.n_iter

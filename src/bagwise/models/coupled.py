@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels, encode_instance_labels
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import segments
-from bagwise.core.arrays import Codes, Floats, Ints
+from bagwise.core.arrays import Floats
 from bagwise.core.rules import log_odds
-from bagwise.models.base import InstanceClassifier, two_columns, two_probabilities
-from bagwise.models.labels import is_binary
+from bagwise.models.base import (
+    InstanceClassifier,
+    two_class_data,
+    two_columns,
+    two_probabilities,
+)
+from bagwise.models.classes import TWO_CLASSES
+from bagwise.models.held_out import fitted_without, folds
+from bagwise.models.labels import is_binary, read_labels
+from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.pipeline import positive_proba
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ class InstanceScores(NamedTuple):
     instance_std: Floats  # [N] NaN where the model gives none
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Coupled(InstanceClassifier):
     """A model whose instances listen to their neighbours when it predicts.
 
@@ -89,32 +98,14 @@ class Coupled(InstanceClassifier):
     (600, 2)
     """
 
-    _keeps_rows = True
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "estimator": [HasMethods(["fit", "predict"]), None],
-        "strength": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        "graph": [StrOptions({"auto", "chain", "neighbours"})],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left"), None],
-        "cv": [Interval(Integral, 2, None, closed="left")],
-        "random_state": [Integral, None],
-    }
+    estimator: Any = parameter(None, HasMethods(["fit", "predict"]), None, kw_only=False)
+    strength: float | Literal["auto"] = parameter("auto", StrOptions({"auto"}), NOT_NEGATIVE)
+    graph: str = parameter("auto", StrOptions({"auto", "chain", "neighbours"}))
+    n_neighbors: int | None = parameter(None, AT_LEAST_1, None)
+    cv: int = parameter(3, Interval(Integral, 2, None, closed="left"))
+    random_state: int | None = parameter(0, Integral, None)
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        strength: float | Literal["auto"] = "auto",
-        graph: Literal["auto", "chain", "neighbours"] = "auto",
-        n_neighbors: int | None = None,
-        cv: int = 3,
-        random_state: int | None = 0,
-    ) -> None:
-        self.estimator = estimator
-        self.strength = strength
-        self.graph = graph
-        self.n_neighbors = n_neighbors
-        self.cv = cv
-        self.random_state = random_state
+    _keeps_rows = True
 
     def _estimator(self) -> Any:
         if self.estimator is not None:
@@ -158,39 +149,29 @@ class Coupled(InstanceClassifier):
         if self.strength != "auto":
             self.strength_ = float(self.strength)
             return self
-        assert isinstance(bags, Bags)  # `_coords` saw to it
-        self._choose_strength(bags, np.asarray(y), instance_labels)
-        return self
-
-    def _choose_strength(self, bags: Bags, y: ArrayLike, instance_labels: InstanceLabels) -> None:
         from bagwise.core.neighbour_evidence import choose_strength
 
-        codes = np.searchsorted(self.classes_, y)
-        rarest = int(np.bincount(codes).min())
+        assert isinstance(bags, Bags)  # `_coords` saw to it
+        labels = read_labels(y, bags, self.classes_, TWO_CLASSES, instance_labels)
+        rarest = int(np.bincount(labels.codes).min())
         if rarest < LEAST_BAGS:
             raise ValueError(
                 f"Coupled chooses its strength on held-out bags and needs at least {LEAST_BAGS} "
                 f"of each class; the rarer one has {rarest}. Pass strength=0 or another number."
             )
-        known = encode_instance_labels(instance_labels, bags, self.classes_, codes)
-        scores = self._held_out(bags, codes, known)
-        search = choose_strength(scores, self._graph(bags), bags.offsets, codes, known)
-        self.strength_search_, self.strength_ = search, search.strength
-
-    def _held_out(self, bags: Bags, y: Ints, known: Codes) -> Floats:
-        """Log-odds of the instances from models that did not see their bags, [N]."""
-        names = bags.split(self._label_names(known))
-        scores = np.empty(bags.n_instances)
-        n_splits = min(self.cv, int(np.bincount(y).min()) // 2)
-        folds = StratifiedKFold(n_splits, shuffle=True, random_state=self.random_state)
-        for train, test in folds.split(y, y):
-            given: dict[str, Any] = {}
-            if (known >= 0).any():
-                given["instance_labels"] = np.concatenate([names[i] for i in train])
-            model = clone(self._estimator()).fit(bags[train], self.classes_[y[train]], **given)
+        data = two_class_data(bags, labels)
+        # Every fold trains on at least two bags of each class.
+        fold = folds(data.y, min(self.cv, rarest // 2), seed=self.random_state)
+        left_out = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)]
+        held_out = np.empty(bags.n_instances)
+        for fitted, _, test in fitted_without(self._estimator(), data, self.classes_, left_out):
             rows, _ = segments.take(bags.offsets, test)
-            scores[rows] = read_scores(model, bags[test]).instance
-        return scores
+            held_out[rows] = read_scores(fitted, bags[test]).instance
+        search = choose_strength(
+            held_out, self._graph(bags), bags.offsets, data.y, data.instance_labels
+        )
+        self.strength_search_, self.strength_ = search, search.strength
+        return self
 
     def _coords(self, bags: BagsLike) -> Floats:
         """Coordinates of the instances, [N] or [N, 2 or 3]."""

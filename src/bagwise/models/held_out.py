@@ -45,7 +45,9 @@ def calibration_folds(y: ArrayLike) -> int:
     return 10 if fewest < _FEW else 5
 
 
-def folds(y: ArrayLike, n_folds: int, groups: ArrayLike | None = None, seed: int = 0) -> Ints:
+def folds(
+    y: ArrayLike, n_folds: int, groups: ArrayLike | None = None, seed: int | None = 0
+) -> Ints:
     """Fold of every bag, stratified by label; bags of one group stay together.
 
     There are never more folds than bags of the rarest label, and where that is a single bag

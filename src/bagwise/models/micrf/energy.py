@@ -15,7 +15,7 @@ from bagwise.core import segments
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Floats, Ints
-    from bagwise.core.trws import Labelling, PairwiseEnergy
+    from bagwise.core.trws import PairwiseEnergy
     from bagwise.models.micrf.distances import Dissimilarities
 
 
@@ -23,7 +23,7 @@ Inference = Literal["trws", "icm"]
 NONE = -1  # the non-instance state in a configuration
 
 
-class Terms(NamedTuple):
+class EnergyTerms(NamedTuple):
     """Everything the energy of a set of bags is made of, before weights."""
 
     Upsilon: Floats  # [N, F] instance scores, negative = positive instance
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
     factors: Floats  # [3] 1 / mean of each dissimilarity, 0 where it is not used
 
 
-class Weights(NamedTuple):
+class TermWeights(NamedTuple):
     """The learned weights, all >= 0."""
 
     upsilon: Floats  # [F]
@@ -52,24 +52,24 @@ class JointDecision(NamedTuple):
     n_dropped: int  # states beyond max_states that were left out without proof
 
 
-def make_terms(Upsilon: Floats, X: Floats, offsets: Ints, factors: Floats) -> Terms:
-    """Terms with the non-instance models derived from the instance scores, eq. (5)."""
-    return Terms(Upsilon, -segments.min(Upsilon, offsets), X, offsets, factors)
+def make_terms(Upsilon: Floats, X: Floats, offsets: Ints, factors: Floats) -> EnergyTerms:
+    """EnergyTerms with the non-instance models derived from the instance scores, eq. (5)."""
+    return EnergyTerms(Upsilon, -segments.min(Upsilon, offsets), X, offsets, factors)
 
 
-def unpack(alpha: Floats, n_classifiers: int) -> Weights:
+def unpack(alpha: Floats, n_classifiers: int) -> TermWeights:
     """Split the weight vector into its terms."""
     F = n_classifiers
-    return Weights(alpha[:F], alpha[F : 2 * F], float(alpha[2 * F]), alpha[2 * F + 1 :])
+    return TermWeights(alpha[:F], alpha[F : 2 * F], float(alpha[2 * F]), alpha[2 * F + 1 :])
 
 
-def unaries(terms: Terms, w: Weights) -> tuple[Floats, Floats]:
+def unaries(terms: EnergyTerms, w: TermWeights) -> tuple[Floats, Floats]:
     """Unary energies (4) of all instances [N] and of the non-instance of each bag [B]."""
     return terms.Upsilon @ w.upsilon, terms.Omega @ w.omega + w.prior
 
 
-def features(terms: Terms, L: Ints) -> Floats:
-    """Terms of the energy of a configuration, so that E(L) = alpha @ features(L)."""
+def features(terms: EnergyTerms, L: Ints) -> Floats:
+    """EnergyTerms of the energy of a configuration, so that E(L) = alpha @ features(L)."""
     from bagwise.models.micrf.distances import pair_sums
 
     chosen = L[L != NONE]
@@ -121,6 +121,8 @@ def infer(
     tol: float = 1e-6,
 ) -> JointDecision:
     """Lowest-energy configuration (3) for given unaries and pairwise weights."""
+    from bagwise.core.trws import icm, trws
+
     keep, n_dropped = prune(inst, non, offsets, max_states)
     n_bags = len(non)
     if not np.any(gamma > 0):  # nothing ties the bags together
@@ -137,7 +139,7 @@ def infer(
         return JointDecision(L, rest, rest, n_bags, n_dropped)
     ids = np.flatnonzero(keep)
     problem, state_ids = build(inst, non, ids, owner, live, gamma, dissimilarities)
-    found = _minimise(problem, method, max_sweeps, tol)
+    found = trws(problem, max_sweeps, tol) if method == "trws" else icm(problem)
     L[live] = state_ids[problem.offsets[:-1] + found.labels]
     bound = found.lower_bound + rest
     return JointDecision(L, found.energy + rest, bound, len(ids) + n_bags, n_dropped)
@@ -173,9 +175,3 @@ def build(
     blocks = np.empty(starts[-1])
     fill_blocks(table, gamma, place, offsets, edges, starts, blocks)
     return PairwiseEnergy(unary, offsets, edges, starts, blocks), state_ids
-
-
-def _minimise(problem: PairwiseEnergy, method: Inference, max_sweeps: int, tol: float) -> Labelling:
-    from bagwise.core.trws import icm, trws
-
-    return trws(problem, max_sweeps, tol) if method == "trws" else icm(problem)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import Bags, BagsLike
 from bagwise.core import rules, segments
-from bagwise.models.base import Constraints, TrainingData
+from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import BestInstanceClassifier
-from bagwise.models.held_out import CV
+from bagwise.models.held_out import splits
 from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
-from bagwise.models.micrf.learning import JointProblem, Learned, Pool, learn
+from bagwise.models.micrf.learning import ConstraintPool, JointProblem, LearnedWeights, learn
+from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints, RandomState
@@ -39,6 +40,7 @@ class Energies(NamedTuple):
     non_instances: Any  # [B]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MICRF(BestInstanceClassifier):
     """A conditional random field over bags: each selects one instance, or none.
 
@@ -85,7 +87,7 @@ class MICRF(BestInstanceClassifier):
     Attributes
     ----------
     weights_ : dict
-        Learned weight of each term, all >= 0.
+        LearnedWeights weight of each term, all >= 0.
     selected_instances_ : array of shape (n_bags,)
         Row of the instance that each training bag selects, -1 in negative bags.
     converged_ : bool
@@ -122,91 +124,29 @@ class MICRF(BestInstanceClassifier):
     (True, True)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        "C": [Interval(Real, 0, None, closed="neither"), StrOptions({"cv"})],
-        "scale": [StrOptions({"minmax", "standard"}), None],
-        "kernels": ["array-like"],
-        "extra_unaries": [list, tuple],
-        "dissimilarities": ["array-like"],
-        "svm_C": [Interval(Real, 0, None, closed="neither")],
-        "gamma": [Interval(Real, 0, None, closed="neither"), None],
-        "inference": [StrOptions({"trws", "icm"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="neither")],
-        "max_states": [Interval(Integral, 1, None, closed="left")],
-        "max_rows": [Interval(Integral, 2, None, closed="left")],
-        "random_state": ["random_state"],
-    }
+    C: float | str = parameter(1.0, POSITIVE, StrOptions({"cv"}))
+    scale: str | None = parameter("minmax", StrOptions({"minmax", "standard"}), None)
+    kernels: Sequence[unaries.Kernel] = parameter(unaries.KERNELS, "array-like")
+    extra_unaries: Any = parameter((), list, tuple)
+    dissimilarities: Any = parameter(_DISSIMILARITIES, "array-like")
+    svm_C: float = parameter(1.0, POSITIVE)  # noqa: N815 (C of the SVMs)
+    gamma: float | None = parameter(None, POSITIVE, None)
+    inference: crf.Inference = parameter("trws", StrOptions({"trws", "icm"}))
+    max_iter: int = parameter(200, AT_LEAST_1)
+    tol: float = parameter(1e-3, POSITIVE)
+    max_states: int = parameter(2048, AT_LEAST_1)
+    max_rows: int = parameter(10_000, Interval(Integral, 2, None, closed="left"))
+    random_state: RandomState = parameter(None, "random_state")
 
     # The instances that training bags select, to which others are compared, differ between fits.
     _level_drifts = True
 
-    def __init__(
-        self,
-        C: float | str = 1.0,
-        *,
-        scale: str | None = "minmax",
-        kernels: Sequence[unaries.Kernel] = unaries.KERNELS,
-        extra_unaries: Any = (),
-        dissimilarities: Any = _DISSIMILARITIES,
-        svm_C: float = 1.0,
-        gamma: float | None = None,
-        inference: crf.Inference = "trws",
-        max_iter: int = 200,
-        tol: float = 1e-3,
-        max_states: int = 2048,
-        max_rows: int = 10_000,
-        calibrate: bool = True,
-        calibration: str = "platt",
-        cv: CV = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.C = C
-        self.scale = scale
-        self.kernels = kernels
-        self.extra_unaries = extra_unaries
-        self.dissimilarities = dissimilarities
-        self.svm_C = svm_C
-        self.gamma = gamma
-        self.inference = inference
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_states = max_states
-        self.max_rows = max_rows
-        self.calibrate = calibrate
-        self.calibration = calibration
-        self.cv = cv
-        self.random_state = random_state
-
-    def fit(self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels = None) -> MICRF:
-        """Train the instance classifiers, then the weights of the field.
-
-        Parameters
-        ----------
-        bags : Bags, list of 2-d arrays or 3-d array
-        y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
-        """
-        data = self._validate_fit(bags, y, instance_labels)
-        self._check_terms()
-        self.C_ = self._choose_C(data) if self.C == "cv" else float(self.C)
-        problem = self._fit_terms(data)
-        self._store(problem, learn(problem, self.C_, self.max_iter, self.tol))
-        if not self.converged_:
-            warnings.warn(
-                f"MICRF still had a constraint violated by {self.violation_:.3g} after "
-                f"{self.n_iter_} rounds; raise max_iter or tol, or lower C.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        self._calibrate(data)
-        return self
-
-    def _check_terms(self) -> None:
+    def _fit(self, data: TrainingData) -> None:
+        """Train the instance classifiers, then the weights of the field."""
         for name, allowed in (("kernels", unaries.KERNELS), ("dissimilarities", _DISSIMILARITIES)):
-            given = getattr(self, name)
-            if any(value not in allowed for value in given):
-                raise ValueError(f"{name} must be a sequence from {list(allowed)}; got {given!r}.")
+            chosen = getattr(self, name)
+            if any(value not in allowed for value in chosen):
+                raise ValueError(f"{name} must be a sequence from {list(allowed)}; got {chosen!r}.")
         if not len(self.kernels) and not len(self.extra_unaries):
             raise ValueError("MICRF needs an instance classifier: kernels or extra_unaries.")
         for i, extra in enumerate(self.extra_unaries):
@@ -215,6 +155,16 @@ class MICRF(BestInstanceClassifier):
                     f"extra_unaries[{i}] must score instances (decision_function_instances), "
                     f"but {type(extra).__name__} does not."
                 )
+        self.C_ = self._choose_C(data) if self.C == "cv" else float(self.C)
+        problem = self._fit_terms(data)
+        self._store(problem, learn(problem, self.C_, self.max_iter, self.tol))
+        if not self.converged_:
+            warnings.warn(
+                f"MICRF still had a constraint violated by {self.violation_:.3g} after "
+                f"{self.n_iter_} rounds; raise max_iter or tol, or lower C.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _fit_terms(self, data: TrainingData) -> JointProblem:
         """Scale, train the instance classifiers, and set up the terms of the energy."""
@@ -230,12 +180,9 @@ class MICRF(BestInstanceClassifier):
             unaries.train(kernel, X[rows], labels[rows], self.svm_C, gamma)
             for kernel in self.kernels
         ]
-        given = self._label_names(known) if (known >= 0).any() else None
+        names = {"instance_labels": self._label_names(known)} if (known >= 0).any() else {}
         self.extra_unaries_ = [
-            clone(extra).fit(
-                bags, self.classes_[y], **({} if given is None else {"instance_labels": given})
-            )
-            for extra in self.extra_unaries
+            clone(extra).fit(bags, self.classes_[y], **names) for extra in self.extra_unaries
         ]
         used = np.isin(_DISSIMILARITIES, list(self.dissimilarities))
         self.factors_ = np.where(used, inverse_means(X, bags.bag_index), 0.0)
@@ -255,7 +202,7 @@ class MICRF(BestInstanceClassifier):
         scores += [extra.decision_function_instances(bags) for extra in self.extra_unaries_]
         return -np.column_stack(scores)
 
-    def _store(self, problem: JointProblem, learned: Learned) -> None:
+    def _store(self, problem: JointProblem, learned: LearnedWeights) -> None:
         self.alpha_ = learned.alpha
         self.selected_instances_ = learned.L_hat
         self.clamped_ = problem.terms.X[learned.L_hat[learned.L_hat != crf.NONE]]  # [P, D]
@@ -270,14 +217,14 @@ class MICRF(BestInstanceClassifier):
         bags, y, known = data
         correct = np.zeros(len(C_GRID))
         n_scored = 0
-        for train, test in self._inner_splits(y):
+        for train, test in splits(y, self.cv):
             rows, _ = segments.take(bags.offsets, train)
             inner = clone(self)
             inner.classes_ = self.classes_
             problem = inner._fit_terms(TrainingData(bags[train], y[train], known[rows]))
             held_out = bags[test]
             n_scored += len(held_out)
-            pool = Pool()
+            pool = ConstraintPool()
             for i, C in enumerate(C_GRID):
                 inner._store(problem, learn(problem, C, self.max_iter, self.tol, pool))
                 correct[i] += np.sum((inner._raw_scores(held_out) > 0) == (y[test] == 1))
@@ -305,10 +252,9 @@ class MICRF(BestInstanceClassifier):
         from bagwise.models.micrf.distances import cross
 
         bags = self._scaled(self._validate_predict(bags))
-        D = cross(bags.instances, bags.instances, self.factors_)
-        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
+        D = cross(bags.instances, bags.instances, self.factors_)  # [3, N, N]
         owner = bags.bag_index
-        return np.where(owner[:, None] == owner, 0.0, np.tensordot(gamma, D, axes=1))
+        return np.where(owner[:, None] == owner, 0.0, np.tensordot(self._weights.gamma, D, axes=1))
 
     def energies(self, bags: BagsLike, joint: bool = False) -> Energies:
         """Energies (10) of the states of bags, given the clamped training bags.
@@ -350,8 +296,8 @@ class MICRF(BestInstanceClassifier):
         return self.classes_[(self.decision_function(bags, joint=True) > 0).astype(int)]
 
     @property
-    def _n_classifiers(self) -> int:
-        return len(self.machines_) + len(self.extra_unaries_)
+    def _weights(self) -> crf.TermWeights:
+        return crf.unpack(self.alpha_, len(self.machines_) + len(self.extra_unaries_))
 
     def _scaled(self, bags: Bags) -> Bags:
         return bags.map(self.scaling_.apply)
@@ -359,13 +305,13 @@ class MICRF(BestInstanceClassifier):
     def _unaries(self, scaled: Bags) -> Energies:
         Upsilon = self._upsilon(scaled)
         terms = crf.make_terms(Upsilon, scaled.instances, scaled.offsets, self.factors_)
-        return Energies(*crf.unaries(terms, crf.unpack(self.alpha_, self._n_classifiers)))
+        return Energies(*crf.unaries(terms, self._weights))
 
     def _energies(self, scaled: Bags) -> Energies:
         from bagwise.models.micrf.distances import to_clamped
 
         inst, non = self._unaries(scaled)
-        weights = crf.unpack(self.alpha_, self._n_classifiers).gamma * self.factors_
+        weights = self._weights.gamma * self.factors_
         return Energies(inst + to_clamped(scaled.instances, self.clamped_, weights), non)
 
     def _joint_energies(self, scaled: Bags) -> Energies:
@@ -373,7 +319,7 @@ class MICRF(BestInstanceClassifier):
 
         X, offsets = scaled.instances, scaled.offsets
         inst, non = self._energies(scaled)
-        gamma = crf.unpack(self.alpha_, self._n_classifiers).gamma
+        gamma = self._weights.gamma
         near = Dissimilarities(X, self.factors_, self.max_states)
         L = crf.infer(
             inst,

@@ -16,9 +16,9 @@ from scipy.optimize import minimize
 from bagwise.core import segments
 from bagwise.models.micrf.energy import (
     NONE,
+    EnergyTerms,
     Inference,
     JointDecision,
-    Terms,
     features,
     infer,
     keep_lowest,
@@ -40,7 +40,7 @@ _SWEEP_TOL = 1e-3
 class JointProblem(NamedTuple):
     """Training bags as the learner sees them."""
 
-    terms: Terms
+    terms: EnergyTerms
     y: Column  # [B] 0 or 1
     selectable: Bools  # [N] instances a positive bag may select as its latent instance
     dissimilarities: Any
@@ -48,7 +48,7 @@ class JointProblem(NamedTuple):
     max_states: int
 
 
-class Learned(NamedTuple):
+class LearnedWeights(NamedTuple):
     """The weights and how they were reached."""
 
     alpha: Floats
@@ -61,7 +61,7 @@ class Learned(NamedTuple):
     n_dropped: int  # states that max_states dropped in the last inference
 
 
-class Pool:
+class ConstraintPool:
     """Configurations found so far; restated against the current latent configuration."""
 
     def __init__(self) -> None:
@@ -206,8 +206,8 @@ def _infer(problem: JointProblem, inst: Floats, non: Floats, gamma: Floats) -> J
 
 
 def learn(
-    problem: JointProblem, C: float, max_iter: int, tol: float, pool: Pool | None = None
-) -> Learned:
+    problem: JointProblem, C: float, max_iter: int, tol: float, pool: ConstraintPool | None = None
+) -> LearnedWeights:
     """Constraint generation in stages: weights for a fixed L_hat, then a better L_hat.
 
     A stage ends when no constraint is violated by more than ``tol`` per bag. The latent
@@ -220,11 +220,11 @@ def learn(
     alpha, xi = np.zeros(2 * terms.Upsilon.shape[1] + 1 + len(terms.factors)), 0.0
     L_hat = initial_configuration(problem)
     phi_hat = features(terms, L_hat)
-    pool = Pool() if pool is None else pool
+    pool = ConstraintPool() if pool is None else pool
     if pool.L:
         alpha, xi = solve_qp(*pool.against(L_hat, phi_hat), C, alpha)
     gaps: list[float] = []
-    done: Learned | None = None  # the end of the last stage
+    done: LearnedWeights | None = None  # the end of the last stage
     limit = tol * len(problem.y)
     n_dropped = 0
     for n_iter in range(1, max_iter + 1):
@@ -240,7 +240,7 @@ def learn(
             violation = float(delta(L_hat, worst.L) - alpha @ (phi - phi_hat) - xi)
             L = worst.L
         objective = float(0.5 * alpha @ alpha + C * xi)
-        now = Learned(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)
+        now = LearnedWeights(alpha, L_hat, n_iter, False, violation, objective, gaps, n_dropped)
         if violation > limit:
             pool.add(L, phi)
         else:
