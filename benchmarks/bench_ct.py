@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bagwise.datasets import make_cq500_folder
+from tests.vision.cq500 import write_cq500
 
 # Runs a command and prints the peak resident memory of the process, in bytes.
 _CHILD = """
@@ -33,7 +33,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="bagwise-bench-") as place:
         for n in (few, many):
             root = Path(place) / f"scans{n}"
-            truth = make_cq500_folder(root, n_scans=n, n_slices=n_slices, size=size, random_state=0)
+            truth = write_cq500(root, n_scans=n, n_slices=n_slices, size=size, random_state=0)
             model = str(root.with_suffix(".bagwise"))
             data = ["--scans", str(root), "--labels", str(truth.labels)]
             peaks["fit", n] = _peak(["ct", "fit", *data, "--classes", "ICH", "--out", model])
