@@ -264,7 +264,7 @@ def contributing_example():
     # A real module, so that its classes can be pickled.
     module = sys.modules["contributing_example"] = types.ModuleType("contributing_example")
     for block in blocks:
-        if not any(word in block for word in ("CHECKS", "FORMATS", "RULES")):
+        if not any(word in block for word in ("CHECKS", "FORMATS", "METRICS", "RULES")):
             exec(compile(block, "contributing.md", "exec"), vars(module))
     return module
 
@@ -332,6 +332,37 @@ def test_contributing_kind_of_file_is_one_entry(tmp_path, monkeypatch):
     said = r"s3.json: Expecting value.*\n.*s2.json: has 3 features but 1 other files have 2"
     with pytest.raises(BadFilesError, match=said):
         read_bags(tmp_path)
+
+
+def test_contributing_metric_is_one_entry(monkeypatch):
+    """The metric of the page is one of bags, instances, folds, comparisons and searches."""
+    from sklearn.metrics import hinge_loss
+
+    from bagwise import MISVM, OneVsRest, SingleInstance, evaluate
+    from bagwise.datasets import make_gaussian_bags
+    from bagwise.evaluate import metrics
+    from bagwise.report.tables import comparison_table
+
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n((?:(?!```).)*?METRICS.*?)```", text, flags=re.DOTALL)
+    monkeypatch.setitem(metrics.METRICS, "hinge", None)  # what the page sets is taken back
+    exec(compile(block, "contributing.md", "exec"), {})
+    bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+    model = SingleInstance().fit(bags, y)
+    expected = hinge_loss(y, model.decision_function(bags))
+    assert evaluate.bag_metrics(model, bags, y, ["hinge"])["hinge"] == pytest.approx(expected)
+    scorer = evaluate.make_instance_scorer("hinge")
+    assert (
+        scorer(model, bags) == -evaluate.instance_metrics(model, bags, metrics=["hinge"])["hinge"]
+    )
+    three = OneVsRest(MISVM(calibrate=False)).fit(bags, np.arange(30) % 3)
+    assert evaluate.bag_metrics(three, bags, np.arange(30) % 3, ["hinge"])["hinge"] > 0
+    scheme = evaluate.BagFolds(2, (0,))
+    models = {"a": SingleInstance(), "b": SingleInstance(bag_rule="noisy-or")}
+    made = evaluate.compare(models, {"toy": (bags, y)}, scheme, metrics=["hinge"], progress=False)
+    means = made.summary()["mean"]
+    assert made.paired("hinge")["better"].item() == "ab"[int(means.argmin())]
+    assert comparison_table(made, ["hinge"]).columns[2].header == "hinge"
 
 
 def test_contributing_lists_where_things_are_registered():

@@ -74,14 +74,13 @@ def make_single_concept_bags(
     >>> len(problem.train[0]), int(problem.trap[1].sum())
     (20, 10)
     """
-    rng = check_random_state(random_state)
 
-    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
         concept = [(_concept(0, y), rng.randint(1, 4))] if y else []
         poisoned = (kind == "train" and not y) or (kind == "trap" and y)
         return concept + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
 
-    return _problem(recipe, n_bags, n_features, n_classes, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, random_state)
 
 
 def make_multi_concept_bags(
@@ -101,9 +100,8 @@ def make_multi_concept_bags(
     >>> len(make_multi_concept_bags(n_bags=20, random_state=0).clean[0])
     20
     """
-    rng = check_random_state(random_state)
 
-    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
         counts = [rng.randint(1, 4), rng.randint(1, 4)]
         kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
         whose = y or (1 if n_classes == 2 else rng.randint(1, n_classes))
@@ -111,7 +109,7 @@ def make_multi_concept_bags(
         poisoned = (kind == "train" and not y) or (kind == "trap" and y)
         return concepts + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
 
-    return _problem(recipe, n_bags, n_features, n_classes, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, random_state)
 
 
 def make_false_frequency_bags(
@@ -133,14 +131,13 @@ def make_false_frequency_bags(
     >>> bool(bags.sizes[y == 0].min() > bags.sizes[y == 1].max())
     True
     """
-    rng = check_random_state(random_state)
 
-    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
         many = kind == "trap" and not y
         companion = [(_CONCEPTS[0], rng.randint(30, 41) if many else 1)]
         return companion + ([(_concept(1, y), 1)] if y else [])
 
-    return _problem(recipe, n_bags, n_features, n_classes, rng)
+    return _problem(recipe, n_bags, n_features, n_classes, random_state)
 
 
 def make_size_trap_bags(
@@ -162,15 +159,14 @@ def make_size_trap_bags(
     >>> bool(bags.sizes[y == 0].max() < bags.sizes[y == 1].min())
     True
     """
-    rng = check_random_state(random_state)
 
-    def recipe(y: int, kind: str) -> list[tuple[float, int]]:
+    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
         return [(_NEAR_CONCEPT + _APART * (y - 1), 1)] if y else []
 
     def large(y: int, kind: str) -> bool:
         return bool(y) if kind == "train" else kind == "trap" and not y
 
-    return _problem(recipe, n_bags, n_features, n_classes, rng, large)
+    return _problem(recipe, n_bags, n_features, n_classes, random_state, large)
 
 
 def _concept(number: int, y: int) -> float:
@@ -183,35 +179,26 @@ def _problem(
     n_bags: int,
     n_features: int,
     n_classes: int,
-    rng: np.random.RandomState,
-    large: Any = None,
+    random_state: RandomState,
+    large: Any = lambda y, kind: False,
 ) -> AssumptionProblem:
+    """Bags by a recipe: ``recipe(rng, y, kind)`` gives centre and count of clusters of a bag."""
     if n_classes < 2:
         raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
-    kinds = ("train", "clean", "trap")
-    return AssumptionProblem(
-        *(_draw(recipe, kind, n_bags, n_features, n_classes, rng, large) for kind in kinds)
-    )
+    rng = check_random_state(random_state)
+    labels = np.arange(n_bags) % n_classes
 
+    def draw(kind: str) -> tuple[Bags, Ints]:
+        arrays = []
+        for y in labels.tolist():
+            n_background = rng.randint(*(_LARGE if large(y, kind) else _SMALL))
+            parts = [rng.standard_normal((n_background, n_features))]
+            for centre, count in recipe(rng, y, kind):
+                parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
+            arrays.append(rng.permutation(np.concatenate(parts)))
+        return Bags.from_list(arrays), labels.copy()
 
-def _draw(
-    recipe: Any,
-    kind: str,
-    n_bags: int,
-    n_features: int,
-    n_classes: int,
-    rng: np.random.RandomState,
-    large: Any,
-) -> tuple[Bags, Ints]:
-    y = np.arange(n_bags) % n_classes
-    arrays = []
-    for target in y:
-        sizes = _LARGE if large is not None and large(int(target), kind) else _SMALL
-        parts = [rng.standard_normal((rng.randint(*sizes), n_features))]
-        for centre, count in recipe(int(target), kind):
-            parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
-        arrays.append(rng.permutation(np.concatenate(parts)))
-    return Bags.from_list(arrays), y
+    return AssumptionProblem(draw("train"), draw("clean"), draw("trap"))
 
 
 # Test name -> generator, and whether a standard model is expected to solve the clean bags.

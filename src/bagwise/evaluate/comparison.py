@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.evaluate.metrics import METRIC_NAMES, METRICS, score_predictions
+from bagwise.evaluate.cross_validation import HeldOut
+from bagwise.evaluate.metrics import METRIC_NAMES, METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,12 +78,12 @@ class Comparison:
     @property
     def warnings(self) -> dict[str, int]:
         """Messages of warnings raised during fits, with the number of fits that raised them."""
-        counts: dict[str, int] = {}
-        for record in self.records:
-            for message in record["warnings"]:
-                text = f"{record['model']}: {message}"
-                counts[text] = counts.get(text, 0) + 1
-        return counts
+        return dict(
+            Counter(f"{r['model']}: {said}" for r in self.records for said in r["warnings"])
+        )
+
+    def _records_of(self, model: str, data: str) -> list[dict[str, Any]]:
+        return [r for r in self.records if r["model"] == model and r["data"] == data]
 
     def per_seed(
         self,
@@ -104,16 +106,20 @@ class Comparison:
         """
         if averaging == "default":
             averaging = "pooled" if METRICS[metric].pooled else "fold-mean"
-        chosen = [r for r in self.records if r["model"] == model and r["data"] == data]
-        chosen = [r for r in chosen if r.get(level) is not None]
+        chosen = [r for r in self._records_of(model, data) if r.get(level) is not None]
         values = []
         for seed in dict.fromkeys(r["seed"] for r in chosen):
             of_seed = [r for r in chosen if r["seed"] == seed]
             if averaging == "pooled":
-                values.append(_pooled(of_seed, level, metric))
+                parts = {k: [r[level][k] for r in of_seed] for k in HeldOut._fields}
+                joined: dict[str, Any] = {
+                    k: None if any(v is None for v in part) else np.concatenate(part)
+                    for k, part in parts.items()
+                }
+                values.append(HeldOut(**joined).metrics([metric])[metric])
             else:
                 folds = np.array([r[f"{level}_metrics"][metric] for r in of_seed])
-                # A fold without both classes has no AUC and says nothing.
+                # A fold without both classes has no AUC and is left out.
                 values.append(np.nanmean(folds) if np.isfinite(folds).any() else np.nan)
         return np.array(values)
 
@@ -128,15 +134,11 @@ class Comparison:
         import pandas as pd
 
         rows = []
-        for data in self.datasets:
-            for model in self.models:
-                for metric in metrics or self.metrics:
-                    values = self.per_seed(model, data, metric, level=level, averaging=averaging)
-                    if len(values) == 0:
-                        continue
-                    spread = values.std(ddof=1) if len(values) > 1 else np.nan
-                    row = {"model": model, "data": data, "metric": metric, "mean": values.mean()}
-                    rows.append({**row, "spread": spread, "n_seeds": len(values)})
+        for data, model, metric in product(self.datasets, self.models, metrics or self.metrics):
+            values = self.per_seed(model, data, metric, level=level, averaging=averaging)
+            if len(values):
+                spread = values.std(ddof=1) if len(values) > 1 else np.nan
+                rows.append((model, data, metric, values.mean(), spread, len(values)))
         return pd.DataFrame(rows, columns=["model", "data", "metric", "mean", "spread", "n_seeds"])
 
     def table(
@@ -153,29 +155,18 @@ class Comparison:
         import pandas as pd
 
         usual = [name for name in USUAL_METRICS if name in self.metrics]
-        metrics = metrics or usual or self.metrics
-        summary = self.summary(metrics, level=level, averaging=averaging)
+        shown = metrics or usual or self.metrics
+        summary: Any = self.summary(shown, level=level, averaging=averaging)
         rows = []
         for (data, model), part in summary.groupby(["data", "model"], sort=False):
-            cells = {
-                metric: format_mean(mean, spread)
-                for metric, mean, spread in zip(
-                    part["metric"], part["mean"], part["spread"], strict=True
-                )
-            }
-            chosen = [r for r in self.records if r["model"] == model and r["data"] == data]
-            seconds = np.mean([r["fit_seconds"] for r in chosen])
-            peak = np.max([r["peak_mb"] for r in chosen])
-            rows.append(
-                {
-                    "model": model,
-                    "data": data,
-                    **cells,
-                    "fit s": f"{seconds:.2g}",
-                    "peak MB": f"{peak:.0f}",
-                    "seeds": int(part["n_seeds"].max()),
-                }
-            )
+            records = self._records_of(model, data)
+            row: dict[str, Any] = {"model": model, "data": data}
+            for cell in part.itertuples():
+                row[str(cell.metric)] = format_mean(cell.mean, cell.spread)
+            row["fit s"] = f"{np.mean([r['fit_seconds'] for r in records]):.2g}"
+            row["peak MB"] = f"{max(r['peak_mb'] for r in records):.0f}"
+            row["seeds"] = int(part["n_seeds"].max())
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def paired(self, metric: str = "auc") -> pd.DataFrame:
@@ -183,13 +174,22 @@ class Comparison:
         import pandas as pd
 
         rows = []
-        for data in self.datasets:
-            for a, b in combinations(self.models, 2):
-                difference, ratio = self._differences(a, b, data, metric)
-                t, p = corrected_resampled_t(difference, ratio)
-                better = _better(difference.mean(), metric, a, b)
-                row = {"data": data, "a": a, "b": b, "difference": difference.mean()}
-                rows.append({**row, "t": t, "p": p, "better": better})
+        for data, (a, b) in product(self.datasets, combinations(self.models, 2)):
+            first, second = (
+                {(r["seed"], r["fold"]): r for r in self._records_of(model, data)}
+                for model in (a, b)
+            )
+            shared = [first[key] for key in first if key in second]
+            others = [second[key] for key in first if key in second]
+            values = np.array([r["bags_metrics"][metric] for r in shared])
+            values -= np.array([r["bags_metrics"][metric] for r in others])
+            ratio = float(np.mean([r["n_test"] / r["n_train"] for r in shared]))
+            values = values[np.isfinite(values)]
+            t, p = corrected_resampled_t(values, ratio)
+            difference, better = values.mean(), "-"
+            if difference != 0:
+                better = a if (difference > 0) != METRICS[metric].lower_is_better else b
+            rows.append((data, a, b, difference, t, p, better))
         columns = ["data", "a", "b", "difference", "t", "p", "better"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -197,35 +197,17 @@ class Comparison:
         """Wilcoxon signed-rank test of each pair of models over the data sets' means."""
         import pandas as pd
 
+        means = {
+            model: np.array([self.per_seed(model, data, metric).mean() for data in self.datasets])
+            for model in self.models
+        }
         rows = []
         for a, b in combinations(self.models, 2):
-            means = np.array(
-                [
-                    self.per_seed(a, data, metric).mean() - self.per_seed(b, data, metric).mean()
-                    for data in self.datasets
-                ]
-            )
-            means = means[np.isfinite(means)]
-            row = {"a": a, "b": b, "n_datasets": len(means)}
-            row["difference"] = means.mean() if len(means) else np.nan
-            rows.append({**row, "p": wilcoxon_p(means)})
+            differences = means[a] - means[b]
+            differences = differences[np.isfinite(differences)]
+            mean = differences.mean() if len(differences) else np.nan
+            rows.append((a, b, len(differences), mean, wilcoxon_p(differences)))
         return pd.DataFrame(rows, columns=["a", "b", "n_datasets", "difference", "p"])
-
-    def _differences(self, a: str, b: str, data: str, metric: str) -> tuple[Floats, float]:
-        def by_fold(model: str) -> dict[tuple[int, int], dict[str, Any]]:
-            return {
-                (r["seed"], r["fold"]): r
-                for r in self.records
-                if r["model"] == model and r["data"] == data
-            }
-
-        first, second = by_fold(a), by_fold(b)
-        shared = [key for key in first if key in second]
-        values = np.array(
-            [first[k]["bags_metrics"][metric] - second[k]["bags_metrics"][metric] for k in shared]
-        )
-        ratio = np.mean([first[k]["n_test"] / first[k]["n_train"] for k in shared])
-        return values[np.isfinite(values)], float(ratio)
 
 
 def corrected_resampled_t(difference: ArrayLike, test_to_train: float) -> tuple[float, float]:
@@ -301,20 +283,3 @@ def format_mean(mean: float, spread: float, digits: int = 3) -> str:
         return "-"
     text = f"{mean:.{digits}f}"
     return f"{text} ± {spread:.{digits}f}" if np.isfinite(spread) else text
-
-
-def _pooled(records: list[dict[str, Any]], level: str, metric: str) -> float:
-    """The metric over the test predictions of all folds together."""
-
-    def join(what: str) -> Any:
-        parts = [r[level][what] for r in records]
-        return None if any(p is None for p in parts) else np.concatenate(parts)
-
-    made = {what: join(what) for what in ("label", "score", "proba")}
-    return score_predictions(join("y"), **made, metrics=[metric])[metric]
-
-
-def _better(difference: float, metric: str, a: str, b: str) -> str:
-    if difference == 0:
-        return "-"
-    return a if (difference > 0) != METRICS[metric].lower_is_better else b

@@ -7,8 +7,7 @@ all go through it, so that no figure rests on a loop of its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -167,15 +166,19 @@ def fit_fold(
     if instance_labels is not None:
         nested = bags.split(np.asarray(instance_labels))
         known["instance_labels"] = np.concatenate([nested[i] for i in split.train])
-    with _naming(name, data, split), warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train = bags[split.train]
-        with Measure() as fit:
-            model.fit(train, y[split.train], **known)
-        # A search hides the _instances methods; its winner has them.
-        model = getattr(model, "best_estimator_", model)
-        with Measure() as predict:
-            of_bags, of_instances = _predict(model, bags[split.test], y[split.test])
+        try:
+            train = bags[split.train]
+            with Measure() as fit:
+                model.fit(train, y[split.train], **known)
+            # A search hides the _instances methods; its winner has them.
+            model = getattr(model, "best_estimator_", model)
+            with Measure() as predict:
+                of_bags, of_instances = _predict(model, bags[split.test], y[split.test])
+        except Exception as error:
+            error.add_note(f"while fitting {name!r} on {data!r}, {split}")
+            raise
     said = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
     return Fold(split, of_bags, of_instances, fit.seconds, predict.seconds, fit.peak_mb, said)
 
@@ -226,14 +229,3 @@ def check_lengths(what: str, n_bags: int, y: Column, groups: ArrayLike | None = 
     n_groups = n_bags if groups is None else len(np.asarray(groups))
     if n_groups != n_bags:
         raise ValueError(f"{what}: got {n_groups} groups for {n_bags} bags.")
-
-
-@contextmanager
-def _naming(name: str, data: str, split: Split) -> Iterator[None]:
-    """Says which fit failed; the error itself is untouched."""
-    try:
-        yield
-    except Exception as error:
-        where = f"seed {split.seed}, fold {split.fold}"
-        error.add_note(f"while fitting {name!r} on {data!r}, {where}")
-        raise

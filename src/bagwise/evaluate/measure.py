@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -32,7 +33,6 @@ class Measure:
     peak_mb: float
 
     def __enter__(self) -> Measure:
-        _release_freed_memory()
         _reset_high_water()
         self._memory = _resident_kb("VmRSS")
         self._start = time.perf_counter()
@@ -48,36 +48,31 @@ class Measure:
         self.peak_mb = max(0.0, (_resident_kb("VmHWM") - self._memory) / 1024)
 
 
-def _release_freed_memory() -> None:
+def _reset_high_water() -> None:
+    """Give freed memory back and lower the high-water mark to what is resident, where possible."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
         if trim is not None:
             trim(0)
-
-
-def _reset_high_water() -> None:
-    if sys.platform == "linux":
-        try:
+        # With a read-only /proc the mark keeps its old height, a documented lower bound.
+        with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        except OSError:
-            # A read-only /proc: the mark then keeps its old height, a stated lower bound.
-            return
 
 
 def _resident_kb(field: str) -> float:
+    """Resident memory now (VmRSS) or at its highest (VmHWM)."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith(field):
                 return float(line.split()[1])
+    # Elsewhere the mark on entry is its height so far, and what is measured is how far it rises.
     try:
         import resource
     except ImportError:  # Windows
         import psutil
 
         memory = psutil.Process().memory_info()
-        peak = getattr(memory, "peak_wset", memory.rss)
-        return (peak if field == "VmHWM" else memory.rss) / 1024
-
+        return float(getattr(memory, "peak_wset", memory.rss)) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1024 if sys.platform == "darwin" else float(peak)

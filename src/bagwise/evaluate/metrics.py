@@ -9,6 +9,7 @@ classes, a column each of more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -101,11 +102,6 @@ def expected_calibration_error(
     return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
 
 
-def _accuracy(y: Ints, label: Ints) -> float:
-    """Share of rows that are right in every column."""
-    return float((y == label).all(axis=1).mean())
-
-
 def _log_loss(y: Ints, p: Floats) -> float:
     """Log-loss of a row's class where the classes share one probability, else mean over classes."""
     shared = y.shape[1] > 1 and np.allclose(p.sum(axis=1), 1.0, atol=1e-6)
@@ -164,7 +160,8 @@ class Metric(NamedTuple):
 
 # The one place where metrics are registered.
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", "label", _accuracy),
+    # The share of rows that are right in every column.
+    "accuracy": Metric("accuracy", "label", lambda y, x: float((y == x).all(axis=1).mean())),
     "f1": Metric(
         "F1 score", "label", mean_over_classes(lambda y, x: skm.f1_score(y, x, zero_division=0))
     ),
@@ -346,24 +343,14 @@ def instance_metrics(
     return score_predictions(truth, **outputs, metrics=metrics)
 
 
-class _InstanceScorer:
+def _score_instances(
+    model: Model, bags: Bags, y: ArrayLike | None = None, *, metric: str, sign: int
+) -> float:
     """A scikit-learn scorer that reads the labels the bags carry, not the bag labels."""
-
-    def __init__(self, metric: str, sign: int) -> None:
-        self.metric = metric
-        self.sign = sign
-
-    def __call__(
-        self, estimator: Model, bags: Bags, y: ArrayLike | None = None, **_: object
-    ) -> float:
-        value = instance_metrics(estimator, bags, metrics=[self.metric])[self.metric]
-        return float(self.sign * value)
-
-    def __repr__(self) -> str:
-        return f"make_instance_scorer({self.metric!r})"
+    return sign * instance_metrics(model, bags, metrics=[metric])[metric]
 
 
-def make_instance_scorer(metric: str = "auc") -> _InstanceScorer:
+def make_instance_scorer(metric: str = "auc") -> Callable[..., float]:
     """A scorer of instances for ``cross_validate``, ``GridSearchCV`` and the like.
 
     It works on bags that carry their instance labels (``bags.instance_labels``), which travel
@@ -385,7 +372,9 @@ def make_instance_scorer(metric: str = "auc") -> _InstanceScorer:
     >>> bool(cross_val_score(make_model("single-instance"), bags, y, scoring=scorer).min() > 0.8)
     True
     """
-    return _InstanceScorer(metric, -1 if _metric(metric).lower_is_better else 1)
+    # Of functions alone, so that it travels to other processes.
+    sign = -1 if _metric(metric).lower_is_better else 1
+    return partial(_score_instances, metric=metric, sign=sign)
 
 
 def model_outputs(

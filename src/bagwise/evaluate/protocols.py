@@ -44,6 +44,9 @@ class Split(NamedTuple):
     train: Ints  # bag numbers
     test: Ints
 
+    def __str__(self) -> str:
+        return f"seed {self.seed}, fold {self.fold}"
+
 
 class Scheme:
     """A cross-validation scheme; subclasses have `folds_of_bags` or splits of their own."""
@@ -322,7 +325,12 @@ def check_model(model: Model) -> Model:
                 f"{name} keeps a part that was fitted outside the fold, so it may know the test "
                 "bags; pass it unfitted, inside the pipeline."
             )
-        if _is_fitted(part):
+        try:
+            check_is_fitted(part)
+        except (NotFittedError, TypeError):
+            continue
+        # A stateless transformer counts as fitted from the start, without a fitted attribute.
+        if any(key.endswith("_") and not key.startswith("_") for key in vars(part)):
             raise ValueError(
                 f"{name} is already fitted: preprocessing and models are fitted inside each fold, "
                 "on its training bags only. Pass it unfitted (sklearn.base.clone)."
@@ -330,34 +338,22 @@ def check_model(model: Model) -> Model:
     return clone(model)
 
 
-def _is_fitted(part: object) -> bool:
-    # A stateless transformer reports itself fitted from birth, whatever it has seen.
-    if not any(key.endswith("_") and not key.startswith("_") for key in vars(part)):
-        return False
-    try:
-        check_is_fitted(part)
-    except (NotFittedError, TypeError):
-        return False
-    return True
-
-
 def check_split(split: Split, n_bags: int, y: Column, groups: ArrayLike | None = None) -> None:
     """Refuse a split that shares bags or groups, or trains on one class."""
-    where = f"seed {split.seed}, fold {split.fold}"
     shared = np.intersect1d(split.train, split.test)
     if len(shared):
-        raise ValueError(f"bag {shared[0]} is in both training and test of {where}.")
+        raise ValueError(f"bag {shared[0]} is in both training and test of {split}.")
     used = np.concatenate([split.train, split.test])
     if len(split.train) == 0 or len(split.test) == 0 or used.min() < 0 or used.max() >= n_bags:
-        raise ValueError(f"{where} must have training and test bags numbered 0 to {n_bags - 1}.")
+        raise ValueError(f"{split} must have training and test bags numbered 0 to {n_bags - 1}.")
     if groups is not None:
         both = np.intersect1d(np.asarray(groups)[split.train], np.asarray(groups)[split.test])
         if len(both):
             raise ValueError(
-                f"group {both[:1].tolist()[0]!r} is in both training and test of {where}."
+                f"group {both[:1].tolist()[0]!r} is in both training and test of {split}."
             )
     if len(np.unique(np.asarray(y)[split.train], axis=0)) < 2:
-        raise ValueError(f"the training bags of {where} have one class only.")
+        raise ValueError(f"the training bags of {split} have one class only.")
 
 
 def strata(y: Any, n_splits: int) -> Any:

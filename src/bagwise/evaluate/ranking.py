@@ -1,7 +1,7 @@
 """Which of several models is better over several data sets: ranks, and tests that count them all.
 
 Friedman's test asks whether any model differs. Pairs are then compared by Wilcoxon's signed-rank
-test on the data sets' scores, and Holm's correction pays for the number of pairs (Garcia and
+test on the data sets' scores, and Holm's correction accounts for the number of pairs (Garcia and
 Herrera, 2008; Benavoli, Corani and Mangili, 2016, on why not mean ranks: the verdict on two models
 would depend on the others).
 """
@@ -77,14 +77,22 @@ def rank_models(
     p = np.ones((len(models), len(models)))
     for (a, b), value in zip(pairs, adjusted, strict=True):
         p[a, b] = p[b, a] = value
-    return Ranking(
-        [models[i] for i in order],
-        mean_rank,
-        len(scores),
-        _friedman(signed),
-        p,
-        _groups(p >= level),
-    )
+    if len(models) == 2:
+        friedman_p = adjusted[0]  # of two models the test is Wilcoxon's
+    elif (signed == signed[:, :1]).all():
+        friedman_p = 1.0
+    else:
+        friedman_p = stats.friedmanchisquare(*signed.T).pvalue
+    # The longest runs of ranked models in which no pair is told apart.
+    alike, groups = p >= level, list[tuple[int, int]]()
+    for first in range(len(models)):
+        last = first
+        while last + 1 < len(models) and alike[first : last + 2, first : last + 2].all():
+            last += 1
+        if last > first and not any(a <= first and last <= b for a, b in groups):
+            groups.append((first, last))
+    names = [models[i] for i in order]
+    return Ranking(names, mean_rank, len(scores), float(friedman_p), p, groups)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
@@ -102,24 +110,3 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted
-
-
-def _friedman(scores: NDArray[np.float64]) -> float:
-    """P of no difference; for two models that is Wilcoxon's question."""
-    if scores.shape[1] == 2:
-        return wilcoxon_p(scores[:, 0] - scores[:, 1])
-    if (scores == scores[:, :1]).all():
-        return 1.0
-    return float(stats.friedmanchisquare(*scores.T).pvalue)
-
-
-def _groups(alike: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The longest runs of ranked models in which no pair is told apart."""
-    runs: list[tuple[int, int]] = []
-    for first in range(len(alike)):
-        last = first
-        while last + 1 < len(alike) and alike[first : last + 2, first : last + 2].all():
-            last += 1
-        if last > first and not any(a <= first and last <= b for a, b in runs):
-            runs.append((first, last))
-    return runs

@@ -33,20 +33,16 @@ class RecordFile:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._lines: dict[str, str] = {}
-        if self.path is not None and self.path.exists():
-            self._read()
-
-    def _read(self) -> None:
-        assert self.path is not None
+        if self.path is None or not self.path.exists():
+            return
         for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                key = json.loads(line)["key"]
+                self._lines[json.loads(line)["key"]] = line
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(
                     f"{self.path}: line {number} is not a result of compare; "
                     "give another results file, or delete this one."
                 ) from error
-            self._lines[key] = line
 
     def __contains__(self, key: str) -> bool:
         return key in self._lines
@@ -83,14 +79,12 @@ def fingerprint(parts: Iterable[object]) -> str:
 
 def describe_model(model: Model) -> str:
     """Class and every parameter of an estimator, nested ones included, in a fixed order."""
+
+    def described(value: object) -> str:
+        if hasattr(value, "get_params") and not isinstance(value, type):
+            return type(value).__qualname__  # its own parameters are listed by their own keys
+        return fingerprint([value]) if isinstance(value, np.ndarray) else repr(value)
+
     params = model.get_params(deep=True)
-    listed = ", ".join(f"{k}={_describe(params[k])}" for k in sorted(params))
+    listed = ", ".join(f"{k}={described(params[k])}" for k in sorted(params))
     return f"{type(model).__module__}.{type(model).__qualname__}({listed})"
-
-
-def _describe(value: object) -> str:
-    if hasattr(value, "get_params") and not isinstance(value, type):
-        return type(value).__qualname__  # its own parameters are listed by their own keys
-    if isinstance(value, np.ndarray):
-        return fingerprint([value])
-    return repr(value)

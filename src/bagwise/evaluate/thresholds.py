@@ -7,7 +7,7 @@ scores it was chosen on than they are: `cross_fitted_rates` chooses on some and 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,8 @@ from scipy import stats
 from bagwise.evaluate.metrics import check_binary
 from bagwise.models.held_out import folds
 
-Method = Literal["wilson", "exact"]
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Ints
 
 
 class Proportion(NamedTuple):
@@ -84,7 +85,11 @@ YOUDEN = Goal()
 
 
 def proportion(
-    successes: int, total: int, *, confidence: float = 0.95, method: Method = "wilson"
+    successes: int,
+    total: int,
+    *,
+    confidence: float = 0.95,
+    method: Literal["wilson", "exact"] = "wilson",
 ) -> Proportion:
     """A share with its confidence interval.
 
@@ -127,15 +132,10 @@ def proportion(
     return Proportion(value, low, high, successes, total)
 
 
-def rates_at(
-    y: ArrayLike,
-    scores: ArrayLike,
-    threshold: float,
-    *,
-    confidence: float = 0.95,
-    method: Method = "wilson",
-) -> Rates:
+def rates_at(y: ArrayLike, scores: ArrayLike, threshold: float) -> Rates:
     """Sensitivity and specificity of calling positive what scores above a threshold.
+
+    Their intervals are Wilson's at 95 %; `proportion` makes others of their counts.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def rates_at(
     (1.0, 0.5)
     """
     truth, values = check_binary(y, scores)
-    return _rates(truth, values > threshold, float(threshold), confidence, method)
+    return _rates(truth, values > threshold, float(threshold))
 
 
 def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> float:
@@ -172,7 +172,14 @@ def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> fl
     0.65
     """
     truth, values = check_binary(y, scores)
-    _check_goal(goal)
+    if sum(part is not None for part in goal) > 1:
+        raise ValueError("a goal is a sensitivity, a specificity or a pair of costs; got several.")
+    for name in ("sensitivity", "specificity"):
+        share = getattr(goal, name)
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"a goal of {name} must lie above 0 and up to 1; got {share}.")
+    if goal.cost is not None and not all(np.isfinite(c) and c > 0 for c in goal.cost):
+        raise ValueError(f"both costs must be positive numbers; got {goal.cost}.")
     n_positive = int(truth.sum())
     n_negative = len(truth) - n_positive
     if n_positive == 0 or n_negative == 0:
@@ -196,7 +203,14 @@ def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> fl
         gaps = np.concatenate([[0], np.diff(levels), [0]])
         best = losses <= losses.min() * (1 + 1e-12)
         cut = int(np.argmax(np.where(best, gaps, -1.0)))
-    return _between(levels, cut)
+    # The threshold that calls positive exactly the levels from the cut on.
+    if cut == 0:
+        return float(np.nextafter(levels[0], -np.inf))
+    if cut == len(levels):
+        return float(levels[-1])
+    below, above = float(levels[cut - 1]), float(levels[cut])
+    middle = below + (above - below) / 2
+    return middle if middle < above else below
 
 
 def cross_fitted_rates(
@@ -206,11 +220,9 @@ def cross_fitted_rates(
     *,
     groups: ArrayLike | None = None,
     n_splits: int = 10,
-    confidence: float = 0.95,
-    method: Method = "wilson",
     random_state: int = 0,
 ) -> Rates:
-    """The threshold for a goal, and honest rates of choosing one that way.
+    """The threshold for a goal, and out-of-fold rates of choosing one that way.
 
     The threshold is chosen on all scores. Its rates are counted on parts of them, each called by
     a threshold that was chosen without it, because on its own scores a choice flatters itself.
@@ -223,8 +235,6 @@ def cross_fitted_rates(
         Patients, say; those of one group stay in one part.
     n_splits : int
         Parts; fewer where a class has fewer members.
-    confidence, method
-        As in `proportion`.
     random_state : int
 
     Examples
@@ -250,43 +260,12 @@ def cross_fitted_rates(
         both = 0 < truth[others].sum() < others.sum()
         cut = choose_threshold(truth[others], values[others], goal) if both else threshold
         called[~others] = values[~others] > cut
-    return _rates(truth, called, threshold, confidence, method)
+    return _rates(truth, called, threshold)
 
 
-def _rates(
-    truth: NDArray[np.int64],
-    called: NDArray[np.bool_],
-    threshold: float,
-    confidence: float,
-    method: Method,
-) -> Rates:
-    positive = truth == 1
-    hits, spared = int(called[positive].sum()), int((~called[~positive]).sum())
-    n_positive = int(positive.sum())
+def _rates(truth: Ints, called: NDArray[np.bool_], threshold: float) -> Rates:
+    positive, n_positive = truth == 1, int(truth.sum())
+    found, spared = int(called[positive].sum()), int((~called[~positive]).sum())
     return Rates(
-        threshold,
-        proportion(hits, n_positive, confidence=confidence, method=method),
-        proportion(spared, len(truth) - n_positive, confidence=confidence, method=method),
+        threshold, proportion(found, n_positive), proportion(spared, len(truth) - n_positive)
     )
-
-
-def _between(levels: NDArray[np.float64], cut: int) -> float:
-    """A threshold that calls positive exactly the levels from ``cut`` on."""
-    if cut == 0:
-        return float(np.nextafter(levels[0], -np.inf))
-    if cut == len(levels):
-        return float(levels[-1])
-    below, above = float(levels[cut - 1]), float(levels[cut])
-    middle = below + (above - below) / 2
-    return middle if middle < above else below
-
-
-def _check_goal(goal: Goal) -> None:
-    if sum(part is not None for part in goal) > 1:
-        raise ValueError("a goal is a sensitivity, a specificity or a pair of costs; got several.")
-    for name in ("sensitivity", "specificity"):
-        share = getattr(goal, name)
-        if share is not None and not 0 < share <= 1:
-            raise ValueError(f"a goal of {name} must lie above 0 and up to 1; got {share}.")
-    if goal.cost is not None and not all(np.isfinite(c) and c > 0 for c in goal.cost):
-        raise ValueError(f"both costs must be positive numbers; got {goal.cost}.")

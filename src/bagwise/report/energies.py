@@ -74,15 +74,22 @@ def plot_energies(
             f"selected needs one row per bag: got shape {selected.shape} for {len(bags)} bags."
         )
     strip, picture, edges, chosen = _states(bags, unary, non, pairwise, selected)
-    top, left, blocks = _axes(strip) if axes is None else axes
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        side = float(np.clip(len(strip) * 0.09, 5, 11))
+        size = {"figsize": (side + 1.5, side), "layout": "constrained"}
+        figure, grid = plt.subplots(2, 2, width_ratios=[1, 24], height_ratios=[1, 24], **size)
+        grid[0, 0].axis("off")
+        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
+        axes = np.array([grid[0, 1], grid[1, 0], grid[1, 1]], dtype=object)
+    top, left, blocks = axes
     limit = float(np.percentile(np.abs(strip), 95)) or 1.0  # one outlier must not bleach the rest
-    unaries, _ = (
-        ax.imshow(energies, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        for ax, energies in ((top, strip[None, :]), (left, strip[:, None]))
-    )
+    colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "aspect": "auto"}
+    unaries = top.imshow(strip[None, :], **colours)
+    left.imshow(strip[:, None], **colours)
     pairs = blocks.imshow(picture, cmap="viridis", aspect="auto", interpolation="nearest")
-    _decorate(top, left, blocks, edges, bags.ids)
-    _frame(top, left, blocks, chosen)
+    _decorate(top, left, blocks, edges, bags.ids, chosen)
     figure = blocks.figure
     figure.colorbar(unaries, ax=[top, blocks], label="unary energy", fraction=0.04, pad=0.02)
     figure.colorbar(pairs, ax=[top, blocks], label="pairwise energy", fraction=0.04, pad=0.02)
@@ -125,50 +132,27 @@ def _states(
     return strip, picture, edges, chosen
 
 
-def _axes(strip: Floats) -> tuple[Axes, Axes, Axes]:
-    import matplotlib.pyplot as plt
+def _decorate(top: Axes, left: Axes, blocks: Axes, edges: Ints, ids: Column, chosen: Ints) -> None:
+    """Names of the bags, lines between them, and frames around the chosen states."""
+    from matplotlib.patches import Rectangle
 
-    side = float(np.clip(len(strip) * 0.09, 5, 11))
-    figure, grid = plt.subplots(
-        2,
-        2,
-        figsize=(side + 1.5, side),
-        width_ratios=[1, 24],
-        height_ratios=[1, 24],
-        layout="constrained",
-    )
-    grid[0, 0].axis("off")
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02)
-    return grid[0, 1], grid[1, 0], grid[1, 1]
+    def frame(ax: Axes, x: float, y: float, colour: str) -> None:
+        corner = (x - 0.5, y - 0.5)
+        ax.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=colour, linewidth=1.5))
 
-
-def _decorate(top: Axes, left: Axes, blocks: Axes, edges: Ints, ids: Column) -> None:
-    centres = (edges[:-1] + edges[1:] - 1) / 2
     for edge in edges[1:-1] - 0.5:
         for ax in (top, blocks):
             ax.axvline(edge, color="white", linewidth=1)
         for ax in (left, blocks):
             ax.axhline(edge, color="white", linewidth=1)
+    centres = (edges[:-1] + edges[1:] - 1) / 2
+    for ax in (top, left, blocks):
+        ax.set(xticks=[], yticks=[])
     top.set_xticks(centres, ids, rotation=90, fontsize=7)
     top.xaxis.tick_top()
     left.set_yticks(centres, ids, fontsize=7)
-    top.set_yticks([])
-    left.set_xticks([])
-    blocks.set_xticks([])
-    blocks.set_yticks([])
-
-
-def _frame(top: Axes, left: Axes, blocks: Axes, chosen: Ints) -> None:
-    from matplotlib.patches import Rectangle
-
-    def frame(ax: Axes, x: float, y: float, colour: str) -> None:
-        ax.add_patch(
-            Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor=colour, linewidth=1.5)
-        )
-
     for i in chosen:
         frame(top, i, 0, "black")
         frame(left, 0, i, "black")
-        for j in chosen:
-            if i != j:
-                frame(blocks, i, j, "red")
+        for j in chosen[chosen != i]:
+            frame(blocks, i, j, "red")

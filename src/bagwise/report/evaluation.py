@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from bagwise.bags import Bags
 from bagwise.evaluate import (
@@ -28,8 +29,6 @@ from bagwise.evaluate.metrics import (
 from bagwise.report.predictions import ClassColumn, class_axis
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bagwise.core.arrays import Column, Floats, Ints
     from bagwise.models.base import Model
 
@@ -124,8 +123,6 @@ class Evaluation:
 
     def per_class(self, goal: Goal | None = None) -> pd.DataFrame:
         """A row per class: bags, AUC, and the threshold these bags recommend, with its rates."""
-        import pandas as pd
-
         rows = []
         for number, column in enumerate(self.axis):
             y, p = self.y[:, number], self.probability[:, number]

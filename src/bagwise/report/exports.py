@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -122,19 +122,16 @@ def write_extras(
     for f, column in enumerate(predictions.axis):
         of_class, place = predictions.of_class(f), folder
         if column.suffix and (geojson or sheet):
-            place = folder / "classes" / _folder_name(str(column.positive), f)
+            # Safe on every file system, and unlike the folder of any other class.
+            name = str(column.positive)
+            plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:60]
+            place = folder / "classes" / (plain if plain == name else f"{plain}-{f + 1}".strip("-"))
             place.mkdir(parents=True)
         if geojson:
             written.append(write_geojson_folder(of_class, bags, place / "geojson"))
         if sheet:
             written.append(write_sheet(of_class, bags, place / "top_instances.png"))
     return written
-
-
-def _folder_name(name: str, number: int) -> str:
-    """A folder name for a class, safe on every file system and unlike that of any other."""
-    plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:60]
-    return plain if plain == name else f"{plain}-{number + 1}".strip("-")
 
 
 def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:
@@ -156,17 +153,16 @@ def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Pat
     >>> len(list(folder.iterdir()))
     20
     """
+    p, std = _instance_probabilities(predictions, "GeoJSON")
+    write_geojson(folder, bags, p, std, classes=predictions.classes)
+    return Path(folder)
+
+
+def _instance_probabilities(predictions: Predictions, what: str) -> tuple[Any, Any]:
     table = predictions.instances
     if table is None or table["probability"].isna().any():
-        raise ValueError("GeoJSON needs probabilities of instances; this model gives none.")
-    write_geojson(
-        folder,
-        bags,
-        table["probability"].to_numpy(),
-        table["std"].to_numpy(),
-        classes=predictions.classes,
-    )
-    return Path(folder)
+        raise ValueError(f"{what} needs probabilities of instances; this model gives none.")
+    return table["probability"].to_numpy(), table["std"].to_numpy()
 
 
 def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
@@ -187,12 +183,10 @@ def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
     """
     from matplotlib.figure import Figure
 
-    images, table = bags.columns.get("images"), predictions.instances
+    images = bags.columns.get("images")
     if images is None:
         raise ValueError("a sheet needs pictures; name their dataset with --images.")
-    if table is None or table["probability"].isna().any():
-        raise ValueError("a sheet needs probabilities of instances; this model gives none.")
-    p, std = table["probability"].to_numpy(), table["std"].to_numpy()
+    p, std = _instance_probabilities(predictions, "a sheet")
     chosen = np.argsort(-predictions.bags["probability"].to_numpy(), kind="stable")[:_MAX_BAGS]
     figure = Figure(figsize=(1.15 * _PER_BAG + 1.6, 1.35 * len(chosen)), layout="constrained")
     grid = figure.subplots(len(chosen), _PER_BAG, squeeze=False)

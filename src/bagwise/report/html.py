@@ -10,7 +10,6 @@ import base64
 import datetime
 import hashlib
 import io
-import json
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -27,19 +26,15 @@ from bagwise.files.problems import list_problems
 from bagwise.report import charts, payload
 from bagwise.report.evaluation import Evaluation
 from bagwise.report.mixtures import shown_clusters
-from bagwise.report.predictions import ClassColumn, Predictions
+from bagwise.report.predictions import Predictions
 
 if TYPE_CHECKING:
-    import pandas as pd
     from jinja2 import Environment
-    from numpy.typing import NDArray
 
-    from bagwise.core.arrays import Floats, Ints
+    from bagwise.core.arrays import Floats
     from bagwise.models.dpmil import ClusterExamples
 
 
-# Patients listed in the page, of each class; patients.csv has all of them.
-_MAX_PATIENTS = 500
 # Clusters shown of each class.
 _CLUSTERS = 4
 
@@ -47,8 +42,8 @@ _CLUSTERS = 4
 class Report(NamedTuple):
     """Everything the page shows.
 
-    ``truth`` holds the classes of the bags with a class axis, [B, F]: 1, 0, or -1 for unknown;
-    `Predictions.targets` makes it of labels. ``evaluation`` is about the bags of this page,
+    ``truth`` holds the classes of the bags, None where unknown, or has a class axis, [B, F]: 1, 0,
+    or -1 for unknown. ``evaluation`` is about the bags of this page,
     ``cross_validated`` about the bags the model was trained on, each predicted by a model that
     had not seen it; ``n_seen`` counts the bags of this page that the model was trained on.
     ``audit`` is what `evaluate.audit` returned for the training bags, ``clusters`` what
@@ -61,14 +56,14 @@ class Report(NamedTuple):
     >>> from bagwise.report import Report, predict_tables
     >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
-    >>> Report(tables, bags, {"model": "single-instance"}, truth=tables.targets(y)).title
+    >>> Report(tables, bags, {"model": "single-instance"}, truth=y).title
     'Predictions'
     """
 
     predictions: Predictions
     bags: Bags
     about: dict[str, Any]
-    truth: Ints | None = None
+    truth: Any = None
     evaluation: Evaluation | None = None
     history: Floats | None = None
     skipped: Sequence[FileProblem] = ()
@@ -101,34 +96,36 @@ def write_report(report: Report, path: str | Path) -> Path:
 
 def render_report(report: Report) -> str:
     """The page as text."""
-    predictions, bags, about = report.predictions, report.bags, report.about
+    predictions, bags = report.predictions, report.bags
+    truth = report.truth
+    if truth is not None and np.ndim(truth) == 1:
+        truth = predictions.targets(truth)
     assets = files("bagwise.report") / "assets"
     script = (assets / "report.js").read_text(encoding="utf-8")
-    measured = report.evaluation or report.cross_validated
+    is_cut = predictions.instances is not None and bags.n_instances > payload.MAX_INSTANCES
     return render(
         "report.html",
         # The browser runs this script and no other, whatever a name manages to smuggle in.
         script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode(),
         script=script,
         style=(assets / "report.css").read_text(encoding="utf-8"),
-        data=payload.page_data(predictions, bags, report.truth, measured),
+        data=payload.page_data(
+            predictions, bags, truth, report.evaluation or report.cross_validated
+        ),
         report=report,
-        model=about.get("extra", {}).get("name") or about.get("model"),
         axis=predictions.axis,
-        tiles=_tiles(report),
-        remarks=_remarks(report),
-        class_rows=_class_rows(predictions, report.cross_validated or report.evaluation),
+        typical_size=int(np.median(bags.sizes)),
+        problems=list_problems(report.skipped),
+        n_shown=len(payload.shown_bags(predictions, bags)) if is_cut else None,
+        max_of_bag=payload.MAX_OF_BAG,
         sections=_sections(report),
-        threshold=predictions.threshold,
         probabilities=[
-            charts.probability_chart(p, None if report.truth is None else report.truth[:, f])
+            charts.probability_chart(p, None if truth is None else truth[:, f])
             for f, p in enumerate(predictions.values(predictions.bags).T)
         ],
         history=None if report.history is None else charts.history_chart(report.history),
-        patients=_patients(predictions),
-        max_patients=_MAX_PATIENTS,
         clusters=_clusters(report),
-        facts=_facts(about),
+        now=datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
@@ -141,7 +138,7 @@ def render(template: str, **values: object) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("bagwise.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -149,81 +146,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     # "</script>" inside a name must not end the data: `tojson` writes < as \u003c.
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    made.policies["json.dumps_function"] = json.dumps
-    made.globals["chart"] = {name: getattr(charts, name) for name in dir(charts) if name.isupper()}
-    return made
-
-
-def _tiles(report: Report) -> list[tuple[str, str]]:
-    """Figures at the top of the page, and what each is."""
-    bags, n_classes = report.bags, len(report.predictions.axis)
-    tiles = [
-        (f"{len(bags):,}", "bags"),
-        (f"{bags.n_instances:,}", "instances"),
-        (f"{bags.n_features:,}", "features"),
-        (f"{int(np.median(bags.sizes)):,}", "instances in a typical bag"),
-    ]
-    if n_classes > 1:
-        tiles.append((f"{n_classes}", "classes"))
-    if report.predictions.patients is not None:
-        n_patients = report.predictions.patients["patient"].nunique()
-        tiles.append((f"{n_patients:,}", "patients"))
-    here = "on bags it was trained on" if report.n_seen else "here"
-    mean = ", mean over classes" if n_classes > 1 else ""
-    for evaluation, where in (
-        (report.cross_validated, "cross-validated"),
-        (report.evaluation, here),
-    ):
-        if evaluation is not None and evaluation.has_both_classes:
-            auc = evaluation.metrics()["auc"]
-            tiles.append((f"{auc:.3f}", f"area under the ROC curve{mean}, {where}"))
-    return tiles
-
-
-def _remarks(report: Report) -> list[str]:
-    """What a reader should know before believing the page."""
-    predictions, bags, extra = report.predictions, report.bags, report.about.get("extra", {})
-    remarks = [f"Training data: {remark}" for remark in extra.get("remarks", [])]
-    remarks += [f"Left out: {line}" for line in list_problems(report.skipped)]
-    if report.n_seen:
-        remarks.append(
-            f"The model was trained on {report.n_seen} of these {len(bags)} bags. Its predictions "
-            "of them look better than those of new bags would."
-        )
-    remarks += predictions.notes
-    strength = extra.get("coupling")
-    if isinstance(strength, (int, float)) and strength > 0:
-        remarks.append(
-            f"Instances next to each other were coupled (strength up to {strength:.2f}): maps show "
-            "probabilities to which the neighbours have contributed."
-        )
-    if predictions.instances is None:
-        remarks.append("This model judges whole bags; it has no predictions of their instances.")
-    elif bags.n_instances > payload.MAX_INSTANCES:
-        remarks.append(
-            f"Instances are shown for the {len(payload.shown_bags(predictions, bags))} most "
-            "probable bags; instances.parquet has all of them. Of a bag with more than "
-            f"{payload.MAX_OF_BAG:,}, the page shows the most probable ones and an even spread of "
-            "the others."
-        )
-    if predictions.has_scores:
-        remarks.append("This model gives scores, not probabilities.")
-    return remarks
-
-
-def _class_rows(predictions: Predictions, evaluation: Evaluation | None) -> list[dict[str, Any]]:
-    """A row per class: how many bags are called it, and the threshold recommended for it."""
-    if len(predictions.axis) == 1:
-        return []
-    rows: list[Any] = [{} for _ in predictions.axis]
-    if evaluation is not None:
-        rows = evaluation.per_class().to_dict("records")
-    called, mean = predictions.called.sum(axis=0), predictions.values(predictions.bags).mean(axis=0)
-    return [
-        {**row, "class": column.positive, "called": int(n), "mean": float(p)}
-        for row, column, n, p in zip(rows, predictions.axis, called, mean, strict=True)
-    ]
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["thousands"] = "{:,}".format
+    environment.globals["chart"] = {k: v for k, v in vars(charts).items() if k.isupper()}
+    return environment
 
 
 class _Section(NamedTuple):
@@ -281,63 +207,26 @@ def _section(report: Report, title: str, evaluation: Evaluation) -> _Section:
     return _Section(title, evaluation, named, True, classes)
 
 
-def _patients(predictions: Predictions) -> list[tuple[ClassColumn, pd.DataFrame]]:
-    """The table of patients of every class; nothing where they are unknown."""
-    if predictions.patients is None:
-        return []
-    tables = []
-    for number, column in enumerate(predictions.axis):
-        table = predictions.of_class(number).patients
-        assert table is not None
-        tables.append((column, table.rename(columns={"score": "probability"})))
-    return tables
+def _clusters(report: Report) -> list[tuple[ClusterExamples, list[tuple[str, str | None]]]]:
+    """The heaviest clusters, and of each the instances nearest to it: names, and PNG as base64."""
+    from matplotlib.image import imsave
 
-
-def _clusters(report: Report) -> list[tuple[str, list[tuple[str, str | None]]]]:
-    """Titles of the heaviest clusters, and of each the instances nearest to it, with pictures."""
     images = payload.pictures(report.bags)
     owner, offsets = report.bags.bag_index, report.bags.offsets
     ids = report.predictions.bags["id"].tolist()
-    cards = []
+    clusters = []
     for cluster in shown_clusters(list(report.clusters), _CLUSTERS):
         nearest = []
         for row in cluster.rows:
+            picture = None
+            if images is not None:
+                # A channel of its own for gray is one that Matplotlib does not take.
+                pixels = payload.as_bytes(images[row])
+                pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
+                stream = io.BytesIO()
+                imsave(stream, pixels, format="png", cmap="gray", vmin=0, vmax=255)
+                picture = base64.b64encode(stream.getvalue()).decode("ascii")
             place = f"{ids[owner[row]]}, instance {row - offsets[owner[row]]}"
-            nearest.append((place, None if images is None else _png(images[row])))
-        share = f"{100 * cluster.weight:.0f} %"
-        cards.append((f"class {cluster.label}, a cluster with {share} of it", nearest))
-    return cards
-
-
-def _png(image: NDArray[Any]) -> str:
-    """A picture as base64."""
-    from matplotlib.image import imsave
-
-    pixels = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
-    stream = io.BytesIO()
-    imsave(stream, payload.as_bytes(pixels), format="png", cmap="gray", vmin=0, vmax=255)
-    return base64.b64encode(stream.getvalue()).decode("ascii")
-
-
-def _facts(about: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is known about the model and this page."""
-    now = datetime.datetime.now(tz=datetime.UTC)
-    facts = [("made", now.strftime("%Y-%m-%d %H:%M UTC"))]
-    if about.get("steps"):
-        facts.append(("model", " → ".join(map(str, about["steps"]))))
-    training = about.get("training") or {}
-    if training:
-        counts = ", ".join(f"{n} × {name}" for name, n in training.get("classes", {}).items())
-        facts.append(
-            (
-                "trained on",
-                f"{training['n_bags']:,} bags ({counts}), {training['n_instances']:,} instances, "
-                f"{training['n_features']:,} features",
-            )
-        )
-    if about.get("bagwise"):
-        facts.append(("saved by", f"bagwise {about['bagwise']}"))
-    if about.get("parameters"):
-        settings = ", ".join(f"{name}={value}" for name, value in about["parameters"].items())
-        facts.append(("parameters", settings))
-    return facts
+            nearest.append((place, picture))
+        clusters.append((cluster, nearest))
+    return clusters

@@ -6,12 +6,12 @@ Each has ``from_estimator`` or ``from_predictions``, ``plot(ax=None)``, and afte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.bags import Bags
 from bagwise.evaluate import reliability_curve
 from bagwise.files.geojson import common_gap
 from bagwise.models.pipeline import last_step
@@ -19,6 +19,7 @@ from bagwise.models.pipeline import last_step
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bagwise.bags import Bags
     from bagwise.core.arrays import Column, Floats
     from bagwise.models.base import Model
 
@@ -26,36 +27,50 @@ if TYPE_CHECKING:
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"
 
 
-def _axes(ax: Axes | None) -> Axes:
-    import matplotlib.pyplot as plt
+class _AxesDisplay:
+    """A display that draws into given axes, or into a figure of its own."""
 
-    return plt.subplots()[1] if ax is None else ax
+    ax_: Any
+    figure_: Any
+
+    def _open(self, ax: Axes | None) -> Any:
+        import matplotlib.pyplot as plt
+
+        self.ax_ = plt.subplots()[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
 
 
-def _instance_probabilities(model: Model, bags: Bags, bag: int) -> tuple[Floats, Floats | None]:
-    """Probability and, where the model has one, standard deviation of a bag's instances."""
+def _instances_of(
+    model: Model, bags: Bags, bag: int | str
+) -> tuple[int, slice, Floats, Floats | None]:
+    """Number and rows of a bag given by number or name, and its instances' probability and std."""
     from bagwise.report.predictions import predict_tables
 
-    table = predict_tables(model, bags[bag : bag + 1]).instances
+    if isinstance(bag, str):
+        numbers = np.flatnonzero(bags.ids == bag)
+        if len(numbers) == 0:
+            raise ValueError(f"there is no bag {bag!r}; the first is {bags.ids[0]!r}.")
+        bag = int(numbers[0])
+    i = range(len(bags))[bag]
+    table = predict_tables(model, bags[i : i + 1]).instances
     if table is None:
         raise ValueError(f"{type(model).__name__} cannot rank instances.")
     if table["probability"].isna().any():
         raise ValueError(f"{type(model).__name__} gives no instance probabilities.")
     std = table["std"].to_numpy()
-    return table["probability"].to_numpy(), None if np.isnan(std).any() else std
+    rows = slice(int(bags.offsets[i]), int(bags.offsets[i + 1]))
+    return i, rows, table["probability"].to_numpy(), None if np.isnan(std).any() else std
 
 
-def _number(bags: Bags, bag: int | str) -> int:
-    """Position of a bag given by number or by name."""
-    if not isinstance(bag, str):
-        return range(len(bags))[bag]
-    positions = np.flatnonzero(bags.ids == bag)
-    if len(positions) == 0:
-        raise ValueError(f"there is no bag {bag!r}; the first is {bags.ids[0]!r}.")
-    return int(positions[0])
+def _bag_probabilities(model: Model, bags: Bags, y: Any) -> tuple[Any, Floats]:
+    """Labels as 0 and 1 where they are given, and the probability of the positive class."""
+    codes = None if y is None else (np.asarray(y) == model.classes_[1]).astype(int)
+    return codes, model.predict_proba(bags)[:, 1]
 
 
-class InstanceMapDisplay:
+@dataclass(eq=False)
+class InstanceMapDisplay(_AxesDisplay):
     """The instances of a bag where they lie, coloured by probability.
 
     Parameters
@@ -79,18 +94,10 @@ class InstanceMapDisplay:
     256.0
     """
 
-    def __init__(
-        self,
-        coords: ArrayLike,
-        values: ArrayLike,
-        *,
-        patch_size: float | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.coords = np.asarray(coords)
-        self.values = np.asarray(values, dtype=float)
-        self.patch_size = patch_size
-        self.name = name
+    coords: Any
+    values: Any
+    patch_size: float | None = None
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -105,49 +112,45 @@ class InstanceMapDisplay:
         """Plot a bag that carries ``coords``; ``what`` is "probability" or "std"."""
         if "coords" not in bags.columns:
             raise ValueError("the bags carry no 'coords'; add them with bags.with_columns.")
-        i = _number(bags, bag)
-        p, std = _instance_probabilities(model, bags, i)
+        i, rows, p, std = _instances_of(model, bags, bag)
         if what == "std" and std is None:
             raise ValueError(f"{type(model).__name__} gives no standard deviations.")
-        rows = slice(int(bags.offsets[i]), int(bags.offsets[i + 1]))
+        values = p if std is None or what == "probability" else std
         size = bags.columns.get("patch_size")
-        display = cls(
-            bags.columns["coords"][rows],
-            p if std is None or what == "probability" else std,
-            patch_size=None if size is None else float(size[rows.start]),
-            name=str(bags.ids[i]),
-        )
+        patch_size = None if size is None else float(size[rows.start])
+        display = cls(bags.columns["coords"][rows], values, patch_size, str(bags.ids[i]))
         top = 1.0 if what == "probability" else None
         return display.plot(ax, vmin=0.0, vmax=top, label=what)
 
     def plot(
-        self, ax: Axes | None = None, *, cmap: str = "inferno_r", **options: Any
+        self,
+        ax: Axes | None = None,
+        *,
+        cmap: str = "inferno_r",
+        vmin: float | None = None,
+        vmax: float | None = None,
+        label: str = "probability",
     ) -> InstanceMapDisplay:
         """Draw squares; ``vmin``, ``vmax`` and ``label`` set the colour bar."""
         from matplotlib.collections import PatchCollection
         from matplotlib.patches import Rectangle
 
-        self.ax_ = _axes(ax)
-        self.figure_ = self.ax_.figure
-        self.patch_size_ = self.patch_size or common_gap(self.coords)
-        squares = [
-            Rectangle((x, y), self.patch_size_, self.patch_size_) for x, y in self.coords[:, :2]
-        ]
-        label = options.pop("label", "probability")
+        ax = self._open(ax)
+        coords = np.asarray(self.coords)
+        self.patch_size_ = self.patch_size or common_gap(coords)
+        squares = [Rectangle((x, y), self.patch_size_, self.patch_size_) for x, y in coords[:, :2]]
         drawn = PatchCollection(squares, cmap=cmap, linewidth=0)
-        drawn.set_array(self.values)
-        drawn.set_clim(options.pop("vmin", None), options.pop("vmax", None))
-        self.ax_.add_collection(drawn)
-        self.ax_.autoscale()
-        self.ax_.invert_yaxis()  # slides count from the top
-        self.ax_.set_aspect("equal")
-        self.ax_.set_xticks([])
-        self.ax_.set_yticks([])
-        self.ax_.set_title(self.name or "")
-        self.colorbar_ = self.figure_.colorbar(drawn, ax=self.ax_, label=label)
+        drawn.set_array(np.asarray(self.values, dtype=float))
+        drawn.set_clim(vmin, vmax)
+        ax.add_collection(drawn)
+        ax.autoscale()
+        ax.invert_yaxis()  # slides count from the top
+        ax.set(aspect="equal", xticks=[], yticks=[], title=self.name or "")
+        self.colorbar_ = self.figure_.colorbar(drawn, ax=ax, label=label)
         return self
 
 
+@dataclass(eq=False)
 class BagImagesDisplay:
     """A bag of images, positives framed, each with its probability ± standard deviation.
 
@@ -158,7 +161,7 @@ class BagImagesDisplay:
     images : array of shape (n, height, width) or (n, height, width, 3)
     probability : array of shape (n,)
     std : array of shape (n,), optional
-    threshold : float
+    threshold : float, default=0.5
         Probabilities above it are coloured and, without ``truth``, framed.
     truth : array of shape (n,), optional
         Known labels, 1 for positive: these are framed, whatever the model says.
@@ -173,22 +176,12 @@ class BagImagesDisplay:
     ['0.90 ± 0.10', '0.20 ± 0.10', '0.60 ± 0.20']
     """
 
-    def __init__(
-        self,
-        images: Column,
-        probability: Floats,
-        std: Floats | None = None,
-        *,
-        threshold: float = 0.5,
-        truth: Column | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.images = np.asarray(images)
-        self.probability = np.asarray(probability, dtype=float)
-        self.std = None if std is None else np.asarray(std, dtype=float)
-        self.threshold = threshold
-        self.truth = None if truth is None else np.asarray(truth) > 0
-        self.name = name
+    images: Any
+    probability: Any
+    std: Any = None
+    threshold: float = 0.5
+    truth: Any = None
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -204,10 +197,8 @@ class BagImagesDisplay:
         images = bags.columns.get("images") if images is None else images
         if images is None:
             raise ValueError("pass images, one per instance, or bags with a column 'images'.")
-        i = _number(bags, bag)
-        p, std = _instance_probabilities(model, bags, i)
-        rows = slice(int(bags.offsets[i]), int(bags.offsets[i + 1]))
-        return cls(images[rows], p, std, threshold=threshold, name=str(bags.ids[i])).plot()
+        i, rows, p, std = _instances_of(model, bags, bag)
+        return cls(images[rows], p, std, threshold, name=str(bags.ids[i])).plot()
 
     def plot(self, *, columns: int = 6, cmap: str = "gray") -> BagImagesDisplay:
         """Draw a grid of images in a figure of its own."""
@@ -222,24 +213,26 @@ class BagImagesDisplay:
         self.axes_ = list(grid.ravel()[:n])
         for axes in grid.ravel()[n:]:
             axes.set_axis_off()
+        positive = np.asarray(self.probability) > self.threshold
+        framed = positive if self.truth is None else np.asarray(self.truth) > 0
         for k, axes in enumerate(self.axes_):
             axes.imshow(self.images[k], cmap=cmap)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            positive = self.probability[k] > self.threshold
-            framed = positive if self.truth is None else self.truth[k]
+            axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
-                spine.set(color=_POSITIVE if framed else "#cccccc", linewidth=3 if framed else 1)
+                spine.set(
+                    color=_POSITIVE if framed[k] else "#cccccc", linewidth=3 if framed[k] else 1
+                )
             text = f"{self.probability[k]:.2f}"
             text += "" if self.std is None else f" ± {self.std[k]:.2f}"
-            axes.set_title(text, fontsize=9, color=_POSITIVE if positive else "black")
+            axes.set_title(text, fontsize=9, color=_POSITIVE if positive[k] else "black")
         if self.name:
             self.figure_.suptitle(self.name)
         return self
 
 
-class ProbabilityHistogramDisplay:
-    """How sure a model is: a histogram of probabilities, by true class where it is known.
+@dataclass(eq=False)
+class ProbabilityHistogramDisplay(_AxesDisplay):
+    """How certain a model is: a histogram of probabilities, by true class where it is known.
 
     Parameters
     ----------
@@ -254,9 +247,8 @@ class ProbabilityHistogramDisplay:
     'probability'
     """
 
-    def __init__(self, probability: ArrayLike, y: ArrayLike | None = None) -> None:
-        self.probability = np.asarray(probability, dtype=float)
-        self.y = None if y is None else np.asarray(y)
+    probability: ArrayLike
+    y: ArrayLike | None = None
 
     @classmethod
     def from_predictions(
@@ -265,10 +257,10 @@ class ProbabilityHistogramDisplay:
         y: ArrayLike | None = None,
         *,
         ax: Axes | None = None,
-        **options: Any,
+        bins: int = 20,
     ) -> ProbabilityHistogramDisplay:
         """Plot given probabilities."""
-        return cls(probability, y).plot(ax, **options)
+        return cls(probability, y).plot(ax, bins=bins)
 
     @classmethod
     def from_estimator(
@@ -278,34 +270,35 @@ class ProbabilityHistogramDisplay:
         y: ArrayLike | None = None,
         *,
         ax: Axes | None = None,
-        **options: Any,
+        bins: int = 20,
     ) -> ProbabilityHistogramDisplay:
-        """Plot the bag probabilities of a model."""
-        codes = None if y is None else (np.asarray(y) == model.classes_[1]).astype(int)
-        return cls(model.predict_proba(bags)[:, 1], codes).plot(ax, **options)
+        """Plot the bag probabilities of a model of two classes."""
+        codes, p = _bag_probabilities(model, bags, y)
+        return cls(p, codes).plot(ax, bins=bins)
 
     def plot(self, ax: Axes | None = None, *, bins: int = 20) -> ProbabilityHistogramDisplay:
         """Draw stacked bars."""
-        self.ax_ = _axes(ax)
-        self.figure_ = self.ax_.figure
-        edges = np.linspace(0, 1, bins + 1).tolist()
+        ax = self._open(ax)
+        edges, p = np.linspace(0, 1, bins + 1).tolist(), np.asarray(self.probability, dtype=float)
         if self.y is None:
-            self.ax_.hist(self.probability, edges, color=_ACCENT)
+            ax.hist(p, edges, color=_ACCENT)
         else:
-            parts = [self.probability[self.y == code] for code in (0, 1)]
+            parts = [p[np.asarray(self.y) == code] for code in (0, 1)]
             colors, names = [_NEGATIVE, _POSITIVE], ["negative", "positive"]
-            self.ax_.hist(parts, edges, stacked=True, color=colors, label=names)
-            self.ax_.legend()
-        self.ax_.set(xlabel="probability", ylabel="bags", xlim=(0, 1))
+            ax.hist(parts, edges, stacked=True, color=colors, label=names)
+            ax.legend()
+        ax.set(xlabel="probability", ylabel="bags", xlim=(0, 1))
         return self
 
 
-class BoundDisplay:
+@dataclass(eq=False)
+class BoundDisplay(_AxesDisplay):
     """The evidence bound of a variational fit, iteration by iteration.
 
     Parameters
     ----------
     history : array of shape (n_iter,)
+    name : str, optional
 
     Examples
     --------
@@ -314,9 +307,8 @@ class BoundDisplay:
     'evidence bound'
     """
 
-    def __init__(self, history: ArrayLike, name: str | None = None) -> None:
-        self.history = np.asarray(history, dtype=float)
-        self.name = name
+    history: Any
+    name: str | None = None
 
     @classmethod
     def from_estimator(cls, model: Model, *, ax: Axes | None = None) -> BoundDisplay:
@@ -328,24 +320,24 @@ class BoundDisplay:
 
     def plot(self, ax: Axes | None = None) -> BoundDisplay:
         """Draw a line."""
-        self.ax_ = _axes(ax)
-        self.figure_ = self.ax_.figure
+        ax = self._open(ax)
         steps = np.arange(1, len(self.history) + 1)
-        (self.line_,) = self.ax_.plot(steps, self.history, color=_ACCENT, label=self.name)
-        self.ax_.set(xlabel="iteration", ylabel="evidence bound")
+        self.line_ = ax.plot(steps, self.history, color=_ACCENT, label=self.name)[0]
+        ax.set(xlabel="iteration", ylabel="evidence bound")
         if self.name:
-            self.ax_.legend()
+            ax.legend()
         return self
 
 
-class ReliabilityDisplay:
-    """Whether probabilities can be believed: predicted against observed, with bin counts.
+@dataclass(eq=False)
+class ReliabilityDisplay(_AxesDisplay):
+    """Whether probabilities are calibrated: predicted against observed, with bin counts.
 
     Parameters
     ----------
     y : array of 0/1 of shape (n,)
     probability : array of shape (n,)
-    n_bins : int
+    n_bins : int, default=10
     name : str, optional
 
     Examples
@@ -356,13 +348,10 @@ class ReliabilityDisplay:
     [2, 2]
     """
 
-    def __init__(
-        self, y: ArrayLike, probability: ArrayLike, *, n_bins: int = 10, name: str | None = None
-    ) -> None:
-        self.y = y
-        self.probability = probability
-        self.n_bins = n_bins
-        self.name = name
+    y: ArrayLike
+    probability: ArrayLike
+    n_bins: int = 10
+    name: str | None = None
 
     @classmethod
     def from_predictions(
@@ -375,29 +364,25 @@ class ReliabilityDisplay:
         ax: Axes | None = None,
     ) -> ReliabilityDisplay:
         """Plot given labels and probabilities."""
-        return cls(y, probability, n_bins=n_bins, name=name).plot(ax)
+        return cls(y, probability, n_bins, name).plot(ax)
 
     @classmethod
     def from_estimator(
         cls, model: Model, bags: Bags, y: ArrayLike, *, n_bins: int = 10, ax: Axes | None = None
     ) -> ReliabilityDisplay:
-        """Plot the bag probabilities of a model on labelled bags."""
-        codes = (np.asarray(y) == model.classes_[1]).astype(int)
-        p = model.predict_proba(bags)[:, 1]
-        return cls(codes, p, n_bins=n_bins, name=type(model).__name__).plot(ax)
+        """Plot the bag probabilities of a model of two classes on labelled bags."""
+        return cls(*_bag_probabilities(model, bags, y), n_bins, type(model).__name__).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
         """Draw the curve; the area of a dot grows with the bags in its bin."""
-        self.ax_ = _axes(ax)
-        self.figure_ = self.ax_.figure
+        ax = self._open(ax)
         self.curve_ = reliability_curve(self.y, self.probability, n_bins=self.n_bins)
-        self.ax_.plot([0, 1], [0, 1], linestyle="--", color="gray", linewidth=1)
-        predicted, observed = self.curve_.predicted, self.curve_.observed
-        (self.line_,) = self.ax_.plot(predicted, observed, color=_ACCENT, label=self.name)
-        area = 20 + 180 * self.curve_.count / self.curve_.count.max()
-        self.ax_.scatter(predicted, observed, s=area, color=_ACCENT, alpha=0.7)
-        self.ax_.set(xlabel="predicted probability", ylabel="share that is positive")
-        self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        predicted, observed, count = self.curve_
+        ax.plot([0, 1], [0, 1], linestyle="--", color="gray", linewidth=1)
+        self.line_ = ax.plot(predicted, observed, color=_ACCENT, label=self.name)[0]
+        ax.scatter(predicted, observed, s=20 + 180 * count / count.max(), color=_ACCENT, alpha=0.7)
+        ax.set(xlabel="predicted probability", ylabel="share that is positive")
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         if self.name:
-            self.ax_.legend(loc="upper left")
+            ax.legend(loc="upper left")
         return self

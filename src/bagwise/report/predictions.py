@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from bagwise.bags import Bags
 from bagwise.core import segments
@@ -15,8 +16,6 @@ from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is
 from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bagwise.core.arrays import Column, Floats, Ints
     from bagwise.models.base import Model
 
@@ -168,24 +167,14 @@ def predict_tables(
     >>> list(tables.bags.columns), len(tables.instances) == bags.n_instances
     (['id', 'probability', 'std', 'label'], True)
     """
-    import pandas as pd
-
-    names = np.asarray(model.classes_ if class_names is None else class_names)
-    empty = Predictions(
-        pd.DataFrame(),
-        None,
-        names.tolist(),
-        threshold,
-        None,
-        model_notes(model),
-        is_multilabel(model),
+    classes = np.asarray(model.classes_ if class_names is None else class_names).tolist()
+    predictions = Predictions(
+        pd.DataFrame(), None, classes, threshold, None, model_notes(model), is_multilabel(model)
     )
-    outputs = _outputs(model, bags)
-    columns = {"id": bags.ids, **_named(empty, outputs), "label": _labels(empty, outputs, names)}
-    columns |= _named(empty, outputs, ("score",))
-    predictions = empty._replace(
-        bags=pd.DataFrame(columns), instances=_instance_table(model, bags, empty, names)
-    )
+    predictions = predictions._replace(bags=_table(model, bags, predictions))
+    if hasattr(model, "decision_function_instances"):
+        instances = _table(model, bags, predictions, "_instances")
+        predictions = predictions._replace(instances=instances)
     if patients is None:
         return predictions
     tables = []
@@ -198,14 +187,35 @@ def predict_tables(
     return predictions._replace(patients=pd.concat(tables, ignore_index=True))
 
 
-def _outputs(model: Any, bags: Bags, suffix: str = "") -> dict[str, Floats]:
+def _table(model: Any, bags: Bags, about: Predictions, suffix: str = "") -> pd.DataFrame:
+    """A row per bag or instance; this is where two classes lose their class axis."""
+    outputs = _outputs(model, bags, suffix)
+    columns = instance_places(bags) if suffix else {"id": bags.ids}
+    for f, column in enumerate(about.axis):
+        columns |= {f"{what}{column.suffix}": values[:, f] for what, values in outputs.items()}
+    several = len(about.axis) > 1
+    if suffix and not several:
+        return pd.DataFrame(columns)  # no threshold is chosen for instances
+    values, threshold = outputs.get("score"), 0.0
+    if values is None:
+        values, threshold = outputs["probability"], about.threshold
+    names = np.asarray(about.classes)
+    called = call_classes(values, several and not about.multilabel, threshold)  # [n, F]
+    if about.multilabel:
+        label = np.array(["|".join(map(str, names[row == 1])) for row in called], dtype=object)
+    else:
+        label = names[called.argmax(axis=1) if several else called[:, 0]]
+    return pd.DataFrame({**columns, "label": label})
+
+
+def _outputs(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
     """Probability and standard deviation [n, F]; where there are none NaN, and a score."""
     columns, name = class_columns(model), f"predict_proba{suffix}"
     n_rows = bags.n_instances if suffix else len(bags)
     unknown = np.full((n_rows, len(columns)), np.nan)
     if not hasattr(model, name):
         score = as_columns(getattr(model, f"decision_function{suffix}")(bags))
-        return {"probability": unknown, "std": unknown, "score": score}
+        return {"score": score, "probability": unknown, "std": unknown}
     # Only Gaussian processes have standard deviations; a pipeline passes the argument on.
     if "return_std" in inspect.signature(getattr(last_step(model), name)).parameters:
         p, std = getattr(model, name)(bags, return_std=True)
@@ -221,48 +231,6 @@ def _outputs(model: Any, bags: Bags, suffix: str = "") -> dict[str, Floats]:
             "its parameters are damaged, or the features are far from those it was trained on."
         )
     return {"probability": p, "std": std}
-
-
-def _named(
-    predictions: Predictions,
-    outputs: dict[str, Floats],
-    wanted: Sequence[str] = ("probability", "std"),
-) -> dict[str, Any]:
-    """Columns of a table; this is where two classes lose their class axis."""
-    return {
-        f"{what}{column.suffix}": outputs[what][:, f]
-        for f, column in enumerate(predictions.axis)
-        for what in wanted
-        if what in outputs
-    }
-
-
-def _labels(predictions: Predictions, outputs: dict[str, Floats], names: Column) -> Column:
-    """What bags or instances are called, [n]."""
-    values, threshold = outputs["probability"], predictions.threshold
-    if "score" in outputs:
-        values, threshold = outputs["score"], 0.0
-    exclusive = values.shape[1] > 1 and not predictions.multilabel
-    called = call_classes(values, exclusive, threshold)
-    if predictions.multilabel:
-        return np.array(["|".join(map(str, names[row == 1])) for row in called], dtype=object)
-    return names[called.argmax(axis=1) if exclusive else called[:, 0]]
-
-
-def _instance_table(
-    model: Any, bags: Bags, predictions: Predictions, names: Column
-) -> pd.DataFrame | None:
-    import pandas as pd
-
-    if not hasattr(model, "decision_function_instances"):
-        return None
-    outputs = _outputs(model, bags, "_instances")
-    columns = instance_places(bags)
-    if len(predictions.axis) > 1:
-        columns["label"] = _labels(predictions, outputs, names)
-    return pd.DataFrame(
-        {**columns, **_named(predictions, outputs, ("score", "probability", "std"))}
-    )
 
 
 _QUESTIONS = {
@@ -332,8 +300,6 @@ def patient_table(
     >>> patient_table(table, ["p", "p"], [0, 1], 0.5).to_dict("list")["top_bag"]
     ['s2']
     """
-    import pandas as pd
-
     has_scores = "score" in bags.columns
     value = bags["score" if has_scores else "probability"].to_numpy()
     names, codes = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
@@ -386,8 +352,6 @@ def predict_level_tables(
     >>> list(tables.bags.columns), len(tables.patients), len(tables.bags) == len(slides)
     (['id', 'patient', 'probability', 'std', 'label'], 20, True)
     """
-    import pandas as pd
-
     from bagwise.models.levels import predict_levels
 
     levels = predict_levels(model, patients)
@@ -432,8 +396,6 @@ def top_instances(predictions: Predictions, bags: Bags, n: int = 10) -> pd.DataF
     >>> top_instances(tables, bags, n=3)["rank"].max().item()
     3
     """
-    import pandas as pd
-
     owner = segments.spread(np.arange(len(bags)), bags.offsets)  # [N]
     number = np.arange(len(owner))
     tables = []
@@ -453,8 +415,6 @@ def top_instances(predictions: Predictions, bags: Bags, n: int = 10) -> pd.DataF
 
 def instance_places(bags: Bags) -> dict[str, Any]:
     """Columns that say where each instance is: its bag, its number there, its coordinates."""
-    import pandas as pd
-
     owner = bags.bag_index
     columns: dict[str, Any] = {
         "bag": pd.Categorical.from_codes(owner, categories=pd.Index(bags.ids)),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bagwise.evaluate.comparison import USUAL_METRICS, Comparison, format_mean
 from bagwise.evaluate.metrics import METRICS
 from bagwise.files.writing import new_file
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # What an experiment returns, in this order.
 RESULT_COLUMNS = ("model", "data", "metric", "published", "mean", "spread", "n_seeds", "note")
@@ -48,9 +47,6 @@ def to_rich(frame: pd.DataFrame, title: str | None = None) -> Table:
     Leading cells are left empty while they repeat; a repeated last cell (a note) becomes a
     ditto mark.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(title=title, title_justify="left")
     for column in frame.columns:
         table.add_column(str(column), overflow="fold")
@@ -89,37 +85,44 @@ def published_table(results: Any) -> pd.DataFrame:
     >>> published_table(pd.DataFrame(rows, columns=RESULT_COLUMNS)).iloc[0].tolist()[3:5]
     ['0.883', '0.874 ± 0.020 (5)']
     """
-    import pandas as pd
-
     missing = [c for c in RESULT_COLUMNS if c not in results.columns]
     if missing:
         raise ValueError(f"an experiment's table needs the column {missing[0]!r}.")
     rows = []
     for row in results.to_dict("records"):
-        rows.append(
-            {
-                "data": row["data"],
-                "model": row["model"],
-                "metric": row["metric"],
-                "published": _number(row["published"]),
-                "ours (mean ± spread, seeds)": _ours(row),
-                "note": "" if _is_missing(row["note"]) else str(row["note"]),
-            }
-        )
-    columns = ["data", "model", "metric", "published", "ours (mean ± spread, seeds)", "note"]
-    return pd.DataFrame(rows, columns=columns)
+        published = row["published"]
+        if pd.isna(published):
+            published = "-"
+        elif isinstance(published, (int, float, np.number)):
+            published = f"{published:.4g}"
+        rows.append((row["data"], row["model"], row["metric"], str(published), _ours(row)))
+    columns = ["data", "model", "metric", "published", "ours (mean ± spread, seeds)"]
+    notes = ["" if pd.isna(note) else str(note) for note in results["note"]]
+    return pd.DataFrame(rows, columns=columns).assign(note=notes)
+
+
+def _ours(row: dict[str, Any]) -> str:
+    """Mean and spread over seeds of one row of an experiment's table."""
+    if pd.isna(row["mean"]):
+        return "not measured"
+    if pd.isna(row["n_seeds"]):  # a count, not a mean over seeds
+        return f"{row['mean']:.4g}"
+    digits = 1 if abs(row["mean"]) >= 20 else 3
+    spread = np.nan if pd.isna(row["spread"]) or row["n_seeds"] < 2 else float(row["spread"])
+    return f"{format_mean(float(row['mean']), spread, digits)} ({int(row['n_seeds'])})"
 
 
 def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = None) -> Table:
     """A comparison as one rich table, a section per data set, the best of each column bold."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     metrics = [m for m in metrics or USUAL_METRICS if m in comparison.metrics]
     frame = comparison.table(metrics)
     frame.insert(0, "data", frame.pop("data"))
-    best = _best(comparison.summary(metrics))
+    best = {}  # the model with the best mean, by data set and metric
+    for (data, metric), part in comparison.summary(metrics).groupby(["data", "metric"], sort=False):
+        means = part.set_index("model")["mean"].dropna()
+        if len(means):
+            lower = METRICS[str(metric)].lower_is_better
+            best[data, metric] = means.idxmin() if lower else means.idxmax()
     # Narrow, for the usual metrics of one seed in a terminal of 80 columns.
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in frame.columns:
@@ -134,17 +137,6 @@ def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = Non
             table.add_row(*texts)
         table.add_section()
     return table
-
-
-def _best(summary: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """The model with the best mean, by data set and metric."""
-    best: dict[tuple[str, str], str] = {}
-    for (data, metric), part in summary.groupby(["data", "metric"], sort=False):
-        means = part.set_index("model")["mean"].dropna()
-        if len(means):
-            winner = means.idxmin() if METRICS[str(metric)].lower_is_better else means.idxmax()
-            best[str(data), str(metric)] = str(winner)
-    return best
 
 
 def print_comparison(
@@ -166,8 +158,6 @@ def print_comparison(
     >>> "log_loss" in console.file.getvalue()
     True
     """
-    from rich.console import Console
-
     console = console or Console()
     console.print(comparison_table(comparison, metrics))
     console.print(
@@ -186,25 +176,3 @@ def write_table(frame: pd.DataFrame, folder: str | Path, name: str) -> None:
         frame.to_csv(draft, index=False)
     with new_file(folder / f"{name}.md") as draft:
         draft.write_text(to_markdown(published_table(frame)) + "\n", encoding="utf-8")
-
-
-def _ours(row: dict[str, Any]) -> str:
-    if _is_missing(row["mean"]):
-        return "not measured"
-    if _is_missing(row["n_seeds"]):  # a count, not a mean over seeds
-        return f"{row['mean']:.4g}"
-    digits = 1 if abs(row["mean"]) >= 20 else 3
-    seeds = f" ({int(row['n_seeds'])})"
-    no_spread = _is_missing(row["spread"]) or row["n_seeds"] < 2
-    spread = float("nan") if no_spread else float(row["spread"])
-    return format_mean(float(row["mean"]), spread, digits) + seeds
-
-
-def _number(value: Any) -> str:
-    if _is_missing(value):
-        return "-"
-    return f"{value:.4g}" if isinstance(value, (int, float, np.number)) else str(value)
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))

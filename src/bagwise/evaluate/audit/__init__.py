@@ -177,9 +177,11 @@ def _model_aucs(
     bags = Bags(bags.instances, bags.offsets, bags.ids)
     if truth is not None and (truth >= 0).all():
         bags = bags.with_columns(instance_labels=truth)
+    # Bags that stand on both sides of a split are reported by a check of their own.
+    disjoint = tuple(s._replace(train=np.setdiff1d(s.train, s.test)) for s in splits)
     best = [np.nan, np.nan]
     for model in models:
-        made = cross_validate(model, bags, y, FixedSplits(_disjoint(splits)))
+        made = cross_validate(model, bags, y, FixedSplits(disjoint))
         best[0] = np.fmax(best[0], _mean_auc([fold.bags for fold in made]))
         best[1] = np.fmax(best[1], _mean_auc([fold.instances for fold in made]))
     return best[0], best[1]
@@ -188,8 +190,3 @@ def _model_aucs(
 def _mean_auc(held_out: Sequence[HeldOut | None]) -> float:
     values = [part.metrics(["auc"])["auc"] for part in held_out if part is not None]
     return float(np.nanmean(values)) if np.isfinite(values).any() else np.nan
-
-
-def _disjoint(splits: list[Split]) -> tuple[Split, ...]:
-    """Splits without the bags that stand on both sides, which have a finding of their own."""
-    return tuple(s._replace(train=np.setdiff1d(s.train, s.test)) for s in splits)

@@ -125,7 +125,7 @@ def _report(check: str, what: str, changed: list[tuple[float, Split]]) -> list[F
     if worst[1] is None or worst[0] <= CHANGED:
         return []
     count = sum(change > CHANGED for change, _ in changed)
-    where = f"{count} of {len(changed)} splits, worst in seed {worst[1].seed}, fold {worst[1].fold}"
+    where = f"{count} of {len(changed)} splits, worst in {worst[1]}"
     return [Finding(check, what, where, f"by {worst[0]:.2g} of their spread")]
 
 
@@ -141,8 +141,8 @@ def _scores(procedure: Procedure, bags: Bags, y: Ints, split: Split) -> NDArray[
     scores = np.asarray(procedure(bags, y.copy(), split.train, split.test), dtype=np.float64)
     if scores.shape != (len(split.test),) or not np.isfinite(scores).all():
         raise ValueError(
-            f"a procedure must return one finite score per test bag: seed {split.seed}, fold "
-            f"{split.fold} has {len(split.test)}; got shape {scores.shape}."
+            f"a procedure must return one finite score per test bag: {split} has "
+            f"{len(split.test)}; got shape {scores.shape}."
         )
     return scores
 
