@@ -20,7 +20,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from bagwise import MILES, MIO, datasets
-from bagwise.models.embedded import sweep
+from bagwise.models.embedded import search_grid
 from experiments._held_out import table_row
 
 TITLE = "MIO and MILES on the musk sets"
@@ -74,7 +74,7 @@ def accuracy(model: Any, data: str, seed: int, folds: Any = KFold) -> float:
     """Held-out accuracy over ten folds with the model's own settings."""
     bags, y = LOADERS[data](return_X_y=True)
     splits = folds(10, shuffle=True, random_state=seed)
-    return float(sweep(_seeded(model, seed), bags, y, {}, splits).accuracy.mean())
+    return float(search_grid(_seeded(model, seed), bags, y, {}, splits).accuracy.mean())
 
 
 def nested_accuracy(model: Any, data: str, seed: int, grid: Any) -> float:
@@ -84,7 +84,7 @@ def nested_accuracy(model: Any, data: str, seed: int, grid: Any) -> float:
     inner = StratifiedKFold(5, shuffle=True, random_state=seed)
     scores = []
     for train, test in KFold(10, shuffle=True, random_state=seed).split(y):
-        best = sweep(model, bags[train], y[train], grid, inner).best_params
+        best = search_grid(model, bags[train], y[train], grid, inner).best_params
         fitted = clone(model).set_params(**best).fit(bags[train], y[train])
         scores.append(fitted.score(bags[test], y[test]))
     return float(np.mean(scores))

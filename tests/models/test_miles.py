@@ -1,4 +1,4 @@
-"""MILES: the contract, the embedding, the linear programme, and the sweep."""
+"""MILES: the contract, the embedding, the linear programme, and the grid search."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from bagwise import Bags
 from bagwise.core import distances, l1_svm
 from bagwise.core.blocks import whole_segments
 from bagwise.datasets import make_two_concept_bags
-from bagwise.models.embedded import make_examples, sweep
+from bagwise.models.embedded import make_examples, search_grid
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import MILES
 from tests.reference import miles as reference
@@ -157,11 +157,11 @@ def test_labelled_instances_are_bags_of_one():
         np.testing.assert_array_equal(bags.instances[examples.rows_of(e)], bags[b])
 
 
-def test_sweep_equals_separate_fits():
+def test_the_grid_search_equals_separate_fits():
     bags, y, _ = make_problem(n_bags=30, shift=1.5)
     folds = StratifiedKFold(3, shuffle=True, random_state=0)
     grid = {"sigma": [0.7, 1.5, "scale"], "alpha": [0.2, 1.0]}
-    found = sweep(MILES(), bags, y, grid, folds)
+    found = search_grid(MILES(), bags, y, grid, folds)
     for setting, row in zip(found.params, found.accuracy, strict=True):
         each = [
             MILES(**setting).fit(bags[a], y[a]).score(bags[b], y[b]) for a, b in folds.split(y, y)

@@ -13,7 +13,7 @@ from sklearn.svm import SVC
 
 from bagwise import Bags
 from bagwise.core.set_kernel import set_kernel, set_self_kernel
-from bagwise.models.svm import choose_witnesses, impute_labels
+from bagwise.models.svm import choose_key_instances, impute_labels
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import MISVM, SetKernelSVM
 from tests.reference import svm as reference
@@ -61,7 +61,7 @@ def labelled_scores(draw):
 def test_labels_equal_their_naive_twins_and_keep_the_mil_constraint(problem):
     _, offsets, y, known = problem
     for fast, naive in (
-        (choose_witnesses, reference.witnesses),
+        (choose_key_instances, reference.witnesses),
         (impute_labels, reference.imputed),
     ):
         labels = fast(*problem)
@@ -129,7 +129,7 @@ def test_bag_slack_keeps_a_large_bag_from_outvoting_the_others():
 
 def test_max_iter_is_reported():
     bags, y, _ = make_problem(n_bags=40, shift=0.5)
-    with pytest.warns(ConvergenceWarning, match="did not settle within 1 machines"):
+    with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         model = MISVM(max_iter=1).fit(bags, y)
     assert not model.converged_
     assert model.n_iter_ == 1

@@ -1,4 +1,4 @@
-"""The 1-norm support vector machine of equation (2): sparse weights by a linear programme."""
+"""The 1-norm support vector machine of equation (2): sparse weights by a linear program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def solve_lp(Z: Floats, signs: Floats, alpha: float, costs: Floats) -> Weights:
     bounds = np.column_stack([lower, np.full(len(cost), np.inf)])
     result = linprog(cost, A_ub=A.tocsc(), b_ub=-np.ones(m), bounds=bounds, method="highs")
     if result.status != 0:
-        raise RuntimeError(f"HiGHS did not solve the linear programme: {result.message}")
+        raise RuntimeError(f"HiGHS did not solve the linear program: {result.message}")
     return Weights(result.x[:N] - result.x[N : 2 * N], float(result.x[2 * N]))
 
 

@@ -25,39 +25,22 @@ def set_kernel(
     Z: Floats,
     z_offsets: Ints,
     kernel: InstanceKernel,
+    weights: tuple[Floats, Floats] | None = None,
     block_entries: int = BLOCK_ENTRIES,
 ) -> Floats:
-    """K[a, b] = sum of kernel(x, z) over x in set a and z in set b, shape (A, B).
+    """K[a, b] = sum of w_x w_z kernel(x, z) over x in set a and z in set b, shape (A, B).
 
-    Rows of ``X`` are taken a block at a time; a block may end inside a set.
+    Without ``weights`` of the rows of X and of Z every pair counts once. Rows of ``X`` are taken
+    a block at a time; a block may end inside a set.
     """
     rows = max(1, block_entries // max(1, Z.shape[0]))
     K = np.zeros((len(x_offsets) - 1, len(z_offsets) - 1))  # [A, B]
     owner = segments.index(x_offsets)
     for start in range(0, X.shape[0], rows):
         block = kernel(X[start : start + rows], Z)  # [rows, N_z]
+        if weights is not None:
+            block = weights[0][start : start + rows, None] * block * weights[1]
         summed = segments.sum(block.T, z_offsets).T  # [rows, B]
-        np.add.at(K, owner[start : start + rows], summed)
-    return K
-
-
-def weighted_set_kernel(
-    X: Floats,
-    x_offsets: Ints,
-    x_weights: Floats,
-    Z: Floats,
-    z_offsets: Ints,
-    z_weights: Floats,
-    kernel: InstanceKernel,
-) -> Floats:
-    """K[a, b] = sum of w_x w_z kernel(x, z) over x in set a and z in set b, shape (A, B)."""
-    rows = max(1, BLOCK_ENTRIES // max(1, Z.shape[0]))
-    K = np.zeros((len(x_offsets) - 1, len(z_offsets) - 1))  # [A, B]
-    owner = segments.index(x_offsets)
-    for start in range(0, X.shape[0], rows):
-        block = kernel(X[start : start + rows], Z) * z_weights  # [rows, N_z]
-        summed = np.add.reduceat(block, z_offsets[:-1], axis=1)  # no set is empty
-        summed *= x_weights[start : start + rows, None]
         np.add.at(K, owner[start : start + rows], summed)
     return K
 

@@ -85,15 +85,6 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         """Learn from distances of the examples to all instances of the bags, [E, N]."""
         raise AttributeError(f"{type(self).__name__} does not learn from distances")
 
-    def _fit_on_distances(self, bags: Bags, y: Ints, D: Floats) -> None:
-        data = self._validate_fit(bags, y)
-        self.sigma_ = self._resolve_sigma(data.bags.instances)
-        self._learn(data, make_examples(data), D)
-
-    def _scores_from_distances(self, D: Floats) -> Floats:
-        z = distances.similarity(D[:, self.selected_instances_], self.sigma_)
-        return z @ self._anchors_and_weights()[1] + self.intercept_
-
     def _distances(self, X: Reals, offsets: Ints, anchors: Floats) -> Floats:
         return distances.bag_distances(X, offsets, anchors, self._instance_distance())
 
@@ -152,21 +143,21 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         )
 
 
-class Sweep(NamedTuple):
-    """What `sweep` found."""
+class GridScores(NamedTuple):
+    """Accuracy of every setting of a grid on held-out bags."""
 
     best_params: dict[str, object]
     params: list[dict[str, object]]
     accuracy: Floats  # [n_params, n_splits]
 
 
-def sweep(
+def search_grid(
     model: EmbeddedClassifier,
     bags: BagsLike,
     y: Column,
     grid: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]],
     cv: CV = 5,
-) -> Sweep:
+) -> GridScores:
     """Cross-validate a grid of settings on one matrix of distances.
 
     Every fold and every ``sigma`` is a slice of the same bags x instances matrix, so a setting
@@ -184,26 +175,28 @@ def sweep(
     --------
     >>> from bagwise import MILES
     >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.embedded import sweep
+    >>> from bagwise.models.embedded import search_grid
     >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
-    >>> found = sweep(MILES(), bags, y, {"sigma": [0.5, 2.0], "alpha": [0.5]})
-    >>> sorted(found.best_params), found.accuracy.shape
+    >>> scores = search_grid(MILES(), bags, y, {"sigma": [0.5, 2.0], "alpha": [0.5]})
+    >>> sorted(scores.best_params), scores.accuracy.shape
     (['alpha', 'sigma'], (2, 5))
     """
     checked = clone(model)
     bags, y, _ = checked._validate_fit(bags, y)
     D = checked._distances(bags.instances, bags.offsets, bags.instances)  # [B, N]
-    splits = list(check_cv(cv, y, classifier=True).split(y, y))
+    folds = list(check_cv(cv, y, classifier=True).split(y, y))
     params = list(ParameterGrid(grid))
-    accuracy = np.empty((len(params), len(splits)))
-    for s, (train, test) in enumerate(splits):
+    accuracy = np.empty((len(params), len(folds)))
+    for s, (train, test) in enumerate(folds):
         rows, _ = segments.take(bags.offsets, train)
         D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
-        bags_train, y_train = bags[train], checked.classes_[y[train]]
         for p, setting in enumerate(params):
             fitted = clone(model).set_params(**setting, calibrate=False)
-            fitted._fit_on_distances(bags_train, y_train, D_train)
-            scores = fitted._scores_from_distances(D_test)
+            data = fitted._validate_fit(bags[train], checked.classes_[y[train]])
+            fitted.sigma_ = fitted._resolve_sigma(data.bags.instances)
+            fitted._learn(data, make_examples(data), D_train)
+            z = distances.similarity(D_test[:, fitted.selected_instances_], fitted.sigma_)
+            scores = z @ fitted._anchors_and_weights()[1] + fitted.intercept_
             accuracy[p, s] = np.mean((scores > 0) == y[test])
     best = params[int(np.argmax(accuracy.mean(axis=1)))]
-    return Sweep(dict(best), params, accuracy)
+    return GridScores(dict(best), params, accuracy)

@@ -45,7 +45,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     class_weight : dict, "balanced" or None
         C1 and C2: cost of an error on a bag, by class. None is 1 for both.
     solver : {"highs", "liblinear"}
-        The linear programme of (2), exactly; or squared hinge losses by coordinate descent,
+        The linear program of (2), exactly; or squared hinge losses by coordinate descent,
         which is quicker on large sets and penalises the bias too.
     distance : {"sqeuclidean"} or callable
         A callable maps rows [n, D] and anchors [K, D] to distances [n, K] >= 0, used in place
@@ -73,8 +73,8 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     Notes
     -----
-    Memory is n_bags x n_instances; distances are made in blocks. A sweep over ``sigma`` or
-    ``alpha`` shares one matrix of distances: `bagwise.models.embedded.sweep`. A labelled
+    Memory is n_bags x n_instances; distances are made in blocks. A search over ``sigma`` or
+    ``alpha`` shares one matrix of distances: `bagwise.models.embedded.search_grid`. A labelled
     instance of a positive bag is learnt from as a bag of one.
 
     Examples

@@ -165,11 +165,27 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
             Needed in the first call, unless ``y`` holds both.
         instance_labels : optional, one per instance; missing means unknown
         """
-        first, classes, data = self._validate_partial_fit(bags, y, classes, instance_labels)
+        first = not hasattr(self, "state_")
+        if first and self.sigma == "scale":
+            raise ValueError(
+                "a stream needs sigma as a number: sigma='scale' is taken from all training "
+                "bags at once, in fit."
+            )
+        if self.scale is not None:
+            raise ValueError(
+                f"a stream needs scale=None: scale={self.scale!r} is taken from all training bags "
+                "at once, in fit. Scale the features before they enter the stream."
+            )
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
+            )
+        names, bags, labels = self._validate_stream(bags, y, classes, instance_labels, first)
+        data = two_class_data(bags, labels)
         examples = make_examples(data)
-        costs = self._costs(examples.signs, data.y, classes)
+        costs = self._costs(examples.signs, data.y, names)
         if first:
-            self.classes_, self.n_features_in_ = classes, data.bags.n_features
+            self.classes_, self.n_features_in_ = names, data.bags.n_features
             self.sigma_ = float(self.sigma)
             self.scaling_ = learn_scaling(data.bags.instances, None)
             self._start(data.bags.n_features)
@@ -181,27 +197,6 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
             scores = (examples.signs * margins)[examples.brings_anchors]
             self.calibrator_ = self._fit_calibrator(scores, data)
         return self
-
-    def _validate_partial_fit(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        classes: ArrayLike | None,
-        instance_labels: InstanceLabels,
-    ) -> tuple[bool, Ints, TrainingData]:
-        first = not hasattr(self, "state_")
-        if first and self.sigma == "scale":
-            raise ValueError(
-                "a stream needs sigma as a number: sigma='scale' is taken from all training "
-                "bags at once, in fit."
-            )
-        self._check_stream_scale()
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "a stream needs class_weight as a dict: 'balanced' counts all labels at once."
-            )
-        names, bags, labels = self._validate_stream(bags, y, classes, instance_labels, first)
-        return first, names, two_class_data(bags, labels)
 
     def _start(self, n_features: int) -> None:
         self.state_ = mio.init(n_features)
@@ -222,13 +217,25 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         costs = self._costs(examples.signs, data.y, self.classes_)
         Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
         visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
+        bag = np.cumsum(examples.brings_anchors) - 1  # [E]
         for n_iter in range(1, self.n_passes + 1):
-            for e in _shuffled(examples, rng) if self.shuffle else range(len(examples)):
+            order = np.arange(len(examples))
+            if self.shuffle:  # the bags, each still followed by its labelled instances
+                order = np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
+            for e in order.tolist():
                 if n_iter == 1:
                     visit.step[e] = self.state_.n_steps
                     visit.theta[e], _ = self._visit(data, examples, e, costs[e], Z=Z)
+                elif Z is not None and self.passes == "refine":
+                    # The example's own multiplier is optimised again.
+                    z = self._as_first_seen(Z[e], visit.step[e])
+                    visit.theta[e] = mio.revise(
+                        self.state_, z, examples.signs[e], costs[e], self._net(), visit.theta[e]
+                    )
                 elif Z is not None:
-                    self._visit_again(Z[e], examples.signs[e], costs[e], visit, e)
+                    # A further multiplier over all features.
+                    z = self._with_bias(Z[e, self.state_.ids[: self.state_.n_anchors]])
+                    mio.step(self.state_, z, examples.signs[e], costs[e], self._net())
             self.n_iter_ = n_iter
             if self.passes == "refine" and Z is not None:
                 self.duality_gap_ = self._duality_gap(Z, examples.signs, costs, visit)
@@ -263,15 +270,6 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         self.cumulative_loss_ += cost * max(0.0, 1 - margin)
         self.n_bags_seen_ += int(examples.brings_anchors[e])
         return theta, margin
-
-    def _visit_again(self, z: Floats, sign: float, cost: float, visit: _Visits, e: int) -> None:
-        """A later pass: a further multiplier over all features, or the bag's own revised."""
-        if self.passes == "refine":
-            z = self._as_first_seen(z, visit.step[e])
-            visit.theta[e] = mio.revise(self.state_, z, sign, cost, self._net(), visit.theta[e])
-        else:
-            z = self._with_bias(z[self.state_.ids[: self.state_.n_anchors]])
-            mio.step(self.state_, z, sign, cost, self._net())
 
     def _as_first_seen(self, z: Floats, step: int) -> Floats:
         """Features of a bag when it came: zero for instances that came later (Prop. 3)."""
@@ -333,9 +331,3 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     def n_dropped_(self) -> int:
         """Instances dropped to stay within ``max_instances``."""
         return int(self.state_.n_dropped)
-
-
-def _shuffled(examples: Examples, rng: np.random.RandomState) -> Ints:
-    """A random order of the bags, each still followed by its labelled instances."""
-    bag = np.cumsum(examples.brings_anchors) - 1  # [E]
-    return np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")

@@ -43,10 +43,3 @@ class ScalesFeatures(BagClassifier):
 
     def _scaled(self, bags: Bags) -> Bags:
         return bags if self.scale is None else bags.map(self.scaling_.__call__)
-
-    def _check_stream_scale(self) -> None:
-        if self.scale is not None:
-            raise ValueError(
-                f"a stream needs scale=None: scale={self.scale!r} is taken from all training bags "
-                "at once, in fit. Scale the features before they enter the stream."
-            )

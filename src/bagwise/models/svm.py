@@ -2,7 +2,7 @@
 
 MI-SVM and mi-SVM follow Andrews, Tsochantaridis and Hofmann, "Support vector machines for
 multiple-instance learning" (2002); the set kernel follows Gärtner, Flach, Kowalczyk and Smola,
-"Multi-instance kernels" (2002). The quadratic programmes are scikit-learn's SVC.
+"Multi-instance kernels" (2002). The quadratic programs are scikit-learn's SVC.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
@@ -43,20 +44,11 @@ DIRECT_ROWS = 1000
 _KERNELS = {"linear", "rbf", "poly", "sigmoid"}
 
 
-class Alternation(NamedTuple):
-    """Where the alternation between labels and machine ended."""
-
-    svc: SVC
-    labels: Codes  # [N] int8: 1 and 0 were trained on, -1 was left out
-    objectives: list[float]  # of each machine, in order
-    converged: bool
-
-
-def choose_witnesses(scores: Floats, offsets: Ints, y: Column, known: Codes) -> Codes:
+def choose_key_instances(scores: Floats, offsets: Ints, y: Column, known: Codes) -> Codes:
     """MI-SVM's labels: the best instance of a positive bag is 1, the rest of it -1.
 
-    Known labels stand. A bag with a known positive needs no witness, and a known negative is
-    never one.
+    Known labels stand. A bag with a known positive needs no other, and a known negative is never
+    the key instance.
     """
     labels = np.where(segments.spread(y, offsets) == 0, 0, known).astype(np.int8)
     labels[_required_positives(scores, offsets, y, known, labels)] = 1
@@ -80,23 +72,9 @@ def _required_positives(
     return segments.argmax(allowed, offsets)[(y == 1) & ~has_one]
 
 
-def _dense(a: Rows) -> Floats:
-    return a.toarray() if is_sparse(a) else np.asarray(a)
-
-
-def _variance(X: Rows) -> float:
-    if is_sparse(X):
-        return float(X.multiply(X).mean() - X.mean() ** 2)
-    return float(np.asarray(X).var(dtype=np.float64))
-
-
-def _stack(top: Rows, bottom: Rows) -> Rows:
-    return sp.vstack([top, bottom], format="csr") if is_sparse(bottom) else np.r_[top, bottom]
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class _KernelMachine(CalibratedClassifier):
-    """The parameters and the SVC that both kinds of machine share."""
+class _KernelSVM(CalibratedClassifier):
+    """The parameters that both kinds of SVM share."""
 
     C: float = parameter(1.0, POSITIVE)
     kernel: str | Callable[[Rows, Rows], Floats] = parameter("rbf", StrOptions(_KERNELS), callable)
@@ -109,9 +87,15 @@ class _KernelMachine(CalibratedClassifier):
 
     def _resolve_gamma(self, X: Rows) -> float:
         """Gamma from all training instances, so that it stays put while labels change."""
-        if self.gamma == "scale":
-            return 1 / (X.shape[1] * (_variance(X) or 1.0))
-        return 1 / X.shape[1] if self.gamma == "auto" else float(self.gamma)
+        if self.gamma == "auto":
+            return 1 / X.shape[1]
+        if self.gamma != "scale":
+            return float(self.gamma)
+        if is_sparse(X):
+            variance = X.multiply(X).mean() - X.mean() ** 2
+        else:
+            variance = np.asarray(X).var(dtype=np.float64)
+        return 1 / (X.shape[1] * (float(variance) or 1.0))
 
     def _bag_weights(self, y: Ints) -> Floats:
         """Weight of each bag by its class; "balanced" counts bags, not instances."""
@@ -135,11 +119,11 @@ class _KernelMachine(CalibratedClassifier):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
+class MISVM(ScalesFeatures, _KernelSVM, BestInstanceClassifier):
     """Maximum-margin multiple-instance learning, by bags ("MI") or by instances ("mi").
 
     A bag scores as its best instance. MI-SVM alternates between a support vector machine and
-    the choice of one witness per positive bag; mi-SVM alternates between a machine and labels
+    the choice of one key instance per positive bag; mi-SVM alternates between an SVM and labels
     for all instances of positive bags, at least one of them positive. Each turn lowers one
     objective, nothing is random, and a fit ends when the choice repeats itself.
 
@@ -164,7 +148,7 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learnt from the training bags.
     max_iter : int
-        Most machines to fit; reaching it is a ``ConvergenceWarning``.
+        Most SVMs to fit; reaching it is a ``ConvergenceWarning``.
     tol, cache_size : float
         Of the SVC; cache in MiB.
     calibrate : bool
@@ -180,21 +164,21 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     imputed_labels_ : array of shape (n_instances,)
         Codes of the training instances: 1 and 0 were trained on, -1 was left out (MI).
     objectives_ : list of float
-        Objective of every machine fitted.
+        Objective of every SVM fitted.
     converged_ : bool
         Whether the choice repeated itself within ``max_iter``.
     n_iter_ : int
-        Machines fitted.
+        SVMs fitted.
     gamma_ : float
     calibrator_ : with ``calibrate=True``, the calibration function from score to log-odds
     classes_ : the two bag classes
 
     Notes
     -----
-    MI-SVM's programme has one slack for a whole negative bag; libsvm has one per row. With
+    MI-SVM's program has one slack for a whole negative bag; libsvm has one per row. With
     ``slack="bag"`` each of its n rows weighs C / n, so that a bag of a thousand instances does
     not outvote the others. Known instance labels are rows of weight C; a bag with a known
-    positive needs no witness.
+    positive needs no other key instance.
 
     Examples
     --------
@@ -213,57 +197,67 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
     max_iter: int = parameter(50, AT_LEAST_1)
 
     def _fit(self, data: TrainingData) -> None:
-        self.gamma_ = self._resolve_gamma(data.bags.instances)
-        end = self._alternate(data)
-        self.svc_ = end.svc
-        self.imputed_labels_ = end.labels
-        self.objectives_ = end.objectives
-        self.converged_ = end.converged
-        self.n_iter_ = len(end.objectives)
-        if not end.converged:
-            warnings.warn(
-                f"MISVM did not settle within {self.n_iter_} machines; the last objectives are "
-                f"{end.objectives[-3:]}. Raise max_iter or lower C.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    def _alternate(self, data: TrainingData) -> Alternation:
         (bags, y, known), X, offsets = data, data.bags.instances, data.bags.offsets
-        update = choose_witnesses if self.variant == "MI" else impute_labels
+        self.gamma_ = self._resolve_gamma(X)
+        update = choose_key_instances if self.variant == "MI" else impute_labels
         weights = self._row_weights(data)
         positive_bag = segments.spread(y, offsets) == 1
         open_rows = np.flatnonzero(positive_bag & (known < 0))
         scores = np.zeros(bags.n_instances)
         labels: Codes = np.where(known >= 0, known, positive_bag).astype(np.int8)
-        svc, active, objective = self._first_machine(data, labels, weights)
-        objectives = [objective]
+        self.svc_, active, objective = self._first_svc(data, labels, weights)
+        self.objectives_ = [objective]
         if self.variant == "MI":
             labels[open_rows] = -1
         seen: set[bytes] = {labels.tobytes()}
         while True:
+            # Given the SVM, the labels.
             if len(open_rows):
-                scores[open_rows] = self._svc_scores(svc, X[open_rows])
+                scores[open_rows] = self._svc_scores(self.svc_, X[open_rows])
             previous, labels = labels, update(scores, offsets, y, known)
-            if np.array_equal(previous, labels):
-                return Alternation(svc, labels, objectives, True)
+            self.converged_ = np.array_equal(previous, labels)
             # Equal objectives can alternate for ever: a choice seen before ends the search.
-            if labels.tobytes() in seen or len(objectives) == self.max_iter:
-                return Alternation(svc, previous, objectives, False)
+            stuck = labels.tobytes() in seen or len(self.objectives_) == self.max_iter
+            if self.converged_ or stuck:
+                break
             seen.add(labels.tobytes())
+            # Given the labels, the SVM.
             rows = np.flatnonzero(labels >= 0)
             active[open_rows] = True
-            svc, used, objective = self._solve(X[rows], labels[rows], weights[rows], active[rows])
+            self.svc_, used, objective = self._solve(
+                X[rows], labels[rows], weights[rows], active[rows]
+            )
             active[:] = False
             active[rows[used]] = True
-            objectives.append(objective)
+            self.objectives_.append(objective)
+        self.imputed_labels_ = previous
+        self.n_iter_ = len(self.objectives_)
+        if not self.converged_:
+            warnings.warn(
+                f"MISVM did not converge in {self.n_iter_} iterations; the last objectives are "
+                f"{self.objectives_[-3:]}. Raise max_iter or lower C.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
-    def _first_machine(
+    def _row_weights(self, data: TrainingData) -> Floats:
+        """Weight of each training row: its bag's, shared by a bag's rows where slack says so."""
+        bags, y, known = data
+        weights = segments.spread(self._bag_weights(y), bags.offsets)  # [N]
+        if self.slack == "instance" or (self.slack == "auto" and self.variant == "mi"):
+            return weights
+        share = 1 / segments.spread(bags.sizes.astype(np.float64), bags.offsets)
+        alone = segments.spread(y, bags.offsets) == 1  # a key instance has its bag's whole weight
+        if self.variant == "mi":
+            alone &= known >= 0
+        return np.where(alone, weights, weights * share)
+
+    def _first_svc(
         self, data: TrainingData, labels: Codes, weights: Floats
     ) -> tuple[SVC, Bools, float]:
-        """Start as the paper does: bag means as witnesses (MI), all instances positive (mi).
+        """Start as the paper does: bag means as key instances (MI), all instances positive (mi).
 
-        Returns the machine, a mask of the rows it rests on, and its objective.
+        Returns the SVC, a mask of the rows that support it, and its objective.
         """
         (bags, y, known), X, offsets = data, data.bags.instances, data.bags.offsets
         active = np.zeros(bags.n_instances, dtype=bool)
@@ -272,17 +266,19 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         active[:: max(1, bags.n_instances // DIRECT_ROWS)] = True
         unsure = (segments.spread(y, offsets) == 1) & (known < 0) & (self.variant == "MI")
         rows = np.flatnonzero(~unsure)
-        has_known = segments.max((known == 1).astype(np.float64), offsets) > 0
-        chosen = np.flatnonzero((y == 1) & ~has_known) if unsure.any() else np.empty(0, dtype=int)
         A, t, w, start = X[rows], labels[rows], weights[rows], active[rows]
-        if len(chosen):
-            A = _stack(_means(X, offsets, unsure)[chosen], A)
-            t = np.r_[np.ones(len(chosen), dtype=np.int8), t]
+        n_means = 0
+        if unsure.any():
+            has_known = segments.max((known == 1).astype(np.float64), offsets) > 0
+            chosen = np.flatnonzero((y == 1) & ~has_known)
+            means, n_means = _means(X, offsets, unsure)[chosen], len(chosen)
+            A = sp.vstack([means, A], format="csr") if is_sparse(A) else np.r_[means, A]
+            t = np.r_[np.ones(n_means, dtype=np.int8), t]
             w = np.r_[self._bag_weights(y)[chosen], w]
-            start = np.r_[np.ones(len(chosen), dtype=bool), start]
+            start = np.r_[np.ones(n_means, dtype=bool), start]
         svc, used, objective = self._solve(A, t, w, start)
         active[:] = False
-        active[rows[used[used >= len(chosen)] - len(chosen)]] = True
+        active[rows[used[used >= n_means] - n_means]] = True
         return svc, active, objective
 
     def _solve(self, A: Rows, t: Codes, w: Floats, active: Bools) -> tuple[SVC, Ints, float]:
@@ -292,61 +288,41 @@ class MISVM(ScalesFeatures, _KernelMachine, BestInstanceClassifier):
         """
         if A.shape[0] <= DIRECT_ROWS or callable(self.kernel):
             active = np.ones(A.shape[0], dtype=bool)
+        names = ("C", "kernel", "degree", "coef0", "tol", "cache_size")
+        unfitted = SVC(gamma=self.gamma_, **{name: getattr(self, name) for name in names})
         svc, inside = solve_on_working_set(
             t,
             active,
-            lambda rows: self._new_svc().fit(A[rows], t[rows], sample_weight=w[rows]),
+            lambda rows: clone(unfitted).fit(A[rows], t[rows], sample_weight=w[rows]),
             lambda svc, rows: self._svc_scores(svc, A[rows]),
             self.tol,
         )
         used = inside[svc.support_]
-        return svc, used, self._objective(svc, A[used])
-
-    def _row_weights(self, data: TrainingData) -> Floats:
-        """Weight of each training row: its bag's, shared by a bag's rows where slack says so."""
-        bags, y, known = data
-        weights = segments.spread(self._bag_weights(y), bags.offsets)  # [N]
-        per_bag = self.slack == "bag" or (self.slack == "auto" and self.variant == "MI")
-        if per_bag:
-            share = 1 / segments.spread(bags.sizes.astype(np.float64), bags.offsets)
-            alone = segments.spread(y, bags.offsets) == 1  # a witness has its bag's whole weight
-            if self.variant == "mi":
-                alone &= known >= 0
-            weights = np.where(alone, weights, weights * share)
-        return weights
-
-    def _new_svc(self) -> SVC:
-        return SVC(
-            C=self.C,
-            kernel=self.kernel,
-            gamma=self.gamma_,
-            degree=self.degree,
-            coef0=self.coef0,
-            tol=self.tol,
-            cache_size=self.cache_size,
-        )
+        # The dual objective, sum_i |a_i| - a' K a / 2, which at the optimum is the primal one.
+        a = _dual(svc)
+        margin = self._svc_scores(svc, A[used]) - svc.intercept_[0]  # K a
+        return svc, used, float(np.abs(a).sum() - 0.5 * a @ margin)
 
     def _svc_scores(self, svc: SVC, X: Rows) -> Floats:
         """The decision function by matrix products, a block of rows at a time."""
         if callable(self.kernel):
             return svc.decision_function(X)
-        V = svc.support_vectors_  # [S, D]
-        a = _dense(svc.dual_coef_).ravel()  # [S]
+        a = _dual(svc)  # [S]
         rows = max(1, BLOCK_ENTRIES // len(a))
         scores = np.empty(X.shape[0])
         for start in range(0, X.shape[0], rows):
             block = slice(start, start + rows)
-            scores[block] = self._instance_kernel(X[block], V) @ a
+            scores[block] = self._instance_kernel(X[block], svc.support_vectors_) @ a
         return scores + svc.intercept_[0]
-
-    def _objective(self, svc: SVC, support: Rows) -> float:
-        """The dual objective, which at the optimum is the primal one."""
-        a = _dense(svc.dual_coef_).ravel()
-        margin = self._svc_scores(svc, support) - svc.intercept_[0]
-        return float(np.abs(a).sum() - 0.5 * a @ margin)
 
     def _raw_instance_scores(self, bags: Bags) -> Floats:
         return self._svc_scores(self.svc_, bags.instances)
+
+
+def _dual(svc: SVC) -> Floats:
+    """Dual coefficients a_i = t_i alpha_i of the support vectors, [S]."""
+    a = svc.dual_coef_
+    return (a.toarray() if is_sparse(a) else np.asarray(a)).ravel()
 
 
 def _means(X: Rows, offsets: Ints, use: Bools) -> Rows:
@@ -359,7 +335,7 @@ def _means(X: Rows, offsets: Ints, use: Bools) -> Rows:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SetKernelSVM(ScalesFeatures, _KernelMachine):
+class SetKernelSVM(ScalesFeatures, _KernelSVM):
     """Support vector machine on whole bags with the normalised set kernel.
 
     ``K(A, B) = sum of k(a, b)`` over all pairs, divided by ``sqrt(K(A, A) K(B, B))``: a bag is
@@ -384,7 +360,7 @@ class SetKernelSVM(ScalesFeatures, _KernelMachine):
     ----------
     svc_ : SVC on the precomputed kernel of bags
     support_bags_ : array of int
-        Training bags that the machine rests on; only these are kept.
+        Training bags that support the SVM; only these are kept.
     support_instances_, support_offsets_, support_norms_ : arrays
         Their instances, where each bag starts, and their lengths.
     gamma_ : float

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.core.set_kernel import set_kernel, set_self_kernel, weighted_set_kernel
+from bagwise.core.set_kernel import set_kernel, set_self_kernel
 from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
@@ -113,14 +113,13 @@ class MiGraph(_GraphMachine):
         self.weights_ = _all_weights(bags)
 
     def _compare(self, bags: Bags) -> Floats:
-        return weighted_set_kernel(
+        return set_kernel(
             bags.instances,
             bags.offsets,
-            _all_weights(bags),
             self.instances_,
             self.offsets_,
-            self.weights_,
             self._kernel,
+            (_all_weights(bags), self.weights_),
         )
 
 
