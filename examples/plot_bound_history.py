@@ -19,7 +19,7 @@ from bagwise.datasets import load_musk1
 from bagwise.models.variational import NoisyMax, Or, SoftMax
 
 bags, y = load_musk1(return_X_y=True)
-shared = {"max_iter": 40, "tol": 0.0, "random_state": 0}
+shared = {"max_iter": 40, "tol": 0.0, "n_inducing": 40, "random_state": 0}
 models = {
     f"noisy-max, {name}": VGPMIL(inference="paper", likelihood=likelihood, **shared)
     for name, likelihood in {
