@@ -4,6 +4,17 @@ import itertools
 
 import numpy as np
 
+from bagwise.core.trws import PairwiseEnergy, block_starts
+
+
+def pairwise_energy(unary, offsets, edges, blocks):
+    """An energy from one block [k_s, k_t] per edge."""
+    offsets, edges = np.asarray(offsets), np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+    flat = np.concatenate([np.empty(0), *(np.ravel(block) for block in blocks)])
+    return PairwiseEnergy(
+        np.asarray(unary, float), offsets, edges, block_starts(offsets, edges), flat
+    )
+
 
 def energy(problem, labels):
     sizes = np.diff(problem.offsets)

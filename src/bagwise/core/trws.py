@@ -7,7 +7,7 @@ numbers of states. The energy of a labelling ``x`` is
     E(x) = sum_s unary_s(x_s) + sum_{(s, t) in edges} block_st(x_s, x_t).
 
 Every sweep raises a lower bound on the minimum; where the bound meets the energy of the decoded
-labelling, that labelling is a global optimum. Forests are solved exactly by dynamic programming.
+labelling, that labelling is a global optimum.
 Compiled with numba at first use, so import this module where it is needed.
 """
 
@@ -29,7 +29,7 @@ _PATIENCE = 5
 
 
 class PairwiseEnergy(NamedTuple):
-    """An energy over nodes with ragged states; build it with `pairwise_energy`."""
+    """An energy over nodes with ragged states, all of them finite."""
 
     unary: Floats  # [S] energies of all states, node after node
     offsets: Ints  # [B + 1] node s owns states offsets[s]:offsets[s + 1]
@@ -60,65 +60,6 @@ def block_starts(offsets: Ints, edges: Ints) -> Ints:
     return starts
 
 
-def pairwise_energy(
-    unary: ArrayLike, offsets: ArrayLike, edges: ArrayLike, blocks: ArrayLike
-) -> PairwiseEnergy:
-    """Check and pack an energy.
-
-    Parameters
-    ----------
-    unary : array of shape (n_states,)
-        Energies of the states of all nodes, node after node.
-    offsets : array of shape (n_nodes + 1,)
-        Node ``s`` owns states ``offsets[s]:offsets[s + 1]``.
-    edges : array of shape (n_edges, 2)
-        Distinct pairs ``s < t`` in lexicographic order.
-    blocks : array or list of arrays
-        One ``(k_s, k_t)`` array per edge, or all of them ravelled into one flat array.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.core.trws import pairwise_energy, trws
-    >>> energy = pairwise_energy([0.0, 1.0, 0.0, 0.5], [0, 2, 4], [[0, 1]], [np.eye(2)])
-    >>> found = trws(energy)
-    >>> found.labels.tolist(), found.energy, found.lower_bound
-    ([0, 1], 0.5, 0.5)
-    """
-    unary = np.ascontiguousarray(unary, dtype=np.float64)
-    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
-    edges = np.ascontiguousarray(edges, dtype=np.int64).reshape(-1, 2)
-    if isinstance(blocks, (list, tuple)):
-        blocks = np.concatenate([np.ravel(b) for b in blocks]) if len(blocks) else np.empty(0)
-    blocks = np.ascontiguousarray(blocks, dtype=np.float64)
-    _check(unary, offsets, edges, blocks)
-    return PairwiseEnergy(unary, offsets, edges, block_starts(offsets, edges), blocks)
-
-
-def _check(unary: Floats, offsets: Ints, edges: Ints, blocks: Floats) -> None:
-    n = len(offsets) - 1
-    if n < 1 or offsets[0] != 0 or np.any(np.diff(offsets) < 1) or offsets[-1] != len(unary):
-        raise ValueError(
-            "every node needs at least one state and offsets must run from 0 to the number of "
-            f"states; got offsets {offsets.tolist()[:8]} for {len(unary)} states."
-        )
-    if len(edges):
-        code = edges[:, 0] * n + edges[:, 1]
-        ordered = np.all(np.diff(code) > 0) and np.all(edges[:, 0] < edges[:, 1])
-        if not ordered or edges.min() < 0 or edges.max() >= n:
-            raise ValueError(
-                f"edges must be distinct pairs s < t of nodes 0..{n - 1} in lexicographic order."
-            )
-    expected = block_starts(offsets, edges)[-1]
-    if len(blocks) != expected:
-        raise ValueError(
-            f"blocks must hold one value per pair of states of each edge: expected {expected} "
-            f"values, got {len(blocks)}."
-        )
-    if not (np.isfinite(unary).all() and np.isfinite(blocks).all()):
-        raise ValueError("energies must be finite; leave a forbidden state out instead.")
-
-
 def energy_of(problem: PairwiseEnergy, labels: ArrayLike) -> float:
     """Energy of a labelling."""
     return float(_energy(tuple(problem), np.asarray(labels, dtype=np.int64)))
@@ -128,12 +69,18 @@ def trws(problem: PairwiseEnergy, max_iter: int = 100, tol: float = 1e-6) -> Lab
     """Minimise by TRW-S, then polish the best decoded labelling by ICM.
 
     Sweeps end when the gap between energy and bound is below ``tol`` (relative), when the bound
-    has stopped rising, or after ``max_iter`` sweeps. Forests are solved exactly.
+    has stopped rising, or after ``max_iter`` sweeps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.core.trws import PairwiseEnergy, block_starts, complete_graph, trws
+    >>> offsets, edges = np.array([0, 2, 4]), complete_graph(2)
+    >>> starts, unary = block_starts(offsets, edges), np.array([0.0, 1.0, 0.0, 0.5])
+    >>> found = trws(PairwiseEnergy(unary, offsets, edges, starts, np.eye(2).ravel()))
+    >>> found.labels.tolist(), found.energy, found.lower_bound
+    ([0, 1], 0.5, 0.5)
     """
-    if len(problem.edges) < len(problem.offsets) - 1:
-        tree = _forest_order(problem)
-        if tree is not None:
-            return _solve_forest(problem, *tree)
     adjacency = _adjacency(problem)
     packed = tuple(problem)  # numba compiles once for plain tuples
     labels, energy, bound, n_iter = _trws(packed, adjacency, max_iter, tol)
@@ -178,60 +125,6 @@ def _adjacency(problem: PairwiseEnergy) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     )
 
 
-def _forest_order(problem: PairwiseEnergy) -> tuple[Ints, Ints] | None:
-    """Nodes, roots first, and each one's edge to its parent (-1 at roots); None with a cycle."""
-    n = len(problem.offsets) - 1
-    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for e, (s, t) in enumerate(problem.edges.tolist()):
-        neighbours[s].append((t, e))
-        neighbours[t].append((s, e))
-    parent_edge = np.full(n, -2, dtype=np.int64)
-    order = []
-    for root in range(n):
-        if parent_edge[root] != -2:
-            continue
-        parent_edge[root] = -1
-        stack = [root]
-        while stack:
-            s = stack.pop()
-            order.append(s)
-            for t, e in neighbours[s]:
-                if e == parent_edge[s]:
-                    continue
-                if parent_edge[t] != -2:
-                    return None
-                parent_edge[t] = e
-                stack.append(t)
-    return np.asarray(order), parent_edge
-
-
-def _solve_forest(problem: PairwiseEnergy, order: Ints, parent_edge: Ints) -> Labelling:
-    """Exact minimum by dynamic programming from the leaves up."""
-    offsets, edges = problem.offsets, problem.edges
-    cost = [problem.unary[a:b].copy() for a, b in itertools.pairwise(offsets)]
-
-    def block(e: int, node: int) -> Floats:  # [k_parent, k_node]
-        s, t = edges[e]
-        b = problem.blocks[problem.starts[e] : problem.starts[e + 1]]
-        b = b.reshape(len(cost[s]), len(cost[t]))
-        return b if node == t else b.T
-
-    def parent(e: int, node: int) -> int:
-        return int(edges[e].sum() - node)
-
-    for node in order[::-1]:
-        e = int(parent_edge[node])
-        if e >= 0:
-            cost[parent(e, node)] += np.min(block(e, node) + cost[node], axis=1)
-    labels = np.zeros(len(cost), dtype=np.int64)
-    for node in order:
-        e = int(parent_edge[node])
-        extra = block(e, node)[labels[parent(e, node)]] if e >= 0 else 0.0
-        labels[node] = np.argmin(cost[node] + extra)
-    energy = energy_of(problem, labels)
-    return Labelling(labels, energy, energy, 1)
-
-
 @njit(cache=True)
 def _energy(problem, labels):  # type: ignore[no-untyped-def]
     unary, offsets, edges, starts, blocks = problem
@@ -245,7 +138,7 @@ def _energy(problem, labels):  # type: ignore[no-untyped-def]
     return total
 
 
-# min over floats vectorises only when NaN is ruled out, which _check does.
+# min over floats vectorises only when NaN is ruled out: energies are finite.
 @njit(cache=True, fastmath={"nnan", "nsz"})
 def _send(  # type: ignore[no-untyped-def]
     gamma, belief, back, back_at, n, block, block_at, transposed, out, out_at, m, buffer
