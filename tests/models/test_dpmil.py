@@ -157,7 +157,7 @@ def test_inference_equals_naive_twin(rng, n_classes):
     inferred = []
 
     def run(function):
-        own, sums = function(constrained.Block(Z, offsets, y, known))
+        own, sums = function(constrained.BagBlock(Z, offsets, y, known))
         inferred.append(own)
         return sums
 
@@ -340,7 +340,7 @@ def test_calibration_is_that_of_densities_inferred_without_their_fold(n_bags, ro
     for k in np.unique(fold):
         others = np.flatnonzero(fold != k)
         Z, offsets = dirichlet.whiten(bags[others].instances, prior), bags[others].offsets
-        block = constrained.Block(Z, offsets, y[others], np.full(len(Z), -1))
+        block = constrained.BagBlock(Z, offsets, y[others], np.full(len(Z), -1))
         its_clusters = np.concatenate([bags.split(clusters)[b] for b in others])
         start = constrained.sums_of_clusters(
             Z, np.repeat(y[others], np.diff(offsets)), its_clusters, 2, 3, False
@@ -560,7 +560,7 @@ def test_witness_start_respects_known_labels():
     known[bags.offsets[3]] = known[bags.offsets[3] + 1] = 1
     prior, _ = make_prior(bags.instances)
     Z = dirichlet.whiten(bags.instances, prior)
-    block = constrained.Block(Z, bags.offsets, y, known)
+    block = constrained.BagBlock(Z, bags.offsets, y, known)
     labels = constrained.witness_labels(lambda: iter([block]), prior)
     assert labels[bags.offsets[1]] == 0
     per_bag = [part.sum() for part in bags.split(labels)]

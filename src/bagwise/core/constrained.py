@@ -15,13 +15,13 @@ import numpy as np
 
 from bagwise.core import dirichlet, segments
 from bagwise.core.arrays import beside
-from bagwise.core.dirichlet import ClusterPosterior, Prior, Statistics
+from bagwise.core.dirichlet import ClusterPosterior, ClusterStatistics, Prior
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Doubles, Floats, Ints
 
 
-class Block(NamedTuple):
+class BagBlock(NamedTuple):
     """Whole bags, as much of the data as inference sees at a time."""
 
     Z: Doubles  # [n, D] instances in the prior's coordinates, here or on a device
@@ -34,16 +34,16 @@ class ClassSums(NamedTuple):
     """What blocks contribute to an update: additive over bags, class by class."""
 
     evidence: float  # sum over instances of logsumexp_k log rho_nk
-    N: Floats  # [C, K] the `Statistics` of every class
+    N: Floats  # [C, K] the `ClusterStatistics` of every class
     first: Floats  # [C, K, D]
     second: Floats  # [C, K, D, D], or [C, K, D] where diagonal
 
 
 # Applies a function to all blocks and adds up what it says they contribute.
-Run = Callable[[Callable[[Block], "tuple[Ints, ClassSums]"]], ClassSums]
+Run = Callable[[Callable[[BagBlock], "tuple[Ints, ClassSums]"]], ClassSums]
 
 
-class State(NamedTuple):
+class MixtureState(NamedTuple):
     """The result of inference."""
 
     mixtures: tuple[ClusterPosterior, ...]  # one per class
@@ -51,7 +51,7 @@ class State(NamedTuple):
     converged: bool
 
 
-def witness_labels(blocks: Callable[[], Iterator[Block]], prior: Prior) -> Ints:
+def witness_labels(blocks: Callable[[], Iterator[BagBlock]], prior: Prior) -> Ints:
     """One instance per bag of class c > 0 takes its class: the least like the background. [N].
 
     Another place to start from. Where few instances of a bag are of its class, the bags' labels
@@ -88,7 +88,7 @@ def choose_labels(gain: Floats, offsets: Ints, known: Codes) -> Bools:
 
 
 def assign(
-    block: Block, mixtures: tuple[ClusterPosterior, ...], prior: Prior
+    block: BagBlock, mixtures: tuple[ClusterPosterior, ...], prior: Prior
 ) -> tuple[Ints, ClassSums]:
     """Update q(z) and the labels of a block: the class of each instance [n], and its sums."""
     Z, offsets, y, known = block
@@ -118,7 +118,7 @@ def assign(
     return labels, _sums(float(np.sum(best)), parts)
 
 
-def _sums(evidence: float, of_classes: Iterable[Statistics]) -> ClassSums:
+def _sums(evidence: float, of_classes: Iterable[ClusterStatistics]) -> ClassSums:
     return ClassSums(evidence, *(np.stack(column) for column in zip(*of_classes, strict=True)))
 
 
@@ -142,7 +142,7 @@ def sums_of_clusters(
 def update(sums: ClassSums, prior: Prior) -> tuple[ClusterPosterior, ...]:
     """Posteriors of all mixtures."""
     of_classes = zip(sums.N, sums.first, sums.second, strict=True)
-    return tuple(dirichlet.update(Statistics(*columns), prior) for columns in of_classes)
+    return tuple(dirichlet.update(ClusterStatistics(*columns), prior) for columns in of_classes)
 
 
 def log_predictive(Z: Doubles, mixtures: tuple[ClusterPosterior, ...], prior: Prior) -> Floats:
@@ -167,7 +167,7 @@ def infer(
     max_iter: int,
     tol: float,
     report: Callable[[int, float], None] | None = None,
-) -> State:
+) -> MixtureState:
     """Coordinate ascent (Algorithm 1 of the paper) from starting sums.
 
     The printed algorithm resets the labels inside the loop, which would undo every update of
@@ -185,4 +185,4 @@ def infer(
             report(len(bounds), bounds[-1])
         if len(bounds) > 1:
             converged = bounds[-1] - bounds[-2] <= tol * abs(bounds[-1])
-    return State(mixtures, tuple(bounds), converged)
+    return MixtureState(mixtures, tuple(bounds), converged)

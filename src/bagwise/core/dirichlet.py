@@ -26,7 +26,7 @@ from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
-from bagwise.core.arrays import is_tensor, namespace, to_numpy
+from bagwise.core.arrays import beside, is_tensor, namespace, to_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class Prior(NamedTuple):
         return float(np.sum(np.log(self.root if self.diagonal else np.diag(self.root))))
 
 
-class Statistics(NamedTuple):
+class ClusterStatistics(NamedTuple):
     """Sums over instances, in the prior's coordinates; additive over bags."""
 
     N: Floats  # [K] mass of each component
@@ -89,7 +89,9 @@ class ClusterPosterior(NamedTuple):
     @property
     def log_det_W(self) -> Floats:
         """Log-determinant of every W_k, shape [K]."""
-        return 2 * np.sum(np.log(_diagonal(self.factor)), axis=1)
+        T = self.factor
+        diagonal = T if T.ndim == 2 else np.diagonal(T, axis1=1, axis2=2)  # [K, D]
+        return 2 * np.sum(np.log(diagonal), axis=1)
 
 
 def covariance_moments(
@@ -125,30 +127,30 @@ def unwhiten_mean(m: Floats, prior: Prior) -> Floats:
     return prior.mean + (m * prior.root if prior.diagonal else m @ prior.root.T)
 
 
-def empty_statistics(n_components: int, n_features: int, diagonal: bool) -> Statistics:
+def empty_statistics(n_components: int, n_features: int, diagonal: bool) -> ClusterStatistics:
     """The neutral element of `add`."""
     shape = (n_features,) if diagonal else (n_features, n_features)
-    return Statistics(
+    return ClusterStatistics(
         np.zeros(n_components),
         np.zeros((n_components, n_features)),
         np.zeros((n_components, *shape)),
     )
 
 
-def add(a: Statistics, b: Statistics) -> Statistics:
-    """Statistics of two disjoint sets of rows together."""
-    return Statistics(a.N + b.N, a.first + b.first, a.second + b.second)
+def add(a: ClusterStatistics, b: ClusterStatistics) -> ClusterStatistics:
+    """ClusterStatistics of two disjoint sets of rows together."""
+    return ClusterStatistics(a.N + b.N, a.first + b.first, a.second + b.second)
 
 
-def accumulate(Z: Doubles, responsibilities: Doubles, diagonal: bool) -> Statistics:
-    """Statistics of rows Z [n, D] under responsibilities [n, K]."""
+def accumulate(Z: Doubles, responsibilities: Doubles, diagonal: bool) -> ClusterStatistics:
+    """ClusterStatistics of rows Z [n, D] under responsibilities [n, K]."""
     if is_tensor(Z):
-        return _device_accumulate(Z, _beside(responsibilities, Z), diagonal)
+        return _device_accumulate(Z, beside(responsibilities, Z), diagonal)
     K, D = responsibilities.shape[1], Z.shape[1]
     N = responsibilities.sum(axis=0)
     first = responsibilities.T @ Z
     if diagonal:
-        return Statistics(N, first, responsibilities.T @ np.square(Z))
+        return ClusterStatistics(N, first, responsibilities.T @ np.square(Z))
     second = np.zeros((K, D, D))
     for k in np.flatnonzero(N > 0):
         # Most responsibilities vanish, so each component touches only its own rows.
@@ -158,10 +160,10 @@ def accumulate(Z: Doubles, responsibilities: Doubles, diagonal: bool) -> Statist
         scaled *= np.sqrt(r[rows])[:, None]
         # Upper of the transpose: our lower.
         dsyrk(1.0, scaled.T, lower=0, c=second[k].T, overwrite_c=1)
-    return Statistics(N, first, second)
+    return ClusterStatistics(N, first, second)
 
 
-def _device_accumulate(Z: torch.Tensor, r: torch.Tensor, diagonal: bool) -> Statistics:
+def _device_accumulate(Z: torch.Tensor, r: torch.Tensor, diagonal: bool) -> ClusterStatistics:
     N, first = r.sum(0), r.T @ Z
     if diagonal:
         second = r.T @ Z.square()
@@ -170,10 +172,10 @@ def _device_accumulate(Z: torch.Tensor, r: torch.Tensor, diagonal: bool) -> Stat
         second = Z.new_zeros((r.shape[1], Z.shape[1], Z.shape[1]))
         for k in range(r.shape[1]):
             second[k] = ((Z * r[:, k, None]).T @ Z).tril()
-    return Statistics(*(to_numpy(x) for x in (N, first, second)))
+    return ClusterStatistics(*(to_numpy(x) for x in (N, first, second)))
 
 
-def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
+def update(statistics: ClusterStatistics, prior: Prior) -> ClusterPosterior:
     """Posterior of one mixture from its statistics (Appendix 1 of the paper).
 
     The paper prints ``nu_k = nu0 + N_k + 1``; the conjugate update, used here, has no + 1.
@@ -194,9 +196,17 @@ def update(statistics: Statistics, prior: Prior) -> ClusterPosterior:
             # Only lower triangles are read: second holds nothing above the diagonal.
             W_inv = dsyr(-1 / beta[k], first[k], lower=0, a=second[k].T).T
             W_inv.flat[:: len(W_inv) + 1] += 1.0
-            factor[k] = _invert_lower(_cholesky(W_inv))
+            L, failed = dpotrf(W_inv.T, lower=0)
+            if failed:
+                raise ValueError(
+                    "the covariance of a component is singular to machine precision: the data vary "
+                    f"{np.sqrt(np.diag(W_inv).max()):.1e} times as widely as the prior covariance. "
+                    "Raise covariance_floor, or give a covariance_prior on the scale of the data."
+                )
+            factor[k] = _invert_lower(L.T)
+    after = np.concatenate([np.cumsum(N[:0:-1])[::-1], [0.0]])  # sum_{j > k} N_j
     return ClusterPosterior(
-        sticks=np.stack([1 + N, prior.concentration + _mass_after(N)]),
+        sticks=np.stack([1 + N, prior.concentration + after]),
         beta=beta,
         m=np.where(filled[:, None], m, 0.0),
         nu=prior.degrees_of_freedom + N,
@@ -227,7 +237,7 @@ def mahalanobis(Z: Doubles | Reals, posterior: ClusterPosterior) -> Doubles | Re
 
 
 def _device_mahalanobis(Z: torch.Tensor, posterior: ClusterPosterior) -> torch.Tensor:
-    m, factor = (_beside(x, Z) for x in (posterior.m, posterior.factor))
+    m, factor = (beside(x, Z) for x in (posterior.m, posterior.factor))
     out = Z.new_empty((len(Z), len(m)))
     for k in range(len(m)):
         d = Z - m[k]
@@ -264,7 +274,7 @@ def responsibilities(
     below 1e-18, are 0.
     """
     if is_tensor(Z):
-        at_mean, nu = (_beside(x, Z) for x in (_log_joint_at_mean(posterior, prior), posterior.nu))
+        at_mean, nu = (beside(x, Z) for x in (_log_joint_at_mean(posterior, prior), posterior.nu))
         log_rho = _device_mahalanobis(Z, posterior).mul(-0.5 * nu).add(at_mean)
         return log_rho.softmax(1), to_numpy(log_rho.logsumexp(1))
     K, D = posterior.m.shape
@@ -349,12 +359,20 @@ def kl(posterior: ClusterPosterior, prior: Prior) -> float:
     sticks = sticks + (a - 1) * (digamma(a) - both) + (b - alpha) * (digamma(b) - both)
     D = posterior.m.shape[1]
     ratio = prior.mean_precision / posterior.beta
-    shift = _transform(posterior.factor, posterior.m)  # T_k m_k, [K, D]
+    T, m = posterior.factor, posterior.m
+    shift = T * m if T.ndim == 2 else np.einsum("kij,kj->ki", T, m)  # T_k m_k, [K, D]
     means = 0.5 * (
         D * (ratio - 1 - np.log(ratio))
         + prior.mean_precision * posterior.nu * np.sum(np.square(shift), axis=1)
     )
-    return float(np.sum(sticks) + np.sum(means) + np.sum(_kl_precisions(posterior, prior)))
+    # Of every Wishart W(W_k, nu_k) from W(I, nu0); of D Gammas where diagonal.
+    nu, nu0 = posterior.nu, prior.degrees_of_freedom
+    trace = np.sum(np.square(T).reshape(len(nu), -1), axis=1)
+    log_norm = 0.5 * nu * posterior.log_det_W + _log_gamma(nu, D, prior.diagonal)
+    log_norm = log_norm + 0.5 * (nu - nu0) * D * np.log(2) - _log_gamma(nu0, D, prior.diagonal)
+    expected = 0.5 * (nu - nu0) * _expected_log_det(posterior, D)
+    precisions = expected - log_norm - 0.5 * nu * D + 0.5 * nu * trace
+    return float(np.sum(sticks) + np.sum(means) + np.sum(precisions))
 
 
 def log_predictive(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Floats:
@@ -366,7 +384,7 @@ def log_predictive(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Flo
         log_t = D * (log_t + 0.5 * np.log(scale / np.pi)) + 0.5 * posterior.log_det_W
         tail = np.empty((len(Z), len(nu)))
         for k in range(len(nu)):
-            m, factor = (_beside(x, Z) for x in (posterior.m[k], posterior.factor[k]))
+            m, factor = (beside(x, Z) for x in (posterior.m[k], posterior.factor[k]))
             tail[:, k] = to_numpy(namespace(Z).log1p(scale[k] * ((Z - m) * factor) ** 2).sum(1))
     else:
         log_t = gammaln((nu + 1) / 2) - gammaln((nu + 1 - D) / 2)
@@ -395,17 +413,6 @@ def precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
     return Y.transpose(0, 2, 1) @ Y * posterior.nu[:, None, None]
 
 
-def _kl_precisions(posterior: ClusterPosterior, prior: Prior) -> Floats:
-    """KL of every Wishart W(W_k, nu_k) from W(I, nu0); of D Gammas where diagonal. [K]."""
-    D = posterior.m.shape[1]
-    nu, nu0 = posterior.nu, prior.degrees_of_freedom
-    trace = np.sum(np.square(posterior.factor).reshape(len(nu), -1), axis=1)
-    log_norm = 0.5 * nu * posterior.log_det_W + _log_gamma(nu, D, prior.diagonal)
-    log_norm = log_norm + 0.5 * (nu - nu0) * D * np.log(2) - _log_gamma(nu0, D, prior.diagonal)
-    expected = 0.5 * (nu - nu0) * _expected_log_det(posterior, D)
-    return expected - log_norm - 0.5 * nu * D + 0.5 * nu * trace
-
-
 def _log_gamma(nu: Floats | float, D: int, diagonal: bool) -> Floats:
     """Log Gamma_D(nu / 2) less the power of pi that cancels in the KL."""
     if diagonal:
@@ -423,42 +430,8 @@ def _expected_log_det(posterior: ClusterPosterior, D: int) -> Floats:
     return spread + D * np.log(2) + posterior.log_det_W
 
 
-def _beside(x: Doubles, Z: Doubles) -> Doubles:
-    """``x`` where the rows are."""
-    if not is_tensor(Z):
-        return x
-    import torch
-
-    return torch.as_tensor(x, dtype=Z.dtype, device=Z.device)
-
-
 def _length(rows: Floats) -> Floats:
     return np.sqrt(np.einsum("nd,nd->n", rows, rows))
-
-
-def _mass_after(N: Floats) -> Floats:
-    """sum_{j > k} N_j for every k."""
-    return np.concatenate([np.cumsum(N[:0:-1])[::-1], [0.0]])
-
-
-def _diagonal(factor: Floats) -> Floats:
-    return factor if factor.ndim == 2 else np.diagonal(factor, axis1=1, axis2=2)
-
-
-def _transform(factor: Floats, m: Floats) -> Floats:
-    return factor * m if factor.ndim == 2 else np.einsum("kij,kj->ki", factor, m)
-
-
-def _cholesky(W_inv: Floats) -> Floats:
-    """Lower factor of a C-ordered matrix of which only the lower triangle is read."""
-    L, failed = dpotrf(W_inv.T, lower=0)
-    if failed:
-        raise ValueError(
-            "the covariance of a component is singular to machine precision: the data vary "
-            f"{np.sqrt(np.diag(W_inv).max()):.1e} times as widely as the prior covariance. "
-            "Raise covariance_floor, or give a covariance_prior on the scale of the data."
-        )
-    return L.T
 
 
 def _invert_lower(L: Floats) -> Floats:

@@ -78,13 +78,22 @@ def choose_strength(
     shown = known[segments.spread(labelled, offsets) & (known >= 0)]
     by_labels = bool(labelled.sum() >= _LABELLED_BAGS and 0 < shown.mean() < 1)
     correlation = neighbour_correlation(log_odds, graph, offsets, ~positive)
-    strengths = [J for J in strengths if _largest_strength(graph) >= J]
+    most = np.inf
+    if graph.kind != "chain" and len(graph.weights):
+        source = np.repeat(np.arange(len(graph.order)), np.diff(graph.starts))
+        pull = np.bincount(source, weights=graph.weights, minlength=len(graph.order))
+        # Messages on a graph with cycles can be trusted up to here.
+        most = _MOST_PULL / max(float(np.median(pull)), 1.0) + 1e-9
+    strengths = [J for J in strengths if most >= J]
+    sign = np.where(known == 1, -1.0, 1.0)
     gains, z, step_z = np.empty((3, len(strengths)))
     before = np.zeros(len(y))
     for k, strength in enumerate(strengths):
         coupled = couple(log_odds, graph, strength)
         if by_labels:
-            gain = segments.sum(_label_gain(log_odds, coupled, known), offsets)
+            # log p(label) is -log(1 + e^(sign z)).
+            each = np.logaddexp(0, sign * log_odds) - np.logaddexp(0, sign * coupled)
+            gain = segments.sum(np.where(known >= 0, each, 0.0), offsets)
             compared = labelled, np.zeros(len(y), dtype=bool)
         else:
             gain = segments.sum(evidence_gain(log_odds, coupled, graph), offsets)
@@ -92,27 +101,14 @@ def choose_strength(
         gains[k], z[k] = _standardised(gain, *compared)
         step_z[k] = _standardised(gain - before, *compared)[1]
         before = gain
-    rising = 1 + _count_until(step_z[1:] < _LEAST_Z)
+    flat = np.append(step_z[1:] < _LEAST_Z, True)  # the first such step ends the rise
+    rising = 1 + int(np.argmax(flat))
     sure = np.flatnonzero((z[:rising] >= _LEAST_Z) & (gains[:rising] > 0))
     chosen = 0.0
     if len(sure):
         chosen = float(strengths[sure[-1]])
         chosen *= 1.0 if by_labels else 1.0 - max(correlation, 0.0)
     return StrengthSearch(chosen, np.asarray(strengths), gains, z, correlation, by_labels)
-
-
-def _largest_strength(graph: Graph) -> float:
-    """The largest strength that messages on this graph can be trusted with."""
-    if graph.kind == "chain" or len(graph.weights) == 0:
-        return np.inf
-    source = np.repeat(np.arange(len(graph.order)), np.diff(graph.starts))
-    pull = np.bincount(source, weights=graph.weights, minlength=len(graph.order))
-    return _MOST_PULL / max(float(np.median(pull)), 1.0) + 1e-9
-
-
-def _count_until(stop: NDArray[np.bool_]) -> int:
-    """How many come before the first that is true."""
-    return int(np.argmax(stop)) if stop.any() else len(stop)
 
 
 def evidence_gain(log_odds: Floats, coupled: Floats, graph: Graph) -> Floats:
@@ -122,25 +118,14 @@ def evidence_gain(log_odds: Floats, coupled: Floats, graph: Graph) -> Floats:
     of the stretch. An instance whose probability is ``c`` by its neighbours alone has the
     likelihood ``1 - c + c e^l``; ``c`` has the coupled log-odds less ``l``.
     """
-    evidence = log_odds - _prior_log_odds(log_odds, graph)
-    alone = np.logaddexp(0, log_odds) - np.logaddexp(0, log_odds - evidence)
-    return np.logaddexp(0, coupled) - np.logaddexp(0, coupled - evidence) - alone
-
-
-def _prior_log_odds(log_odds: Floats, graph: Graph) -> Floats:
-    """Log-odds of the mean rate of each instance's stretch, [N]."""
     places = log_odds[graph.order]
     log_yes, log_no = -np.logaddexp(0, -places), -np.logaddexp(0, places)
     rate = segments.logsumexp(log_yes, graph.offsets) - segments.logsumexp(log_no, graph.offsets)
-    prior = np.empty(len(log_odds))
+    prior = np.empty(len(log_odds))  # log-odds of the mean rate of each instance's stretch
     prior[graph.order] = segments.spread(rate, graph.offsets)
-    return prior
-
-
-def _label_gain(log_odds: Floats, coupled: Floats, known: Codes) -> Floats:
-    sign = np.where(known == 1, -1.0, 1.0)
-    gain = np.logaddexp(0, sign * log_odds) - np.logaddexp(0, sign * coupled)
-    return np.where(known >= 0, gain, 0.0)
+    evidence = log_odds - prior
+    alone = np.logaddexp(0, log_odds) - np.logaddexp(0, log_odds - evidence)
+    return np.logaddexp(0, coupled) - np.logaddexp(0, coupled - evidence) - alone
 
 
 def _standardised(

@@ -26,7 +26,7 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
 from bagwise.core.arrays import is_tensor, to_numpy
 from bagwise.core.blocks import whole_segments
-from bagwise.core.constrained import Block, ClassSums, State
+from bagwise.core.constrained import BagBlock, ClassSums, MixtureState
 from bagwise.core.dirichlet import ClusterPosterior, Prior
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, squeezed
@@ -235,7 +235,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             starts.append(
                 constrained.witness_labels(lambda: (blocks(piece)[1] for piece in pieces), prior)
             )
-        best: tuple[State, Ints] | None = None
+        best: tuple[MixtureState, Ints] | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
             for i, n_clusters in enumerate(start_sizes(self.n_components, self.n_init)):
                 labels = starts[i % 2]
@@ -319,7 +319,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         driver: Driver,
         device: str | None,
         report: Callable[[int, float], None] | None = None,
-    ) -> tuple[State, Ints]:
+    ) -> tuple[MixtureState, Ints]:
         """Coordinate ascent from clusters [N] of classes [N]; also the labels it ends with."""
         pieces: list[Any] = _pieces(bags, targets.codes, targets.instance_codes, prior, device)
         start, first = RunningSum(), 0
@@ -329,7 +329,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             sizes = len(self.classes_), self.n_components, prior.diagonal
             start(constrained.sums_of_clusters(Z, labels[rows], clusters[rows], *sizes))
 
-        def run(function: Callable[[Block], tuple[Ints, ClassSums]]) -> ClassSums:
+        def run(function: Callable[[BagBlock], tuple[Ints, ClassSums]]) -> ClassSums:
             nonlocal pieces
             sums = RunningSum()
             pieces = driver.sweep(OnPiece(function, prior, device), pieces, sums)
@@ -396,7 +396,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         root = prior_root(covariance, self.covariance_floor * variance)
         return Prior(mean, root, float(self.mean_precision_prior), float(nu0), self.concentration)
 
-    def _store(self, state: State, labels: Ints) -> None:
+    def _store(self, state: MixtureState, labels: Ints) -> None:
         prior, mixtures = self._prior, state.mixtures
         self._mixtures = mixtures
         self.weights_ = np.stack([dirichlet.expected_weights(q) for q in mixtures])
@@ -538,7 +538,7 @@ class Piece(NamedTuple):
 class OnPiece:
     """A function of the block of a piece; picklable, for any driver."""
 
-    function: Callable[[Block], tuple[Ints | None, Any]]
+    function: Callable[[BagBlock], tuple[Ints | None, Any]]
     prior: Prior
     device: str | None
 
@@ -546,11 +546,11 @@ class OnPiece:
         """The piece with its new labels, and the rest of the result."""
         whitened = is_tensor(piece.X)
         Z = piece.X if whitened else _whitened(piece.X[:], self.prior, self.device)
-        labels, result = self.function(Block(Z, piece.offsets, piece.y, piece.known))
+        labels, result = self.function(BagBlock(Z, piece.offsets, piece.y, piece.known))
         return piece._replace(labels=labels), result
 
 
-def _block(block: Block) -> tuple[None, Block]:
+def _block(block: BagBlock) -> tuple[None, BagBlock]:
     return None, block
 
 
