@@ -1,4 +1,4 @@
-"""Multiple-instance learning with honest probabilities.
+"""Multiple-instance learning with calibrated probabilities.
 
 Public names only; each is imported when first used, so that ``import bagwise`` stays quick.
 """

@@ -327,8 +327,8 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
 
 def _description_checksum(about: Mapping[str, object]) -> str:
     """Of everything the description says but the checksum itself."""
-    said = {key: value for key, value in about.items() if key != "description_sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in about.items() if key != "description_sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _first_wrong(about: Mapping[str, Any]) -> str | None:

@@ -106,14 +106,14 @@ def output_options(
 
 
 def class_options(parser: ArgumentParser) -> None:
-    """Which class is looked for, and which is the absence of all."""
+    """Which class is the positive one, and which is the absence of all."""
     what = (
-        "the label of bags that hold what is looked for (default: the larger number, or the name "
-        "beside a usual negative such as normal, benign or control)"
+        "label of the positive class (default: the larger number, or the name beside a usual "
+        "negative such as normal, benign or control)"
     )
     parser.add_argument("--positive", metavar="LABEL", help=what)
     what = (
-        "with more than two classes: the label of bags in which nothing is found (default: a usual "
+        "with more than two classes: label of bags of none of the others (default: a usual "
         "negative such as normal, where there is one; '' for none)"
     )
     parser.add_argument("--background", metavar="LABEL", help=what)

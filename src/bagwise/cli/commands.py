@@ -30,7 +30,7 @@ COMMANDS = {
     "label": "label the instances that matter, on a local page that learns from every answer",
     "detect": "find objects in images after training on image labels",
     "track": "follow targets through a video",
-    "ct": "findings in CT scans and their slices after training on labels of scans",
+    "ct": "find classes in CT scans and their slices after training on labels of scans",
 }
 
 

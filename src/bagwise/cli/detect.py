@@ -171,21 +171,21 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     )
     names = [str(name) for name in described.ids]
     paths = [by_name[name] for name in names]
-    found = detector.predict(described)
+    detections = detector.predict(described)
     least: Any = arguments.min_probability
     least = detector.thresholds_ if least is None else least
     sizes = [read_image(path).shape[:2] for path in paths]
     with new_folder(out) as folder:
-        write_table(names, found, folder / "detections.csv")
-        write_coco(names, sizes, list(detector.classes_), found, folder / "coco.json")
-        write_voc(names, sizes, found, folder / "voc", min_probability=least)
-        for name, path, boxes in zip(names, paths, found, strict=True):
+        write_table(names, detections, folder / "detections.csv")
+        write_coco(names, sizes, list(detector.classes_), detections, folder / "coco.json")
+        write_voc(names, sizes, detections, folder / "voc", min_probability=least)
+        for name, path, boxes in zip(names, paths, detections, strict=True):
             overlay = folder / "overlays" / f"{name}.jpg"
             overlay.parent.mkdir(parents=True, exist_ok=True)
             pixels = draw(path, boxes, min_probability=least)[..., ::-1]
             overlay.write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
-        write_gallery(paths, names, found, folder / "gallery.html", min_probability=least)
-    n = sum(int(shown(d, least).sum()) for d in found)
+        write_gallery(paths, names, detections, folder / "gallery.html", min_probability=least)
+    n = sum(int(shown(d, least).sum()) for d in detections)
     skipped = len(by_name) - len(names)
     unread = f", {skipped} could not be read" if skipped else ""
     gallery = escape(str(out / "gallery.html"))
@@ -199,9 +199,9 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
     from bagwise.vision.image_sets import read_table
 
     truth = _image_set(arguments)
-    found = read_table(arguments.detections)
+    detections = read_table(arguments.detections)
     number = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(truth.ids)}
-    named = [Path(name).with_suffix("").as_posix() for name in found.images]
+    named = [Path(name).with_suffix("").as_posix() for name in detections.images]
     known = np.array([name in number for name in named], dtype=bool)
     if not known.any():
         raise ValueError(
@@ -214,13 +214,13 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
         boxes = truth.boxes_of(name)
         if not any(len(b) for b in boxes):
             continue
-        of_class = np.flatnonzero(known & (found.classes == name))
-        detections = image[of_class], found.boxes[of_class], found.scores[of_class]
+        of_class = np.flatnonzero(known & (detections.classes == name))
+        ranked = image[of_class], detections.boxes[of_class], detections.scores[of_class]
         # The best-scored box of each image, or one of no size where none was found, [n, 4].
         best = np.zeros((len(boxes), 4))
-        order = of_class[np.argsort(found.scores[of_class], kind="stable")]
-        best[image[order]] = found.boxes[order]  # the last one written, the best, stays
-        results[name] = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*detections, boxes)}
+        order = of_class[np.argsort(detections.scores[of_class], kind="stable")]
+        best[image[order]] = detections.boxes[order]  # the last one written, the best, stays
+        results[name] = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*ranked, boxes)}
         counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
         rows.append((name, *counts, *results[name].values()))
     if not known.all():

@@ -104,15 +104,15 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     stored, audit = extra.get("evaluation"), extra.get("audit")
     cross_validated = None if stored is None else Evaluation.from_json(stored)
     threshold = _threshold(arguments, cross_validated)
-    given = _read(arguments, by_patient, about, printer)
-    n_seen = count_seen(given.bags, about)
-    with printer.working(f"predicting {len(given.bags)} bags"):
-        predictions, bags = _predict(model, given, threshold, extra.get("class_names"))
-        evaluation = _evaluate(model, given, predictions, arguments)
+    inputs = _read(arguments, by_patient, about, printer)
+    n_seen = count_seen(inputs.bags, about)
+    with printer.working(f"predicting {len(inputs.bags)} bags"):
+        predictions, bags = _predict(model, inputs, threshold, extra.get("class_names"))
+        evaluation = _evaluate(model, inputs, predictions, arguments)
         truth = None
-        if given.truth is not None and evaluation is not None and not by_patient:
+        if inputs.truth is not None and evaluation is not None and not by_patient:
             truth = np.full((len(bags), len(predictions.axis)), -1)  # [B, F], -1 where unknown
-            truth[given.truth.known] = evaluation.y
+            truth[inputs.truth.known] = evaluation.y
         history = getattr(last_step(model), "bound_history_", ())
         has_clusters = len(predictions.axis) == 1 and hasattr(model, "nearest_instances")
         report = Report(
@@ -122,7 +122,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
             truth=truth,
             evaluation=evaluation,
             history=np.asarray(history, dtype=float) if len(history) > 1 else None,
-            skipped=given.skipped,
+            skipped=inputs.skipped,
             cross_validated=cross_validated,
             n_seen=n_seen,
             audit=None if audit is None else Audit.from_json(audit),
@@ -139,7 +139,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         "n_bags": len(bags),
         **figures,
         "n_trained_on": n_seen,
-        "skipped": [str(problem) for problem in given.skipped],
+        "skipped": [str(problem) for problem in inputs.skipped],
     }
 
 
@@ -219,31 +219,31 @@ def _read_patients(arguments: Namespace, bags: Bags) -> list[object]:
 
 
 def _predict(
-    model: Model, given: _Input, threshold: float, class_names: Sequence[object] | None
+    model: Model, inputs: _Input, threshold: float, class_names: Sequence[object] | None
 ) -> tuple[Predictions, Bags]:
     """Tables of the predictions, and the bags that they are about."""
     from bagwise.report.exports import with_fractions
     from bagwise.report.predictions import predict_level_tables, predict_tables
 
-    if given.by_patient:
-        predictions, bags = predict_level_tables(model, given.bags, threshold, class_names)
+    if inputs.by_patient:
+        predictions, bags = predict_level_tables(model, inputs.bags, threshold, class_names)
     else:
-        bags = given.bags
-        predictions = predict_tables(model, bags, threshold, class_names, given.patients)
+        bags = inputs.bags
+        predictions = predict_tables(model, bags, threshold, class_names, inputs.patients)
     return with_fractions(predictions, bags), bags
 
 
 def _evaluate(
-    model: Model, given: _Input, predictions: Predictions, arguments: Namespace
+    model: Model, inputs: _Input, predictions: Predictions, arguments: Namespace
 ) -> Evaluation | None:
     """The predictions of those bags, or patients, whose label is known."""
     from bagwise.report.evaluation import Evaluation, evaluate_held_out
 
-    truth, patients, classes = given.truth, given.patients, predictions.classes
+    truth, patients, classes = inputs.truth, inputs.patients, predictions.classes
     if truth is None:
         return None
     of_known = truth.patients if patients is None else np.asarray(patients)[truth.known]
-    if given.by_patient and predictions.patients is not None:
+    if inputs.by_patient and predictions.patients is not None:
         labels = one_label_each(of_known, truth.y, str(arguments.labels))
         unknown = sorted({str(v) for v in labels.values()} - {str(c) for c in classes})
         if unknown:
@@ -258,7 +258,7 @@ def _evaluate(
     if hasattr(model, "predict_proba"):
         p = predictions.values(predictions.bags)[truth.known]
     source = f"{len(truth.y)} labelled bags"
-    return evaluate_held_out(model, given.bags[truth.known], truth.y, source, classes, p, of_known)
+    return evaluate_held_out(model, inputs.bags[truth.known], truth.y, source, classes, p, of_known)
 
 
 def _write(report: Report, by_patient: bool, arguments: Namespace) -> list[str]:

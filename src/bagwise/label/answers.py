@@ -108,17 +108,17 @@ def without(q: Posteriors, answers: Answers) -> Posteriors:
     """q(v) without what the answers added to it."""
     if not len(answers.y):
         return q
-    own = sites(answers, q)
-    P = positive(q.P[0] - (answers.A * own.precision) @ answers.A.T)
-    linear = q.P[0] @ q.m[0] - answers.A @ own.linear
+    added = sites(answers, q)
+    P = positive(q.P[0] - (answers.A * added.precision) @ answers.A.T)
+    linear = q.P[0] @ q.m[0] - answers.A @ added.linear
     return posteriors(np.linalg.solve(P, linear)[None], P[None])
 
 
 def left_out(q: Posteriors, answers: Answers) -> tuple[Floats, Floats]:
     """Mean and variance of z at every answered instance, each without its own site."""
     mean, var = answers.moments(q)
-    own = sites(answers, q)
-    rest = 1 - own.precision * var  # share of its precision that the others gave
+    added = sites(answers, q)
+    rest = 1 - added.precision * var  # share of its precision that the others gave
     rest = np.maximum(rest, np.finfo(np.float64).eps)
     explained = mean - answers.offset
-    return answers.offset + (explained - var * own.linear) / rest, var / rest + answers.r
+    return answers.offset + (explained - var * added.linear) / rest, var / rest + answers.r

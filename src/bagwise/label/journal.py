@@ -163,14 +163,14 @@ class Journal:
         if not self.path.exists() or self.path.stat().st_size == 0:
             return
         frame = named_columns(read_frame(self.path), str(self.path), list(_COLUMNS))
-        ever = {(a.bag, a.index, a.answer) for a in self.history}
+        earlier = {(a.bag, a.index, a.answer) for a in self.history}
         rows = frame[list(_COLUMNS)].astype(str).itertuples(index=False, name=None)
         for line, (bag, index, label) in enumerate(rows, start=2):
             if label not in self.classes or not index.isdecimal():
                 what = f"line {line}: needs an index and one of the labels {self.classes}"
                 raise bad_file(self.path, what)
             answer = "yes" if label == self.classes[1] else "no"
-            if (bag, int(index), answer) not in ever:
+            if (bag, int(index), answer) not in earlier:
                 self.add(Answer(bag, int(index), answer, tab="file"), table=False)
 
     def _write(self, record: Mapping[str, object]) -> None:

@@ -205,11 +205,11 @@ class Learner:
         """What the model says of some bags, a few at a time, and their offsets."""
         rows, offsets = segments.take(self.bags.offsets, bags)
         for span in cut(offsets, CHUNK):
-            own = rows[span.start : span.stop]
+            of_span = rows[span.start : span.stop]
             starts = offsets[span.first_bag : span.last_bag + 1] - span.start
             labels = BagLabels(starts, starts[1:])
             latents = [
-                read_block(Block(member.A.T[own].T, member.r[own], labels), member.at(task))
+                read_block(Block(member.A.T[of_span].T, member.r[of_span], labels), member.at(task))
                 for member in self._members
             ]
             yield self.predictor.blend(latents), starts

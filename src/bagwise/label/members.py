@@ -85,8 +85,8 @@ class Member(NamedTuple):
         blocks = []
         for span in cut(labels.offsets, CHUNK):
             rows = slice(span.start, span.stop)
-            own = labels.slice(span.first_bag, span.last_bag)
-            blocks.append(Block(self.A[:, rows], self.r[rows], own))
+            of_span = labels.slice(span.first_bag, span.last_bag)
+            blocks.append(Block(self.A[:, rows], self.r[rows], of_span))
         f0, likelihood = np.repeat(self.process.f0, T), self.process.likelihood
         parts = [Part(tuple(blocks))]
         fits = inference.fit(parts, len(labels.y), likelihood, start, f0, Serial(), settings, tell)

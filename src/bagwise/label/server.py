@@ -14,7 +14,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -77,8 +76,8 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                ours = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
-                message["headers"] = [*message["headers"], *ours]
+                headers = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         request = Request(scope)
@@ -141,7 +140,10 @@ def _problem(status: int, what: str) -> JSONResponse:
 
 
 class _Pages:
-    """What a session answers to the page, one method per address."""
+    """What a session answers to the page, one method per address.
+
+    What is not a response is sent as JSON.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -158,22 +160,6 @@ class _Pages:
         content = (self.assets / name).read_bytes()
         return Response(content, media_type=f"{_STATIC[name]}; charset=utf-8")
 
-    def state(self, request: Request) -> Response:
-        return JSONResponse(self.session.state())
-
-    def queue(self, request: Request) -> Response:
-        n = _number(request.query_params.get("n", "5"), 1, 20)
-        keep = request.query_params.get("keep")
-        row = None if keep is None else self._row(keep)
-        tab = _text(request.query_params.get("tab", ""), 64)
-        return JSONResponse(self.session.queue(tab, n, row))
-
-    def bags(self, request: Request) -> Response:
-        return JSONResponse(self.session.bag_list())
-
-    def bag(self, request: Request) -> Response:
-        return JSONResponse(self.session.bag(request.path_params["number"]))
-
     def picture(self, request: Request) -> Response:
         row = request.path_params["row"]
         self.session.place(row)
@@ -183,45 +169,60 @@ class _Pages:
             return _problem(404, "this instance has no picture")
         return Response(picture.content, media_type=picture.media_type)
 
-    def answer(self, request: Request, body: dict[str, object]) -> Response:
-        state = self.session.answer(
+    def state(self, request: Request) -> object:
+        return self.session.state()
+
+    def queue(self, request: Request) -> object:
+        n = _number(request.query_params.get("n", "5"), 1, 20)
+        keep = request.query_params.get("keep")
+        tab = _text(request.query_params.get("tab", ""), 64)
+        return self.session.queue(tab, n, None if keep is None else self._row(keep))
+
+    def bags(self, request: Request) -> object:
+        return self.session.bag_list()
+
+    def bag(self, request: Request) -> object:
+        return self.session.bag(request.path_params["number"])
+
+    def answer(self, body: dict[str, object]) -> object:
+        return self.session.answer(
             self._row(body.get("row")),
             _text(body.get("answer"), 8),
             tab=_text(body.get("tab", ""), 64),
             answer_id=_text(body.get("id", ""), 64),
             replace=body.get("replace") is True,
         )
-        return JSONResponse(state)
 
-    def undo(self, request: Request, body: dict[str, object]) -> Response:
+    def undo(self, body: dict[str, object]) -> object:
         card = self.session.undo(_text(body.get("tab", ""), 64))
-        return JSONResponse({"card": card, "state": self.session.state()})
+        return {"card": card, "state": self.session.state()}
 
-    def learn(self, request: Request, body: dict[str, object]) -> Response:
+    def learn(self, body: dict[str, object]) -> object:
         self.session.start_learning()
-        return JSONResponse(self.session.state())
+        return self.session.state()
 
-    def settings(self, request: Request, body: dict[str, object]) -> Response:
+    def settings(self, body: dict[str, object]) -> object:
         self.session.auto = _number(body.get("auto"), 0, 1000)
-        return JSONResponse(self.session.state())
+        return self.session.state()
 
     def _row(self, value: object) -> int:
         return _number(value, 0, self.session.bags.n_instances - 1)
 
 
-def _reading(function: Callable[[Request], Response]) -> Callable[[Request], Response]:
+def _reading(path: str, function: Callable[[Request], object]) -> Route:
     """A request that changes nothing; what cannot be answered is said in one line."""
 
     def endpoint(request: Request) -> Response:
         try:
-            return function(request)
+            answer = function(request)
         except ValueError as error:
             return _problem(404, str(error))
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
 
-    return endpoint
+    return Route(path, endpoint)
 
 
-def _changing(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
+def _changing(path: str, function: Callable[[dict[str, object]], object]) -> Route:
     """A request that changes something; it is done when the answer comes."""
 
     async def endpoint(request: Request) -> Response:
@@ -234,7 +235,7 @@ def _changing(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
         if not isinstance(body, dict):
             return _problem(400, "the body is not a JSON object")
         try:
-            return await run_in_threadpool(function, request, body)
+            return JSONResponse(await run_in_threadpool(function, body))
         except ConflictError as error:
             return _problem(409, str(error))
         except BadFilesError as error:
@@ -244,7 +245,7 @@ def _changing(function: Callable[[Request, dict[str, Any]], Response]) -> Any:
         except OSError as error:
             return _problem(507, f"the answer could not be saved: {error.strerror or error}")
 
-    return endpoint
+    return Route(path, endpoint, methods=["POST"])
 
 
 def _number(value: object, low: int, high: int) -> int:
@@ -298,17 +299,17 @@ class LabelServer:
         self.port = int(self.socket.getsockname()[1])
         pages = _Pages(session)
         routes = [
-            Route("/", pages.page),
-            Route("/static/{name}", pages.static),
-            Route("/api/state", _reading(pages.state)),
-            Route("/api/queue", _reading(pages.queue)),
-            Route("/api/bags", _reading(pages.bags)),
-            Route("/api/bags/{number:int}", _reading(pages.bag)),
-            Route("/api/pictures/{row:int}", _reading(pages.picture)),
-            Route("/api/answer", _changing(pages.answer), methods=["POST"]),
-            Route("/api/undo", _changing(pages.undo), methods=["POST"]),
-            Route("/api/learn", _changing(pages.learn), methods=["POST"]),
-            Route("/api/settings", _changing(pages.settings), methods=["POST"]),
+            _reading("/", pages.page),
+            _reading("/static/{name}", pages.static),
+            _reading("/api/state", pages.state),
+            _reading("/api/queue", pages.queue),
+            _reading("/api/bags", pages.bags),
+            _reading("/api/bags/{number:int}", pages.bag),
+            _reading("/api/pictures/{row:int}", pages.picture),
+            _changing("/api/answer", pages.answer),
+            _changing("/api/undo", pages.undo),
+            _changing("/api/learn", pages.learn),
+            _changing("/api/settings", pages.settings),
         ]
         self.app = Guard(Starlette(routes=routes), self.token, self.port, on_visit)
         config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")
