@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -91,3 +94,22 @@ def make_trident(root: Path, encoders=("uni_v1",)) -> tuple[Path, Path]:
             )
     write_labels(root / "labels.csv", [(f"TCGA-{name}", y) for name, _, _, y in made])
     return root / "job", root / "labels.csv"
+
+
+def failing(error):
+    """`ZipFile.writestr` that raises where the archive is a file on disk, not one in memory."""
+    writestr = zipfile.ZipFile.writestr
+
+    def write(archive, *arguments, **more):
+        if archive.filename is not None:
+            raise error
+        return writestr(archive, *arguments, **more)
+
+    return write
+
+
+def sign(about):
+    """Give the description of a model file the checksum of its content."""
+    about.pop("description_sha256", None)
+    text = json.dumps(about, sort_keys=True)
+    about["description_sha256"] = hashlib.sha256(text.encode()).hexdigest()

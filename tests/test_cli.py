@@ -24,7 +24,7 @@ from bagwise.cli.fit import settings
 from bagwise.datasets import make_gaussian_bags
 from bagwise.files import read_bags
 from bagwise.models.registry import make_model
-from tests.filing import make_clam, make_folder, make_trident, write_labels
+from tests.filing import failing, make_clam, make_folder, make_trident, write_labels
 from tests.test_files import H5_FAULTS, LABEL_FAULTS
 
 QUICK = ["--model", "single-instance"]
@@ -437,31 +437,33 @@ def test_read_only_places(tmp_path, capsys, trained, monkeypatch):
     refused(capsys, tmp_path, *fit, out, names=out, says="cannot be written: .* is read-only")
 
 
-def full(*_arguments, **_more):
-    raise OSError(28, "No space left on device")
-
-
 def test_a_full_disk(tmp_path, capsys, trained, monkeypatch):
     folder, labels, model = trained
-    monkeypatch.setattr(persist, "_write", full)
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    full = OSError(28, "No space left on device")
+
+    def refuse(*_arguments, **_more):
+        raise full
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", failing(full))
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", refuse)
     fit = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m"]
     refused(capsys, tmp_path, *fit, names=tmp_path / "m", says="the disk is full")
     predict = ["predict", model, "--bags", folder, "--out", tmp_path / "o"]
     refused(capsys, tmp_path, *predict, names=tmp_path / "o", says="the disk is full")
 
 
-@pytest.mark.parametrize("place", ["bagwise.persist._write", "bagwise.report.html.render_report"])
-def test_ctrl_c_leaves_nothing_half_written(place, tmp_path, capsys, trained, monkeypatch):
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_ctrl_c_leaves_nothing_half_written(command, tmp_path, capsys, trained, monkeypatch):
     folder, labels, model = trained
 
     def interrupt(*_arguments, **_more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(place, interrupt)
-    if "persist" in place:
+    if command == "fit":
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", failing(KeyboardInterrupt()))
         words = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m"]
     else:
+        monkeypatch.setattr("bagwise.report.html.render_report", interrupt)
         words = ["predict", model, "--bags", folder, "--out", tmp_path / "o"]
     assert run(*words) == 130
     assert "interrupted; nothing was written" in capsys.readouterr().err
@@ -470,10 +472,14 @@ def test_ctrl_c_leaves_nothing_half_written(place, tmp_path, capsys, trained, mo
 
 def test_ctrl_c_in_a_process_of_its_own(tmp_path, trained):
     folder, labels, _ = trained
-    code = "import signal, sys, time, bagwise.persist as p; from bagwise.cli import main\n"
+    code = "import signal, sys, time, zipfile; from bagwise.cli import main\n"
+    code += "writestr = zipfile.ZipFile.writestr\n"
+    code += "def slow(archive, *a, **k):\n"
+    code += "    if archive.filename: print('writing', flush=True); time.sleep(60)\n"
+    code += "    return writestr(archive, *a, **k)\n"
     # A background job may have inherited a parent that ignores Ctrl-C.
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "p._write = lambda *a: (print('writing', flush=True), time.sleep(60))\n"
+    code += "zipfile.ZipFile.writestr = slow\n"
     code += "sys.exit(main())"
     words = ["fit", "--bags", folder, "--labels", labels, *QUICK, "--out", tmp_path / "m", "--json"]
     with subprocess.Popen(

@@ -133,15 +133,10 @@ def save(
     }
     about = json.loads(json.dumps(about, default=plain_json))
     about["description_sha256"] = _description_checksum(about)
-    with new_file(path) as draft:
-        _write(draft, json.dumps(about, indent=1), payload)
-    return Path(path)
-
-
-def _write(path: Path, about: str, payload: bytes) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_ABOUT, about)
+    with new_file(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_ABOUT, json.dumps(about, indent=1))
         archive.writestr(_MODEL, payload)
+    return Path(path)
 
 
 def load(path: str | Path) -> Any:

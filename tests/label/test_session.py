@@ -14,6 +14,12 @@ def positive_row(session):
     return session.queue("somebody", 1)[0]["row"]
 
 
+def learned(session):
+    """How many instances the learner takes for positive, and for negative."""
+    bags = session.bag_list()
+    return sum(bag["yes"] for bag in bags), sum(bag["no"] for bag in bags)
+
+
 def test_two_tabs_get_different_questions(session):
     first = {card["row"] for card in session.queue("one", 4)}
     second = {card["row"] for card in session.queue("two", 4)}
@@ -53,7 +59,7 @@ def test_undo_takes_back_the_tabs_own_answer(session):
     assert session.undo("one")["row"] == one
     assert session.undo("one") is None
     assert session.journal.state == {session.place(two): "no"}
-    assert session._learner.known[one] == -1
+    assert learned(session) == (0, 1)
 
 
 def test_what_contradicts_the_labels_of_bags_is_refused_and_not_written(session, data):
@@ -68,7 +74,7 @@ def test_what_contradicts_the_labels_of_bags_is_refused_and_not_written(session,
     with pytest.raises(ConflictError, match="not every"):
         session.answer(rows[-1], "no")
     assert len(session.journal.history) == len(rows) - 1
-    assert session._learner.known[rows[-1]] == -1
+    assert learned(session) == (0, len(rows) - 1)
 
 
 def test_nothing_is_left_to_ask(session):
@@ -101,7 +107,7 @@ def test_a_full_disk_is_said_and_the_label_is_not_kept(session, monkeypatch):
     monkeypatch.setattr(session.journal, "add", full)
     with pytest.raises(OSError, match="No space left"):
         session.answer(row, "yes")
-    assert session._learner.known[row] == -1
+    assert learned(session) == (0, 0)
 
 
 def test_a_new_session_goes_on(model, data, tmp_path):
@@ -130,17 +136,16 @@ def test_a_new_session_goes_on(model, data, tmp_path):
 def test_answers_during_learning_are_kept(session, monkeypatch):
     one, two = (card["row"] for card in session.queue("t", 2))
     session.answer(one, "yes")
-    real = Learner.learn
+    learn = Learner.learn
 
     def slow(self, progress=None):
-        real(self, progress)
-        if self is not session._learner and session._learner.known[two] < 0:
-            session.answer(two, "no")
+        learn(self, progress)
+        session.answer(two, "no", answer_id="once")
 
     monkeypatch.setattr(Learner, "learn", slow)
     session.start_learning()
     session.wait()
-    assert session._learner.known[one] == 1 and session._learner.known[two] == 0
+    assert learned(session) == (1, 1)
     assert session.state()["error"] is None
     assert session.state()["learning"] is None
 
@@ -176,11 +181,12 @@ def test_neighbours_are_the_nearest_of_all(session, data):
     X = bags.instances
     width = X.std(axis=0)
     row = positive_row(session)
-    session.answer(session.queue("t", 1)[0]["row"], "yes")
-    known = session._known_rows()
-    found = session._neighbours.of(row, known)
-    no = [r for r, label in known.items() if label == 0]
-    best = min(no, key=lambda r: np.mean(((X[row] - X[r]) / width) ** 2))
-    assert (found["no"]["bag"], found["no"]["index"]) == session.place(best)
+    answered = session.queue("t", 1)[0]["row"]
+    session.answer(answered, "yes")
+    nearest = session.cards(np.array([row]))[0]["neighbours"]
+    assert (nearest["yes"]["bag"], nearest["yes"]["index"]) == session.place(answered)
+    no = np.flatnonzero(np.repeat(data[1] == 0, bags.sizes))  # those of negative bags
+    best = min(no.tolist(), key=lambda r: np.mean(((X[row] - X[r]) / width) ** 2))
+    assert (nearest["no"]["bag"], nearest["no"]["index"]) == session.place(best)
     top = np.argmax(np.abs(X[row] - X[best]) / width)
-    assert found["no"]["features"][0]["name"] == f"feature {top}"
+    assert nearest["no"]["features"][0]["name"] == f"feature {top}"

@@ -281,9 +281,9 @@ class TestCommand:
         np.testing.assert_allclose(on_dask.posterior_mean_, alone.posterior_mean_, atol=1e-8)
 
     def test_nobody_answers(self, files, capsys, monkeypatch):
-        from bagwise.cli import fit, main
+        from bagwise.cli import main
 
-        monkeypatch.setattr(fit, "_TIMEOUT", 1)
+        monkeypatch.setattr("bagwise.cli.fit.DASK_TIMEOUT", 1)
         words, out = files
         assert main([*words, "--dask", "tcp://127.0.0.1:9"]) == 2
         assert "no Dask scheduler answered at 'tcp://127.0.0.1:9'" in capsys.readouterr().err

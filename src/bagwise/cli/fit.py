@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bagwise.report.evaluation import Evaluation
 
 # Seconds until a scheduler that does not answer counts as absent.
-_TIMEOUT = 10
+DASK_TIMEOUT = 10
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -304,10 +304,10 @@ def _dask_client(address: str | None, model: Model, name: str) -> Iterator[None]
                 distributed.LocalCluster(threads_per_worker=1, dashboard_address=None)
             )
         try:
-            client = distributed.Client(where, timeout=_TIMEOUT)
+            client = distributed.Client(where, timeout=DASK_TIMEOUT)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"--dask: no Dask scheduler answered at {address!r} within {_TIMEOUT} s; give "
+                f"--dask: no Dask scheduler answered at {address!r} within {DASK_TIMEOUT} s; give "
                 "its address, such as tcp://10.0.0.1:8786, or 'local'."
             ) from error
         stack.enter_context(client)
