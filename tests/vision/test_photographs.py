@@ -423,6 +423,23 @@ def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):
     assert np.abs(first[image == 3] - second[image == 3]).max() > 0.01
 
 
+@pytest.mark.parametrize(
+    ("p", "y", "threshold"),
+    [
+        ([0.1, 0.2, 0.3, 0.7], [0, 0, 1, 1], 0.25),  # the middle of the only gap without errors
+        (
+            [0.1, 0.4, 0.6, 0.9],
+            [0, 1, 0, 1],
+            0.25,
+        ),  # of two equally good gaps as near to 1/2, the lower
+        ([0.1, 0.3, 0.5, 0.9], [0, 1, 0, 1], 0.7),  # the nearer one
+    ],
+)
+def test_the_threshold_tells_images_apart_best(p, y, threshold):
+    found = photographs.best_threshold(np.array(p), np.array(y))
+    assert found == pytest.approx(threshold)
+
+
 def test_doubts_are_said():
     simple = {"whole image": 0.0, "centre 60 %": 0.9, "saliency": 0.3}
     margin = dict.fromkeys(simple, 0.05)

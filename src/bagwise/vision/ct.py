@@ -112,7 +112,7 @@ def read_scan(folder: str | PathLike[str]) -> Scan:
     paths = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     if not paths:
         raise ValueError(f"{folder} holds no files; a scan needs at least one DICOM slice.")
-    scan = _in_order(str(folder), [read_header(path) for path in paths], ())
+    scan = _in_order(str(folder), [_read_header(path) for path in paths], ())
     return Scan(
         np.stack(list(_slices(scan))),
         np.array([file.position for file in scan.slices]),
@@ -145,7 +145,7 @@ def read_slice(path: str | PathLike[str]) -> Reals:
     return hu
 
 
-def read_header(path: Path) -> SliceFile:
+def _read_header(path: Path) -> SliceFile:
     """What the header of one DICOM file says, without its pixels."""
     data = _read_dicom(path, stop_before_pixels=True)
     modality = str(getattr(data, "Modality", "unknown"))
@@ -267,7 +267,7 @@ def find_scans(
     studies: dict[str, list[SliceFile]] = {}
     for path in paths if progress is None else progress(paths, len(paths)):
         try:
-            file = read_header(path)
+            file = _read_header(path)
         except ValueError as error:
             if not skip_bad:
                 raise

@@ -216,7 +216,7 @@ def describe_slice(hu: ArrayLike) -> Floats:
     return np.concatenate([mean.ravel(), top.ravel(), uneven.ravel(), of_brain]).astype(np.float64)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class ScanClassifier(HasParameters):
     """Findings in CT scans and their slices, each by a model of its own.
 
@@ -240,7 +240,7 @@ class ScanClassifier(HasParameters):
     >>> rows = [np.vstack([rng.normal(size=(4, 2)), [4 * y]]) for y in Y]
     >>> bags = Bags.from_list(rows)
     >>> model = VGPMIL(n_inducing=20, random_state=0)
-    >>> scans = ScanClassifier(model=model).fit(bags, Y, ("a", "b"))
+    >>> scans = ScanClassifier(model).fit(bags, Y, ("a", "b"))
     >>> p = scans.predict_proba(bags)
     >>> p.shape, bool(((p > 0.5) == Y).mean() > 0.9)
     ((40, 2), True)

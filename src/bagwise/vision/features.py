@@ -45,7 +45,7 @@ class RegionFeatures(HasParameters):
 
     Parameters
     ----------
-    backbone : str or torch.nn.Module
+    backbone : str or torch.nn.Module, default="hog"
         "hog": oriented gradients, Lab and HSV histograms and the box's size and shape; needs no
         network. "mobilenetv2", "efficientnet-lite0", "-lite1" or "-lite2": one pass of the
         network over the image, then each box is pooled from several layers, which is both
@@ -55,15 +55,15 @@ class RegionFeatures(HasParameters):
         A file of weights instead of those of the backbone's package.
     layers : tuple of int, optional
         Blocks of the network that are pooled.
-    regions : tuple of str
+    regions : tuple of str, default=("box", "centre", "context")
         Which of "box", "centre" (its inner half) and "context" (1.6 x its size) are described.
-    max_side : int or None
+    max_side : int or None, default=480
         Images are shrunk to this longest side before the network sees them.
-    shape : bool
+    shape : bool, default=True
         Whether the logarithms of the box's relative width and height are appended.
     cache : path, optional
         Folder for results, named by the content of image, boxes and settings.
-    device : str
+    device : str, default="cpu"
         Where torch runs.
 
     Examples

@@ -39,11 +39,11 @@ class HaarFeatures(HasParameters):
 
     Parameters
     ----------
-    n_features : int
+    n_features : int, default=192
         Features of a patch.
-    n_nearest : int
+    n_nearest : int, default=64
         k: two patches are compared on the k features that differ least.
-    n_orientations : int
+    n_orientations : int, default=4
         Maps of edges that rectangles are drawn from.
 
     Examples

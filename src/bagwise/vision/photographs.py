@@ -237,11 +237,11 @@ class PhotographDetector(Detector[Photographs]):
         p = segments.spread(model.image_probability(described), offsets)
         scores = model.box_scores(described)
         seen = p if described.centred else np.sqrt(p * model.region_probability(described))
-        ranking = seen * scores * relative_to_best(scores, offsets)
+        ranking = seen * scores * _relative_to_best(scores, offsets)
         if model.refinement is not None:
             share = scores
         else:
-            share = relative_to_best(ranking, offsets) ** _STEEPNESS
+            share = _relative_to_best(ranking, offsets) ** _STEEPNESS
         return BoxScores(ranking, p * share, np.full(len(scores), np.nan))
 
     def _edges(self, boxes: Floats, scores: Floats, kept: Ints) -> Floats:
@@ -272,7 +272,7 @@ class ClassModel(NamedTuple):
 
     def image_probability(self, photos: Photographs) -> Floats:
         """Calibrated probability that each image shows the class, [B]."""
-        return expit(self.platt.log_odds(self.image.score(mean_cells(photos.cells))))
+        return expit(self.platt.log_odds(self.image.score(_mean_cells(photos.cells))))
 
     def region_probability(self, photos: Photographs) -> Floats:
         """Calibrated probability that each box shows the class, by its own cells alone, [N]."""
@@ -298,7 +298,7 @@ class ClassModel(NamedTuple):
         return np.asarray((scores + np.concatenate(parts)) / 3)
 
 
-def mean_cells(cells: Bags) -> Floats:
+def _mean_cells(cells: Bags) -> Floats:
     """Mean features of each image's cells, [B, D]."""
     return np.stack([cell.mean(axis=0, dtype=np.float64) for cell in cells])
 
@@ -357,7 +357,7 @@ def learn_class(
     photos: Photographs, y: Ints, true: TrueBoxes, overlap: float, rng: np.random.Generator
 ) -> ClassModel:
     """Learn one class from image labels ``y`` [B] and the true boxes of some images."""
-    image, platt = _learn_classifier(mean_cells(photos.cells), y)
+    image, platt = _learn_classifier(_mean_cells(photos.cells), y)
     general = learn_cells(photos, y, [None] * len(y), rng)
     boxed = any(boxes is not None for boxes in true)
     cell = learn_cells(photos, y, true, rng) if boxed else general
@@ -479,7 +479,7 @@ def _learn_refinement(
     return learn_refinement(merged, target, np.concatenate(weights), len(known))
 
 
-def relative_to_best(values: Floats, offsets: Ints) -> Floats:
+def _relative_to_best(values: Floats, offsets: Ints) -> Floats:
     """Values of boxes relative to the largest of their image."""
     best = segments.spread(segments.max(values, offsets), offsets)
     return np.asarray(values / np.maximum(best, 1e-300))
@@ -524,7 +524,7 @@ def held_out_agreement(
     for train, test in StratifiedKFold(n_folds).split(y, y):
         model = learn_class(photos[train], y[train], [true[i] for i in train], overlap, rng)
         p[test] = model.image_probability(photos[test])
-        rows.append(explained_evidence(model, photos[test[y[test] == 1]]))
+        rows.append(_explained_evidence(model, photos[test[y[test] == 1]]))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
     behind = explained[:, 1:] - explained[:, :1]
     error = behind.std(axis=0) / np.sqrt(len(behind))
@@ -542,13 +542,6 @@ def best_threshold(p: Floats, y: Ints) -> float:
     """The probability, in the middle of a gap, with the highest balanced accuracy.
 
     Of equally good gaps the one nearest to 1/2 is taken.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision.photographs import best_threshold
-    >>> round(best_threshold(np.array([0.1, 0.2, 0.3, 0.7]), np.array([0, 0, 1, 1])), 3)
-    0.25
     """
     values = np.unique(np.concatenate([[0.0], p, [1.0]]))
     limits = (values[1:] + values[:-1]) / 2
@@ -558,7 +551,7 @@ def best_threshold(p: Floats, y: Ints) -> float:
     return float(limits[best[np.abs(limits[best] - 0.5).argmin()]])
 
 
-def explained_evidence(model: ClassModel, photos: Photographs) -> Floats:
+def _explained_evidence(model: ClassModel, photos: Photographs) -> Floats:
     """Share of the evidence minus share of the area: best box and simple boxes, [B, 1 + simple]."""
     import cv2
 

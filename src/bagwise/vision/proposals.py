@@ -34,24 +34,24 @@ class Proposals(HasParameters):
 
     Parameters
     ----------
-    method : str
+    method : str, default="selective-search"
         "selective-search" groups segments (OpenCV contrib); "edge-boxes" ranks boxes by the
         edges they enclose whole; "blobs" takes connected regions that stand out in colour at
         several thresholds; "windows" slides windows of several sizes and shapes; "given" looks
         boxes up in ``boxes``.
-    n_boxes : int
+    n_boxes : int, default=200
         At most so many boxes per image, the best first.
-    max_side : int or None
+    max_side : int or None, default=320
         Images are shrunk to this longest side first. Boxes come back in the image's own pixels.
-    min_side : float
+    min_side : float, default=0.02
         Boxes with a side shorter than this share of the image's shorter side are dropped.
-    max_area : float
+    max_area : float, default=0.9
         Boxes larger than this share of the image are dropped.
-    quality : {"quality", "fast"}
+    quality : {"quality", "fast"}, default="quality"
         Effort of selective search.
     boxes : mapping or sequence, optional
         For "given": boxes (k, 4) by image id or by position.
-    random_state : int
+    random_state : int, default=0
         Seed. Selective search orders boxes by the C library's ``rand``, which is seeded with it.
 
     Notes

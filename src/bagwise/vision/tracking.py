@@ -556,43 +556,43 @@ class MIOTracker(TrackerSettings):
     ----------
     features : HaarFeatures, optional
         How patches are described and compared.
-    n_voters : int
+    n_voters : int, default=5
         Draws of features that vote, each with a memory of its own.
-    search_radius : int
+    search_radius : int, default=25
         How far around its last place the target is sought; further away only where the frame
         resembles its last picture.
-    positive_radius : int
+    positive_radius : int, default=3
         Patches this close to the estimate make up the positive bag.
-    negative_radius : tuple of int
+    negative_radius : tuple of int, default=(8, 50)
         Negative patches lie this far from the estimate, at least and at most.
-    n_positive, n_negative : int
+    n_positive, n_negative : int, default=12, 10
         Patches drawn per frame for the positive bag, and negative bags.
-    memory : tuple of int
+    memory : tuple of int, default=(5, 40, 55)
         Patches remembered by a voter: of the first frame, of later positive bags, negative.
-    width : float
+    width : float, default=1.0
         sigma² of the similarity, in units of the median distance between the target and patches
         around it in the first frame.
-    alpha, beta : float
+    alpha, beta : float, default=0.05, 1.0
         MIO's regulariser.
-    cost : tuple of float
+    cost : tuple of float, default=(1.0, 1.0)
         C1 and C2, the costs of errors on positive and negative bags.
-    bias : float
+    bias : float, default=1.0
         Value of the constant feature.
-    motion : float
+    motion : float, default=0.8
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
-    return_above : float
+    return_above : float, default=0.5
         In doubt, the target is taken to be elsewhere in the frame where the voters from before the
         doubt score a patch above this and it agrees with a kept picture. Far from where it was
         lost, the early voters and the picture may make up for a lower score.
-    patience : int
+    patience : int, default=60
         The doubt ends after this many frames: what was followed meanwhile is taken for the target.
-    growth : float
+    growth : float, default=1.05
         The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
         size of the box.
-    side : int
+    side : int, default=56
         Frames are scaled so that the target's side (square root of its area) is this many pixels,
         enlarged to twice their size at most; all radii are in pixels of the scaled frames.
-    random_state : int or None
+    random_state : int or None, default=None
 
     Attributes
     ----------
