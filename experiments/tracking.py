@@ -75,7 +75,7 @@ def run(
     Quick: the beginning of three sequences.
     """
     seeds = list(range(1 if quick else 10) if seeds is None else seeds)
-    n_frames = 25 if quick else None
+    n_frames = 12 if quick else None
     names = (FILMED[0], "plain", "hidden") if quick else (*FILMED, *KINDS)
     sequences, absent = present(names, _available)
     cells = [(name, seed) for seed in seeds for name in sequences]

@@ -149,7 +149,7 @@ def test_readme_commands(tmp_path, monkeypatch, capsys, small_search):
     ran = []
     for words in commands(ROOT / "README.md"):
         if words[0] == "bagwise":
-            few = ["--bags", "40"] if words[1:] == ["demo"] else []  # instead of 150
+            few = ["--bags", "24"] if words[1:] == ["demo"] else []  # instead of 150
             assert main([*words[1:], *few]) == 0, capsys.readouterr().err
             ran.append(words[1])
     assert ran == ["demo", "fit", "predict"]

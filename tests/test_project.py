@@ -138,6 +138,7 @@ def test_layers_of_the_architecture_page_are_those_of_the_contract():
     for heading, container in [
         ("Packages and layers", "bagwise"),
         ("Inside models", "bagwise.models"),
+        ("Inside models/variational", "bagwise.models.variational"),
     ]:
         assert layers_on_the_page(heading) == layers_of_contract(container)
 
