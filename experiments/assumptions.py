@@ -1,7 +1,8 @@
 """Which models obey the multiple-instance assumption: the algorithmic unit tests.
 
 After Raff and Holt (NeurIPS 2023). Trained on bags with a forbidden cue, tested on clean bags and
-on a trap where the cue points the wrong way. A model obeys when its AUC on the trap is above 0.5.
+on a trap where the cue points the wrong way. A model avoids
+the trap when its AUC there is above 0.5.
 Every model that claims the standard assumption must obey all four tests and solve (clean AUC at
 least 0.95) the single-concept and the false-frequency test; the multi-concept test lies beyond that
 assumption, and the concept of the size trap is hard to see. Models

@@ -55,11 +55,11 @@ def test_concepts_make_the_label():
         assert near(bags, 3.0).all()
 
 
-def test_a_model_that_obeys_passes(capsys):
+def test_a_model_that_avoids_the_traps_passes(capsys):
     verdicts = check_mil(SingleInstance(LogisticRegression()), n_bags=60)
     assert all(v.passed for v in verdicts[:3])
     # Without balanced classes the background of the large positive bags counts as positive.
-    assert not verdicts[3].obeys
+    assert not verdicts[3].avoids
     printed = capsys.readouterr().out
     assert printed.count("passes") == 3
     assert "single-concept" in printed
@@ -95,7 +95,7 @@ def test_several_classes_are_checked_too():
     honest = {v.test: v for v in check_mil("vgpmil", **options)}
     assert all(v.passed for v in honest.values())
     cheat = {v.test: v for v in check_mil("statistics", **options)}
-    assert not cheat["single-concept"].obeys
+    assert not cheat["single-concept"].avoids
 
 
 def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():

@@ -1,4 +1,4 @@
-"""Does a model obey the multiple-instance assumption? Unit tests for what it learned.
+"""Unit tests of the multiple-instance assumption, run on a model.
 
 After the algorithmic unit tests of Raff and Holt ("Reproducibility in Multiple Instance Learning:
 A Case For Algorithmic Unit Tests", NeurIPS 2023). Each generator makes training bags with an easy
@@ -115,9 +115,9 @@ def make_multi_concept_bags(
 def make_false_frequency_bags(
     n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
 ) -> AssumptionProblem:
-    """The witness comes with a harmless companion, whose count must not matter.
+    """The key instance comes with a harmless companion, whose count must not matter.
 
-    In training, positive bags hold the companion once and the witness once, negative bags the
+    In training, positive bags hold the companion once and the key instance once, negative bags the
     companion once: counting instances near both would do. In the trap the negative bags hold the
     companion 30 to 40 times, so that a model which counts, averages or adds up weak evidence
     ranks them above the positive ones.
@@ -217,18 +217,18 @@ class Verdict:
     test: str
     clean_auc: float
     trap_auc: float
-    obeys: bool  # trap AUC above 0.5
+    avoids: bool  # trap AUC above 0.5
     solves: bool  # clean AUC near 1, where the standard assumption suffices
 
     @property
     def passed(self) -> bool:
-        """Whether the model both obeys the assumption and solves what it should."""
-        return self.obeys and self.solves
+        """Whether the model avoids the trap and solves what it should."""
+        return self.avoids and self.solves
 
     def __str__(self) -> str:
         word = "passes" if self.passed else "FAILS"
         why = ""
-        if not self.obeys:
+        if not self.avoids:
             why = ": took the forbidden cue"
         elif not self.solves:
             why = ": does not find the concept"
@@ -249,7 +249,7 @@ def check_mil(
     random_state: int = 0,
     verbose: bool = True,
 ) -> list[Verdict]:
-    """Test whether a model obeys the multiple-instance assumption, and print a verdict per test.
+    """Test whether a model keeps the multiple-instance assumption, and print a verdict per test.
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ def check_mil(
     Returns
     -------
     list of Verdict
-        With ``test``, ``clean_auc``, ``trap_auc``, ``obeys``, ``solves`` and ``passed``.
+        With ``test``, ``clean_auc``, ``trap_auc``, ``avoids``, ``solves`` and ``passed``.
 
     Examples
     --------
@@ -313,6 +313,7 @@ def _aucs(model: Model, problem: AssumptionProblem) -> tuple[float, float]:
     """AUC on the clean bags and on the trap of a model fitted to the training bags."""
     bags, y = problem.train
     background = {"background": 0} if len(np.unique(y)) > 2 else {}
+    # With two classes the background is class 0 in any case.
     fitted = for_labels(clone(model), y).fit(bags, y, **background)
     classes = class_columns(fitted)  # [F], labels are their positions
 

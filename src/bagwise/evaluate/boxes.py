@@ -27,7 +27,7 @@ def box_iou(a: ArrayLike, b: ArrayLike) -> Floats:
     a, b = _boxes(a), _boxes(b)
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, :2] + a[:, None, 2:], b[None, :, :2] + b[None, :, 2:])
-    overlap = np.clip(high - low, 0, None).prod(axis=2)
+    overlap = np.clip(high - low, 0, None).prod(axis=2)  # [n, m]
     union = a[:, None, 2:].prod(axis=2) + b[None, :, 2:].prod(axis=2) - overlap
     return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
 
@@ -89,7 +89,7 @@ def detection_curve(
     """Precision and recall of detections of one class over all images.
 
     A detection is right when the true box it overlaps most does so by ``threshold`` and was not
-    found by a better-scored detection. Detections of equal score enter together, so the curve
+    detected with a better score. Detections of equal score enter together, so the curve
     does not depend on their order.
 
     Parameters
@@ -118,16 +118,16 @@ def detection_curve(
     if n_true == 0:
         raise ValueError("no image has a true box; average precision is undefined.")
     target, overlap = _best_match(images, boxes, truth)
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-scores, kind="stable")  # best first
     target, overlap, ranked = target[order], overlap[order], scores[order]
     right = np.zeros(len(order), dtype=bool)
     candidate = np.flatnonzero(overlap >= threshold)
     # The first detection of each true box is right; later ones are duplicates.
     right[candidate[np.unique(target[candidate], return_index=True)[1]]] = True
-    last = np.flatnonzero(np.append(np.diff(ranked) != 0, True)) if len(ranked) else np.array([])
-    last = last.astype(int)
-    found = np.cumsum(right)[last] if len(last) else np.zeros(0)
-    return PrecisionRecall(found / (last + 1), found / n_true, ranked[last])
+    # The last detection of every distinct score; none where nothing was detected.
+    last = np.flatnonzero(np.append(np.diff(ranked) != 0, True)[: len(ranked)])
+    hits = np.cumsum(right)[last]
+    return PrecisionRecall(hits / (last + 1), hits / n_true, ranked[last])
 
 
 def detection_ap(
@@ -160,6 +160,7 @@ def detection_ap(
     curve = detection_curve(images, boxes, scores, truth, threshold=threshold)
     if len(curve.score) == 0:
         return 0.0
+    # The best precision at this recall or a higher one.
     envelope = np.maximum.accumulate(curve.precision[::-1])[::-1]
     if method == "area":
         return float(np.sum(np.diff(curve.recall, prepend=0) * envelope))

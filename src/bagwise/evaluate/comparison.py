@@ -1,4 +1,4 @@
-"""What a comparison says: tidy rows, means with spread, and paired tests between models."""
+"""Results of a comparison: tidy rows, means with spread, and paired tests between models."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Comparison:
     def warnings(self) -> dict[str, int]:
         """Messages of warnings raised during fits, with the number of fits that raised them."""
         return dict(
-            Counter(f"{r['model']}: {said}" for r in self.records for said in r["warnings"])
+            Counter(f"{r['model']}: {text}" for r in self.records for text in r["warnings"])
         )
 
     def _records_of(self, model: str, data: str) -> list[dict[str, Any]]:
@@ -179,12 +179,13 @@ class Comparison:
                 {(r["seed"], r["fold"]): r for r in self._records_of(model, data)}
                 for model in (a, b)
             )
+            # Folds that both models were scored on, in one order.
             shared = [first[key] for key in first if key in second]
             others = [second[key] for key in first if key in second]
             values = np.array([r["bags_metrics"][metric] for r in shared])
             values -= np.array([r["bags_metrics"][metric] for r in others])
             ratio = float(np.mean([r["n_test"] / r["n_train"] for r in shared]))
-            values = values[np.isfinite(values)]
+            values = values[np.isfinite(values)]  # a fold of one class has no AUC
             t, p = corrected_resampled_t(values, ratio)
             difference, better = values.mean(), "-"
             if difference != 0:
@@ -204,7 +205,7 @@ class Comparison:
         rows = []
         for a, b in combinations(self.models, 2):
             differences = means[a] - means[b]
-            differences = differences[np.isfinite(differences)]
+            differences = differences[np.isfinite(differences)]  # sets that both models have
             mean = differences.mean() if len(differences) else np.nan
             rows.append((a, b, len(differences), mean, wilcoxon_p(differences)))
         return pd.DataFrame(rows, columns=["a", "b", "n_datasets", "difference", "p"])
@@ -213,7 +214,7 @@ class Comparison:
 def corrected_resampled_t(difference: ArrayLike, test_to_train: float) -> tuple[float, float]:
     """T and two-sided p of the mean of paired fold differences (Nadeau and Bengio, 2003).
 
-    Training sets of different folds overlap, so the plain t-test is far too sure of itself; the
+    Training sets of different folds overlap, so the plain t-test is over-confident; the
     variance is multiplied by ``1/n + n_test/n_train`` instead of ``1/n``.
 
     Parameters
@@ -240,6 +241,7 @@ def corrected_resampled_t(difference: ArrayLike, test_to_train: float) -> tuple[
     if variance == 0:
         same = difference[0] == 0
         return (0.0, 1.0) if same else (float(np.sign(difference[0]) * np.inf), 0.0)
+    # t = mean(d) / sqrt((1/n + n_test/n_train) s^2), with n - 1 degrees of freedom.
     t = difference.mean() / np.sqrt((1 / n + test_to_train) * variance)
     return float(t), float(2 * stats.t.sf(abs(t), n - 1))
 
@@ -265,20 +267,15 @@ def wilcoxon_p(difference: ArrayLike) -> float:
         return 1.0
     exact = (difference != 0).all() and len(np.unique(np.abs(difference))) == len(difference)
     # Ties and zeros: every sign pattern while they can be listed, then the normal law.
-    few = stats.PermutationMethod(n_resamples=np.inf) if len(difference) <= 13 else "asymptotic"
-    method = "exact" if exact else few
+    method: Any = "exact"
+    if not exact:
+        listed = len(difference) <= 13
+        method = stats.PermutationMethod(n_resamples=np.inf) if listed else "asymptotic"
     return float(stats.wilcoxon(difference, zero_method="pratt", method=method).pvalue)
 
 
 def format_mean(mean: float, spread: float, digits: int = 3) -> str:
-    """``0.853 ± 0.012``, or without the spread where there is none.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate.comparison import format_mean
-    >>> format_mean(0.8531, 0.0119), format_mean(0.5, float("nan"))
-    ('0.853 ± 0.012', '0.500')
-    """
+    """``0.853 ± 0.012``, or without the spread where there is none."""
     if not np.isfinite(mean):
         return "-"
     text = f"{mean:.{digits}f}"

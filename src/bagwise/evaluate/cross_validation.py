@@ -1,7 +1,7 @@
-"""Fit on some bags, predict others: the one way in which anything here is held out.
+"""Out-of-fold predictions: the one loop that fits and predicts for an evaluation.
 
 `cross_validate` runs one model under one scheme; `compare`, the command line and the experiments
-all go through it, so that no figure rests on a loop of its own.
+all use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class HeldOut(NamedTuple):
-    """What a model said of bags, or of instances, that it had not seen and whose class is known.
+    """Labels of bags or instances that the model was not fitted to, and its predictions of them.
 
     Examples
     --------
@@ -162,6 +162,7 @@ def fit_fold(
     of_train = None if groups is None else np.asarray(groups)[split.train]
     ready = for_labels(seeded(model, split.seed), y)
     model = scheme.prepare(name, ready, split.seed, y[split.train], of_train)
+    # Labels of instances in test bags stay unseen.
     known = dict(fit_params or {})
     if instance_labels is not None:
         nested = bags.split(np.asarray(instance_labels))
@@ -179,8 +180,8 @@ def fit_fold(
         except Exception as error:
             error.add_note(f"while fitting {name!r} on {data!r}, {split}")
             raise
-    said = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
-    return Fold(split, of_bags, of_instances, fit.seconds, predict.seconds, fit.peak_mb, said)
+    messages = sorted({f"{w.category.__name__}: {w.message}" for w in caught})
+    return Fold(split, of_bags, of_instances, fit.seconds, predict.seconds, fit.peak_mb, messages)
 
 
 def _predict(model: Model, bags: Bags, y: Column) -> tuple[HeldOut, HeldOut | None]:

@@ -72,7 +72,8 @@ def reliability_curve(
         edges = np.unique(np.quantile(proba, np.linspace(0, 1, n_bins + 1)))
     else:
         raise ValueError(f"strategy must be 'uniform' or 'quantile'; got {strategy!r}.")
-    bins = np.searchsorted(edges[1:-1], proba, side="left")
+    # (edge, next edge], as in scikit-learn; the first bin also holds 0.
+    bins = np.searchsorted(edges[1:-1], proba, side="left")  # [n]
     count = np.bincount(bins, minlength=n_bins)
     full = count > 0
     predicted = np.bincount(bins, weights=proba, minlength=n_bins)[full] / count[full]
@@ -99,6 +100,7 @@ def expected_calibration_error(
     0.25
     """
     curve = reliability_curve(y, proba, n_bins=n_bins, strategy=strategy)
+    # sum_b n_b / n |mean probability of b - share of positives in b|
     return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
 
 
@@ -274,14 +276,7 @@ def score_predictions(
 
 
 def as_columns(values: Any) -> Any:
-    """Labels or predictions with a class axis, [n, F]; a vector is that of two classes, F = 1.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate.metrics import as_columns
-    >>> as_columns([0, 1, 1]).shape, as_columns([[0, 1], [1, 0]]).shape
-    ((3, 1), (2, 2))
-    """
+    """Labels or predictions with a class axis, [n, F]; a vector is that of two classes, F = 1."""
     array = np.asarray(values)
     return array[:, None] if array.ndim == 1 else array
 
@@ -398,9 +393,9 @@ def model_outputs(
             f"{type(model).__name__} cannot rank instances: it has no predict{suffix}."
         )
     columns = class_columns(model)
-    label = score = proba = None
+    label = score = proba = None  # each becomes [n, F]
     has_proba = hasattr(model, f"predict_proba{suffix}")
-    # Of several classes a probability among all says more than a score against one other.
+    # Of several classes, the probability among all ranks better than a score one-vs-rest.
     by_proba = has_proba and (len(columns) > 1 or not hasattr(model, f"decision_function{suffix}"))
     if has_proba and ("proba" in wanted or by_proba):
         proba = getattr(model, f"predict_proba{suffix}")(bags)[:, columns]
@@ -432,15 +427,6 @@ def targets(y: Any, model: Any, class_names: Sequence[object] | None = None) -> 
     """Labels by the columns of a fitted model: 1 where a row has the class, else 0, [n, F].
 
     ``class_names`` are the names of the model's classes in ``y``, where they differ.
-
-    Examples
-    --------
-    >>> from bagwise import SingleInstance
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.evaluate.metrics import targets
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> targets([1, 0], SingleInstance().fit(bags, y)).tolist()
-    [[1], [0]]
     """
     multilabel = is_multilabel(model)
     if multilabel != (np.ndim(y) == 2):
@@ -496,7 +482,7 @@ def instance_targets(model: Any, bags: Bags, labels: Any = None) -> tuple[Ints, 
         )
     if np.ndim(labels) == 2:
         matrix = np.asarray(labels, dtype=np.float64)
-        known = np.isin(matrix, (0, 1)).all(axis=1)
+        known = np.isin(matrix, (0, 1)).all(axis=1)  # [N]
         return targets(matrix[known], model), known
     codes = instance_codes(labels, bags, model.classes_)
     known = codes >= 0
@@ -514,6 +500,7 @@ def instance_codes(labels: Any, bags: Bags, classes: Any) -> Ints:
             f"instance labels need one entry per instance: got {len(labels)} for "
             f"{bags.n_instances}."
         )
+    # Labels are compared as objects: numbers, text and None may stand side by side.
     codes = np.full(len(labels), -1)
     for code, name in enumerate(classes):
         codes[labels == name] = code

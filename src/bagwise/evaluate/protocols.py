@@ -280,7 +280,7 @@ class Nested(Scheme):
         if name not in self.grids:
             return self.outer.prepare(name, model, seed, y, groups)
         inner = folds(strata(y, self.inner_splits), self.inner_splits, groups, seed)
-        # As pairs: a search that is told the groups would ask for a splitter of groups.
+        # As pairs: a search that gets groups would need a splitter of groups.
         cv = list(PredefinedSplit(inner).split())
         return GridSearchCV(model, self.grids[name], scoring=self.scoring, cv=cv)
 
@@ -289,7 +289,7 @@ def check_model(model: Model) -> Model:
     """A clean clone of a model, or an error where part of it has already seen data.
 
     Refused: a fitted model, a fitted step inside a pipeline or wrapper, a frozen step, and steps
-    told that they are fitted already (``prefit=True``, ``cv="prefit"``). Each of them would
+    declared to be fitted already (``prefit=True``, ``cv="prefit"``). Each of them would
     carry knowledge of the test bags into the fold.
 
     Examples
@@ -360,12 +360,6 @@ def strata(y: Any, n_splits: int) -> Any:
     """What folds are balanced by: the class of a bag, or the rarest of its classes.
 
     With an indicator matrix, what fewer bags have than there are folds goes with what most have.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate.protocols import strata
-    >>> strata([[1, 0], [1, 0], [1, 0], [1, 1], [1, 1], [0, 0]], 2).tolist()
-    [1, 1, 1, 2, 2, 1]
     """
     y = np.asarray(y)
     if y.ndim == 1 or y.shape[1] == 1:

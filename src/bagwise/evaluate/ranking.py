@@ -68,7 +68,7 @@ def rank_models(
     if not np.isfinite(scores).all():
         row, column = np.argwhere(~np.isfinite(scores))[0]
         raise ValueError(f"model {models[column]!r} has no score on data set {row}.")
-    signed = -scores if greater_is_better else scores
+    signed = -scores if greater_is_better else scores  # [data sets, models], least is best
     mean_rank = stats.rankdata(signed, axis=1).mean(axis=0)
     order = np.argsort(mean_rank, kind="stable")
     signed, mean_rank = signed[:, order], mean_rank[order]
@@ -96,16 +96,10 @@ def rank_models(
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
-    """P-values adjusted for their number by Holm's step-down method.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate.ranking import holm
-    >>> holm([0.01, 0.04, 0.03]).round(3).tolist()
-    [0.03, 0.06, 0.06]
-    """
+    """P-values adjusted for their number by Holm's step-down method."""
     p = np.asarray(p, dtype=np.float64)
     order = np.argsort(p, kind="stable")
+    # The i-th smallest of m is multiplied by m - i + 1, and no later one may fall below it.
     steps = p[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)

@@ -127,6 +127,7 @@ def _jobs(
     splits = list(scheme.splits(data.bags, data.y, data.groups, data.published_folds))
     for split in splits:
         check_split(split, len(data.bags), data.y, data.groups)
+    # Of the data once, not once per fit.
     content = fingerprint([data.bags.instances, data.bags.offsets, np.asarray(data.y)])
     for name, model in models.items():
         for split in splits:
@@ -199,14 +200,7 @@ def _as_datasets(datasets: Any) -> list[Dataset]:
 
 
 def load_dataset(name: str) -> Any:
-    """A data set by name: a bundled one, "digits", or "newsgroups/NAME" from the data home.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate.run import load_dataset
-    >>> load_dataset("musk1").bags
-    Bags(92 bags, 476 instances, 166 features)
-    """
+    """A data set by name: a bundled one, "digits", or "newsgroups/NAME" from the data home."""
     from bagwise import datasets
 
     if name.startswith("newsgroups/"):

@@ -2,7 +2,7 @@
 
 A bag is called positive when its score is greater than the threshold. Thresholds must be chosen
 on scores of bags the model has not seen, and the rates of a chosen threshold look better on the
-scores it was chosen on than they are: `cross_fitted_rates` chooses on some and counts on others.
+scores it was chosen on than they are: `cross_fitted_rates` chooses and counts on different bags.
 """
 
 from __future__ import annotations
@@ -112,24 +112,12 @@ def proportion(
         raise ValueError(f"successes must lie between 0 and total; got {successes} of {total}.")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {confidence}.")
+    if method not in ("wilson", "exact"):
+        raise ValueError(f"method must be 'wilson' or 'exact'; got {method!r}.")
     if total == 0:  # nothing is known
         return Proportion(float("nan"), 0.0, 1.0, 0, 0)
-    value = successes / total
-    if method == "wilson":
-        z = float(stats.norm.ppf((1 + confidence) / 2))
-        middle = (value + z * z / (2 * total)) / (1 + z * z / total)
-        spread = z * np.sqrt(value * (1 - value) / total + z * z / (4 * total**2))
-        half = float(spread) / (1 + z * z / total)
-        low, high = middle - half, middle + half
-    elif method == "exact":
-        tail = (1 - confidence) / 2
-        low = float(stats.beta.ppf(tail, successes, total - successes + 1))
-        high = float(stats.beta.ppf(1 - tail, successes + 1, total - successes))
-    else:
-        raise ValueError(f"method must be 'wilson' or 'exact'; got {method!r}.")
-    # At the ends both intervals reach 0 and 1; rounding must not miss them.
-    low, high = (0.0 if successes == 0 else low), (1.0 if successes == total else high)
-    return Proportion(value, low, high, successes, total)
+    low, high = stats.binomtest(successes, total).proportion_ci(confidence, method)
+    return Proportion(successes / total, float(low), float(high), successes, total)
 
 
 def rates_at(y: ArrayLike, scores: ArrayLike, threshold: float) -> Rates:
@@ -184,13 +172,14 @@ def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> fl
     n_negative = len(truth) - n_positive
     if n_positive == 0 or n_negative == 0:
         raise ValueError("choosing a threshold needs bags of both classes; got one.")
-    levels, level_of = np.unique(values, return_inverse=True)
+    levels, level_of = np.unique(values, return_inverse=True)  # distinct scores, rising
     positives = np.bincount(level_of, weights=truth, minlength=len(levels))
     negatives = np.bincount(level_of, minlength=len(levels)) - positives
     # Cut k calls positive the levels k, k + 1, ...: how many of each class that leaves below.
     missed = np.concatenate([[0], np.cumsum(positives)])
     spared = np.concatenate([[0], np.cumsum(negatives)])
     if goal.sensitivity is not None:
+        # Rounding must not ask for one positive more than the share does.
         wanted = np.ceil(goal.sensitivity * n_positive - 1e-9)
         cut = int(np.flatnonzero(n_positive - missed >= wanted)[-1])
     elif goal.specificity is not None:
@@ -224,17 +213,17 @@ def cross_fitted_rates(
 ) -> Rates:
     """The threshold for a goal, and out-of-fold rates of choosing one that way.
 
-    The threshold is chosen on all scores. Its rates are counted on parts of them, each called by
-    a threshold that was chosen without it, because on its own scores a choice flatters itself.
+    The threshold is chosen on all scores. Its rates are counted fold by fold, each with
+    a threshold chosen on the other folds: on the scores that chose it they would be too high.
 
     Parameters
     ----------
     y, scores, goal
         As in `choose_threshold`.
     groups : array, shape (n,), optional
-        Patients, say; those of one group stay in one part.
+        Patients, for example; those of one group stay in one fold.
     n_splits : int
-        Parts; fewer where a class has fewer members.
+        Folds; fewer where a class has fewer members.
     random_state : int
 
     Examples
@@ -265,7 +254,7 @@ def cross_fitted_rates(
 
 def _rates(truth: Ints, called: NDArray[np.bool_], threshold: float) -> Rates:
     positive, n_positive = truth == 1, int(truth.sum())
-    found, spared = int(called[positive].sum()), int((~called[~positive]).sum())
+    hits, spared = int(called[positive].sum()), int((~called[~positive]).sum())
     return Rates(
-        threshold, proportion(found, n_positive), proportion(spared, len(truth) - n_positive)
+        threshold, proportion(hits, n_positive), proportion(spared, len(truth) - n_positive)
     )

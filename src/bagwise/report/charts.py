@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from sklearn.metrics import precision_recall_curve, roc_curve
+from sklearn.metrics import auc, precision_recall_curve, roc_curve
 
 from bagwise.evaluate import reliability_curve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bagwise.core.arrays import Column, Floats, Ints, Reals
+    from bagwise.core.arrays import Column, Floats, Reals
+    from bagwise.report.evaluation import Evaluation
 
 WIDTH, HEIGHT = 360, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40  # margins, for the ticks and names of the axes
@@ -117,9 +118,11 @@ def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[str, Floats]
     return _chart(title, alt, x, y, shapes)
 
 
-def quality_charts(y: Ints, p: Floats, auc: float) -> list[Chart]:
+def quality_charts(evaluation: Evaluation, number: int = 0) -> list[Chart]:
     """ROC curve, precision and recall, and reliability of the probabilities of one class."""
+    y, p = evaluation.y[:, number], evaluation.probability[:, number]
     false_positive, true_positive, _ = roc_curve(y, p)
+    area = auc(false_positive, true_positive)
     precision, recall, _ = precision_recall_curve(y, p)
     prevalence = float(np.mean(y))
     bins = reliability_curve(y, p)
@@ -127,7 +130,7 @@ def quality_charts(y: Ints, p: Floats, auc: float) -> list[Chart]:
     return [
         curve_chart(
             "ROC curve",
-            f"Area under the curve {auc:.3f}; the dashed diagonal is guessing.",
+            f"Area under the curve {area:.3f}; the dashed diagonal is guessing.",
             Axis("false positive rate"),
             Axis("true positive rate"),
             [diagonal, ("line", false_positive, true_positive)],

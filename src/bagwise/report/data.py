@@ -42,7 +42,7 @@ def data_warnings(bags: Bags, y: Any = None) -> list[str]:
     constant = np.flatnonzero(lowest == highest)
     if len(constant):
         warnings.append(
-            f"{len(constant)} of {bags.n_features} features are constant and say nothing "
+            f"{len(constant)} of {bags.n_features} features are constant and carry no information "
             f"(first: feature {constant[0]})."
         )
     if y is not None:
@@ -50,6 +50,7 @@ def data_warnings(bags: Bags, y: Any = None) -> list[str]:
         classes = np.unique(y)
         if np.ndim(y) == 1 and len(classes) == 2:
             positive = segments.spread(np.asarray(y) == classes[1], bags.offsets)
+            # Distinct instances, however often each appears.
             shared = len(np.intersect1d(codes[positive], codes[~positive]))
             if shared:
                 warnings.append(
@@ -71,17 +72,17 @@ def _label_warnings(bags: Bags, y: Any) -> list[str]:
         counts = y.sum(axis=0)
         rarest = int(counts.argmin())
         name = rarest if names is None else names[rarest]
-        few = (
+        sentence = (
             f"Only {counts[rarest]} of {len(y)} bags have class {name}; expect wide error margins."
         )
-        return [few] if counts[rarest] < 15 else []
+        return [sentence] if counts[rarest] < 15 else []
     warnings = []
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) == 2 and counts.min() < 0.2 * counts.sum():
         rare = classes[int(np.argmin(counts))]
         warnings.append(
             f"The classes are imbalanced: only {counts.min()} of {counts.sum()} bags are "
-            f"{rare!s}. Accuracy flatters; look at the precision-recall curve, and choose the "
+            f"{rare!s}. Accuracy is misleading; look at the precision-recall curve, and choose the "
             "threshold for a goal (--min-sensitivity, --min-specificity or --cost)."
         )
     if counts.min() < 15:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
+from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,10 +99,8 @@ def plot_energies(
 
 def _resolve(model: Any, bags: Bags) -> tuple[MICRF, Bags]:
     """The MICRF at the end of a pipeline, and the bags as it sees them."""
-    if hasattr(model, "steps"):
-        for _, step in model.steps[:-1]:
-            bags = step.transform(bags)
-        model = model.steps[-1][1]
+    final = last_step(model)
+    model, bags = final, bags if final is model else model[:-1].transform(bags)
     check_is_fitted(model)
     if not hasattr(model, "pairwise_energies"):
         raise ValueError(f"energies are those of MICRF; got {type(model).__name__}.")

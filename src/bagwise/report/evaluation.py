@@ -117,7 +117,7 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """Accuracy, AUC, log-loss, Brier score and calibration error; see `score_predictions`."""
-        p = self.probability
+        p = self.probability  # [B, F], also the scores that rank
         called = call_classes(p, self.exclusive)
         return score_predictions(self.y, label=called, score=p, proba=p, metrics=SHOWN_METRICS)
 
@@ -184,6 +184,7 @@ class Evaluation:
         """
         if any(fold.bags.proba is None for fold in folds):
             raise ValueError(_NO_PROBABILITIES)
+        # Every bag is tested once: sorted by number, predictions are in bag order.
         order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
         y = np.concatenate([fold.bags.y for fold in folds])[order]
         p = np.concatenate([np.asarray(fold.bags.proba) for fold in folds])[order]

@@ -72,15 +72,17 @@ def positive_fraction(
     sizes = np.diff(offsets)
     mean = segments.mean(p, offsets)
     spread = segments.mean(np.nan_to_num(np.asarray(std, dtype=np.float64)), offsets)
+    # Var = sum p (1 - p) / n^2 of the draws, plus that of their shared uncertainty.
     variance = segments.sum(p * (1 - p), offsets) / sizes**2 + spread**2
     # No distribution on [0, 1] has a larger variance than mean (1 - mean).
     most = mean * (1 - mean)
-    sure = most < 1e-12
-    strength = np.where(sure, 1.0, most / np.clip(variance, 1e-12, 0.999 * most + 1e-12) - 1)
+    certain = most < 1e-12
+    strength = np.where(certain, 1.0, most / np.clip(variance, 1e-12, 0.999 * most + 1e-12) - 1)
+    # Beta(a, b) with a + b = mean (1 - mean) / variance - 1.
     a, b = np.maximum(mean * strength, 1e-9), np.maximum((1 - mean) * strength, 1e-9)
     low, high = (np.asarray(beta.ppf(q, a, b)) for q in ((1 - level) / 2, (1 + level) / 2))
     low, high = np.minimum(low, mean), np.maximum(high, mean)
-    return Fraction(mean, np.where(sure, mean, low), np.where(sure, mean, high))
+    return Fraction(mean, np.where(certain, mean, low), np.where(certain, mean, high))
 
 
 def with_fractions(predictions: Predictions, bags: Bags) -> Predictions:

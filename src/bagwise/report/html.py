@@ -118,7 +118,6 @@ def render_report(report: Report) -> str:
         problems=list_problems(report.skipped),
         n_shown=len(payload.shown_bags(predictions, bags)) if is_cut else None,
         max_of_bag=payload.MAX_OF_BAG,
-        sections=_sections(report),
         probabilities=[
             charts.probability_chart(p, None if truth is None else truth[:, f])
             for f, p in enumerate(predictions.values(predictions.bags).T)
@@ -148,63 +147,13 @@ def _environment() -> Environment:
     # "</script>" inside a name must not end the data: `tojson` writes < as \u003c.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters["thousands"] = "{:,}".format
-    environment.globals["chart"] = {k: v for k, v in vars(charts).items() if k.isupper()}
+    environment.tests["has_both"] = lambda number, evaluation: evaluation.has_both(number)
+    environment.globals |= {
+        "chart": {k: v for k, v in vars(charts).items() if k.isupper()},
+        "metrics": METRICS,
+        "quality_charts": charts.quality_charts,
+    }
     return environment
-
-
-class _Section(NamedTuple):
-    """The figures of one evaluation."""
-
-    title: str
-    evaluation: Evaluation
-    metrics: list[tuple[str, float]]
-    has_slider: bool  # the page has one, for the first evaluation
-    classes: list[dict[str, Any]]  # rates and charts of every class that has them
-
-
-def _sections(report: Report) -> list[_Section]:
-    """Figures of the bags here and of cross-validation, each under a heading of its own."""
-    here, before = report.evaluation, report.cross_validated
-    sections = []
-    if here is not None and here.has_both_classes:
-        source = "bags it was trained on (resubstitution)" if report.n_seen else here.source
-        sections.append(_section(report, f"On these bags: {source}", here))
-    if before is not None and before.has_both_classes:
-        title = f"On the training bags, each predicted by a model without it: {before.source}"
-        sections.append(_section(report, title, before)._replace(has_slider=here is None))
-    return sections
-
-
-def _section(report: Report, title: str, evaluation: Evaluation) -> _Section:
-    metrics = evaluation.metrics()
-    named = [
-        (
-            METRICS[name].title + (" (lower is better)" if METRICS[name].lower_is_better else ""),
-            value,
-        )
-        for name, value in metrics.items()
-    ]
-    threshold, classes = report.predictions.threshold, []
-    for number, column in enumerate(report.predictions.axis):
-        if not evaluation.has_both(number):
-            continue
-        y, p = evaluation.y[:, number], evaluation.probability[:, number]
-        auc = METRICS["auc"].function(y[:, None], p[:, None])
-        of_patients = evaluation.by_patient() if evaluation.groups is not None else None
-        classes.append(
-            {
-                "number": number,
-                "column": column,
-                # At the threshold in use, and at the recommended one.
-                "rates": [
-                    (whose, source.rates(threshold, number), source.recommended(None, number))
-                    for whose, source in (("bags", evaluation), ("patients", of_patients))
-                    if source is not None and source.has_both(number)
-                ],
-                "charts": charts.quality_charts(y, p, auc),
-            }
-        )
-    return _Section(title, evaluation, named, True, classes)
 
 
 def _clusters(report: Report) -> list[tuple[ClusterExamples, list[tuple[str, str | None]]]]:

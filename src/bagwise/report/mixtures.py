@@ -58,7 +58,7 @@ def plot_mixture_weights(model: Any, ax: Axes | None = None) -> Axes:
 
         _, ax = plt.subplots(figsize=(6, 3.2), layout="constrained")
     n_classes, n_components = model.weights_.shape
-    width = 0.8 / n_classes
+    width = 0.8 / n_classes  # bars of all classes side by side
     for c, (name, weights) in enumerate(zip(model.classes_, model.weights_, strict=True)):
         place = np.arange(1, n_components + 1) + (c - (n_classes - 1) / 2) * width
         ax.bar(place, np.sort(weights)[::-1], width, label=f"class {name}")

@@ -70,7 +70,7 @@ def shown_bags(predictions: Predictions, bags: Bags) -> Ints:
         predictions.bags, "score" if predictions.has_scores else "probability"
     )
     order = np.argsort(_best_rank(np.nan_to_num(values)), kind="stable")
-    used = np.cumsum(np.minimum(bags.sizes[order], _cap(bags)))
+    used = np.cumsum(np.minimum(bags.sizes[order], _cap(bags)))  # instances up to each bag
     return order[: max(1, int((used <= MAX_INSTANCES).sum()))]
 
 
@@ -148,7 +148,7 @@ def as_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _pixels(images: NDArray[Any], rows: Ints) -> dict[str, object]:
     """Raw pixels, gray or RGB, thinned until they fit."""
-    step = 1
+    step = 1  # every so many rows and columns are kept
     while len(rows) * (images.shape[1] // step) * (images.shape[2] // step) > _MAX_PIXELS:
         step += 1
     small = as_bytes(images[rows][:, ::step, ::step])

@@ -164,7 +164,7 @@ class BagImagesDisplay:
     threshold : float, default=0.5
         Probabilities above it are coloured and, without ``truth``, framed.
     truth : array of shape (n,), optional
-        Known labels, 1 for positive: these are framed, whatever the model says.
+        Known labels, 1 for positive: these are framed, whatever is predicted.
     name : str, optional
 
     Examples
@@ -359,12 +359,11 @@ class ReliabilityDisplay(_AxesDisplay):
         y: ArrayLike,
         probability: ArrayLike,
         *,
-        n_bins: int = 10,
-        name: str | None = None,
         ax: Axes | None = None,
+        **options: Any,
     ) -> ReliabilityDisplay:
-        """Plot given labels and probabilities."""
-        return cls(y, probability, n_bins, name).plot(ax)
+        """Plot labels and probabilities; ``n_bins`` and ``name`` are those of the display."""
+        return cls(y, probability, **options).plot(ax)
 
     @classmethod
     def from_estimator(

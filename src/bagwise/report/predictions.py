@@ -110,7 +110,7 @@ class Predictions(NamedTuple):
         """
         position = {name: i for i, name in enumerate(self.classes)}
         codes = np.array([position.get(label, -1) for label in np.asarray(labels).tolist()])
-        columns = [position[column.positive] for column in self.axis]
+        columns = [position[column.positive] for column in self.axis]  # of two classes the second
         return np.where(codes[:, None] < 0, -1, codes[:, None] == columns)
 
     def of_class(self, number: int) -> Predictions:
@@ -233,14 +233,14 @@ def _outputs(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
     return {"probability": p, "std": std}
 
 
-_QUESTIONS = {
+_MEANINGS = {
     "share": "whether it is one of those that made its bag positive",
     "alone": "whether a bag of this instance alone would be positive",
 }
 
 
 def model_notes(model: Any) -> list[str]:
-    """Sentences on how to read a model's probabilities; none where it says nothing about them.
+    """Sentences on how to read a model's probabilities; none where it does not define them.
 
     Examples
     --------
@@ -256,8 +256,8 @@ def model_notes(model: Any) -> list[str]:
     predictor = getattr(core, "predictor_", None)
     if predictor is None:
         return []
-    question = _QUESTIONS[predictor.default_question]
-    notes = [f"The probability of an instance says {question}."]
+    meaning = _MEANINGS[predictor.default_question]
+    notes = [f"The probability of an instance says {meaning}."]
     weight = getattr(core, "whole_bag_weight_", None)
     if weight is not None:
         lowered = "an" if weight > 0 else "no"
@@ -291,14 +291,6 @@ def patient_table(
     pandas.DataFrame
         Columns patient, probability (the largest of the bags), label, bags, positive_bags and
         top_bag, the most probable patient first.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from bagwise.report.predictions import patient_table
-    >>> table = pd.DataFrame({"id": ["s1", "s2"], "probability": [0.2, 0.9], "label": [0, 1]})
-    >>> patient_table(table, ["p", "p"], [0, 1], 0.5).to_dict("list")["top_bag"]
-    ['s2']
     """
     has_scores = "score" in bags.columns
     value = bags["score" if has_scores else "probability"].to_numpy()
@@ -306,7 +298,7 @@ def patient_table(
     # Sorted by patient, then by value: the last bag of each patient is its most probable one.
     order = np.lexsort((value, codes))
     top = order[np.flatnonzero(np.diff(codes[order], append=-1))]
-    called = (bags["label"] == classes[1]).to_numpy()
+    called = (bags["label"] == classes[1]).to_numpy()  # [B]
     positive = value[top] > (0 if has_scores else threshold)
     table = pd.DataFrame(
         {
@@ -354,7 +346,7 @@ def predict_level_tables(
     """
     from bagwise.models.levels import predict_levels
 
-    levels = predict_levels(model, patients)
+    levels = predict_levels(model, patients)  # of patients, their slides, and patches
     names = np.asarray(model.classes_ if class_names is None else class_names)
     slides = levels.group_bags
     p = levels.groups.probability
@@ -385,16 +377,6 @@ def top_instances(predictions: Predictions, bags: Bags, n: int = 10) -> pd.DataF
     """The most probable instances of every bag, by rank; ties in the order of the bag.
 
     Of more than two classes, those of each, with a column ``class`` in front.
-
-    Examples
-    --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.registry import make_model
-    >>> from bagwise.report.predictions import predict_tables, top_instances
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
-    >>> top_instances(tables, bags, n=3)["rank"].max().item()
-    3
     """
     owner = segments.spread(np.arange(len(bags)), bags.offsets)  # [N]
     number = np.arange(len(owner))
@@ -483,15 +465,7 @@ def write_predictions(
 
 
 def neutralised(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before text that a spreadsheet would run as a formula.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from bagwise.report.predictions import neutralised
-    >>> neutralised(pd.DataFrame({"id": ["=1+1", "s2"], "p": [-0.1, 0.2]}))["id"].tolist()
-    ["'=1+1", 's2']
-    """
+    """The table with an apostrophe before text that a spreadsheet would run as a formula."""
     safe = table.copy()
     for column in safe.columns:
         if safe[column].dtype.kind not in "iufb":

@@ -34,7 +34,7 @@ def plot_ranks(ranking: Ranking, title: str = "") -> Figure:
     from matplotlib.figure import Figure
 
     n = len(ranking.models)
-    half = (n + 1) // 2
+    half = (n + 1) // 2  # names in a column on either side
     height = 1.0 + 0.24 * (half + len(ranking.groups))
     figure = Figure(figsize=(8, height), layout="constrained")
     axes = figure.subplots()

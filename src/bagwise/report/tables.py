@@ -76,14 +76,6 @@ def published_table(results: Any) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Columns ``data, model, metric, published, ours (mean ± spread, seeds), note``.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from bagwise.report.tables import RESULT_COLUMNS, published_table
-    >>> rows = [("MIO", "musk1", "accuracy", 0.883, 0.874, 0.02, 5, "")]
-    >>> published_table(pd.DataFrame(rows, columns=RESULT_COLUMNS)).iloc[0].tolist()[3:5]
-    ['0.883', '0.874 ± 0.020 (5)']
     """
     missing = [c for c in RESULT_COLUMNS if c not in results.columns]
     if missing:
@@ -142,22 +134,7 @@ def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = Non
 def print_comparison(
     comparison: Comparison, console: Console | None = None, metrics: Sequence[str] | None = None
 ) -> None:
-    """Print a comparison: the table, the averaging used, and the fits' warnings.
-
-    Examples
-    --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.evaluate import BagFolds, compare
-    >>> from bagwise.report.tables import print_comparison
-    >>> data = {"toy": make_gaussian_bags(n_bags=30, random_state=0)}
-    >>> made = compare(["statistics"], data, BagFolds(3, seeds=(0,)), progress=False)
-    >>> from io import StringIO
-    >>> from rich.console import Console
-    >>> console = Console(file=StringIO(), width=120)
-    >>> print_comparison(made, console)
-    >>> "log_loss" in console.file.getvalue()
-    True
-    """
+    """Print a comparison: the table, the averaging used, and the fits' warnings."""
     console = console or Console()
     console.print(comparison_table(comparison, metrics))
     console.print(

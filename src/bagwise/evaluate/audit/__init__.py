@@ -14,7 +14,7 @@ from bagwise.evaluate.audit import features, folds
 from bagwise.evaluate.audit.findings import Audit, Finding
 from bagwise.evaluate.audit.procedures import (
     Procedure,
-    check_history,
+    best_epoch_gain,
     chosen_epochs,
     from_estimator,
     permuted_labels,
@@ -27,7 +27,7 @@ from bagwise.evaluate.protocols import BagFolds, FixedSplits, GroupFolds, Split
 from bagwise.models.base import Model
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints
+    from bagwise.core.arrays import Ints
 
 
 __all__ = ["Audit", "Finding", "audit", "best_epoch_gain"]
@@ -108,7 +108,8 @@ def audit(
         findings += folds.divided_groups(groups, splits)
         checks.insert(-2, "groups")
     model_auc, instance_auc = _model_aucs(estimator, bags, codes, splits, truth)
-    findings += features.size_baseline(bags, codes, model_auc)
+    sizes = {"the number of instances": bags.sizes}
+    findings += features.baselines("size", sizes, codes, model_auc)
     findings += features.length_baseline(bags, codes, truth, model_auc, instance_auc)
     if procedure is not None or estimator is not None:
         run = from_estimator(cast(Model, estimator)) if procedure is None else procedure
@@ -123,26 +124,6 @@ def audit(
         findings += chosen_epochs(epoch_scores, reported)
         checks.append("epochs")
     return Audit(findings, checks)
-
-
-def best_epoch_gain(epoch_scores: Floats) -> tuple[float, float]:
-    """The last epoch's mean score, and what choosing each fold's best test epoch would add.
-
-    Parameters
-    ----------
-    epoch_scores : array of shape (n_folds, n_epochs)
-        Test score after every epoch.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate import best_epoch_gain
-    >>> last, gain = best_epoch_gain([[0.7, 0.9, 0.8], [0.6, 0.7, 0.8]])
-    >>> round(last, 3), round(gain, 3)
-    (0.8, 0.05)
-    """
-    history = check_history(epoch_scores)
-    last = float(history[:, -1].mean())
-    return last, float(history.max(axis=1).mean()) - last
 
 
 def _as_splits(splitter: Any, bags: Bags, y: Ints, groups: Ints | None) -> list[Split]:
@@ -173,7 +154,7 @@ def _model_aucs(
     from bagwise.models.registry import make_model
 
     models = [make_model(name) for name in REFERENCES] if estimator is None else [estimator]
-    # Without every label a fold may know none; what is compared is then the bags alone.
+    # With labels missing a fold may have none; then bags alone are compared.
     bags = Bags(bags.instances, bags.offsets, bags.ids)
     if truth is not None and (truth >= 0).all():
         bags = bags.with_columns(instance_labels=truth)
@@ -181,9 +162,9 @@ def _model_aucs(
     disjoint = tuple(s._replace(train=np.setdiff1d(s.train, s.test)) for s in splits)
     best = [np.nan, np.nan]
     for model in models:
-        made = cross_validate(model, bags, y, FixedSplits(disjoint))
-        best[0] = np.fmax(best[0], _mean_auc([fold.bags for fold in made]))
-        best[1] = np.fmax(best[1], _mean_auc([fold.instances for fold in made]))
+        scored = cross_validate(model, bags, y, FixedSplits(disjoint))
+        best[0] = np.fmax(best[0], _mean_auc([fold.bags for fold in scored]))
+        best[1] = np.fmax(best[1], _mean_auc([fold.instances for fold in scored]))
     return best[0], best[1]
 
 

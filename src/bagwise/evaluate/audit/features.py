@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# A feature with one value per bag should not know the label; a label noisy by a tenth still does.
+# A feature with one value per bag should not predict the label, not even with a tenth of noise.
 CONSTANT_AUC = 0.9
 # Smallest, mean or largest value in the bag: strong features exist, so nearly perfect is asked.
 DETERMINING_AUC = 0.98
@@ -48,15 +48,11 @@ def blocks(bags: Bags) -> Iterator[tuple[slice, Floats]]:
         first = last
 
 
-def width(bags: Bags) -> int:
-    """Numbers per instance, also where an instance is a picture."""
-    return int(np.prod(bags.instances.shape[1:]))
-
-
 def aucs(y: Column, values: NDArray[np.number]) -> Floats:
     """Area under the ROC curve of every column, ties counted half."""
     y, ranks = np.asarray(y, dtype=bool), stats.rankdata(values, axis=0)
     n1, n0 = int(y.sum()), int((~y).sum())
+    # Mann-Whitney: AUC = (R_1 - n_1 (n_1 + 1) / 2) / (n_1 n_0), R_1 the ranks of the positives.
     return np.asarray((ranks[y].sum(axis=0) - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
@@ -64,6 +60,7 @@ def chance(auc: float, n1: int, n0: int) -> float:
     """Two-sided p of an AUC under no relation; exact where the classes separate."""
     if auc in (0.0, 1.0):
         return 2 / math.comb(n1 + n0, n1)
+    # Without any relation the variance of an AUC is (n_1 + n_0 + 1) / (12 n_1 n_0).
     z = abs(auc - 0.5) / math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
     return float(2 * stats.norm.sf(z))
 
@@ -74,7 +71,8 @@ def bag_label_features(bags: Bags, y: Column, names: Sequence[str] | None) -> li
     A feature with one value per bag (a column copied from a table of bags) is held to a lower bar
     than one that varies inside bags.
     """
-    tables = [np.empty((len(bags), width(bags))) for _ in _SUMMARIES]
+    n_numbers = int(np.prod(bags.instances.shape[1:]))  # also of pictures
+    tables = [np.empty((len(bags), n_numbers)) for _ in _SUMMARIES]
     for where, rows in blocks(bags):
         offsets = np.asarray(bags.offsets[where.start : where.stop + 1])
         offsets = offsets - offsets[0]
@@ -82,10 +80,10 @@ def bag_label_features(bags: Bags, y: Column, names: Sequence[str] | None) -> li
             table[where] = reduce(rows, offsets)
     low, _, high = tables
     n1, n0 = int(np.sum(y)), int(np.sum(y == 0))
-    varies = low.min(axis=0) < high.max(axis=0)
+    varies = low.min(axis=0) < high.max(axis=0)  # [features]
     constant = varies & (low == high).all(axis=0) & bool((bags.sizes > 1).any())
     strength = np.stack([aucs(y, table) for table in tables])  # [summaries, features]
-    strength = np.maximum(strength, 1 - strength)
+    strength = np.maximum(strength, 1 - strength)  # a feature may also fall with the label
     findings = []
     for j in np.flatnonzero(varies):
         auc = float(strength[:, j].max())
@@ -94,6 +92,7 @@ def bag_label_features(bags: Bags, y: Column, names: Sequence[str] | None) -> li
         else:
             bar, tests = DETERMINING_AUC, 3 * int(varies.sum())
             way = f"by its {_SUMMARIES[int(strength[:, j].argmax())]} value"
+        # Bonferroni's correction: as many tests as summaries of features were tried.
         if auc < bar or chance(auc, n1, n0) * tests > LEVEL:
             continue
         verb = "determines" if auc == 1 else "nearly determines"
@@ -131,11 +130,6 @@ def lengths_of(bags: Bags) -> Floats:
     return np.concatenate([np.linalg.norm(rows, axis=1) for _, rows in blocks(bags)])
 
 
-def size_baseline(bags: Bags, y: Column, model_auc: float) -> list[Finding]:
-    """Whether the number of instances ranks bags as well as the model."""
-    return _baselines("size", {"the number of instances": bags.sizes}, y, model_auc)
-
-
 def length_baseline(
     bags: Bags, y: Column, truth: Column | None, model_auc: float, model_instance_auc: float
 ) -> list[Finding]:
@@ -145,21 +139,22 @@ def length_baseline(
         f"the {word} length |x| in the bag": reduce(lengths, bags.offsets)
         for word, reduce in (("mean", segments.mean), ("largest", segments.max))
     }
-    findings = _baselines("length", of_bags, y, model_auc)
+    findings = baselines("length", of_bags, y, model_auc)
     if truth is not None and np.isfinite(model_instance_auc):
         known = truth >= 0
         values = {"the length |x| of an instance": lengths[known]}
-        findings += _baselines("length", values, truth[known], model_instance_auc, "instance AUC")
+        findings += baselines("length", values, truth[known], model_instance_auc, "instance AUC")
     return findings
 
 
-def _baselines(
+def baselines(
     check: str,
     values: Mapping[str, NDArray[np.number]],
     y: Ints,
     model_auc: float,
     metric: str = "AUC",
 ) -> list[Finding]:
+    """Whether one of these numbers ranks as well as the model, whose AUC is given."""
     y = np.asarray(y)
     n1, n0 = int((y == 1).sum()), int((y == 0).sum())
     best = []

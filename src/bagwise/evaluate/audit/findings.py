@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""Findings of an audit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Finding(NamedTuple):
     Examples
     --------
     >>> from bagwise.evaluate import Finding
-    >>> print(Finding("size", "the size knows the label", "the number of instances", "AUC 0.990"))
-    size: the size knows the label; the number of instances; AUC 0.990
+    >>> print(Finding("size", "size predicts the label", "the number of instances", "AUC 0.990"))
+    size: size predicts the label; the number of instances; AUC 0.990
     """
 
     check: str
@@ -32,7 +32,7 @@ class Audit:
     ----------
     findings : sequence of Finding
     checks : sequence of str
-        The checks that could be made with what was given.
+        The checks for which there was enough data.
 
     Examples
     --------
@@ -69,9 +69,9 @@ class Audit:
         return self.findings[index]
 
     def __str__(self) -> str:
-        made = ", ".join(self.checks)
+        checks = ", ".join(self.checks)
         if not self.findings:
-            return f"nothing found by {len(self.checks)} checks: {made}"
+            return f"nothing found by {len(self.checks)} checks: {checks}"
         return "\n".join(str(finding) for finding in self.findings)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""Whether a way of training and scoring looks at what it must not see.
+"""Whether a way of training and scoring uses what it must not see.
 
 A procedure gets all bags, all labels and the numbers of training and test bags, and returns a score
-per test bag. An honest one cannot tell when test labels are exchanged or other test bags replaced,
-and learns nothing from shuffled labels.
+per test bag. A leakage-free one does not change when test labels are exchanged or other test bags
+replaced, and learns nothing from shuffled labels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def permuted_labels(
     n_permutations: int,
     rng: np.random.Generator,
 ) -> list[Finding]:
-    """Scores that are too good where labels are shuffled: something outside the fold knows them."""
+    """Scores that are too good where labels are shuffled: they leak from outside the fold."""
     values = []
     for _ in range(n_permutations):
         shuffled = rng.permutation(y)
@@ -67,6 +67,7 @@ def permuted_labels(
                 values.append((float(aucs(truth == 1, score[:, None])[0]), truth))
     if not values:
         return []
+    # Test folds of one shuffling are disjoint, so that their AUCs count as independent.
     mean = float(np.mean([auc for auc, _ in values]))
     # Of a mean of AUCs of no skill; a pair of classes of n1 and n0 has variance (n+1)/(12 n1 n0).
     variance = [(len(t) + 1) / (12 * t.sum() * (len(t) - t.sum())) for _, t in values]
@@ -82,36 +83,32 @@ def sees_test_labels(
     procedure: Procedure, bags: Bags, y: Column, splits: list[Split]
 ) -> list[Finding]:
     """Scores that change with the labels of test bags: an epoch or threshold is chosen on them."""
-    changed = []
-    for split in splits:
+
+    def scores(split: Split) -> list[Floats]:
         exchanged = y.copy()
         exchanged[split.test] = 1 - y[split.test]
-        before, again, after = (
-            _scores(procedure, bags, labels, split) for labels in (y, y, exchanged)
-        )
-        changed.append((_change(before, again, after), split))
+        return [_scores(procedure, bags, labels, split) for labels in (y, y, exchanged)]
+
     what = "scores change when only the labels of test bags are exchanged"
-    return _report("test-labels", what, changed)
+    return _report_change("test-labels", what, splits, scores)
 
 
 def sees_test_bags(
     procedure: Procedure, bags: Bags, y: Column, splits: list[Split]
 ) -> list[Finding]:
     """Scores that change with other test bags: preprocessing was fitted on all bags."""
-    changed = []
-    for split in splits:
-        replaced = _replace(bags, split.test[1::2])
+
+    def scores(split: Split) -> list[Floats]:
         # Every other test bag stays as it was, and so must its score.
-        before, again, after = (
-            _scores(procedure, data, y, split)[::2] for data in (bags, bags, replaced)
-        )
-        changed.append((_change(before, again, after), split))
+        replaced = _replace(bags, split.test[1::2])
+        return [_scores(procedure, data, y, split)[::2] for data in (bags, bags, replaced)]
+
     what = "scores of a test bag change when other test bags are replaced"
-    return _report("test-bags", what, changed)
+    return _report_change("test-bags", what, splits, scores)
 
 
 def _replace(bags: Bags, which: Ints) -> Bags:
-    """Bags in which the instances of some are moved and stretched: no statistic stays as it was."""
+    """Bags with the instances of these moved and stretched, so that every statistic changes."""
     X = bags.instances
     X = np.array(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
     flat = X.reshape(len(X), -1)
@@ -120,21 +117,23 @@ def _replace(bags: Bags, which: Ints) -> Bags:
     return Bags(X, bags.offsets, bags.ids)
 
 
-def _report(check: str, what: str, changed: list[tuple[float, Split]]) -> list[Finding]:
-    worst = max(changed, key=lambda pair: pair[0], default=(0.0, None))
-    if worst[1] is None or worst[0] <= CHANGED:
+def _report_change(
+    check: str, what: str, splits: list[Split], scores: Callable[[Split], list[Floats]]
+) -> list[Finding]:
+    """A finding where scores before and after a change differ by more than a repetition does."""
+    changes = []
+    for split in splits:
+        before, again, after = scores(split)
+        # In units of the spread of the scores.
+        spread = float(np.std(before)) or 1.0
+        noise = float(np.abs(again - before).max()) / spread
+        change = float(np.abs(after - before).max()) / spread
+        changes.append(0.0 if change <= NOISE * noise else change)
+    if max(changes, default=0.0) <= CHANGED:
         return []
-    count = sum(change > CHANGED for change, _ in changed)
-    where = f"{count} of {len(changed)} splits, worst in {worst[1]}"
-    return [Finding(check, what, where, f"by {worst[0]:.2g} of their spread")]
-
-
-def _change(before: Floats, again: Floats, after: Floats) -> float:
-    """How far scores moved, in units of their spread, beyond what a repetition moves them."""
-    spread = float(np.std(before)) or 1.0
-    noise = float(np.abs(again - before).max()) / spread
-    change = float(np.abs(after - before).max()) / spread
-    return 0.0 if change <= NOISE * noise else change
+    worst, count = int(np.argmax(changes)), int((np.array(changes) > CHANGED).sum())
+    where = f"{count} of {len(splits)} splits, worst in {splits[worst]}"
+    return [Finding(check, what, where, f"by {changes[worst]:.2g} of their spread")]
 
 
 def _scores(procedure: Procedure, bags: Bags, y: Ints, split: Split) -> NDArray[np.float64]:
@@ -147,27 +146,40 @@ def _scores(procedure: Procedure, bags: Bags, y: Ints, split: Split) -> NDArray[
     return scores
 
 
-def chosen_epochs(history: ArrayLike, reported: float | None) -> list[Finding]:
-    """Whether the reported figure is the best test epoch rather than the last one.
+def best_epoch_gain(epoch_scores: ArrayLike) -> tuple[float, float]:
+    """The last epoch's mean score, and what choosing each fold's best test epoch would add.
 
-    ``history`` holds a test score per fold and epoch; without ``reported``, what choosing the best
-    epoch of each fold would add is compared with nothing and no finding is made.
+    Parameters
+    ----------
+    epoch_scores : array of shape (n_folds, n_epochs)
+        Test score after every epoch.
+
+    Examples
+    --------
+    >>> from bagwise.evaluate import best_epoch_gain
+    >>> last, gain = best_epoch_gain([[0.7, 0.9, 0.8], [0.6, 0.7, 0.8]])
+    >>> round(last, 3), round(gain, 3)
+    (0.8, 0.05)
     """
-    history = check_history(history)
-    last, best = float(history[:, -1].mean()), float(history.max(axis=1).mean())
-    if reported is None or best - last < EPOCH_GAIN or reported < last + (best - last) / 2:
-        return []
-    strength = f"reported {reported:.3f}; best test epoch {best:.3f}, last epoch {last:.3f}"
-    where = f"{history.shape[0]} folds, {history.shape[1]} epochs"
-    return [Finding("epochs", "the epoch was chosen on test bags", where, strength)]
-
-
-def check_history(history: ArrayLike) -> NDArray[np.float64]:
-    """Test scores as (folds, epochs)."""
-    history = np.atleast_2d(np.asarray(history, dtype=np.float64))
+    history = np.atleast_2d(np.asarray(epoch_scores, dtype=np.float64))
     if history.ndim != 2 or history.shape[1] < 2 or not np.isfinite(history).all():
         raise ValueError(
             "epoch_scores needs a finite test score for every fold and at least 2 epochs, shape "
             f"(folds, epochs); got shape {history.shape}."
         )
-    return history
+    last = float(history[:, -1].mean())
+    return last, float(history.max(axis=1).mean()) - last
+
+
+def chosen_epochs(epoch_scores: ArrayLike, reported: float | None) -> list[Finding]:
+    """Whether the reported figure is that of the best test epoch rather than of the last one.
+
+    Nothing is compared, and no finding returned, without ``reported``.
+    """
+    last, gain = best_epoch_gain(epoch_scores)
+    if reported is None or gain < EPOCH_GAIN or reported < last + gain / 2:
+        return []
+    strength = f"reported {reported:.3f}; best test epoch {last + gain:.3f}, last epoch {last:.3f}"
+    n_folds, n_epochs = np.atleast_2d(epoch_scores).shape
+    where = f"{n_folds} folds, {n_epochs} epochs"
+    return [Finding("epochs", "the epoch was chosen on test bags", where, strength)]
