@@ -31,6 +31,7 @@ def solve_lp(Z: Floats, signs: Floats, alpha: float, costs: Floats) -> Weights:
     A = sp.hstack(
         [sp.csc_array(-yZ), sp.csc_array(yZ), sp.csc_array(-signs[:, None]), -sp.eye_array(m)]
     )
+    # -y_i (w'z_i + b) - xi_i <= -1, with the variables in the order u, v, b, xi.
     cost = np.concatenate([np.full(2 * N, alpha), [0.0], costs])
     lower = np.zeros(len(cost))
     lower[2 * N] = -np.inf
@@ -45,11 +46,9 @@ def solve_liblinear(
     Z: Floats, signs: Floats, alpha: float, costs: Floats, tol: float = 1e-4
 ) -> Weights:
     """The same with squared hinge losses, by liblinear: quicker, and the bias is penalised."""
-    machine = LinearSVC(
-        penalty="l1", dual=False, C=1 / alpha, tol=tol, max_iter=10_000, random_state=0
-    )
-    machine.fit(Z, signs, sample_weight=costs)
-    return Weights(machine.coef_[0], float(machine.intercept_[0]))
+    svc = LinearSVC(penalty="l1", dual=False, C=1 / alpha, tol=tol, max_iter=10_000, random_state=0)
+    svc.fit(Z, signs, sample_weight=costs)
+    return Weights(svc.coef_[0], float(svc.intercept_[0]))
 
 
 def objective(Z: Floats, signs: Floats, alpha: float, costs: Floats, weights: Weights) -> float:

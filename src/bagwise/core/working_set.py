@@ -1,4 +1,4 @@
-"""A large-margin machine on many rows, trained on the few that matter."""
+"""An SVM on many rows, trained on those that matter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
-Machine = TypeVar("Machine")
+Classifier = TypeVar("Classifier")
 # Where this share of the rows outside violates its margin, the rest is added with them: another
 # round would cost more than those few rows.
 _MOST = 0.9
@@ -19,11 +19,11 @@ _MOST = 0.9
 def solve_on_working_set(
     t: Codes | Bools,
     active: Bools,
-    fit: Callable[[Ints], Machine],
-    score: Callable[[Machine, Ints], Floats],
+    fit: Callable[[Ints], Classifier],
+    score: Callable[[Classifier, Ints], Floats],
     tol: float = 1e-3,
-) -> tuple[Machine, Ints]:
-    """The machine of all rows, and the rows it was given.
+) -> tuple[Classifier, Ints]:
+    """The SVM of all rows, and the rows it was trained on.
 
     A working set is grown by the rows that violate their margin, until none does: the same
     optimum, since a row outside has multiplier 0.
@@ -34,7 +34,7 @@ def solve_on_working_set(
     active : array of bool, shape (n,)
         The working set to start with, of both classes; all True gives every row at once.
     fit, score : callables
-        ``fit(rows)`` is the machine of these rows, ``score(machine, rows)`` its decision.
+        ``fit(rows)`` is the SVM of these rows, ``score(svm, rows)`` its decision.
     tol : float
         How far a margin may fall short of 1.
 
@@ -44,23 +44,23 @@ def solve_on_working_set(
     >>> from sklearn.svm import SVC
     >>> from bagwise.core.working_set import solve_on_working_set
     >>> X, t = np.arange(8.0)[:, None], np.arange(8) >= 4
-    >>> machine, rows = solve_on_working_set(
+    >>> svm, rows = solve_on_working_set(
     ...     t,
     ...     np.isin(np.arange(8), [0, 7]),
     ...     lambda rows: SVC(kernel="linear", C=100.0).fit(X[rows], t[rows]),
-    ...     lambda machine, rows: machine.decision_function(X[rows]),
+    ...     lambda svm, rows: svm.decision_function(X[rows]),
     ... )
-    >>> rows.tolist(), machine.predict([[3.4], [3.6]]).tolist()
+    >>> rows.tolist(), svm.predict([[3.4], [3.6]]).tolist()
     ([0, 1, 2, 3, 4, 5, 6, 7], [False, True])
     """
     active = np.array(active, dtype=np.bool_)
     while True:
         inside, outside = np.flatnonzero(active), np.flatnonzero(~active)
-        machine = fit(inside)
+        svm = fit(inside)
         if len(outside):
-            violates = (2.0 * t[outside] - 1) * score(machine, outside) < 1 - tol
+            violates = (2.0 * t[outside] - 1) * score(svm, outside) < 1 - tol
             if violates.mean() < _MOST:
                 outside = outside[violates]
         if len(outside) == 0:
-            return machine, inside
+            return svm, inside
         active[outside] = True

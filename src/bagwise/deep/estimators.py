@@ -60,7 +60,7 @@ class _TrainsNetwork(HasParameters):
     max_epochs: int = parameter(40, AT_LEAST_1)
     validation_fraction: float = parameter(0.15, Interval(Real, 0, 1, closed="left"))
     patience: int = parameter(6, AT_LEAST_1)
-    execution: Execution | str | None = parameter(None)  # `resolve` says what is wrong
+    execution: Execution | str | None = parameter(None)  # validated by `resolve`
     mixed_precision: bool = parameter(False, "boolean")
     random_state: RandomState = parameter(None, "random_state")
     verbose: int = parameter(0, "verbose")
@@ -209,7 +209,7 @@ class _NetworkClassifier(_TrainsNetwork, BagClassifier):
         return two_probabilities(self.decision_function(bags))
 
     def _pooled(self, bags: BagsLike) -> tuple[Floats, Floats]:
-        """Logits of the bags [B], and what the network says of the instances [N]."""
+        """Logits of the bags [B], and one number per instance [N]."""
         from bagwise.deep.network import pool
 
         bags = self._validate_predict(bags)

@@ -44,7 +44,7 @@ class Standardise(nn.Module):
 _MOMENTUM = 0.1
 
 
-class BatchNorm(nn.modules.batchnorm._BatchNorm):
+class _BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation of features [N, D] or images [N, C, H, W], for batches of any size.
 
     The first batches count alike in the running statistics, so that these can be trusted after
@@ -75,21 +75,16 @@ def small_cnn(channels: int, n_features: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1, bias=False),
         nn.MaxPool2d(2, ceil_mode=True),
-        BatchNorm(16),
+        _BatchNorm(16),
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1, bias=False),
         nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),
-        BatchNorm(32 * 16),
+        _BatchNorm(32 * 16),
         nn.ReLU(),
         nn.Linear(32 * 16, n_features),
-        BatchNorm(n_features),
+        _BatchNorm(n_features),
     )
-
-
-def small_mlp(width: int, n_features: int) -> nn.Module:
-    """One hidden layer, for bags of vectors."""
-    return nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, n_features))
 
 
 class BagNetwork(nn.Module):
@@ -218,7 +213,9 @@ def build_backbone(
     elif example.ndim == 4:
         body = small_cnn(example.shape[1], n_features)
     else:
-        body = small_mlp(example.shape[1], n_features)
+        body = nn.Sequential(
+            nn.Linear(example.shape[1], 128), nn.ReLU(), nn.Linear(128, n_features)
+        )
     return nn.Sequential(Standardise(*stats), body)
 
 
@@ -269,9 +266,18 @@ def train(
     history: list[tuple[float, float]] = []
     best, best_loss, waited = copy.deepcopy(network.state_dict()), np.inf, 0
     for epoch in range(options.max_epochs):
-        loss = _epoch(
-            network, optimiser, X, offsets, shuffler.permutation(train_bags), target, options
-        )
+        network.train()
+        order, total = shuffler.permutation(train_bags), 0.0
+        for x, local, chosen in batches(X, offsets, order, options.batch_size, device):
+            optimiser.zero_grad()
+            with torch.autocast(device, torch.bfloat16, enabled=options.mixed_precision):
+                h = network.features(x)
+            logits, _ = network.pool(h.float(), local)
+            batch_loss = binary_cross_entropy_with_logits(logits, target[chosen])
+            batch_loss.backward()
+            optimiser.step()
+            total += float(batch_loss.detach()) * len(chosen)
+        loss = total / len(order)
         watched = valid_bags if len(valid_bags) else train_bags
         valid = _loss(network, X, offsets, watched, target, options)
         history.append((loss, valid))
@@ -284,29 +290,6 @@ def train(
                 break
     network.load_state_dict(best)
     return network.eval(), history
-
-
-def _epoch(
-    network: BagNetwork,
-    optimiser: torch.optim.Optimizer,
-    X: Reals,
-    offsets: Ints,
-    order: Ints,
-    target: torch.Tensor,
-    options: TrainingOptions,
-) -> float:
-    network.train()
-    total = 0.0
-    for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
-        optimiser.zero_grad()
-        with torch.autocast(options.device, torch.bfloat16, enabled=options.mixed_precision):
-            h = network.features(x)
-        logits, _ = network.pool(h.float(), local)
-        loss = binary_cross_entropy_with_logits(logits, target[chosen])
-        loss.backward()
-        optimiser.step()
-        total += float(loss.detach()) * len(chosen)
-    return total / len(order)
 
 
 @torch.no_grad()

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Examples(NamedTuple):
     """Bags to learn from: the given ones, and every labelled instance of a positive bag.
 
-    Under the MIL assumption such an instance is a bag of one. In a negative bag a label says
-    nothing new.
+    Under the MIL assumption such an instance is a bag of one. In a negative bag a label adds
+    nothing.
     """
 
     rows: Ints  # [R] row numbers in bags.instances

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Split: TypeAlias = tuple[Ints, Ints]  # training and test bags
 # Folds of an inner cross-validation: their number, a splitter, or the splits themselves; None is
-# as many as `calibration_folds` says.
+# the number of `calibration_folds`.
 CV: TypeAlias = "int | BaseCrossValidator | Iterable[Split] | None"
 # With fewer bags in a class, leaving out a fifth of them changes the fit too much.
 _FEW = 20

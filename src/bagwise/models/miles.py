@@ -33,7 +33,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     A bag is described by its similarity to every training instance (1), and a 1-norm support
     vector machine (2) on these features keeps a few. It needs no assumption about how many
-    instances make a bag positive, and it can use instances that speak *against* a class.
+    instances make a bag positive, and it can use instances that are evidence *against* a class.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         A callable maps rows [n, D] and anchors [K, D] to distances [n, K] >= 0, used in place
         of d².
     scale : {"feature", "global", None}
-        Standardise each feature, or divide all by one number; learnt from the training bags.
+        Standardise each feature, or divide all by one number; learned from the training bags.
     calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
     calibration : {"platt", "isotonic"}
@@ -73,9 +73,9 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     Notes
     -----
-    Memory is n_bags x n_instances; distances are made in blocks. A search over ``sigma`` or
+    Memory is n_bags x n_instances; distances are computed in blocks. A search over ``sigma`` or
     ``alpha`` shares one matrix of distances: `bagwise.models.embedded.search_grid`. A labelled
-    instance of a positive bag is learnt from as a bag of one.
+    instance of a positive bag is learned from as a bag of one.
 
     Examples
     --------

@@ -79,7 +79,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     distance : {"sqeuclidean"} or callable
         As in `MILES`.
     scale : {"feature", "global", None}
-        Standardise each feature, or divide all by one number; learnt from the training bags.
+        Standardise each feature, or divide all by one number; learned from the training bags.
     calibrate : bool
         Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
         ``partial_fit`` on the last 1000 scores given before the label was received.
@@ -99,7 +99,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     cumulative_loss_ : float
         Sum of the weighted hinge losses before each update, on the first visit of each bag.
     n_bags_seen_, n_kept_, n_dropped_ : int
-        Bags learnt from; instances kept; instances dropped for ``max_instances``.
+        Bags learned from; instances kept; instances dropped for ``max_instances``.
     duality_gap_ : float
         After ``fit`` with "refine"; otherwise infinite, for not known.
     n_iter_ : int
@@ -111,7 +111,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     -----
     A step costs O(kept instances), memory too; without ``max_instances`` both grow with the
     stream. ``|z_t|²`` grows as well, so L of Theorem 1 is not a constant here. A labelled
-    instance of a positive bag is learnt from as a bag of one, after its bag.
+    instance of a positive bag is learned from as a bag of one, after its bag.
 
     Examples
     --------
@@ -155,7 +155,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     ) -> MIO:
         """Learn from the bags in the order given, one visit each.
 
-        Bad input raises before anything is learnt, so the model is as it was.
+        Bad input raises before anything is learned, so the model is as it was.
 
         Parameters
         ----------

@@ -80,7 +80,7 @@ _ENTRIES = [
     Entry(
         "miles",
         "bagwise.models.miles:MILES",
-        "sparse linear programme on similarities to instances",
+        "sparse linear program on similarities to instances",
         "embedding",
     ),
     Entry(
@@ -102,14 +102,14 @@ _ENTRIES = [
         "embedding",
     ),
 ]
-# The rivals of the papers' tables; they scale and calibrate themselves.
+# The baseline methods of the papers' tables; they scale and calibrate themselves.
 _COMPARATORS: list[tuple[str, str, str, Literal["standard", "embedding"]]] = [
     ("apr", "APR", "axis-parallel box by iterated discrimination", "standard"),
     ("diverse-density", "DiverseDensity", "point of highest diverse density", "standard"),
     ("em-dd", "EMDD", "diverse density with one responsible instance per bag", "standard"),
-    ("mica", "MICA", "sparse machine on points of the convex hulls", "standard"),
-    ("bag-ki-svm", "BagKISVM", "key-instance machine, margin per negative bag", "standard"),
-    ("ki-svm", "InstanceKISVM", "key-instance machine, margin per negative instance", "standard"),
+    ("mica", "MICA", "sparse SVM on points of the convex hulls", "standard"),
+    ("bag-ki-svm", "BagKISVM", "key-instance SVM, margin per negative bag", "standard"),
+    ("ki-svm", "InstanceKISVM", "key-instance SVM, margin per negative instance", "standard"),
     ("milboost", "MILBoost", "boosted stumps under noisy-or", "standard"),
     ("gpmil", "GPMIL", "Gaussian process with a softened maximum, Laplace", "standard"),
     ("probit-gp", "ProbitGP", "probit Gaussian process, sampled", "standard"),
@@ -123,7 +123,7 @@ _COMPARATORS: list[tuple[str, str, str, Literal["standard", "embedding"]]] = [
     ("ppmm", "PPMM", "SVM on pooled posteriors of a mixture", "embedding"),
     ("mi-graph", "MiGraph", "SVM on bags whose near copies share a vote", "embedding"),
     ("mi-graph-edges", "MIGraph", "SVM on nodes and edges of the bags' graphs", "embedding"),
-    ("blrt", "BLRT", "trees that ask which share of a bag exceeds a value", "embedding"),
+    ("blrt", "BLRT", "trees on the share of a bag that exceeds a value", "embedding"),
     ("forest", "StatisticsForest", "random forest on statistics of the bag", "embedding"),
     ("boosting", "StatisticsBoosting", "gradient boosting on statistics of the bag", "embedding"),
 ]

@@ -15,7 +15,7 @@ from bagwise.models.scaling import Scale, learn_scaling
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ScalesFeatures(BagClassifier):
-    """A bag classifier with a ``scale`` parameter, learnt from the training bags.
+    """A bag classifier with a ``scale`` parameter, learned from the training bags.
 
     Attributes
     ----------

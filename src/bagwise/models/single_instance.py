@@ -41,7 +41,7 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
     bag_rule : {"max", "noisy-or"}
         How instance scores become a bag score. "noisy-or" needs probabilities.
     scale : {"feature", "global", None}
-        Standardise each feature, or divide all by one number; learnt from the training bags.
+        Standardise each feature, or divide all by one number; learned from the training bags.
     calibrate : bool
         Calibrate the scores of the instances such that the labels of held-out bags, made by
         ``bag_rule``, are most likely: a classifier that took every instance of a positive bag for
@@ -85,7 +85,7 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
     ) -> SingleInstance:
         """Fit the classifier on instances; known instance labels replace inherited ones.
 
-        ``sample_weight`` weighs bags; each instance counts with the weight of its bag. The
+        ``sample_weight`` is per bag; each instance counts with the weight of its bag. The
         calibration counts every bag with a weight once.
         """
         data = self._validate_fit(bags, y, instance_labels)

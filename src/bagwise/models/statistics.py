@@ -18,7 +18,7 @@ class StatisticsClassifier(WrappingClassifier):
     """A scikit-learn classifier on the mean, minimum and maximum of each feature in a bag.
 
     The baseline that every multiple-instance model must beat: it sees the bag as one row and
-    cannot say which instances made the label.
+    does not rank instances.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ class MISVM(ScalesFeatures, _KernelSVM, BestInstanceClassifier):
     class_weight : dict, "balanced" or None
         Weights of the bag classes; "balanced" counts bags.
     scale : {"feature", "global", None}
-        Standardise each feature, or divide all by one number; learnt from the training bags.
+        Standardise each feature, or divide all by one number; learned from the training bags.
     max_iter : int
         Most SVMs to fit; reaching it is a ``ConvergenceWarning``.
     tol, cache_size : float
@@ -176,7 +176,7 @@ class MISVM(ScalesFeatures, _KernelSVM, BestInstanceClassifier):
     Notes
     -----
     MI-SVM's program has one slack for a whole negative bag; libsvm has one per row. With
-    ``slack="bag"`` each of its n rows weighs C / n, so that a bag of a thousand instances does
+    ``slack="bag"`` each of its n rows has weight C / n, so that a bag of a thousand instances does
     not outvote the others. Known instance labels are rows of weight C; a bag with a known
     positive needs no other key instance.
 
@@ -352,7 +352,7 @@ class SetKernelSVM(ScalesFeatures, _KernelSVM):
         Divide by the lengths in feature space, by the numbers of instances, or not at all.
     class_weight : dict, "balanced" or None
     scale : {"feature", "global", None}
-        Standardise each feature, or divide all by one number; learnt from the training bags.
+        Standardise each feature, or divide all by one number; learned from the training bags.
     tol, cache_size : of the SVC
     calibrate, calibration, cv : as in `MISVM`
 

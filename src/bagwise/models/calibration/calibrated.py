@@ -175,7 +175,7 @@ class WrappingClassifier(CalibratedClassifier):
         if self.calibrate and np.bincount(data.y).min() < 2:
             warnings.warn(
                 "calibration needs 2 bags of each class, one to hold out and one to learn from; "
-                "the probabilities are left uncalibrated. calibrate=False asks for that.",
+                "the probabilities are left uncalibrated. pass calibrate=False to have them so.",
                 stacklevel=3,
             )
         else:

@@ -149,10 +149,10 @@ def fit_platt(
         flat = Platt(0.0, _best_intercept(loss, 0.0, scores, flat.intercept))
     centre, spread = scores.mean(), scores.std() or 1.0
     start = np.zeros(2) if offsets is None else np.array(flat)
-    steep, level = _newton(partial(loss, s=(scores - centre) / spread), start)
+    steep, middle = _newton(partial(loss, s=(scores - centre) / spread), start)
     slope = steep / spread
     # A loss whose minimum has a negative slope is least, of all admissible ones, at slope 0.
-    best = Platt(float(slope), float(level - slope * centre)) if slope > 0 else flat
+    best = Platt(float(slope), float(middle - slope * centre)) if slope > 0 else flat
     if not shrink:
         return best
     gain = loss(np.array(flat), s=scores)[0] - loss(np.array(best), s=scores)[0]
@@ -182,7 +182,7 @@ def shrinkage(gain: float) -> float:
 def smoothed(y: Floats, count: float | None = None, weight: Floats | None = None) -> Floats:
     """Platt's targets: short of 0 and 1 by what so few bags cannot show, [B].
 
-    As if each class had ``count`` more bags on either side; ``weight`` [B] says how often each bag
+    As if each class had ``count`` more bags on either side; ``weight`` [B] is how often each bag
     counts. By default ``count`` is four times the variance of a label, p (1 - p) with p the share
     of positives (by Laplace's rule, so that one class alone has a finite log-odds): 1, which is
     Platt's, where the classes have as many bags, and less where one is rare. A whole bag of the
@@ -313,7 +313,7 @@ def correct_optimism(platt: Platt, scores: Floats, y: ArrayLike, held_out: Ints)
 
     ``held_out`` are the indices of the bags that no feature was learned from. Optimism
     stretches scores, all by about the same factor: one number with a prior, fitted to the few
-    bags that are free of it. It is taken off the slope that all bags ask for without
+    bags that are free of it. It is taken off the slope that all bags have without
     smoothing: with few bags, smoothing has already flattened the probabilities, so no further
     shrinking is applied. The intercept suits all bags at the new slope, so that probabilities
     stay right on average.
@@ -348,5 +348,5 @@ def correct_optimism(platt: Platt, scores: Floats, y: ArrayLike, held_out: Ints)
         value = own(np.array(at(log_factor)), s=scores[held_out])[0]
         return value + 0.5 * ((log_factor - expected) / _OPTIMISM_STD) ** 2
 
-    found = at(minimize_scalar(loss, bounds=(np.log(0.1), 0.0), method="bounded").x)
-    return platt if found.slope >= platt.slope else found
+    corrected = at(minimize_scalar(loss, bounds=(np.log(0.1), 0.0), method="bounded").x)
+    return platt if corrected.slope >= platt.slope else corrected

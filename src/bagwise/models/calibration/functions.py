@@ -76,7 +76,7 @@ def typical_range(scores: ArrayLike, y: ArrayLike) -> tuple[float, float]:
 def compress_beyond(scores: Floats, low: float, high: float) -> Floats:
     """Scores with those outside a range pulled to within its width of it; their order stays.
 
-    A line through scores between ``low`` and ``high`` says nothing far outside: a bag a thousand
+    A line through scores between ``low`` and ``high`` means nothing far outside: a bag a thousand
     times as far out is not a thousand times as certain. A score x beyond the range becomes
     x / (1 + x / width) beyond it, which rises ever more slowly, by one width in all. An infinite
     range has nothing outside.

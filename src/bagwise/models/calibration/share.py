@@ -1,6 +1,6 @@
 """Whether an instance is one of those that made its bag positive.
 
-Bag labels do not say what share of the instances is positive, but they say how much more often a
+Bag labels do not identify the share of positive instances, but how much more often a
 latent value occurs in positive bags. Let u be the latent value of an instance and T the label of
 its bag. Where the background of positive bags looks like a negative bag, the odds of T given u are
 
@@ -28,7 +28,7 @@ from bagwise.models.calibration.functions import Platt
 # log-odds of the base rate for the floor, u0 where few instances are, and a rise that is steep
 # there. Most instances are background, and what differs among them by chance must not be a rise.
 _CROSSING, _LOG_SLOPE, _FLOOR_STD = (2.0, 1.0), (float(np.log(4.0)), 0.5), 1.0
-# Instances that the map is fitted to, a few of every bag.
+# Instances that the function is fitted to, some of every bag.
 _MOST = 20_000
 
 

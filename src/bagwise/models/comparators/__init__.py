@@ -1,4 +1,4 @@
-"""The rivals of the papers' tables, one file each, under the same contract as the other models."""
+"""Baseline methods of the papers' tables, one file each, under the contract of the other models."""
 
 from bagwise.models.comparators.apr import APR
 from bagwise.models.comparators.blrt import BLRT

@@ -35,7 +35,7 @@ def grow(bags: Bags, start: int) -> Ints:
     """One row per bag, chosen greedily so that the box around them stays small, [B].
 
     From row ``start`` the bag that enlarges the box least is added, by its best instance;
-    after each addition all earlier choices but the first are made anew (backfitting).
+    after each addition all earlier choices but the first are repeated (backfitting).
     """
     X, owner = bags.instances, bags.bag_index
     chosen = {int(owner[start]): int(start)}
@@ -92,21 +92,21 @@ class _OthersBox:
 
 
 def discriminating(negatives: Floats, low: Floats, high: Floats, margin: Floats) -> Ints:
-    """Features chosen greedily until every negative instance is told apart, sorted.
+    """Features chosen greedily until every negative instance is excluded, sorted.
 
-    A feature tells a negative apart when the instance lies more than ``margin`` outside the
+    A feature excludes a negative instance when it lies more than ``margin`` outside the
     box there, or when no other feature has it farther out.
     """
     outside = np.maximum(low - negatives, negatives - high) / margin  # [n, D]
     farthest = outside >= outside.max(axis=1, keepdims=True)
-    tells = (outside >= 1) | (farthest & (outside > 0))
-    left = tells.any(axis=1)  # an instance inside the box cannot be told apart
+    excludes = (outside >= 1) | (farthest & (outside > 0))
+    left = excludes.any(axis=1)  # an instance inside the box cannot be excluded
     kept: list[int] = []
     while left.any():
-        counts = tells[left].sum(axis=0)
+        counts = excludes[left].sum(axis=0)
         best = int(np.argmax(counts))
         kept.append(best)
-        left &= ~tells[:, best]
+        left &= ~excludes[:, best]
     return np.array(sorted(kept), dtype=np.int64)
 
 
@@ -132,7 +132,7 @@ class APR(InstanceComparator):
     Parameters
     ----------
     margin : float
-        How far outside the box a feature must put a negative to count as telling it apart, in
+        How far outside the box a feature must put a negative to count as excluding it, in
         standard deviations of the feature.
     miss : float
         ε: probability with which a new positive may fall outside the widened box at a feature.
@@ -179,6 +179,7 @@ class APR(InstanceComparator):
         negatives = bags[y == 0].instances
         features = np.arange(bags.n_features)
         for turn in range(self.max_iter):
+            # Grow a tight box on the features, then keep those that exclude the negatives.
             on_features = Bags(positive.instances[:, features], positive.offsets)
             rows = grow(on_features, central(on_features))
             low, high = _box(on_features.instances, rows)
@@ -195,6 +196,7 @@ class APR(InstanceComparator):
     def _instance_scores(self, X: Floats) -> Floats:
         x = X[:, self.features_]
         half = (self.high_ - self.low_) / 2
+        # The distance to the nearer side, in halves of the box; negative outside.
         inside = np.minimum(x - self.low_, self.high_ - x) / np.where(half > 0, half, 1.0)
         score: Floats = inside.min(axis=1)
         return score

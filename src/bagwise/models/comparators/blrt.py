@@ -1,4 +1,4 @@
-"""Bag-level randomised trees: a split asks which share of a bag exceeds a value.
+"""Bag-level randomised trees: a split compares the share of a bag that exceeds a value.
 
 After Komárek and Somol, "Multiple instance learning with bag-level randomized trees" (2018).
 """
@@ -67,6 +67,8 @@ class BLRT(Comparator):
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)
+        # A split of the paper is "share of the bag with x_d > v exceeds r": v is drawn here, and
+        # r by the trees, whose features are the shares.
         low, high = bags.instances.min(axis=0), bags.instances.max(axis=0)
         draws = rng.uniform(size=(self.n_thresholds, bags.n_features))
         self.thresholds_ = low + draws * (high - low)

@@ -17,7 +17,7 @@ from bagwise.core.distances import bag_distances
 from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.parameters import AT_LEAST_1, parameter
 
-# Distances are told apart down to this share of the mean squared length of an instance.
+# Distances that differ by less than this share of an instance's mean squared length are equal.
 _UNIT = 1e-9
 
 
@@ -28,7 +28,7 @@ def hausdorff_distances(a: Bags, b: Bags) -> Floats:
 
 
 def votes(between: Floats, among: Floats, n_references: int, n_citers: int) -> Floats:
-    """How often each training bag speaks for each new bag, 0 to 2, [A, B].
+    """How often each training bag votes for each new bag, 0 to 2, [A, B].
 
     A training bag is a *reference* when it is among the ``n_references`` bags nearest to the new
     one, and a *citer* when the new bag would be among the ``n_citers`` nearest of that training
@@ -37,10 +37,11 @@ def votes(between: Floats, among: Floats, n_references: int, n_citers: int) -> F
     """
     B = between.shape[1]
     order = np.argsort(between, axis=1, kind="stable")[:, :n_references]
+    # References: the R nearest training bags of each new bag.
     is_reference = np.zeros(between.shape)
     np.put_along_axis(is_reference, order, 1.0, axis=1)
     others = np.sort(np.where(np.eye(B, dtype=bool), np.inf, among), axis=1)
-    # The new bag comes before as many others as are farther, so the C-th nearest decides.
+    # Citers: the new bag comes before as many others as are farther, so the C-th nearest decides.
     limit = others[:, min(n_citers, B) - 1]
     return is_reference + (between <= limit[None, :])
 

@@ -24,7 +24,7 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     The label of a bag is that of `CitationKNN`. Each of its instances, taken alone, is voted on
     by the training bags in the same way; the one with most positive votes is the key instance
     and carries the score of the bag, the others less by what they lack in votes. Equal votes are
-    told apart by the nearest positive and the nearest negative bag.
+    separated by the nearest positive and the nearest negative bag.
 
     Parameters are those of `CitationKNN`. Known instance labels are checked and not used: it is
     bags that vote.

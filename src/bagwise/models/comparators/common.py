@@ -94,11 +94,12 @@ class PairwiseComparator(Comparator):
 
     def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
         super()._calibrate(data, bag_weights)
-        del self._training_matrix  # only the calibration asks for it again
+        del self._training_matrix  # only the calibration needs it again
 
     def _held_out_scores(self, data: TrainingData, bag_weights: Floats | None = None) -> Floats:
         scores = np.empty(len(data.y))
         for train, test in splits(data.y, self.cv):
+            # A fold's matrix is a part of the matrix of all training bags.
             rule = self._learn_from(self._training_matrix[np.ix_(train, train)], data.y[train])
             scores[test] = self._score(rule, self._training_matrix[np.ix_(test, train)])
         return scores

@@ -60,7 +60,7 @@ class DDSVM(Comparator):
     max_iter : int
         Most turns of a search.
     C, gamma
-        Of the RBF machine on standardised distances; see scikit-learn's SVC.
+        Of the RBF SVM on standardised distances; see scikit-learn's SVC.
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
@@ -95,7 +95,7 @@ class DDSVM(Comparator):
         rng = check_random_state(self.random_state)
         scale = first_scale(bags)
         prototypes: list[Concept] = []
-        for labels in (y, 1 - y):
+        for labels in (y, 1 - y):  # concepts of the positive class, then of the negative one
             starts = draw_starts(bags, labels, self.n_starts, rng)
             ends = [em(bags, labels, int(s), scale, self.max_iter)[0] for s in starts]
             prototypes += select_prototypes(ends)

@@ -129,7 +129,7 @@ def draw_starts(bags: Bags, y: Ints, n: int, rng: np.random.RandomState) -> Ints
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DiverseDensity(InstanceComparator):
-    """The point of highest diverse density, found from several starts.
+    """The point of highest diverse density, searched from several starts.
 
     An instance is positive with a probability that falls with its scaled distance from the
     concept, and a bag by noisy-or. Both the point and one scale per feature are learned, so

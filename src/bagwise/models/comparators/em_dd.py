@@ -39,6 +39,7 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
     loss = NearestLoss(bags.instances[most_likely(bags, point, scales)], y)
     losses = [loss(np.concatenate([point, scales]))[0]]
     for _ in range(max_iter):
+        # M-step: point and scales by L-BFGS, given these instances.
         end = minimize(
             loss,
             np.concatenate([point, scales]),
@@ -46,6 +47,7 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
             method="L-BFGS-B",
             options={"maxiter": 30},
         )
+        # E-step: the nearest instance of every bag stands for it.
         loss = NearestLoss(bags.instances[most_likely(bags, end.x[:D], end.x[D:])], y)
         value = loss(end.x)[0]
         # Negative bags may come nearer to the moved concept: a step that costs is not taken.

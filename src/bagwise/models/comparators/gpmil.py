@@ -41,12 +41,12 @@ def softmax_loss(
 
 def curvature(w: Floats, phi: Floats, offsets: Ints, sharpness: float) -> Floats:
     """Gauss-Newton part of the Hessian, ``J' diag(p (1 - p)) J + I`` with J = dF / dw, [M, M]."""
-    F, J = softened_maximum(w, phi, offsets, sharpness)
+    F, J = _softened_maximum(w, phi, offsets, sharpness)
     p = expit(F)
     return (J * (p * (1 - p))[:, None]).T @ J + np.eye(len(w))
 
 
-def softened_maximum(
+def _softened_maximum(
     w: Floats, phi: Floats, offsets: Ints, sharpness: float
 ) -> tuple[Floats, Floats]:
     """The latent value F of each bag [B], and its gradient in the weights [B, M]."""
@@ -136,4 +136,4 @@ class GPMIL(GaussianProcessComparator):
 
     def _raw_scores(self, bags: Bags) -> Floats:
         phi = self._features(bags.instances)
-        return self._shrunk(*softened_maximum(self.weights_, phi, bags.offsets, self.sharpness))
+        return self._shrunk(*_softened_maximum(self.weights_, phi, bags.offsets, self.sharpness))

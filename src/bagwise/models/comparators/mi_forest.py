@@ -40,7 +40,7 @@ def draw_labels(
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MIForest(InstanceComparator):
-    """Random forest on instances, with labels found by deterministic annealing.
+    """Random forest on instances, with labels inferred by deterministic annealing.
 
     The first trees take all instances of positive bags as positive. Then labels are drawn from
     what the forest believes, flat at a high temperature and firm at a low one, and a new forest
@@ -93,7 +93,7 @@ class MIForest(InstanceComparator):
     def _learn(self, bags: Bags, y: Ints) -> None:
         rng = check_random_state(self.random_state)
         X, offsets = bags.instances, bags.offsets
-        # Bags weigh the same, so that a large one does not outvote the others.
+        # Bags have equal weights, so that a large one does not outvote the others.
         weights = 1 / segments.spread(bags.sizes.astype(np.float64), offsets)
         # Trees compare float32 and read one column at a time.
         columns = np.asfortranarray(X, dtype=np.float32)

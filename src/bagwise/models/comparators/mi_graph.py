@@ -22,7 +22,7 @@ from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
-# Edges whose features are made at a time.
+# Edges whose features are computed at a time.
 _EDGES = 100_000
 
 
@@ -76,7 +76,7 @@ class MiGraph(_GraphMachine):
     """SVM on bags whose instances share the weight of their clique (miGraph).
 
     Instances of a bag that are nearer to each other than the average distance in the bag are
-    joined; an instance that is one of n in such a group weighs 1 / n. The kernel of two bags is
+    joined; an instance that is one of n in such a group has weight 1 / n. The kernel of two bags is
     the weighted mean of an RBF kernel over all pairs of their instances, so that a bag full of
     near copies does not count them all.
 
@@ -136,8 +136,8 @@ class MIGraph(_GraphMachine):
     The kernel is the sum of RBF kernels over all pairs of instances, normalised to length one,
     plus the same over all pairs of edges. An edge joins instances nearer than their average and
     is described by the degree of its ends and the share it has in their affinities. The paper
-    normalises after adding; edges are so many more than nodes that this would leave the nodes
-    no say.
+    normalises after adding; edges are so many more than nodes that the nodes would then
+    hardly count.
 
     Parameters
     ----------

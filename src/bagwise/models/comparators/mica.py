@@ -24,6 +24,7 @@ from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 def project_to_simplex(v: Floats) -> Floats:
     """The nearest point with entries >= 0 that sum to one."""
+    # Subtract from every entry the one number that leaves a sum of 1, and clip at 0.
     u = np.sort(v)[::-1]
     excess = (np.cumsum(u) - 1) / np.arange(1, len(v) + 1)
     k = int(np.flatnonzero(u > excess)[-1])
@@ -120,7 +121,7 @@ class MICA(InstanceComparator):
         P, Q = Z[in_positive], Z[~in_positive]
         _, offsets = segments.take(bags.offsets, np.flatnonzero(y == 1))
         _, n_offsets = segments.take(bags.offsets, np.flatnonzero(y == 0))
-        # A first SVM on the means of bags says which negatives come near the margin.
+        # A first SVM on the means of bags finds the negatives that come near the margin.
         means = segments.mean(Q, n_offsets)
         svm = self._train(segments.mean(P, offsets), means, np.ones(len(means)))
         rows, costs = hardest(Q @ svm.w, n_offsets)

@@ -21,7 +21,7 @@ from bagwise.models.comparators.common import InstanceComparator
 from bagwise.models.parameters import AT_LEAST_1, parameter
 
 
-class Stump(NamedTuple):
+class _Stump(NamedTuple):
     """Says ``side`` where the feature is above the threshold, else ``-side``."""
 
     feature: int
@@ -33,25 +33,25 @@ class Stump(NamedTuple):
         return np.where(X[:, self.feature] > self.threshold, self.side, -self.side)
 
 
-class SortedColumns(NamedTuple):
-    """The features of all instances in rising order, made once for all rounds."""
+class _SortedColumns(NamedTuple):
+    """The features of all instances in rising order, sorted once for all rounds."""
 
     order: Ints  # [D, N] row of each value
     values: Floats  # [D, N]
     is_tied: Bools  # [D, N] the next value is the same: no threshold fits between them
 
 
-def sort_columns(X: Floats) -> SortedColumns:
+def sort_columns(X: Floats) -> _SortedColumns:
     """Sort every feature."""
     columns = np.ascontiguousarray(X.T)
     order = np.argsort(columns, axis=1, kind="stable")
     values = np.take_along_axis(columns, order, axis=1)
     is_tied = np.zeros(values.shape, dtype=np.bool_)
     is_tied[:, :-1] = values[:, :-1] == values[:, 1:]
-    return SortedColumns(order, values, is_tied)
+    return _SortedColumns(order, values, is_tied)
 
 
-def best_stump(columns: SortedColumns, w: Floats) -> Stump:
+def best_stump(columns: _SortedColumns, w: Floats) -> _Stump:
     """The stump h of largest ``sum w_i h(x_i)``, by one cumulative sum over sorted columns.
 
     Of equals it is the one of lowest position in its column, and then of the first column.
@@ -61,7 +61,7 @@ def best_stump(columns: SortedColumns, w: Floats) -> Stump:
     d, k, gain = largest_gain(columns.order, columns.is_tied, w, w.sum())
     here = columns.values[d]
     threshold = here[k] if k + 1 == len(here) else (here[k] + here[k + 1]) / 2
-    return Stump(int(d), float(threshold), 1.0 if gain >= 0 else -1.0)
+    return _Stump(int(d), float(threshold), 1.0 if gain >= 0 else -1.0)
 
 
 def bag_loss(scores: Floats, offsets: Ints, y: Ints) -> float:
@@ -87,7 +87,7 @@ class MILBoost(InstanceComparator):
     """Boosted stumps on instances, with the noisy-or likelihood of bags.
 
     In each round every instance is weighted by the derivative of the bag likelihood, the best
-    stump under these weights is added, and its coefficient is found by a line search.
+    stump under these weights is added, and its coefficient is fitted by a line search.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Scaled distances of many rows to one point, and what their derivatives sum, compiled.
 
-One pass over the rows and nothing as large as they are in between: searches ask for this
+One pass over the rows and nothing as large as they are in between: searches compute this
 thousands of times.
 """
 

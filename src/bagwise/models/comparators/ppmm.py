@@ -52,7 +52,7 @@ class PPMM(Comparator):
         Variance of a component in units of the mean squared distance to the nearest one. In
         many dimensions posteriors are otherwise 0 or 1.
     C : float
-        Penalty of the machine with an RBF kernel on standard-scaled posteriors.
+        Penalty of the SVM with an RBF kernel on standard-scaled posteriors.
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the components.

@@ -39,7 +39,7 @@ def first_positive(log_q: Floats, offsets: Ints, rng: np.random.RandomState) -> 
     return rows
 
 
-def draw_below(f: Floats, rng: np.random.RandomState) -> Floats:
+def _draw_below(f: Floats, rng: np.random.RandomState) -> Floats:
     """Normal draws of mean f and variance 1, given that they are negative.
 
     By inversion: f + Phi^-1(u Phi(-f)) for uniform u, in the log domain.
@@ -50,10 +50,10 @@ def draw_below(f: Floats, rng: np.random.RandomState) -> Floats:
 
 def draw_values(f: Floats, offsets: Ints, y: Ints, rng: np.random.RandomState) -> Floats:
     """Noisy values given f: all negative in a negative bag, not all negative in a positive one."""
-    z = draw_below(f, rng)
+    z = _draw_below(f, rng)
     first = first_positive(log_ndtr(-f), offsets, rng)[y == 1]
     # Before the first positive all are negative; after it they are free.
-    z[first] = -draw_below(-f[first], rng)
+    z[first] = -_draw_below(-f[first], rng)
     row = np.arange(len(f))
     start = np.full(len(y), np.iinfo(np.int64).max)
     start[y == 1] = first
@@ -75,7 +75,7 @@ class ProbitGP(GaussianProcessComparator):
         Prior variance of the latent function and of its bias.
     n_inducing : int
     n_samples, n_burn_in : int
-        Sweeps that are kept, and sweeps before them.
+        Iterations that are kept, and iterations before them.
     scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the sampler and of the inducing points.

@@ -44,8 +44,8 @@ class _OnStatistics(Comparator):
 class StatisticsForest(_OnStatistics):
     """Random forest on mean, minimum, maximum and deviation of each feature over the bag.
 
-    A strong baseline that knows nothing of instances: where it is as good as a model of
-    instances, the bags hold no riddle.
+    A strong baseline without instances: where it is as good as a model of instances, these
+    need not be found.
 
     Parameters
     ----------

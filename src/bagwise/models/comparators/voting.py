@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-# Distances are told apart down to this share of the mean squared length of an instance.
+# Distances that differ by less than this share of an instance's mean squared length are equal.
 _UNIT = 1e-9
 
 
@@ -109,7 +109,7 @@ class VotingFramework(InstanceComparator):
     def _link(self, X: Floats) -> sp.csr_array:
         """Set the reach of the training instances; who votes on each of them, but not itself.
 
-        A row of distances says whom its instance cites, so that one pass finds both.
+        A row of distances gives whom its instance cites, so that one pass is enough for both.
         """
         every = np.arange(len(X))
         k = min(self.n_neighbors, len(X) - 1)
