@@ -236,22 +236,13 @@ class AttentionMIL(_Attends, _NetworkClassifier):
     at, they are not probabilities of being positive, and in a negative bag they still sum to
     one. `attention_weights` gives them under their own name.
 
-    Parameters are those of `AttentionFeatures`.
-
-    Attributes
-    ----------
-    weights_ : bytes, the weights in safetensors format
-    held_out_ : mask of the training bags that were kept for early stopping
-    loss_history_, validation_loss_history_ : arrays, one entry per epoch
-    classes_ : the two bag classes
-    n_iter_ : int, epochs run
+    Parameters and attributes are those of `AttentionFeatures`, and it has ``classes_``.
 
     Examples
     --------
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.deep import AttentionMIL
-    >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
-    >>> model = AttentionMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
+    >>> from bagwise import datasets, deep
+    >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
+    >>> model = deep.AttentionMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
     >>> model.predict_proba(bags).shape
     (40, 2)
     """
@@ -300,10 +291,9 @@ class AttentionFeatures(_Attends, TransformerMixin):
 
     Examples
     --------
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.deep import AttentionFeatures
-    >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
-    >>> features = AttentionFeatures(n_features=8, image_shape=(8, 8), max_epochs=2, random_state=0)
+    >>> from bagwise import datasets, deep
+    >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
+    >>> features = deep.AttentionFeatures(n_features=8, image_shape=(8, 8), max_epochs=2)
     >>> features.fit_transform(bags, y).n_features
     8
     """
@@ -352,23 +342,14 @@ class MeanPoolingMIL(_FeaturePooling):
 
     The average dilutes a rare positive instance, and it does not rank instances.
 
-    Parameters
-    ----------
-    backbone, n_features, image_shape, learning_rate, weight_decay, batch_size, max_epochs,
-    validation_fraction, patience, execution, mixed_precision, random_state, verbose
-        As in `AttentionFeatures`.
-
-    Attributes
-    ----------
-    weights_, held_out_, loss_history_, validation_loss_history_, classes_, n_iter_
-        As in `AttentionMIL`.
+    Parameters are those of `AttentionFeatures` without ``attention_size``, attributes those of
+    `AttentionMIL`.
 
     Examples
     --------
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.deep import MeanPoolingMIL
-    >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
-    >>> model = MeanPoolingMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
+    >>> from bagwise import datasets, deep
+    >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
+    >>> model = deep.MeanPoolingMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
     >>> model.predict_proba(bags).shape
     (40, 2)
     """
@@ -381,23 +362,14 @@ class MaxPoolingMIL(_FeaturePooling):
 
     Each feature may come from another instance, so it does not rank instances.
 
-    Parameters
-    ----------
-    backbone, n_features, image_shape, learning_rate, weight_decay, batch_size, max_epochs,
-    validation_fraction, patience, execution, mixed_precision, random_state, verbose
-        As in `AttentionFeatures`.
-
-    Attributes
-    ----------
-    weights_, held_out_, loss_history_, validation_loss_history_, classes_, n_iter_
-        As in `AttentionMIL`.
+    Parameters are those of `AttentionFeatures` without ``attention_size``, attributes those of
+    `AttentionMIL`.
 
     Examples
     --------
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.deep import MaxPoolingMIL
-    >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
-    >>> model = MaxPoolingMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
+    >>> from bagwise import datasets, deep
+    >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
+    >>> model = deep.MaxPoolingMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
     >>> model.decision_function(bags).shape
     (40,)
     """
@@ -414,16 +386,7 @@ class DSMIL(_NetworkClassifier, InstanceClassifier):
     score and of the second stream. The instance scores are those of the first stream, trained
     only through the best instance of each bag.
 
-    Parameters
-    ----------
-    backbone, n_features, attention_size, image_shape, learning_rate, weight_decay, batch_size,
-    max_epochs, validation_fraction, patience, execution, mixed_precision, random_state, verbose
-        As in `AttentionFeatures`.
-
-    Attributes
-    ----------
-    weights_, held_out_, loss_history_, validation_loss_history_, classes_, n_iter_
-        As in `AttentionMIL`.
+    Parameters are those of `AttentionFeatures`, attributes those of `AttentionMIL`.
 
     Notes
     -----
@@ -432,10 +395,9 @@ class DSMIL(_NetworkClassifier, InstanceClassifier):
 
     Examples
     --------
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.deep import DSMIL
-    >>> bags, y = load_digit_bags(n_bags=40, return_X_y=True)
-    >>> model = DSMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
+    >>> from bagwise import datasets, deep
+    >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
+    >>> model = deep.DSMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
     >>> model.decision_function_instances(bags).shape == (bags.n_instances,)
     True
     """

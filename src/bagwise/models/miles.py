@@ -54,10 +54,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         Standardise each feature, or divide all by one number; learned from the training bags.
     calibrate : bool
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
-    calibration : {"platt", "isotonic"}
-    cv : int, splitter or None
-        The inner cross-validation; None is five folds, ten where a class has fewer than twenty
-        bags.
+    calibration, cv : as in `MISVM`
 
     Attributes
     ----------

@@ -76,16 +76,13 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         Visit the bags of ``fit`` in random order. ``partial_fit`` never does.
     tol : float
         "refine" ends when the duality gap falls below it.
-    distance : {"sqeuclidean"} or callable
-        As in `MILES`.
+    distance : as in `MILES`
     scale : {"feature", "global", None}
         Standardise each feature, or divide all by one number; learned from the training bags.
     calibrate : bool
         Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
         ``partial_fit`` on the last 1000 scores given before the label was received.
-    calibration : {"platt", "isotonic"}
-    cv : int, splitter or None
-        As in `MILES`.
+    calibration, cv : as in `MISVM`
     random_state : int, RandomState or None
         Of the shuffling.
 

@@ -147,21 +147,20 @@ class APR(InstanceComparator):
 
     Attributes
     ----------
+    n_iter_ : int
     features_ : array of int
         Features of the box.
     low_, high_ : arrays
         Its bounds, in scaled features.
     key_instances_ : array of int
         The training row chosen from each positive bag.
-    n_iter_ : int
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import APR
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> model = APR(cv=3).fit(bags[::2], y[::2])
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.APR(cv=3).fit(bags[::2], y[::2])
     >>> len(model.features_) < 100
     True
     """

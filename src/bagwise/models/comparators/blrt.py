@@ -39,11 +39,8 @@ class BLRT(Comparator):
         Trees.
     n_thresholds : int
         Values drawn per feature.
-    scale : {"feature", "global", None}
-        Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
 
     Attributes
     ----------
@@ -53,10 +50,9 @@ class BLRT(Comparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import BLRT
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> BLRT(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.BLRT(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
     (92,)
     """
 

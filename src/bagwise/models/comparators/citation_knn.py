@@ -80,10 +80,9 @@ class CitationKNN(PairwiseComparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import CitationKNN
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> CitationKNN().fit(bags[::2], y[::2]).predict_proba(bags[1::2]).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.CitationKNN().fit(bags[::2], y[::2]).predict_proba(bags[1::2]).shape
     (46, 2)
     """
 

@@ -26,23 +26,14 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     and carries the score of the bag, the others less by what they lack in votes. Equal votes are
     separated by the nearest positive and the nearest negative bag.
 
-    Parameters are those of `CitationKNN`. Known instance labels are checked and not used: it is
-    bags that vote.
-
-    Attributes
-    ----------
-    instances_, offsets_ : arrays
-        The training bags, scaled.
-    unit_ : float
-        Distances that differ by less are equal.
-    classes_ : the two bag classes
+    Parameters and attributes are those of `CitationKNN`. Known instance labels are checked and not
+    used: it is bags that vote.
 
     Examples
     --------
-    >>> from bagwise.comparators import CitationKNNROI
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> model = CitationKNNROI().fit(bags[::2], y[::2])
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.CitationKNNROI().fit(bags[::2], y[::2])
     >>> model.decision_function_instances(bags).shape
     (476,)
     """

@@ -61,11 +61,9 @@ class DDSVM(Comparator):
         Most turns of a search.
     C, gamma
         Of the RBF SVM on standardised distances; see scikit-learn's SVC.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
@@ -76,10 +74,9 @@ class DDSVM(Comparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import DDSVM
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
-    >>> DDSVM(n_starts=5, cv=3, random_state=0).fit(bags, y).predict_proba(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> comparators.DDSVM(n_starts=5, cv=3, random_state=0).fit(bags, y).predict_proba(bags).shape
     (40, 2)
     """
 

@@ -142,26 +142,23 @@ class DiverseDensity(InstanceComparator):
         first scales. The paper starts from all.
     max_iter : int
         Most steps of L-BFGS per start.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
+    n_iter_ : int
+        Steps of the best start.
     point_, scales_ : arrays of shape (n_features,)
         The concept, in scaled features.
     loss_ : float
         Negative log-likelihood of the training bags.
-    n_iter_ : int
-        Steps of the best start.
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import DiverseDensity
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
-    >>> DiverseDensity(cv=3).fit(bags, y).predict_proba_instances(bags).shape[1]
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> comparators.DiverseDensity(cv=3).fit(bags, y).predict_proba_instances(bags).shape[1]
     2
     """
 

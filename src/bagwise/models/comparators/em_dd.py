@@ -72,28 +72,25 @@ class EMDD(InstanceComparator):
         Instances of positive bags to start from, spread over the bags.
     max_iter : int
         Most turns of each start.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the starts.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
+    n_iter_ : int
+        Turns of the best start.
     point_, scales_ : arrays of shape (n_features,)
         The concept, in scaled features.
     losses_ : list of float
         Negative log-likelihood after each turn of the best start; it only falls.
-    n_iter_ : int
-        Turns of the best start.
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import EMDD
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
-    >>> model = EMDD(cv=3, random_state=0).fit(bags, y)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> model = comparators.EMDD(cv=3, random_state=0).fit(bags, y)
     >>> model.losses_ == sorted(model.losses_, reverse=True)
     True
     """

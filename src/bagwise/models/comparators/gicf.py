@@ -75,23 +75,20 @@ class GICF(InstanceComparator):
         Neighbours of each instance in the graph of similarities; the paper takes all pairs.
     max_iter : int
         Most steps of L-BFGS.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
+    n_iter_ : int
     coef_, intercept_ : of the logistic score
     loss_ : float
-    n_iter_ : int
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import GICF
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> GICF().fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.GICF().fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
     (476, 2)
     """
 

@@ -86,19 +86,19 @@ class GPMIL(GaussianProcessComparator):
 
     Attributes
     ----------
+    n_iter_ : int
     weights_ : array, posterior mode of the weights
     precision_ : array, Cholesky factor of the posterior precision
     inducing_ : array of shape (n_points, n_features)
     length_scale_ : float
-    n_iter_ : int
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import GPMIL
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> GPMIL(cv=3, random_state=0).fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.GPMIL(cv=3, random_state=0).fit(bags[::2], y[::2])
+    >>> model.predict_proba_instances(bags).shape
     (476, 2)
     """
 

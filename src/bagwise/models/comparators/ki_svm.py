@@ -94,28 +94,25 @@ class BagKISVM(InstanceComparator):
         Landmarks of the Nyström features in which the kernel is computed.
     max_iter : int
         Most cutting planes.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the landmarks.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
+    n_iter_ : int
     keys_ : array of int
         Training row of the key instance of each positive bag.
     kernel_weights_ : array, weight of each choice of key instances
     coef_, intercept_ : the SVM on the Nyström features
     landmarks_ : array of shape (n_landmarks, n_features)
-    n_iter_ : int
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import BagKISVM
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> len(BagKISVM(cv=3, random_state=0).fit(bags[::2], y[::2]).keys_)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> len(comparators.BagKISVM(cv=3, random_state=0).fit(bags[::2], y[::2]).keys_)
     24
     """
 
@@ -185,10 +182,9 @@ class InstanceKISVM(BagKISVM):
 
     Examples
     --------
-    >>> from bagwise.comparators import InstanceKISVM
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> len(InstanceKISVM(cv=3, random_state=0).fit(bags[::2], y[::2]).keys_)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> len(comparators.InstanceKISVM(cv=3, random_state=0).fit(bags[::2], y[::2]).keys_)
     24
     """
 

@@ -56,11 +56,8 @@ class MIForest(InstanceComparator):
         The temperature falls geometrically from one to the other.
     min_samples_leaf : int
         Instances that a leaf needs; with one, a tree only repeats the labels it was grown on.
-    scale : {"feature", "global", None}
-        Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
 
     Attributes
     ----------
@@ -74,10 +71,9 @@ class MIForest(InstanceComparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import MIForest
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> model = MIForest(n_estimators=20, cv=3, random_state=0).fit(bags, y)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.MIForest(n_estimators=20, cv=3, random_state=0).fit(bags, y)
     >>> model.predict_proba_instances(bags).shape
     (476, 2)
     """

@@ -87,9 +87,7 @@ class MiGraph(_GraphMachine):
     gamma : float or "median"
         Of the kernel ``exp(-gamma d²)`` between instances; "median" is five over the median
         squared distance.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
@@ -101,10 +99,9 @@ class MiGraph(_GraphMachine):
 
     Examples
     --------
-    >>> from bagwise.comparators import MiGraph
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> MiGraph().fit(bags[::2], y[::2]).predict(bags[1::2]).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.MiGraph().fit(bags[::2], y[::2]).predict(bags[1::2]).shape
     (46,)
     """
 
@@ -147,11 +144,9 @@ class MIGraph(_GraphMachine):
     n_edge_features : int
         Most landmarks of the Nyström features with which edges are summed; a bag of a thousand
         instances has up to a million edges, whose pairs nobody can afford.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Draws the landmarks.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
@@ -164,10 +159,9 @@ class MIGraph(_GraphMachine):
 
     Examples
     --------
-    >>> from bagwise.comparators import MIGraph
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> MIGraph(random_state=0).fit(bags[::2], y[::2]).predict(bags[1::2]).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.MIGraph(random_state=0).fit(bags[::2], y[::2]).predict(bags[1::2]).shape
     (46,)
     """
 

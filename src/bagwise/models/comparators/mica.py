@@ -72,19 +72,17 @@ class MICA(InstanceComparator):
         Of the RBF kernel; "median" is five over the median squared distance.
     max_iter : int
         Most turns.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the anchors.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
+    n_iter_ : int
     coef_, intercept_ : of the SVM
     anchors_ : array, or None for the linear kernel
     hull_weights_ : array of shape (n_instances_of_positive_bags,)
         λ, which sums to one in every positive bag.
-    n_iter_ : int
     classes_ : the two bag classes
 
     Notes
@@ -96,10 +94,9 @@ class MICA(InstanceComparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import MICA
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> MICA(cv=3, random_state=0).fit(bags[::2], y[::2]).predict_instances(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.MICA(cv=3, random_state=0).fit(bags[::2], y[::2]).predict_instances(bags).shape
     (476,)
     """
 

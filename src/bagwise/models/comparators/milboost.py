@@ -95,29 +95,26 @@ class MILBoost(InstanceComparator):
         Rounds of boosting.
     learning_rate : float
         Share of each coefficient that is added.
-    scale : {"feature", "global", None}
-        Stumps do not care about monotone scaling; it only keeps numbers tame.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`; stumps need no scaling
 
     Attributes
     ----------
+    n_iter_ : int
     features_, thresholds_, coefs_ : arrays of shape (n_rounds,)
         The stumps; a coefficient's sign says on which side of the threshold it votes.
     intercept_ : float
         Score at the start, which makes an average bag undecided.
     losses_ : list of float
         Negative log-likelihood of the training bags after each round.
-    n_iter_ : int
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import MILBoost
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> MILBoost(n_estimators=50, cv=3).fit(bags[::2], y[::2]).predict_proba_instances(bags).shape
-    (476, 2)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.MILBoost(n_estimators=50, cv=3).fit(bags[::2], y[::2])
+    >>> model.decision_function_instances(bags).shape
+    (476,)
     """
 
     n_estimators: int = parameter(100, AT_LEAST_1)

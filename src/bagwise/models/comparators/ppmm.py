@@ -53,11 +53,9 @@ class PPMM(Comparator):
         many dimensions posteriors are otherwise 0 or 1.
     C : float
         Penalty of the SVM with an RBF kernel on standard-scaled posteriors.
-    scale : {"feature", "global", None}
     random_state : int, RandomState or None
         Of the k-means that places the components.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
@@ -77,10 +75,9 @@ class PPMM(Comparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import PPMM
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> PPMM(cv=3, random_state=0).fit(bags[::2], y[::2]).predict(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.PPMM(cv=3, random_state=0).fit(bags[::2], y[::2]).predict(bags).shape
     (92,)
     """
 

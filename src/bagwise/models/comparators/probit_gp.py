@@ -68,12 +68,7 @@ class ProbitGP(GaussianProcessComparator):
 
     Parameters
     ----------
-    length_scale : float or "median"
-        Of the kernel ``variance * exp(-d² / (2 length_scale²))``; "median" is half the median
-        distance.
-    variance : float
-        Prior variance of the latent function and of its bias.
-    n_inducing : int
+    length_scale, variance, n_inducing : as in `GPMIL`
     n_samples, n_burn_in : int
         Iterations that are kept, and iterations before them.
     scale : {"feature", "global", None}
@@ -87,16 +82,14 @@ class ProbitGP(GaussianProcessComparator):
     ----------
     samples_ : array of shape (n_samples, n_weights)
         Draws of the process's weights.
-    inducing_ : array of shape (n_points, n_features)
-    length_scale_ : float
+    inducing_, length_scale_ : as in `GPMIL`
     classes_ : the two bag classes
 
     Examples
     --------
-    >>> from bagwise.comparators import ProbitGP
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> model = ProbitGP(n_samples=50, cv=3, random_state=0).fit(bags[::2], y[::2])
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.ProbitGP(n_samples=50, cv=3, random_state=0).fit(bags[::2], y[::2])
     >>> model.predict_proba_instances(bags).shape
     (476, 2)
     """

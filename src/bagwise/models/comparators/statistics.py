@@ -53,11 +53,8 @@ class StatisticsForest(_OnStatistics):
         Trees.
     statistics : sequence
         As in `BagStatistics`.
-    scale : {"feature", "global", None}
-        Trees do not care; it is there for the common contract.
     random_state : int, RandomState or None
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
 
     Attributes
     ----------
@@ -67,10 +64,10 @@ class StatisticsForest(_OnStatistics):
 
     Examples
     --------
-    >>> from bagwise.comparators import StatisticsForest
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> StatisticsForest(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.StatisticsForest(n_estimators=50, cv=3, random_state=0)
+    >>> model.fit(bags, y).predict(bags).shape
     (92,)
     """
 
@@ -92,29 +89,23 @@ class StatisticsBoosting(_OnStatistics):
     learning_rate : float
     max_depth : int
         Of each tree.
-    statistics : sequence
-        As in `BagStatistics`.
-    scale : {"feature", "global", None}
-        Trees do not care; it is there for the common contract.
+    statistics : as in `StatisticsForest`
     random_state : int, RandomState or None
         Of the features that each split may choose from, and of the bags each tree sees.
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
 
     Attributes
     ----------
-    trees_ : the trees, as arrays
     intercept_ : float, log-odds of the classes
-    statistics_ : BagStatistics
-    classes_ : the two bag classes
+    trees_, statistics_, classes_ : as in `StatisticsForest`
 
     Examples
     --------
-    >>> from bagwise.comparators import StatisticsBoosting
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> StatisticsBoosting(n_estimators=50, cv=3, random_state=0).fit(bags, y).predict(bags).shape
-    (92,)
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> model = comparators.StatisticsBoosting(n_estimators=50, cv=3, random_state=0).fit(bags, y)
+    >>> model.predict_proba(bags).shape
+    (92, 2)
     """
 
     learning_rate: float = parameter(0.1, Interval(Real, 0, 1, closed="right"))

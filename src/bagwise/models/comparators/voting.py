@@ -67,9 +67,7 @@ class VotingFramework(InstanceComparator):
     ----------
     n_neighbors : int
         k: how many instances each one cites.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
-        As in `CitationKNN`.
+    scale, calibrate, calibration, cv : as in `CitationKNN`
 
     Attributes
     ----------
@@ -83,10 +81,9 @@ class VotingFramework(InstanceComparator):
 
     Examples
     --------
-    >>> from bagwise.comparators import VotingFramework
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> VotingFramework().fit(bags[::2], y[::2]).predict_instances(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.VotingFramework().fit(bags[::2], y[::2]).predict_instances(bags).shape
     (476,)
     """
 
@@ -166,10 +163,9 @@ class VotingWalk(VotingFramework):
 
     Examples
     --------
-    >>> from bagwise.comparators import VotingWalk
-    >>> from bagwise.datasets import load_musk1
-    >>> bags, y = load_musk1(return_X_y=True)
-    >>> VotingWalk().fit(bags[::2], y[::2]).predict_instances(bags).shape
+    >>> from bagwise import comparators, datasets
+    >>> bags, y = datasets.load_musk1(return_X_y=True)
+    >>> comparators.VotingWalk().fit(bags[::2], y[::2]).predict_instances(bags).shape
     (476,)
     """
 
