@@ -62,7 +62,7 @@ class HaarFeatures(HasParameters):
     n_orientations: int = parameter(4, AT_LEAST_1)
 
     def check(self) -> None:
-        """Raise where the parameters do not fit together."""
+        """Raise where the parameters are out of range or do not fit together."""
         self._validate_params()
         if self.n_nearest > self.n_features:
             raise ValueError(

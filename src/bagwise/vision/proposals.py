@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +24,8 @@ from bagwise.vision.images import (
     read_image,
 )
 
+# Rings around a box, relative to its size, whose contrast is a clue where true boxes are known.
+RINGS = (1.25, 1.5, 2.0)
 METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "given")
 
 
@@ -74,7 +75,7 @@ class Proposals(HasParameters):
     min_side: float = parameter(0.02, Interval(Real, 0, 1, closed="both"))
     max_area: float = parameter(0.9, Interval(Real, 0, 1, closed="right"))
     quality: str = parameter("quality", StrOptions({"quality", "fast"}))
-    boxes: Mapping[Any, ArrayLike] | Sequence[ArrayLike] | None = parameter(None)
+    boxes: Mapping[object, ArrayLike] | Sequence[ArrayLike] | None = parameter(None)
     random_state: int = parameter(0, Interval(Integral, 0, None, closed="left"))
 
     def propose(self, image: ImageSource, key: object = None) -> Floats:
@@ -86,7 +87,14 @@ class Proposals(HasParameters):
         image = read_image(image)
         height, width = image.shape[:2]
         if self.method == "given":
-            boxes = clip_boxes(self._given(key), height, width)
+            known = () if self.boxes is None else self.boxes
+            known = known if isinstance(known, Mapping) else dict(enumerate(known))
+            if key not in known:
+                raise ValueError(
+                    f"method='given' needs boxes for image {key!r}; pass boxes= as a mapping from "
+                    "image id, or as a sequence by position."
+                )
+            boxes = clip_boxes(known[key], height, width)
         elif min(height, width) < 2:
             boxes = np.empty((0, 4))
         else:
@@ -111,17 +119,6 @@ class Proposals(HasParameters):
         windows = sliding_windows(*image.shape[:2])
         # Shuffled, so that a cut to n_boxes keeps all sizes and places.
         return np.random.default_rng(self.random_state).permutation(windows)
-
-    def _given(self, key: Any) -> ArrayLike:
-        boxes = self.boxes
-        if isinstance(boxes, Mapping) and key in boxes:
-            return boxes[key]
-        if isinstance(boxes, Sequence) and key in range(len(boxes)):
-            return boxes[int(key)]
-        raise ValueError(
-            f"method='given' needs boxes for image {key!r}; pass boxes= as a mapping from image "
-            "id, or as a sequence by position."
-        )
 
 
 def selective_search(image: Image, quality: str = "quality", seed: int = 0) -> Floats:

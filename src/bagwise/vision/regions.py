@@ -45,14 +45,12 @@ from bagwise.vision.detection import (
 )
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import Image
-from bagwise.vision.proposals import Proposals, ring_contrast
+from bagwise.vision.proposals import RINGS, Proposals, ring_contrast
 
 # Instances that the principal components are learned from, at most.
 _PCA_ROWS = 20_000
 # Cells along the longer side of the map of pixel scores.
 _MAP_SIDE = 320
-# Rings whose contrast is a clue where true boxes are known.
-_RINGS = (1.25, 1.5, 2.0)
 # Log-odds of a probability as near to 1 as a float can be.
 _LARGEST_LOG_ODDS = 36.0
 
@@ -249,7 +247,7 @@ def region_clues(bags: Bags, reduced: Bags, p: Reals, alone: Floats | None) -> C
     return Clues(
         np.clip(log_odds(p), -limit, limit),
         np.empty((len(p), 0)) if alone is None else np.clip(alone, -limit, limit)[:, None],
-        box_contrast(bags, p, _RINGS),
+        box_contrast(bags, p, RINGS),
         log_sizes(bags.columns["boxes"], bags.columns["image_size"]),
         reduced.instances,
     )

@@ -160,16 +160,16 @@ class TrackerState(NamedTuple):
     settings: TrackerSettings
     features: HaarFeatures  # of the settings, or its defaults
     seed: int
-    n_frames: int
     frame_shape: tuple[int, int]
     factor: float  # pixels of a view per pixel of the first frame
     size: Ints  # [2] the target's in a view
     box_size: Floats  # [2] in the first frame
     pose: Pose
-    usual_scale: float  # mean of the sizes that frames showed, the last ones counting most
-    voters: tuple[Voter, ...]
-    early: tuple[Voter, ...]
-    pictures: tuple[Picture, ...]  # the first frame's first
     last: Grey  # the picture of the target in the last frame
-    unbroken: float  # lowest correlation between consecutive frames since it was certainly seen
-    doubt: Doubt | None
+    n_frames: int = 0
+    usual_scale: float = 1.0  # mean of the sizes that frames showed, the last ones counting most
+    voters: tuple[Voter, ...] = ()
+    early: tuple[Voter, ...] = ()
+    pictures: tuple[Picture, ...] = ()  # the first frame's first
+    unbroken: float = 1.0  # lowest correlation between consecutive frames since certainly seen
+    doubt: Doubt | None = None

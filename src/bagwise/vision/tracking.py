@@ -124,19 +124,12 @@ def start(
         settings=TrackerSettings(**values),
         features=settings.features or HaarFeatures(),
         seed=seed,
-        n_frames=0,
         frame_shape=grey.shape,
         factor=factor,
         size=size,
         box_size=np.array([w, h], float),
         pose=pose,
-        usual_scale=1.0,
-        voters=(),
-        early=(),
-        pictures=(),
         last=grey,
-        unbroken=1.0,
-        doubt=None,
     )
     view = see(state, grey, pose)
     position = corner(state, view, pose)

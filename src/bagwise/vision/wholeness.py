@@ -17,7 +17,7 @@ from bagwise.bags import Bags
 from bagwise.core.arrays import Column, Floats, Ints, Reals, RowKey
 from bagwise.evaluate.boxes import box_iou
 from bagwise.vision.images import grow_boxes
-from bagwise.vision.proposals import box_sums, ring_contrast
+from bagwise.vision.proposals import RINGS, box_sums, ring_contrast
 from bagwise.vision.saliency import LEVELS, Components
 
 # Longest side of the maps that boxes are judged on, in map cells.
@@ -32,7 +32,6 @@ _FILL = 0.5
 _FILLS = (0.3, 0.5, 0.7)
 # The class map within this many times the size of a box is what the box should hold.
 _NEAR = 2.0
-_RINGS = (1.25, 1.5, 2.0)
 # A box of this share of the size leaves its margin outside.
 _CORE = 0.8
 # The class map is divided by this percentile, so that the best place of an image counts 1.
@@ -176,7 +175,7 @@ def box_clues(boxes: Floats, evidence: Evidence, maps: Maps) -> Floats:
         inside, area = box_sums(integral, scaled)
         area, total = np.maximum(area, 1.0), float(layer.sum())
         columns += [soft_overlap(inside, area, total, fill) for fill in _FILLS]
-        columns += [ring_contrast(integral, scaled, ring) for ring in _RINGS]
+        columns += [ring_contrast(integral, scaled, ring) for ring in RINGS]
         core, core_area = box_sums(integral, grow_boxes(scaled, _CORE))
         columns += [(inside - core) / np.maximum(area - core_area, 1.0), inside / area]
     return np.column_stack(columns)
