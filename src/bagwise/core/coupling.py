@@ -73,7 +73,12 @@ def chain_graph(positions: ArrayLike, stretch: ArrayLike) -> Graph:
     first, weights = [np.empty(0, dtype=np.int64)], [np.empty(0)]
     for a, b in itertools.pairwise(offsets.tolist()):
         first.append(np.arange(a, max(b - 1, a)))
-        weights.append(_nearness(np.diff(positions[order[a:b]])))
+        steps = np.diff(positions[order[a:b]])
+        apart = steps[steps > 0]
+        usual = float(np.median(apart)) if len(apart) else 0.0
+        # Rows at one place are as near as can be.
+        far = usual / np.maximum(steps, np.finfo(np.float64).tiny)
+        weights.append(np.where(steps <= usual, 1.0, far))
     left = np.concatenate(first)
     return _graph("chain", offsets, order, left, left + 1, np.concatenate(weights))
 
@@ -132,13 +137,6 @@ def _nearest_pairs(points: Floats, k: int) -> tuple[Ints, Floats]:
     weights[far] = (usual / d[once][far]) ** 2
     near = weights > 0
     return np.column_stack([low, high])[once][near], weights[near]
-
-
-def _nearness(steps: Floats) -> Floats:
-    """Weights of the steps of a chain; rows at one place are as near as can be."""
-    apart = steps[steps > 0]
-    usual = float(np.median(apart)) if len(apart) else 0.0
-    return np.where(steps <= usual, 1.0, usual / np.maximum(steps, np.finfo(np.float64).tiny))
 
 
 def _graph(
@@ -230,18 +228,11 @@ def _message(h: float, K: float) -> float:
 
 
 @njit(cache=True)
-def _sigmoid(x: float) -> float:
-    if x >= 0:
-        return 1.0 / (1.0 + np.exp(-x))
-    e = np.exp(x)
-    return e / (1.0 + e)
-
-
-@njit(cache=True)
 def _mean_rate(log_odds: Floats, field: float) -> float:
     total = 0.0
     for x in log_odds:
-        total += _sigmoid(x + field)
+        e = np.exp(-abs(x + field))  # never overflows
+        total += (1.0 if x + field >= 0 else e) / (1.0 + e)
     return total / len(log_odds)
 
 

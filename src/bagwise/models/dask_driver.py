@@ -41,22 +41,26 @@ class Dask:
     """
 
     def __init__(self, client: Client | None = None) -> None:
-        self.client = _active_client() if client is None else client
-        # One part per thread: every worker does its share in one task and sends one result.
-        self.n_parts = self._check_workers()
+        from distributed import get_client
 
-    def _check_workers(self) -> int:
-        """Number of worker threads; every worker must have bagwise."""
+        try:
+            self.client = get_client() if client is None else client
+        except ValueError as error:
+            raise ValueError(
+                "driver='dask' needs an active Dask client; make one first, for example "
+                "distributed.Client(n_workers=2)."
+            ) from error
         # A lambda is pickled by value: a worker without bagwise can still answer.
         with self._connected():
             here = self.client.run(lambda name: find_spec(name) is not None, "bagwise")
-        without = sorted(address for address, found in here.items() if not found)
+        without = sorted(address for address, installed in here.items() if not installed)
         if without:
             raise ValueError(
                 f"bagwise is not installed on {len(without)} Dask worker(s), the first is "
                 f"{without[0]}; install the same version on every worker."
             )
-        return len(self._threads())
+        # One part per thread: every worker does its share in one task and sends one result.
+        self.n_parts = len(self._threads())
 
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
@@ -77,35 +81,24 @@ class Dask:
     ) -> list[Any]:
         """New parts stay on the workers, as futures; results are gathered in order."""
         with self._connected():
-            return self._swept(function, parts, receive)
-
-    def _swept(
-        self,
-        function: Callable[[Any], tuple[object, Result]],
-        parts: Sequence[object],
-        receive: Callable[[Result], object],
-    ) -> list[Any]:
-        # One task carries the function, with q in it, for all parts and for recomputation.
-        shared = self.client.submit(_same, function, pure=False)
-        homes, held = self._homes(), []
-        work: tuple[object, ...]
-        for part in parts:
-            if isinstance(part, Held):
-                home, work = part.home, (_call_on_first, shared, part.pair)
-            else:  # seen for the first time: dealt out in turn
-                home, work = next(homes), (_call, shared, part)
-            held.append(Held(self.client.submit(*work, **_at(home)), home))
-        results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
-        for result in self._added(results) if isinstance(receive, RunningSum) else results:
-            receive(result.result())
-        return held
-
-    def _added(self, results: list[Future]) -> list[Future]:
-        """Sums of neighbours, and sums of those, until few are left for the client to gather."""
-        while len(results) > _FAN_IN:
-            groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
-            results = [self.client.submit(_add, *group, pure=False) for group in groups]
-        return results
+            # One task carries the function, with q in it, for all parts and for recomputation.
+            shared = self.client.submit(_same, function, pure=False)
+            homes, held = self._homes(), []
+            work: tuple[object, ...]
+            for part in parts:
+                if isinstance(part, Held):
+                    home, work = part.home, (_call_on_first, shared, part.pair)
+                else:  # seen for the first time: dealt out in turn
+                    home, work = next(homes), (_call, shared, part)
+                held.append(Held(self.client.submit(*work, **_at(home)), home))
+            results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
+            # Sums of neighbours, and sums of those, until few are left for the client to gather.
+            while isinstance(receive, RunningSum) and len(results) > _FAN_IN:
+                groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
+                results = [self.client.submit(_add, *group, pure=False) for group in groups]
+            for result in results:
+                receive(result.result())
+            return held
 
     def _homes(self) -> Iterator[str]:
         """The worker of each thread there is now, in turn without end; asked for at first use."""
@@ -141,18 +134,6 @@ def _at(home: str) -> dict[str, object]:
     holds the function, so all would go to one worker. Others are allowed for when it is lost.
     """
     return {"workers": [home], "allow_other_workers": True, "pure": False}
-
-
-def _active_client() -> Client:
-    from distributed import get_client
-
-    try:
-        return get_client()
-    except ValueError as error:
-        raise ValueError(
-            "driver='dask' needs an active Dask client; make one first, for example "
-            "distributed.Client(n_workers=2)."
-        ) from error
 
 
 def _add(first: Any, *others: object) -> Any:

@@ -267,21 +267,14 @@ def _dask_is_active() -> bool:
     """Whether the user made a Dask client; never imports Dask to find out."""
     if "distributed" not in sys.modules:
         return False
-    from distributed.client import _get_global_client
-
-    client = _get_global_client()
-    # Inside a worker the client is the worker's own: the fit is already one of its tasks.
-    return client is not None and not _inside_worker()
-
-
-def _inside_worker() -> bool:
     from distributed import get_worker
+    from distributed.client import _get_global_client
 
     try:
         get_worker()
     except ValueError:
-        return False
-    return True
+        return _get_global_client() is not None
+    return False  # the client is the worker's own: the fit is already one of its tasks
 
 
 def total(parts: Any) -> Any:

@@ -110,14 +110,13 @@ class Execution:
                 f"{self.driver!r}."
             )
         for name in ("chunk_size", "checkpoint_every"):
-            _check_count(name, getattr(self, name))
+            value = getattr(self, name)
+            if value is not None and not (_is_whole(value) and value >= 1):
+                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
         if self.n_jobs is not None and (not _is_whole(self.n_jobs) or self.n_jobs == 0):
             raise ValueError(f"n_jobs must be a whole number other than 0; got {self.n_jobs!r}.")
         parse_bytes(self.memory_limit)
-        self._check_effects()
-
-    def _check_effects(self) -> None:
-        """A setting that would have no effect is an error."""
+        # A setting that would have no effect is an error.
         if self.memory_limit is not None and self.cache in ("disk", "none"):
             raise ValueError(
                 f"memory_limit has no effect with cache={self.cache!r}; drop one of them."
@@ -169,7 +168,18 @@ class Execution:
             if instances is not None and is_tensor(instances):
                 device = str(instances.device)
         else:
-            device = _checked_device(self.device)
+            device = str(self.device)
+            try:
+                import torch
+            except ImportError as error:
+                raise ValueError(
+                    f"device={device!r} needs torch; install bagwise[torch]."
+                ) from error
+            if device.startswith("cuda") and not torch.cuda.is_available():
+                raise ValueError(
+                    f"device={device!r} was asked for, but torch sees no GPU on this machine; use "
+                    "device='cpu'."
+                )
         if self.precision is not None and not str(device).startswith("cuda"):
             raise ValueError(
                 "precision='tf32' has no effect without a GPU; pass device='cuda' or drop it."
@@ -244,19 +254,6 @@ def resolve(execution: Execution | str | None) -> Execution:
     )
 
 
-def _checked_device(device: str | None) -> str:
-    try:
-        import torch
-    except ImportError as error:
-        raise ValueError(f"device={device!r} needs torch; install bagwise[torch].") from error
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device={device!r} was asked for, but torch sees no GPU on this machine; use "
-            "device='cpu'."
-        )
-    return str(device)
-
-
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}.")
@@ -264,11 +261,6 @@ def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _check_count(name: str, value: object) -> None:
-    if value is not None and not (_is_whole(value) and value >= 1):  # type: ignore[operator]
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
 
 
 def parse_bytes(size: int | float | str | None) -> int | None:

@@ -207,7 +207,18 @@ def read_labels(
     if instance_labels is None:
         return labels
     if rule.multilabel and np.ndim(instance_labels) == 2:
-        return _possible(labels._replace(known=_indicator_rows(instance_labels, known)), bags)
+        matrix = np.asarray(instance_labels, dtype=np.float64)
+        if matrix.shape != known.shape:
+            raise ValueError(
+                "instance_labels needs one row per instance and one column per class, shape "
+                f"{known.shape}; got {matrix.shape}."
+            )
+        matrix = np.where(np.isnan(matrix), -1, matrix)
+        if not np.isin(matrix, (-1, 0, 1)).all():
+            raise ValueError(
+                "instance_labels must be 0, 1, or missing (NaN or -1) in every column."
+            )
+        return _possible(labels._replace(known=matrix.astype(np.int8)), bags)
     own = encode_instance_labels(instance_labels, bags, classes, codes if rule.binary else None)
     known[:] = np.where(own[:, None] == rule.findings, 1, -1 if rule.multilabel else 0)
     known[own < 0] = -1
@@ -311,19 +322,6 @@ def _rarest(present: Ints) -> Ints:
     _, codes, counts = np.unique(codes, return_inverse=True, return_counts=True)
     # Codes of a single bag cannot be shared out: they join the others.
     return np.where(counts[codes] < 2, 0, codes)
-
-
-def _indicator_rows(instance_labels: Any, unknown: Codes) -> Codes:
-    matrix = np.asarray(instance_labels, dtype=np.float64)
-    if matrix.shape != unknown.shape:
-        raise ValueError(
-            "instance_labels needs one row per instance and one column per class, shape "
-            f"{unknown.shape}; got {matrix.shape}."
-        )
-    matrix = np.where(np.isnan(matrix), -1, matrix)
-    if not np.isin(matrix, (-1, 0, 1)).all():
-        raise ValueError("instance_labels must be 0, 1, or missing (NaN or -1) in every column.")
-    return matrix.astype(np.int8)
 
 
 def _possible(labels: Labels, bags: Bags) -> Labels:

@@ -372,13 +372,13 @@ def last_step(model: Any) -> Any:
     return model[-1] if hasattr(model, "steps") else model
 
 
-def positive_proba(model: Any, bags: BagsLike, twin: str = "") -> tuple[Reals, Floats]:
+def positive_proba(model: Any, bags: BagsLike, suffix: str = "") -> tuple[Reals, Floats]:
     """Probability of the positive class and its standard deviation, NaN where there is none.
 
-    Only Gaussian processes know how sure they are; a pipeline passes the question on. ``twin``
+    Only Gaussian processes know how sure they are; a pipeline passes the question on. ``suffix``
     is "" for bags or "_instances".
     """
-    name = f"predict_proba{twin}"
+    name = f"predict_proba{suffix}"
     if "return_std" in inspect.signature(getattr(last_step(model), name)).parameters:
         proba, std = getattr(model, name)(bags, return_std=True)
         return proba[:, 1], std

@@ -56,11 +56,11 @@ def read_ahead(X: Rows) -> Iterator[tuple[slice, Rows]]:
     """
     step = max(1, _NUMBERS // X.shape[1])
     runs = [slice(a, min(a + step, X.shape[0])) for a in range(0, X.shape[0], step)]
+
+    def read(run: slice) -> Rows:
+        rows = X[run]
+        return rows if rows.flags.writeable else rows.copy()  # torch warns of read-only rows
+
     with ThreadPoolExecutor(_AHEAD) as pool:
-        pieces = in_order((pool.submit(_piece, X, run) for run in runs), _AHEAD)
+        pieces = in_order((pool.submit(read, run) for run in runs), _AHEAD)
         yield from zip(runs, pieces, strict=True)
-
-
-def _piece(X: Rows, run: slice) -> Rows:
-    rows = X[run]
-    return rows if rows.flags.writeable else rows.copy()  # torch warns of what it may not change

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,6 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from bagwise.core.arrays import Doubles, Floats, Rows, is_sparse, is_tensor, to_numpy, torch_rows
 from bagwise.models.drivers import Driver, Serial
-
-if TYPE_CHECKING:
-    import torch
-
 
 Scale = Literal["feature", "global"] | None
 T = TypeVar("T")
@@ -123,8 +119,14 @@ def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> Featur
 
 def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
     """Number, mean and squares of the features, from one pass over the rows."""
-    if is_tensor(X):
-        return _device_moments(X)
+    if is_tensor(X):  # where the tensor lives; the result comes to the host
+        import torch
+
+        step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the memory
+        rows = range(0, X.shape[0], step)
+        mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
+        squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
+        return FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
     if is_sparse(X):
         # Taking the mean off would fill a sparse matrix: only the widths are used.
         mean, variance = mean_variance_axis(X, axis=0)
@@ -143,17 +145,6 @@ def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> 
     if not hasattr(X, "select_rows"):
         return Serial().map(function, [X[run] for run in runs])
     return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
-
-
-def _device_moments(X: torch.Tensor) -> FeatureMoments:
-    """As `measure`, where the tensor lives; the result comes to the host."""
-    import torch
-
-    step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the room
-    rows = range(0, X.shape[0], step)
-    mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
-    squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
-    return FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
 
 
 def scaling_of(moments: FeatureMoments, scale: Scale) -> FeatureScaling:
