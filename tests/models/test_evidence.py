@@ -9,7 +9,7 @@ from bagwise.core.kernels import ARD, RBF, Constant, Linear, Matern32, Matern52
 from bagwise.models.variational import evidence
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.evidence import (
-    Training,
+    TrainingRows,
     arranged_rows,
     fit_block,
     kernel_gradient,
@@ -54,7 +54,7 @@ def some_posteriors(rng, T, M):
     return posteriors(rng.normal(size=(T, M)), np.eye(M) + 0.5 * R @ R.transpose(0, 2, 1))
 
 
-def expected_log(data: Training, kernel, likelihood, q, f0, draws):
+def expected_log(data: TrainingRows, kernel, likelihood, q, f0, draws):
     """The part of the summed bounds that the kernel changes."""
     block = project(data, kernel)
     F = latent_draws(block, directions(q, draws.U), f0, draws.E)

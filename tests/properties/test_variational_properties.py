@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bagwise.models.drivers import cut
 from bagwise.models.variational import LargeMargin, NoisyMax, Sech
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.paper_likelihoods import Moments, none_of_others
+from bagwise.models.variational.paper_likelihoods import LatentMoments, none_of_others
 from tests.reference.paper import fit_whitened
 
 sizes = st.lists(st.integers(1, 9), min_size=2, max_size=12)
@@ -90,7 +90,7 @@ def test_plug_in_is_below_exact(bag_sizes, seed):
 @given(sizes, st.integers(0, 10_000), likelihoods)
 def test_weights_are_fit_for_a_gaussian(bag_sizes, seed, likelihood):
     _, r, labels, pi = problem(bag_sizes, seed)
-    f = Moments(np.random.default_rng(seed).normal(size=len(r)) * 30, r)
+    f = LatentMoments(np.random.default_rng(seed).normal(size=len(r)) * 30, r)
     c = np.sqrt(f.second)
     targets = likelihood.targets(f, Sech().log_psi(c), labels, likelihood.start(f, labels, pi))
     omega, rho = likelihood.weights(f, targets, Sech().theta(c))

@@ -18,7 +18,7 @@ from bagwise.models.labels import ClassWeight
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.scaling import Scale
 from bagwise.models.variational import engine, search
-from bagwise.models.variational.engine import Fitted, HeldOut, Problem
+from bagwise.models.variational.engine import Fitted, HeldOutReadings, Problem
 from bagwise.models.variational.inference import Settings
 from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
 from bagwise.models.variational.predicting import LatentClassifier, watched
@@ -188,9 +188,9 @@ class AutoVGPMIL(LatentClassifier):
         problem = shared.problem._replace(execution=execution)
         kernels = engine.start_kernels("rbf")
         settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (candidate, self.tol)
-        start = (problem, kernels, likelihood, partial(shared.trial, candidate))
+        find = partial(shared.trial, candidate)
         with problem.settings(), watched([], self.verbose, self.max_iter, name) as tell:
-            return engine.search_and_fit(*start, settings, tell, *asked)
+            return engine.search_and_fit(problem, kernels, likelihood, find, settings, tell, *asked)
 
     def _join(
         self,
@@ -240,13 +240,12 @@ def _weights(losses: Floats, n_bags: int) -> Floats:
     return weights / weights.sum()
 
 
-def _blended(held_out: list[HeldOut | None], weights: Floats) -> HeldOut | None:
-    """What the members together say of the held-out bags."""
-    found = [h for h in held_out if h is not None]
-    if not found:
+def _blended(held_out: list[HeldOutReadings | None], weights: Floats) -> HeldOutReadings | None:
+    """What the members together say of the held-out bags; None where there are none."""
+    pairs = [(w, h) for w, h in zip(weights, held_out, strict=True) if h is not None]
+    if not pairs:
         return None
-    pairs = list(zip(weights, found, strict=True))
-    return HeldOut(
+    return HeldOutReadings(
         sum(w * h.bag for w, h in pairs),
         sum(w * h.mean for w, h in pairs),
         sum(w * w * h.var for w, h in pairs),

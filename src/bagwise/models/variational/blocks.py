@@ -126,12 +126,6 @@ class BagLabels(_Labels):
         deal[np.lexsort((sizes, first[kind.ravel()]))] = number % N_DEALS
         return self._replace(bag=number, deal=deal, row=np.arange(int(self.offsets[-1])))
 
-    @property
-    def _first_label(self) -> Any:
-        """Labels of the first task, on the host, [b]."""
-        y = host(self.y)
-        return y if y.ndim == 1 else y[:, 0]
-
     def total(self, per_bag: Doubles, per_instance: Doubles) -> Doubles:
         """Sum of terms of bags [b] and instances [n], each as often as its bag counts."""
         if self.weight is None or self.each is None:
@@ -169,8 +163,8 @@ class BagLabels(_Labels):
         return self._runs(np.zeros(len(self.y), dtype=np.int64))
 
     def _runs(self, deal: Ints) -> list[Run]:
-        starts = host(self.offsets)
-        keys = np.stack([np.diff(starts), self._first_label, deal])
+        starts, label = host(self.offsets), host(self.y).reshape(len(deal), -1)[:, 0]
+        keys = np.stack([np.diff(starts), label, deal])
         new = 1 + np.flatnonzero(np.diff(keys, axis=1).any(axis=0))
         edges = [0, *new.tolist(), keys.shape[1]]
         return [
@@ -193,7 +187,8 @@ def arranged(block: Block) -> Block:
     if labels.deal is None:
         return block
     sizes = np.diff(host(labels.offsets))
-    order = np.lexsort((host(labels.deal), labels._first_label, sizes))
+    label = host(labels.y).reshape(len(sizes), -1)[:, 0]
+    order = np.lexsort((host(labels.deal), label, sizes))
     return block if (np.diff(order) == 1).all() else take_bags(block, order)
 
 

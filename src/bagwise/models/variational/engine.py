@@ -181,8 +181,8 @@ def searched(problem: Problem) -> Search:
     chosen = draw_bags(bags.sizes, problem.tasks.y, bags.n_features)
     rows, _ = segments.take(bags.offsets, chosen)
     X = problem.scaling(host_rows(bags.instances, rows))
-    own = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
-    data = arranged_rows(X, own, problem.Z)
+    drawn = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
+    data = arranged_rows(X, drawn, problem.Z)
     return Search(data, problem.tasks.take(chosen[host(data.labels.bag)]), problem.size)
 
 
@@ -194,8 +194,8 @@ def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
     # Round robin over the labels: any first bags are stratified.
     turn = np.empty(len(sizes))
     for c in np.unique(code):
-        own = shuffled[code[shuffled] == c]
-        turn[own] = (np.arange(len(own)) + 0.5) / len(own)
+        same = shuffled[code[shuffled] == c]
+        turn[same] = (np.arange(len(same)) + 0.5) / len(same)
     order = np.argsort(turn, kind="stable")
     rows = np.cumsum(sizes[order])
     most = min(_MOST_ROWS, _MOST_NUMBERS // max(n_features, 1))
@@ -214,7 +214,7 @@ def choose(
     return finder.refined(start) if learn_kernel else start
 
 
-class HeldOut(NamedTuple):
+class HeldOutReadings(NamedTuple):
     """What fits without a bag said of it: log-odds of bags, latent moments of instances."""
 
     bag: Floats  # [B, F]
@@ -226,7 +226,7 @@ class Fitted(NamedTuple):
     """A fitted process, and what it is judged by."""
 
     process: Process
-    held_out: HeldOut | None
+    held_out: HeldOutReadings | None
     history: Floats  # [passes] bounds of the fit to all bags, summed over the classes
     n_iter: int
     converged: bool
@@ -289,8 +289,8 @@ def fit_marginal(
 
     def process(q: Posteriors, fold: int = 0) -> Process:
         """That of all bags, or the one that did not see the bags of a fold, from 1."""
-        own = tasks.whole + fold * tasks.n_findings
-        return Process(projector, q.m[own], q.W[own], trial.f0[own], trial.likelihood)
+        columns = tasks.whole + fold * tasks.n_classes
+        return Process(projector, q.m[columns], q.W[columns], trial.f0[columns], trial.likelihood)
 
     def tell(at: Iteration) -> bool:
         return on_iteration is not None and on_iteration(
@@ -302,7 +302,7 @@ def fit_marginal(
     held_out = None
     if tasks.n_folds:
         pairs = [(process(fits.q, j + 1), tasks.fold == j) for j in range(tasks.n_folds)]
-        held_out = read_held_out(problem, parts, pairs)
+        held_out = _read_held_out(problem, parts, pairs)
     history = fits.history[:, tasks.whole].sum(1)
     return Fitted(process(fits.q), held_out, history, fits.n_iter, fits.converged, cache)
 
@@ -335,30 +335,30 @@ def _read_unseen(
     part: Part, pairs: Pairs
 ) -> tuple[Part, list[tuple[Ints, Floats, Floats, Floats]]]:
     """Numbers of the bags of a part, their log-odds, and moments of their instances."""
-    found = []
+    readings = []
     for block in part.blocks:
         numbers = host(block.labels.bag)
         for process, chosen in pairs:
             here = np.flatnonzero(chosen[numbers])
             if len(here):
                 latent = read_block(take_bags(block, here), process)
-                found.append((numbers[here], latent.bag, latent.mean, latent.var))
-    return part, found
+                readings.append((numbers[here], latent.bag, latent.mean, latent.var))
+    return part, readings
 
 
-def read_held_out(problem: Problem, parts: list[Any], pairs: Pairs) -> HeldOut:
+def _read_held_out(problem: Problem, parts: list[Any], pairs: Pairs) -> HeldOutReadings:
     """Every bag, read by the fit that did not see it."""
-    offsets, F = problem.bags.offsets, problem.tasks.n_findings
+    offsets, F = problem.bags.offsets, problem.tasks.n_classes
     bag = np.full((len(offsets) - 1, F), np.nan)
     mean, var = np.full((2, int(offsets[-1]), F), np.nan)
 
-    def take(found: list[tuple[Ints, Floats, Floats, Floats]]) -> None:
-        for numbers, *values in found:
+    def take(readings: list[tuple[Ints, Floats, Floats, Floats]]) -> None:
+        for numbers, *values in readings:
             rows, _ = segments.take(offsets, numbers)
             bag[numbers], mean[rows], var[rows] = values
 
     problem.driver.sweep(partial(_read_unseen, pairs=pairs), parts, take)
-    return HeldOut(bag, mean, var)
+    return HeldOutReadings(bag, mean, var)
 
 
 class Calibrated(NamedTuple):
@@ -372,7 +372,7 @@ def calibrated(
     problem: Problem,
     processes: Sequence[Process],
     weights: Sequence[float],
-    held_out: HeldOut | None,
+    held_out: HeldOutReadings | None,
 ) -> Calibrated:
     """For every class a slope and an intercept of bags, and the calibration of instances."""
     labels, offsets = problem.targets, problem.bags.offsets
@@ -392,8 +392,8 @@ def calibrated(
 
 def warn_if_nothing_learned(name: str, bag: Floats, y: Ints) -> None:
     """Say in one line where held-out bags are predicted no better than by their base rate."""
-    for z, own in zip(bag.T, y.T, strict=True):
-        if Tasks(np.zeros(len(own), np.int64), own[:, None]).gain(z[:, None]) > 0:
+    for z, label in zip(bag.T, y.T, strict=True):
+        if Tasks(np.zeros(len(label), np.int64), label[:, None]).gain(z[:, None]) > 0:
             return
     warnings.warn(
         f"{name} found nothing in these bags that tells their labels: held-out bags are predicted "

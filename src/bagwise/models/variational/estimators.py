@@ -162,8 +162,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
 
         self.likelihood_ = likelihood
         settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (learns, self.tol)
-        start = (problem, kernels, likelihood, find)
-        return engine.search_and_fit(*start, settings, tell, *asked)[1]
+        return engine.search_and_fit(problem, kernels, likelihood, find, settings, tell, *asked)[1]
 
     def _fit_paper(
         self,
@@ -185,8 +184,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
 
         def fit_to(seen: Ints) -> Process:
             rows, _ = segments.take(problem.bags.offsets, seen)
-            own = problem.targets.take(seen, problem.bags.offsets)
-            part = self._plan(problem.bags[seen], own, held_out=False)
+            labels = problem.targets.take(seen, problem.bags.offsets)
+            part = self._plan(problem.bags[seen], labels, held_out=False)
             alone = replace(part.execution, checkpoint=None, checkpoint_every=None)
             init = paper.init if isinstance(paper.init, str) else np.asarray(paper.init)[rows]
             once = paper._replace(max_iter=n_iter, init=init)
@@ -216,17 +215,12 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         self.bound_history_ = fitted.history
         self.n_iter_, self.converged_, self.cache_ = fitted.n_iter, fitted.converged, fitted.cache
         if not self.converged_ and self.tol > 0 and self.n_iter_ >= self.max_iter:
-            hint = (
-                ""
-                if self._paper() is None
-                else (" NoisyMax(schedule='paper') oscillates: use 'damped'.")
-            )
-            warnings.warn(
+            message = (
                 f"{name} did not converge in {self.max_iter} iterations; raise max_iter or tol."
-                + hint,
-                ConvergenceWarning,
-                stacklevel=3,
             )
+            if self._paper() is not None:
+                message += " NoisyMax(schedule='paper') oscillates: use 'damped'."
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     def _inducing(self, n_features: int) -> Inducing | Floats:
         """The method that chooses the inducing points, or the user's own, checked."""
@@ -270,8 +264,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
                 same = self.instance_proba_.shape == (bags.n_instances,)
                 again = paper._replace(init=self.instance_proba_ if same else "half")
                 fitted = fit_paper(problem, process.projector.kernel, again, self._rng(1))
-        own = fitted.process._replace(projector=fitted.process.projector.on_host())
-        self.predictor_ = replace(self.predictor_, processes=(own,))
+        process = fitted.process._replace(projector=fitted.process.projector.on_host())
+        self.predictor_ = replace(self.predictor_, processes=(process,))
         self.bound_history_, self.n_iter_ = fitted.history, fitted.n_iter
         return self
 
@@ -365,7 +359,7 @@ class VGPMIL(GaussianProcessClassifier):
 
     def _paper(self) -> PaperSettings | None:
         is_paper = self.inference == "paper"
-        check_likelihood(self.likelihood, is_paper)
+        _check_likelihood(self.likelihood, is_paper)
         if is_paper:
             likelihood, init = self.likelihood or NoisyMax(), self.init
             init = "half" if init is None else init
@@ -376,7 +370,7 @@ class VGPMIL(GaussianProcessClassifier):
         return None
 
 
-def check_likelihood(likelihood: Any, is_paper: bool) -> None:
+def _check_likelihood(likelihood: Any, is_paper: bool) -> None:
     """An object with the methods that its way of inference calls."""
     kind: Any = PaperLikelihood if is_paper else BagLikelihood
     if likelihood is None or isinstance(likelihood, kind):
@@ -411,7 +405,7 @@ class _PaperClassifier(GaussianProcessClassifier):
 
     def _bag_likelihood(self) -> PaperLikelihood:
         likelihood = getattr(self, "likelihood", None)
-        check_likelihood(likelihood, is_paper=True)
+        _check_likelihood(likelihood, is_paper=True)
         return likelihood or NoisyMax()
 
     def _paper(self) -> PaperSettings:

@@ -46,7 +46,7 @@ _PRIOR, _FARTHEST, _FARTHEST_F0 = 0.1, 4.0, 10.0
 _LEAST_RESIDUAL = 1e-10
 
 
-class Training(NamedTuple):
+class TrainingRows(NamedTuple):
     """Whole bags in memory: scaled rows, sorted as blocks are arranged, and their labels."""
 
     X: Floats  # [n, D]
@@ -62,13 +62,13 @@ class Learned(NamedTuple):
     fits: Fits
 
 
-def arranged_rows(X: Floats, labels: BagLabels, Z: Floats) -> Training:
+def arranged_rows(X: Floats, labels: BagLabels, Z: Floats) -> TrainingRows:
     """The rows in the order in which blocks are arranged, so that every projection is."""
     block = arranged(Block(X.T, np.zeros(len(X)), labels))
-    return Training(np.ascontiguousarray(block.A.T), block.labels, Z)
+    return TrainingRows(np.ascontiguousarray(block.A.T), block.labels, Z)
 
 
-def project(data: Training, kernel: Kernel, dtype: str = "float64") -> Block:
+def project(data: TrainingRows, kernel: Kernel, dtype: str = "float64") -> Block:
     """The bags in the coordinates of a kernel, as one block."""
     L = linalg.cholesky(kernel(data.Z, data.Z))
     A, r = gaussians.project(kernel, data.X, data.Z, L, np.dtype(dtype))
@@ -84,7 +84,7 @@ def fit_block(
 
 
 def kernel_gradient(
-    data: Training,
+    data: TrainingRows,
     kernel: Kernel,
     likelihood: BagLikelihood,
     q: Posteriors,
@@ -130,7 +130,7 @@ def pull_back(
 
 
 def learn(
-    data: Training,
+    data: TrainingRows,
     kernel: Kernel,
     likelihood: BagLikelihood,
     start: Posteriors,
@@ -151,12 +151,12 @@ def learn(
 
     def loss(x: Floats) -> tuple[float, Floats]:
         trial = kernel.with_theta(x[:P])
-        found = fit_block(project(data, trial), likelihood, state["q"], x[P:], warm)
-        state["q"] = found.q
-        gradient = kernel_gradient(data, trial, likelihood, found.q, x[P:], draws)
+        fits = fit_block(project(data, trial), likelihood, state["q"], x[P:], warm)
+        state["q"] = fits.q
+        gradient = kernel_gradient(data, trial, likelihood, fits.q, x[P:], draws)
         away = x[:P] - centre
         gradient[:P] -= _PRIOR * away
-        return _PRIOR * float(away @ away) / 2 - float(found.bound.sum()), -gradient
+        return _PRIOR * float(away @ away) / 2 - float(fits.bound.sum()), -gradient
 
     limits = [(t - _FARTHEST, t + _FARTHEST) for t in centre]
     limits += [(f - _FARTHEST_F0, f + _FARTHEST_F0) for f in f0]

@@ -193,9 +193,9 @@ def learn_kernel(
         # A trial kernel may need more jitter; whoever uses the learnt one is told.
         warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
         first, options = loss(start)[0], {"maxiter": _STEPS}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    better = np.isfinite(found.fun) and found.fun <= first
-    return kernel.with_theta(found.x) if better else kernel
+        best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    better = np.isfinite(best.fun) and best.fun <= first
+    return kernel.with_theta(best.x) if better else kernel
 
 
 class KernelFit(NamedTuple):
@@ -284,7 +284,7 @@ def learned(
     problem: Problem, kernel: Kernel | str, settings: PaperSettings, rng: np.random.RandomState
 ) -> tuple[Kernel, PaperSettings]:
     """The kernel by short fits and updates in turn, and where q(y) then starts."""
-    if problem.tasks.n_findings > 1:
+    if problem.tasks.n_classes > 1:
         raise ValueError(
             "learn_kernel=True with inference='paper' learns the kernel of two classes; with "
             "several classes use inference='marginal', or wrap the model in OneVsRest."

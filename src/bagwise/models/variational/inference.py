@@ -159,8 +159,8 @@ def _rank_one(block: Block, w: Array, strength: Array, T: int) -> Array:
             c = strength[run.bags, t].reshape(-1, 1)  # [b S, 1]
             if not c.any():  # held out, or the negative bags of an or
                 continue
-            own = w[run.rows, min(t, w.shape[1] - 1)].reshape(-1, run.size, w.shape[-1])
-            V = xp.matmul(own.swapaxes(1, 2), rows).reshape(-1, M)  # [b S, M]
+            weights = w[run.rows, min(t, w.shape[1] - 1)].reshape(-1, run.size, w.shape[-1])
+            V = xp.matmul(weights.swapaxes(1, 2), rows).reshape(-1, M)  # [b S, M]
             total[t] += V.T @ (V * c)
     return total
 
@@ -192,8 +192,8 @@ def sums_of(
     for block in part.blocks:
         here = block._replace(labels=block.labels.of_tasks(tasks))
         F = latent_draws(here, *(like(x, block.A) for x in (V, f0, draws.E)))
-        found = block_sums(here, F, likelihood)
-        sums = found if sums is None else total([sums, found])
+        block_sum = block_sums(here, F, likelihood)
+        sums = block_sum if sums is None else total([sums, block_sum])
     assert sums is not None  # a part is never empty
     return part, sums
 
@@ -253,8 +253,8 @@ def fit(
         run = partial(sums_of, likelihood=likelihood, q=q, f0=f0[tasks], tasks=tasks)
         sums = RunningSum()
         driver.sweep(partial(run, settings=settings), parts, sums)
-        found = Sums(*(to_numpy(x) for x in sums.value))
-        return found, found.value - q.kl()
+        total_sums = Sums(*(to_numpy(x) for x in sums.value))
+        return total_sums, total_sums.value - q.kl()
 
     with one_blas_thread():
         if state is None:
@@ -267,8 +267,8 @@ def fit(
             if not len(tasks):
                 break
             new, promised = propose(state, tasks)
-            found = evaluate(new, tasks)
-            before, state = state, accept(state, tasks, new, *found, promised, enough)
+            evaluated = evaluate(new, tasks)
+            before, state = state, accept(state, tasks, new, *evaluated, promised, enough)
             if on_state is not None:
                 on_state(state)
             if on_iteration is not None:

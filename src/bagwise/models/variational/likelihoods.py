@@ -93,8 +93,8 @@ class LogLog:
         """
         xp = namespace(g)
         s = at_least(xp.exp(at_most(g, 80.0)), _TINY)
-        few = at_most(s, 50.0)  # beyond, u is 0 and exp would overflow
-        u = s / xp.expm1(few)
+        small = at_most(s, 50.0)  # beyond, u is 0 and exp would overflow
+        u = s / xp.expm1(small)
         positive = y == 1
         value = xp.where(positive, xp.log(-xp.expm1(-s)), -s)
         return Linked(value, xp.where(positive, u, -s), xp.where(positive, u * (1 - s - u), -s))
@@ -221,11 +221,6 @@ class _PooledLikelihood:
         )
 
 
-def _counts(offsets: segments.Offsets, F: Array) -> Array:
-    """Sizes of the bags in the precision of ``F``, [b, 1, 1]."""
-    return like(segments.lengths(offsets)[:, None, None], F)
-
-
 @dataclass(frozen=True)
 class Or(_PooledLikelihood):
     """At least one instance is positive, independently given f: p = 1 - prod sigmoid(-f_i).
@@ -273,7 +268,8 @@ class Or(_PooledLikelihood):
             soft, sigma = soft * unknown, sigma * unknown
         h, part = 1 - sigma, sigma
         if self.h:
-            scale = segments.spread(_counts(offsets, F) ** -self.h, offsets)
+            n = like(segments.lengths(offsets)[:, None, None], F)  # [b, 1, 1]
+            scale = segments.spread(n**-self.h, offsets)
             soft, part = soft * scale, sigma * scale
         s = at_least(segments.sum(soft, offsets), _TINY)
         return Pooled(xp.log(s), part / segments.spread(s, offsets), h, 1.0)
@@ -330,7 +326,7 @@ class SoftMax(_PooledLikelihood):
     def pool(self, F: Array, labels: BagLabels) -> Pooled:
         """W = softmax(tau f), h = k = tau."""
         xp, offsets = namespace(F), labels.offsets
-        n = _counts(offsets, F)
+        n = like(segments.lengths(offsets)[:, None, None], F)  # [b, 1, 1]
         if self.tau == 0:
             w = segments.spread(1 / n, offsets)
             return Pooled(segments.sum(F, offsets) / n, w, 0.0, 0.0)

@@ -35,9 +35,9 @@ from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
 from bagwise.models.held_out import calibration_folds, folds
 from bagwise.models.variational.blocks import BagLabels, Block, InducingPosterior, Part, host
 from bagwise.models.variational.checkpoint import Checkpoint
-from bagwise.models.variational.engine import Fitted, HeldOut, Problem, ready_parts
+from bagwise.models.variational.engine import Fitted, HeldOutReadings, Problem, ready_parts
 from bagwise.models.variational.inference import Iteration
-from bagwise.models.variational.paper_likelihoods import Density, Moments, PaperLikelihood
+from bagwise.models.variational.paper_likelihoods import Density, LatentMoments, PaperLikelihood
 from bagwise.models.variational.projection import Projector
 from bagwise.models.variational.readout import Predictor, Process, read_bags
 
@@ -85,13 +85,13 @@ def prior(M: int) -> InducingPosterior:
     return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
 
 
-def moments(A: Array, r: Array, q: InducingPosterior | None) -> Moments:
+def moments(A: Array, r: Array, q: InducingPosterior | None) -> LatentMoments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` of a block; None means the prior, W = I."""
     if q is None:
         var = linalg.column_squares(A) + r
-        return Moments(0.0 * var, var)
+        return LatentMoments(0.0 * var, var)
     mean, square = linalg.first_two_moments(q.m, q.W, A)
-    return Moments(mean, square + r)
+    return LatentMoments(mean, square + r)
 
 
 def statistics(A: Array, sites: SiteParameters, bound: float | Array) -> PaperSums:
@@ -106,7 +106,7 @@ def expect(
     likelihood: PaperLikelihood,
     density: Density,
 ) -> tuple[Any, SiteParameters, float | Array]:
-    """Moments, beliefs and theta of a block: new beliefs, sites, and the bound's part.
+    """LatentMoments, beliefs and theta of a block: new beliefs, sites, and the bound's part.
 
     ``q`` None means the prior, where ``beliefs`` are the probabilities to start from.
     """
@@ -160,7 +160,7 @@ class OfTask:
             yield block._replace(labels=block.labels.of_tasks(self.task))
 
 
-def paper_pass(
+def _paper_pass(
     part: Part,
     likelihood: PaperLikelihood,
     density: Density,
@@ -173,8 +173,8 @@ def paper_pass(
         targets, new, bound = expect(block, before, q, likelihood, density)
         beliefs.append(targets)
         sites.append(new)
-        found = PaperSums(0.0, 0.0, bound) if last else statistics(block.A, new, bound)
-        sums = found if sums is None else total([sums, found])
+        values = PaperSums(0.0, 0.0, bound) if last else statistics(block.A, new, bound)
+        sums = values if sums is None else total([sums, values])
     assert sums is not None  # a part is never empty
     kept = part.sites if last else tuple(sites)
     return part._replace(beliefs=tuple(beliefs), sites=kept), sums
@@ -216,7 +216,7 @@ def iterate(
             if n_iter and on_state is not None:
                 on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
             sums = RunningSum()
-            step = partial(paper_pass, likelihood=likelihood, density=density, last=last)
+            step = partial(_paper_pass, likelihood=likelihood, density=density, last=last)
             parts = driver.sweep(partial(step, q=q if n_iter else None), parts, sums)
             precision, linear, bound = sums.value
             if n_iter:
@@ -250,22 +250,20 @@ def _columns(part: Part) -> tuple[Part, dict[str, Any]]:
 
 def read_beliefs(parts: list[Any], driver: Driver) -> dict[str, Floats]:
     """Beliefs and sites of every instance, in the order of the instances."""
-    found: list[dict[str, Any]] = []
-    driver.sweep(_columns, parts, found.append)
-    order = np.argsort(np.concatenate([columns.pop("row") for columns in found]))
-    return {name: np.concatenate([c[name] for c in found])[order] for name in found[0]}
+    pieces: list[dict[str, Any]] = []
+    driver.sweep(_columns, parts, pieces.append)
+    order = np.argsort(np.concatenate([piece.pop("row") for piece in pieces]))
+    return {name: np.concatenate([p[name] for p in pieces])[order] for name in pieces[0]}
 
 
 def restore(part: Part, columns: dict[str, Any], kind: Any) -> tuple[Part, None]:
-    """Put what `read_beliefs` read back into a part; ``kind`` is the type of the beliefs."""
+    """Put columns [N] of `read_beliefs` back into a part; ``kind`` is the type of the beliefs."""
     beliefs, sites = [], []
     for block in part.blocks:
-        row, A = host(block.labels.row), block.A
-        names = (f"belief_{name}" for name in kind._fields)
-        beliefs.append(kind(*(beside(columns[name][row], A) for name in names)))
-        sites.append(
-            SiteParameters(*(beside(columns[name][row], A) for name in SiteParameters._fields))
-        )
+        row = host(block.labels.row)
+        here = {name: beside(column[row], block.A) for name, column in columns.items()}
+        beliefs.append(kind(*(here[f"belief_{name}"] for name in kind._fields)))
+        sites.append(SiteParameters(here["omega"], here["rho"]))
     return part._replace(beliefs=tuple(beliefs), sites=tuple(sites)), None
 
 
@@ -274,7 +272,9 @@ def restored(
 ) -> list[Any]:
     """Parts with the beliefs and sites of ``columns``."""
     one = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
-    kind = type(likelihood.start(Moments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
+    kind = type(likelihood.start(LatentMoments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
+    names = ("omega", "rho", *(f"belief_{name}" for name in kind._fields))
+    columns = {name: columns[name] for name in names}  # a checkpoint has others
     return driver.sweep(partial(restore, columns=columns, kind=kind), parts, lambda _: None)
 
 
@@ -288,25 +288,25 @@ def fit_paper(
     rng: np.random.RandomState,
     on_iteration: Callable[[Iteration], bool] | None = None,
 ) -> Fitted:
-    """The posteriors of all findings, one after the other, and q(y) of the training instances."""
+    """The posteriors of all classes, one after the other, and q(y) of the training instances."""
     kernel = make_kernel(kernel).resolve(problem.sample)
     projector = problem.projector(kernel)
     parts, cache = ready_parts(problem, projector)
     rule: Any = RULES[settings.rule]  # takes the place of a likelihood in the read-out
-    F = problem.tasks.n_findings
+    F = problem.tasks.n_classes
     pis = [initial(settings.init, problem.labels.of_tasks(f), rng) for f in range(F)]
 
     def tell(at: Iteration) -> bool:
         m, W = at.posterior
-        own = Process(projector, m[None], W[None], np.zeros(1), rule)
-        return on_iteration is not None and on_iteration(at._replace(posterior=own))
+        process = Process(projector, m[None], W[None], np.zeros(1), rule)
+        return on_iteration is not None and on_iteration(at._replace(posterior=process))
 
     fits, beliefs = [], []
     for f, pi in enumerate(pis):
-        fit, own = _fit_finding(problem, parts, projector, settings, f, pi, tell)
-        escaped = _escaped(problem, own, fit, settings, kernel)
+        fit, its_parts = _fit_class(problem, parts, projector, settings, f, pi, tell)
+        escaped = _escaped(problem, its_parts, fit, settings, kernel)
         fits.append(fit._replace(converged=fit.converged and not escaped))
-        beliefs.append(read_beliefs(own, problem.driver)["belief_pi"])
+        beliefs.append(read_beliefs(its_parts, problem.driver)["belief_pi"])
     longest = max(len(fit.history) for fit in fits)
     histories = [np.pad(fit.history, (0, longest - len(fit.history)), mode="edge") for fit in fits]
     m, W = np.stack([fit.q.m for fit in fits]), np.stack([fit.q.W for fit in fits])
@@ -321,7 +321,7 @@ def fit_paper(
     )
 
 
-def _fit_finding(
+def _fit_class(
     problem: Problem,
     parts: list[Any],
     projector: Projector,
@@ -330,10 +330,10 @@ def _fit_finding(
     pi: Floats,
     on_iteration: Callable[[Iteration], bool],
 ) -> tuple[FitState, list[Any]]:
-    """One finding; goes on from a checkpoint where there is one."""
+    """One positive class; goes on from a checkpoint where there is one."""
     driver, likelihood = problem.driver, settings.likelihood
     execution, labels = problem.execution, problem.labels.of_tasks(f)
-    if problem.tasks.n_findings > 1:
+    if problem.tasks.n_classes > 1:
         execution = execution.numbered(f)
     arrays = (*labels, pi, projector.Z, *projector.scaling)
     asked = (projector.kernel, str(projector.dtype), likelihood, settings.density, settings.tol)
@@ -387,7 +387,7 @@ def initial(init: Init | ArrayLike, labels: BagLabels, rng: np.random.RandomStat
     return pi
 
 
-def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> HeldOut | None:
+def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> HeldOutReadings | None:
     """Every bag read by a fit to the other folds; None where nothing can be held out.
 
     ``fit_to`` fits to some of the bags, by their numbers, with inducing points of its own, because
@@ -397,16 +397,16 @@ def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> Hel
     fold = folds(codes, calibration_folds(codes))
     if fold.max() == 0:
         return None
-    offsets, F = problem.bags.offsets, problem.tasks.n_findings
+    offsets, F = problem.bags.offsets, problem.tasks.n_classes
     bag = np.empty((len(fold), F))
     mean, var = np.empty((2, int(offsets[-1]), F))
     for j in range(int(fold.max()) + 1):
         reader = Predictor((fit_to(np.flatnonzero(fold != j)),), (1.0,))
         left = np.flatnonzero(fold == j)
         rows, _ = segments.take(offsets, left)
-        found = read_bags(reader, problem.bags[left], problem.execution, "raw")
-        bag[left], mean[rows], var[rows] = found
-    return HeldOut(bag, mean, var)
+        values = read_bags(reader, problem.bags[left], problem.execution, "raw")
+        bag[left], mean[rows], var[rows] = values
+    return HeldOutReadings(bag, mean, var)
 
 
 def _escaped(

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numba import njit
 
 from bagwise.core import segments
 from bagwise.core.arrays import (
     Array,
-    Codes,
-    Floats,
-    Ints,
     as_float,
     at_least,
     both_tails,
@@ -147,7 +143,7 @@ def check_density(density: Density) -> Density:
     return density
 
 
-class Moments(NamedTuple):
+class LatentMoments(NamedTuple):
     """First two moments of q(f) for every instance."""
 
     mean: Array  # [n] E f
@@ -180,19 +176,21 @@ class GatedBeliefs(NamedTuple):
 class PaperLikelihood(Protocol):
     """What the updates ask of a bag likelihood."""
 
-    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Any:
+    def start(self, f: LatentMoments, labels: BagLabels, pi: Array) -> Any:
         """Beliefs before the first update, from instance probabilities ``pi``."""
         ...
 
-    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Any) -> Any:
+    def targets(self, f: LatentMoments, log_psi: Array, labels: BagLabels, previous: Any) -> Any:
         """Beliefs given the moments of q(f)."""
         ...
 
-    def weights(self, f: Moments, targets: Any, theta: Array) -> tuple[Array, Array]:
+    def weights(self, f: LatentMoments, targets: Any, theta: Array) -> tuple[Array, Array]:
         """``omega`` and ``rho`` of the Gaussian update; `paper` counts each bag by its weight."""
         ...
 
-    def bound(self, f: Moments, log_psi: Array, labels: BagLabels, targets: Any) -> float | Array:
+    def bound(
+        self, f: LatentMoments, log_psi: Array, labels: BagLabels, targets: Any
+    ) -> float | Array:
         """The part of the evidence bound that is not the KL divergence, by ``labels.total``."""
         ...
 
@@ -273,11 +271,13 @@ class NoisyMax:
                 f"schedule must be 'damped', 'paper' or 'sequential'; got {self.schedule!r}."
             )
 
-    def start(self, f: Moments, labels: BagLabels, pi: Array) -> Beliefs:
+    def start(self, f: LatentMoments, labels: BagLabels, pi: Array) -> Beliefs:
         """q(y) = pi where nothing is known."""
         return clamp(as_float(pi), as_float(1 - pi), labels)
 
-    def targets(self, f: Moments, log_psi: Array, labels: BagLabels, previous: Beliefs) -> Beliefs:
+    def targets(
+        self, f: LatentMoments, log_psi: Array, labels: BagLabels, previous: Beliefs
+    ) -> Beliefs:
         """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, P(25), V(14)."""
         return self.update(f.mean, labels, previous.pi, previous.tail)
 
@@ -290,22 +290,24 @@ class NoisyMax:
                     "schedule='sequential' updates one instance after the other, which a device "
                     "cannot; use schedule='damped', or inference='marginal'."
                 )
+            from bagwise.models.variational.sequential import one_by_one
+
             none = np.full(len(score), -1, dtype=np.int8)
             known = none if labels.known is None else labels.known
             exact = self.expectation == "exact"
-            return Beliefs(*_one_by_one(score, pull, labels.offsets, known, tail, exact))
+            return Beliefs(*one_by_one(score, pull, labels.offsets, known, tail, exact))
         z = score + pull * none_of_others(tail, labels.offsets, self.expectation)
         new = clamp(*both_tails(z), labels)
         if self.schedule == "damped":
             return Beliefs((pi + new.pi) / 2, (tail + new.tail) / 2)
         return new
 
-    def weights(self, f: Moments, targets: Beliefs, theta: Array) -> tuple[Array, Array]:
+    def weights(self, f: LatentMoments, targets: Beliefs, theta: Array) -> tuple[Array, Array]:
         """``omega = theta``, ``rho = pi - 1/2``, P(26, 27)."""
         return theta, targets.pi - 0.5
 
     def bound(
-        self, f: Moments, log_psi: Array, labels: BagLabels, targets: Beliefs
+        self, f: LatentMoments, log_psi: Array, labels: BagLabels, targets: Beliefs
     ) -> float | Array:
         """``sum_b [log H E G_b - log(H+1)] + sum_n [(pi - 1/2) E f + log psi(c) + H(pi)]``.
 
@@ -317,37 +319,6 @@ class NoisyMax:
         agree = namespace(tail).where(labels.y == 1, 1 - none, none)
         per_instance = (pi - 0.5) * f.mean + log_psi + entropy(pi, tail)
         return labels.total(math.log(self.H) * agree - math.log1p(self.H), per_instance)
-
-
-@njit(cache=True, nogil=True)
-def _one_by_one(
-    score: Floats, pull: Floats, offsets: Ints, known: Codes, tail: Floats, exact: bool
-) -> tuple[Floats, Floats]:
-    r"""Coordinate ascent on q(y) through every bag, in the order of its instances.
-
-    Before instance i is updated, those before it are new and those after it old: a running
-    value over the former and a suffix over the latter give ``1 - E_{b\n}`` without cancellation.
-    """
-    n = score.shape[0]
-    pi_new, tail_new = np.empty(n), np.empty(n)
-    for b in range(offsets.shape[0] - 1):
-        start, stop = offsets[b], offsets[b + 1]
-        after = np.ones(stop - start)
-        for i in range(stop - 2, start - 1, -1):
-            last = after[i + 1 - start]
-            after[i - start] = last * tail[i + 1] if exact else min(last, tail[i + 1])
-        before = 1.0
-        for i in range(start, stop):
-            if known[i] < 0:
-                rest = after[i - start]
-                none = before * rest if exact else min(before, rest)
-                z = score[i] + pull[i] * none
-                pi_new[i] = 1.0 / (1.0 + np.exp(-z))
-                tail_new[i] = 1.0 / (1.0 + np.exp(z))
-            else:
-                pi_new[i], tail_new[i] = float(known[i]), 1.0 - known[i]
-            before = before * tail_new[i] if exact else min(before, tail_new[i])
-    return pi_new, tail_new
 
 
 @dataclass(frozen=True)
@@ -388,13 +359,13 @@ class LargeMargin:
     def _noisy_max(self) -> NoisyMax:
         return NoisyMax(self.H, self.expectation, self.schedule)
 
-    def start(self, f: Moments, labels: BagLabels, pi: Array) -> GatedBeliefs:
+    def start(self, f: LatentMoments, labels: BagLabels, pi: Array) -> GatedBeliefs:
         """q(y) = pi, gates nearly open."""
         pi, tail = clamp(pi, 1 - pi, labels)
         return self._gated(f, pi, tail, 0.0 * as_float(pi) + _OPEN)
 
     def targets(
-        self, f: Moments, log_psi: Array, labels: BagLabels, previous: GatedBeliefs
+        self, f: LatentMoments, log_psi: Array, labels: BagLabels, previous: GatedBeliefs
     ) -> GatedBeliefs:
         """tau, then pi, then xi and phi."""
         C, V = self.C, self.V
@@ -405,17 +376,17 @@ class LargeMargin:
         pi, tail = self._noisy_max.update(score, labels, previous.pi, previous.tail)
         return self._gated(f, pi, tail, tau)
 
-    def _gated(self, f: Moments, pi: Array, tail: Array, tau: Array) -> GatedBeliefs:
+    def _gated(self, f: LatentMoments, pi: Array, tail: Array, tau: Array) -> GatedBeliefs:
         """Jaakkola's lambda = theta / 2 at xi and at phi = sqrt(tau E f^2)."""
         phi, theta = (tau * f.second) ** 0.5, Sech().theta
         return GatedBeliefs(pi, tail, tau, theta(self._xi(f, pi, tail)) / 2, theta(phi) / 2)
 
-    def _xi(self, f: Moments, pi: Array, tail: Array) -> Array:
+    def _xi(self, f: LatentMoments, pi: Array, tail: Array) -> Array:
         """``xi = C sqrt(E (s f - V)^2)``; rounding may push the square below 0."""
         square = f.second - 2 * (pi - tail) * f.mean * self.V + self.V**2
         return self.C * at_least(square, 0.0) ** 0.5
 
-    def weights(self, f: Moments, targets: GatedBeliefs, theta: Array) -> tuple[Array, Array]:
+    def weights(self, f: LatentMoments, targets: GatedBeliefs, theta: Array) -> tuple[Array, Array]:
         """Precision ``2 (lambda_xi C^2 + lambda_phi tau)`` and the right-hand side."""
         C, V = self.C, self.V
         pi, tail, tau, lx, lp = targets
@@ -425,7 +396,7 @@ class LargeMargin:
         return omega, rho
 
     def bound(
-        self, f: Moments, log_psi: Array, labels: BagLabels, targets: GatedBeliefs
+        self, f: LatentMoments, log_psi: Array, labels: BagLabels, targets: GatedBeliefs
     ) -> float | Array:
         """The objective; a diagnostic, for it may fall."""
         pi, tail, tau = targets.pi, targets.tail, targets.tau
@@ -433,6 +404,6 @@ class LargeMargin:
         gate = (tau - 0.5) * self.C * (s * f.mean - self.V) + log_sech(self._xi(f, pi, tail))
         label = tau * (pi - 0.5) * f.mean + log_sech((tau * f.second) ** 0.5)
         # NoisyMax's terms without its own Gaussian part.
-        still = Moments(0.0 * f.mean, f.var)
+        still = LatentMoments(0.0 * f.mean, f.var)
         bags = self._noisy_max.bound(still, 0.0 * f.mean, labels, Beliefs(pi, tail))
         return bags + labels.total(0.0 * as_float(labels.y), gate + label + entropy(tau, 1 - tau))

@@ -23,7 +23,7 @@ from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.labels import ClassWeight, Labels, check_column
 from bagwise.models.placement import placed
 from bagwise.models.variational import engine
-from bagwise.models.variational.engine import HeldOut, Problem
+from bagwise.models.variational.engine import HeldOutReadings, Problem
 from bagwise.models.variational.inference import Iteration
 from bagwise.models.variational.readout import Predictor, Process, Question, Wanted, read_bags
 
@@ -72,8 +72,8 @@ def watched(
             task = bar.add_task("", total=max_iter)
 
             def show(at: Iteration) -> None:
-                told = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
-                bar.update(task, completed=at.n_iter, description=told)
+                text = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
+                bar.update(task, completed=at.n_iter, description=text)
 
             kept.append(show)
         # All of them are called, also where one asks to stop.
@@ -180,7 +180,7 @@ class LatentClassifier(InstanceClassifier):
         problem: Problem,
         processes: Sequence[Process],
         weights: Sequence[float],
-        held_out: HeldOut | None,
+        held_out: HeldOutReadings | None,
     ) -> None:
         """Calibrate what was fitted, and store all that predicts."""
         self.predictor_, odds = engine.calibrated(problem, processes, weights, held_out)
@@ -219,10 +219,10 @@ class LatentClassifier(InstanceClassifier):
         value, std, low, high = self._read(bags, wanted, question, return_interval)
         if wanted != "fractions":
             value = class_probabilities(value)
-        found = [value, *([std] if return_std else [])]
+        values = [value, *([std] if return_std else [])]
         if return_interval is not None:
-            found.append(np.stack([low, high], axis=-1))
-        return tuple(found) if len(found) > 1 else value
+            values.append(np.stack([low, high], axis=-1))
+        return tuple(values) if len(values) > 1 else value
 
     def predict_latent(self, bags: BagsLike) -> tuple[Floats, Floats]:
         """Mean and variance of the latent function at every instance.

@@ -136,8 +136,8 @@ def sample_rows(
     n = X.shape[0]
     if n == 0 or not kernel.needs_distances:
         return np.empty((0, X.shape[1]))
-    few = n <= _MEDIAN_ROWS
-    rows = np.arange(n) if few else np.sort(rng.choice(n, _MEDIAN_ROWS, replace=False))
+    all_rows = n <= _MEDIAN_ROWS
+    rows = np.arange(n) if all_rows else np.sort(rng.choice(n, _MEDIAN_ROWS, replace=False))
     return scaling(host_rows(X, rows))
 
 
@@ -151,8 +151,8 @@ def project_span(
 ) -> Block:
     """The block of a span, from rows and labels that begin at ``first_bag`` and ``first_row``."""
     A, r = projector(X[span.start - first_row : span.stop - first_row])
-    own = projector.place(labels.slice(span.first_bag - first_bag, span.last_bag - first_bag))
-    return Block(A, r, own)
+    labels = projector.place(labels.slice(span.first_bag - first_bag, span.last_bag - first_bag))
+    return Block(A, r, labels)
 
 
 # Parts, and how their blocks are kept.
@@ -228,12 +228,12 @@ def make_parts(
     """Cut bags into at most ``n_parts`` parts of about equal length, projected on demand."""
     X, parts = map_rows_of(X), []
     for spans in share_out(cut(labels.offsets, chunk_size), n_parts):
-        own = labels.slice(spans[0].first_bag, spans[-1].last_bag)
-        parts.append(Part(Projected(rows_of(X, spans), spans[0].start, spans, own, projector)))
+        of_part = labels.slice(spans[0].first_bag, spans[-1].last_bag)
+        parts.append(Part(Projected(rows_of(X, spans), spans[0].start, spans, of_part, projector)))
     return parts
 
 
-def materialise(part: Part, cache: str) -> tuple[Part, None]:
+def _materialise(part: Part, cache: str) -> tuple[Part, None]:
     """The part with its blocks in memory, on disk, or projected whenever they are asked for."""
     if cache == "none":
         return part, None
@@ -243,4 +243,4 @@ def materialise(part: Part, cache: str) -> tuple[Part, None]:
 
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:
     """Parts whose blocks are kept as ``cache`` says, where the driver works on them."""
-    return driver.sweep(partial(materialise, cache=cache), parts, lambda _: None)
+    return driver.sweep(partial(_materialise, cache=cache), parts, lambda _: None)

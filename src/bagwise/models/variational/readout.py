@@ -83,7 +83,7 @@ def read_block(block: Block, process: Process, functions: bool = False) -> Laten
     """
     A, offsets, likelihood = block.A, block.labels.offsets, process.likelihood
     draws = make_draws(A.shape[0], _N_DRAWS, _SEED)
-    found: list[tuple[Any, ...]] = []
+    readings: list[tuple[Any, ...]] = []
     for f in range(len(process.m)):
         m, W = (beside(np.ascontiguousarray(x), A) for x in (process.m[f], process.W[f]))
         mean, var = linalg.first_two_moments(m, W, A)
@@ -99,9 +99,9 @@ def read_block(block: Block, process: Process, functions: bool = False) -> Laten
             bag = likelihood.log_odds(beside(p, A)[:, None, None], offsets)[:, 0, 0]
         else:
             bag = _log_mean_sigmoid(odds) - _log_mean_sigmoid(-odds)
-        own = likelihood.alone(F[:, 0]) if functions else None
-        found.append((bag, odds, likelihood.alone(mean), var, own))
-    *columns, drawn = zip(*found, strict=True)
+        alone = likelihood.alone(F[:, 0]) if functions else None
+        readings.append((bag, odds, likelihood.alone(mean), var, alone))
+    *columns, drawn = zip(*readings, strict=True)
     bag, odds, mean, var = (np.stack([to_numpy(part) for part in x], 1) for x in columns)
     return Latent(bag, odds, mean, var, namespace(A).stack(drawn, 1) if functions else None)
 
@@ -150,16 +150,16 @@ class Predictor:
     shares: tuple[Platt | None, ...] = ()  # [F]
     rule: ClassRule = TWO_CLASSES
 
-    def blend(self, found: list[Latent]) -> Latent:
+    def blend(self, latents: list[Latent]) -> Latent:
         """One latent function from those of the processes."""
-        if len(found) == 1:
-            return found[0]
+        if len(latents) == 1:
+            return latents[0]
         w: Any = np.array(self.weights)
-        columns: Any = list(zip(*found, strict=True))
+        columns: Any = list(zip(*latents, strict=True))
         bag, draws, mean = (np.tensordot(w, np.stack(x), 1) for x in columns[:3])
         var = np.tensordot(w * w, np.stack(columns[3]), 1)
         functions: Any = None
-        if found[0].functions is not None:
+        if latents[0].functions is not None:
             functions = sum(k * x for k, x in zip(self.weights, columns[4], strict=True))
         return Latent(bag, draws, mean, var, functions)
 
@@ -239,8 +239,8 @@ class Predictor:
         else:
             classes = self.rule.of_bags(*bags)
             inside = ClassScores(*(segments.spread(x, offsets) for x in classes))
-            own = ClassScores(np.minimum(log_odds, spread.log_odds), std)
-            scores = self.rule.inside_bags(own, spread, inside)
+            each = ClassScores(np.minimum(log_odds, spread.log_odds), std)
+            scores = self.rule.inside_bags(each, spread, inside)
         p = expit(scores.log_odds)
         half = ndtri((1 + interval) / 2) * scores.std
         return Columns(*scores, np.maximum(p - half, 0.0), np.minimum(p + half, 1.0)).holding()
@@ -276,14 +276,14 @@ class Predictor:
         instances = self.instances(latent, offsets, question, interval)
         mean = segments.mean(expit(instances.log_odds), offsets)
         share = (question or self.default_question) == "share"
-        draws, found = expit(self._calibrated(latent.draws)), []
+        draws, drawn_shares = expit(self._calibrated(latent.draws)), []
         assert latent.functions is not None
         for f in range(draws.shape[1]):
-            u, own = latent.functions[:, f], self.shares[f] if share else None
-            p = sigmoid(u if own is None else own.log_odds(u))
+            u, calibration = latent.functions[:, f], self.shares[f] if share else None
+            p = sigmoid(u if calibration is None else calibration.log_odds(u))
             part = to_numpy(segments.mean(p, beside(offsets, u)))
-            found.append(part if own is None else part * draws[:, f])
-        drawn = np.stack(found, 1)  # [b, F, S]
+            drawn_shares.append(part if calibration is None else part * draws[:, f])
+        drawn = np.stack(drawn_shares, 1)  # [b, F, S]
         if self.rule.binary:
             p = drawn[:, 0]
         else:
@@ -337,12 +337,12 @@ def read_part(
         if check and not all_finite(rows):
             raise NotFiniteError
         offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
-        labels, found = BagLabels(offsets, offsets[1:]), []
+        labels, latents = BagLabels(offsets, offsets[1:]), []
         with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` looks at what comes out
             for p in processes:
                 block = project_span(rows, labels, span, p.projector, span.first_bag, span.start)
-                found.append(read_block(block, p, functions=wanted == "fractions"))
-            latent = predictor.blend(found)
+                latents.append(read_block(block, p, functions=wanted == "fractions"))
+            latent = predictor.blend(latents)
             read.append(predictor.read(latent, offsets, wanted, question, interval))
     return tuple(concatenate(column) for column in zip(*read, strict=True))
 
@@ -375,9 +375,9 @@ def read_bags(
     except NotFiniteError:
         check_bags(bags)  # says where
         raise
-    found = tuple(concatenate(column) for column in zip(*columns, strict=True))
+    values = tuple(concatenate(column) for column in zip(*columns, strict=True))
     of_f = wanted == "latent" and not predictor.rule.binary  # of a background there is no f
-    for column in found:
+    for column in values:
         shown = column[:, predictor.rule.findings] if of_f else column
         bad = np.flatnonzero(~np.isfinite(shown).reshape(len(shown), -1).all(1))
         if len(bad):
@@ -387,4 +387,4 @@ def read_bags(
                 f"the prediction for bag {bags.ids[bag]!r} is not a finite number: the numbers of "
                 "the model are damaged, or those of the bag are too large."
             )
-    return found
+    return values

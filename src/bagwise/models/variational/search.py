@@ -22,7 +22,7 @@ from bagwise.core.kernels import Kernel
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import evidence
 from bagwise.models.variational.blocks import Block, like
-from bagwise.models.variational.evidence import Training, fit_block, project
+from bagwise.models.variational.evidence import TrainingRows, fit_block, project
 from bagwise.models.variational.inference import (
     Posteriors,
     Settings,
@@ -61,7 +61,7 @@ class Tasks(NamedTuple):
     counts: Floats | None = None  # [b] how often a bag counts
 
     @property
-    def n_findings(self) -> int:
+    def n_classes(self) -> int:
         """F."""
         return self.y.shape[1]
 
@@ -74,12 +74,12 @@ class Tasks(NamedTuple):
     @property
     def n_tasks(self) -> int:
         """T."""
-        return self.n_findings * (1 + self.n_folds)
+        return self.n_classes * (1 + self.n_folds)
 
     @property
     def whole(self) -> Ints:
         """The tasks that see all bags, [F]."""
-        return np.arange(self.n_findings)
+        return np.arange(self.n_classes)
 
     def take(self, bags: Ints) -> Tasks:
         """Those of the bags with these numbers, in this order."""
@@ -88,9 +88,9 @@ class Tasks(NamedTuple):
 
     def weight(self, of_bags: Floats | None = None) -> Floats:
         """How often a bag counts in each task, [b, T]; ``of_bags`` [b, F] in the fit to all."""
-        own = np.ones(self.y.shape) if of_bags is None else of_bags
+        weights = np.ones(self.y.shape) if of_bags is None else of_bags
         seen = [np.ones(len(self.fold))] + [self.fold != j for j in range(self.n_folds)]
-        return np.concatenate([own * kept[:, None] for kept in seen], axis=1)
+        return np.concatenate([weights * kept[:, None] for kept in seen], axis=1)
 
     def spread(self, x: Any) -> Any:
         """Columns of classes [.., F] for every task, [.., T]."""
@@ -98,7 +98,7 @@ class Tasks(NamedTuple):
 
     def held_out(self, values: Floats) -> Floats:
         """Of values of all tasks [b, T] those of the task that did not see the bag, [b, F]."""
-        by_fold = values.reshape(len(values), 1 + self.n_folds, self.n_findings)
+        by_fold = values.reshape(len(values), 1 + self.n_folds, self.n_classes)
         return by_fold[np.arange(len(values)), (1 + self.fold) if self.n_folds else 0 * self.fold]
 
     def gain(self, log_odds: Floats) -> float:
@@ -150,7 +150,7 @@ def continuation(likelihood: BagLikelihood, size: float) -> list[BagLikelihood]:
     return [mean, *soft, likelihood]
 
 
-def screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
+def _screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
     """The draws of f [n, T, S] that the screening sees, the same for all trials."""
     draws = make_draws(q.m.shape[1], _SCREEN.n_draws, _SCREEN.seed)
     V, E = (like(x, block.A) for x in (directions(q, draws.U), draws.E))
@@ -159,7 +159,7 @@ def screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
 
 def mean_log_odds(block: Block, q: Posteriors, f0: Floats, likelihood: BagLikelihood) -> Floats:
     """Log-odds of the mean probability, over draws, of every bag under every task, [b, T]."""
-    odds = likelihood.log_odds(screening_draws(block, q, f0), block.labels.offsets)
+    odds = likelihood.log_odds(_screening_draws(block, q, f0), block.labels.offsets)
     p = np.clip(expit(np.asarray(odds, dtype=np.float64)).mean(-1), 1e-12, 1 - 1e-12)
     return np.log(p) - np.log1p(-p)
 
@@ -175,7 +175,7 @@ def base_levels(tasks: Tasks) -> Floats:
 class Search:
     """The training bags that choose, their tasks, and the precision of the screening."""
 
-    data: Training
+    data: TrainingRows
     tasks: Tasks
     size: float  # median size of the bags, the n_0 of the soft maxima
     dtype: str = "float32"
@@ -194,7 +194,7 @@ class Search:
         if self.tasks.n_folds:
             odds = mean_log_odds(block, fits.q, f0, likelihood)
             loss = self.tasks.loss(self.tasks.held_out(odds))
-        whole = float(np.sum(fits.bound[: self.tasks.n_findings]))
+        whole = float(np.sum(fits.bound[: self.tasks.n_classes]))
         return Trial(kernel, likelihood, f0, fits.q, whole, loss)
 
     def path(self, kernel: Kernel, likelihood: BagLikelihood) -> list[Trial]:
@@ -217,7 +217,7 @@ class Search:
         whole = self.tasks.whole
         tasks, levels = np.tile(whole, _LEVELS), np.repeat(grid, len(whole))
         there = block._replace(labels=block.labels.of_tasks(tasks))
-        F = screening_draws(there, q.take(tasks), levels)
+        F = _screening_draws(there, q.take(tasks), levels)
         value = to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
         return self.tasks.spread(grid[value.argmax(0)])
 
@@ -229,8 +229,9 @@ class Search:
         whole = self.tasks.whole
         data = self.data._replace(labels=self.data.labels.of_tasks(whole))
         start, f0 = trial.q.take(whole), trial.f0[whole]
-        kernel, f0, _ = evidence.learn(data, trial.kernel, trial.likelihood, start, f0, _LEARN)
-        block, f0 = project(self.data, kernel, self.dtype), self.tasks.spread(f0)
+        learned = evidence.learn(data, trial.kernel, trial.likelihood, start, f0, _LEARN)
+        kernel, f0 = learned.kernel, self.tasks.spread(learned.f0)
+        block = project(self.data, kernel, self.dtype)
         return self.fitted(kernel, block, trial.likelihood, trial.q, f0, _LEARN)
 
     def refined(self, start: Trial) -> Trial:

@@ -122,21 +122,16 @@ class StochasticFit:
             # The prior, on a kernel and a likelihood that nothing was held out to choose.
             starts = engine.start_kernels(self.kernel)
             kernel = starts[min(1, len(starts) - 1)].resolve(problem.sample)
-            likelihood, q = (
-                self.likelihood or engine.default_likelihood(problem),
-                prior(1, len(problem.Z)),
-            )
+            likelihood = self.likelihood or engine.default_likelihood(problem)
+            q = prior(1, len(problem.Z))
             process = Process(problem.projector(kernel), q.m, q.W, np.zeros(1), likelihood)
         else:
             (process,) = self.predictor_.processes
             problem = engine.plan_again(process, bags, targets, resolve(self.execution))
         q = engine.trial_of(process).q
-        parts, self.cache_ = engine.ready_parts(
-            problem, problem.projector(process.projector.kernel)
-        )
-        work = partial(
-            sums_of, likelihood=process.likelihood, q=q, f0=process.f0, tasks=np.arange(1)
-        )
+        projector = problem.projector(process.projector.kernel)
+        parts, self.cache_ = engine.ready_parts(problem, projector)
+        work = partial(sums_of, likelihood=process.likelihood, q=q, f0=process.f0)
         sums = RunningSum()
         problem.driver.sweep(partial(work, tasks=np.arange(1), settings=Settings()), parts, sums)
         scale = (seen.n_bags if total_bags is None else total_bags) / len(bags)
