@@ -60,7 +60,7 @@ def test_detect_fit_and_predict(folder, model, capsys):
     assert {row["image"] for row in rows} == {f"{i:02}.png" for i in range(16)}
     page = (out / "gallery.html").read_text()
     assert page.count("<figure>") == 16
-    assert "http" not in page.replace("<!doctype html>", "")
+    assert "://" not in page  # nothing is loaded from anywhere
     with pytest.raises(ValueError, match="exists already"):
         call("detect", "predict", model, "--images", folder / "all", "--out", out)
 

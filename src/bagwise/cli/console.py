@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.table import Table
 
 
@@ -69,18 +69,9 @@ class Printer:
 
     def bar(self, what: str) -> Any:
         """A progress bar as a function of files and their number."""
-
-        def track(items: Iterable[Any], total: int) -> Iterable[Any]:
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            with Progress(*columns, console=self.console, transient=True) as progress:
-                yield from progress.track(items, total=total, description=what)
-
-        return track
+        return lambda items, total: track(
+            items, what, total=total, console=self.console, transient=True
+        )
 
 
 def _cell(value: object) -> str:

@@ -8,7 +8,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,18 +297,15 @@ def _dask_client(address: str | None, model: Model, name: str) -> Iterator[None]
         import distributed
     except ImportError as error:
         raise ValueError("--dask needs Dask: pip install 'bagwise[dask]'") from error
-    with ExitStack() as stack:
-        where: Any = address
-        if address == "local":
-            where = stack.enter_context(
-                distributed.LocalCluster(threads_per_worker=1, dashboard_address=None)
-            )
-        try:
-            client = distributed.Client(where, timeout=DASK_TIMEOUT)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"--dask: no Dask scheduler answered at {address!r} within {DASK_TIMEOUT} s; give "
-                "its address, such as tcp://10.0.0.1:8786, or 'local'."
-            ) from error
-        stack.enter_context(client)
+    # Without an address the client starts workers on this machine, and ends them when it closes.
+    where = {"address": address, "timeout": DASK_TIMEOUT}
+    local = {"threads_per_worker": 1, "dashboard_address": None}
+    try:
+        client = distributed.Client(**(local if address == "local" else where))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--dask: no Dask scheduler answered at {address!r} within {DASK_TIMEOUT} s; give its "
+            "address, such as tcp://10.0.0.1:8786, or 'local'."
+        ) from error
+    with client:
         yield

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.markup import escape
 
+from bagwise import persist
 from bagwise.bags import Bags
 from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
@@ -81,6 +82,7 @@ class _Setting(NamedTuple):
     y: Column | None
     class_names: list[str]
     test: CurveBags | None
+    extra: dict[str, object]  # of the model file that is saved in the end
 
 
 def label(arguments: Namespace, printer: Printer) -> dict[str, object]:
@@ -115,15 +117,15 @@ def label(arguments: Namespace, printer: Printer) -> dict[str, object]:
             return {"tasks": n, "file": str(arguments.label_studio)}
         _serve(arguments, session, printer)
         if arguments.save_model is not None:
-            _save(arguments, session, setting, printer)
+            model, extra = session.fitted_model(), setting.extra
+            persist.save(model, arguments.save_model, bags=setting.bags, extra=extra)
+            printer.say(f"saved {escape(str(arguments.save_model))}")
         state = session.state()
         printer.say(f"{state['n_yes']} yes, {state['n_no']} no in {escape(str(out))}")
         return {"out": str(out), "yes": state["n_yes"], "no": state["n_no"]}
 
 
 def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
-    from bagwise import persist
-
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     names = about["extra"].get("class_names") or list(model.classes_)
     data_names = file_names(arguments)
@@ -145,7 +147,9 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
             raise bad_file(arguments.test_labels, f"has no label for bag {missing[0]!r}")
         raw = np.array([by_id[str(name)] for name in test_bags.ids])
         test = CurveBags(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
-    return _Setting(model, bags, y, [str(c) for c in names], test)
+    # Its cross-validation was without the answers.
+    extra = {**about["extra"], "evaluation": None}
+    return _Setting(model, bags, y, [str(c) for c in names], test, extra)
 
 
 def _is_folder(images: str | None) -> bool:
@@ -179,7 +183,8 @@ def _demo(arguments: Namespace, printer: Printer) -> _Setting:
     pool = Bags(pool.instances, pool.offsets, names, columns={"images": images})
     arguments.images = "images"
     classes = ["other digit", "one"]
-    return _Setting(model, pool, data.y[:cut], classes, CurveBags(test, data.y[cut:]))
+    extra: dict[str, object] = {"name": "labelled", "class_names": classes}
+    return _Setting(model, pool, data.y[:cut], classes, CurveBags(test, data.y[cut:]), extra)
 
 
 def _session(arguments: Namespace, setting: _Setting, journal: Journal) -> Session:
@@ -242,13 +247,3 @@ def _browser_at(url: str) -> Iterator[None]:
         yield
     finally:
         Path(name).unlink(missing_ok=True)
-
-
-def _save(arguments: Namespace, session: Session, setting: _Setting, printer: Printer) -> None:
-    from bagwise import persist
-
-    extra: dict[str, object] = {"name": "labelled", "class_names": setting.class_names}
-    if arguments.model is not None:
-        extra = {**persist.about(arguments.model)["extra"], "evaluation": None}
-    persist.save(session.fitted_model(), arguments.save_model, bags=setting.bags, extra=extra)
-    printer.say(f"saved {escape(str(arguments.save_model))}")

@@ -6,7 +6,7 @@ import csv
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,10 +70,19 @@ def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
     tracks = track_many(frames, boxes, trackers)
     if arguments.out is not None:
         _write_video(arguments.video, arguments.out, tracks)
+    # Frame from 0, number of the target from 1, its box, whether it was found, probability.
+    boxed = [
+        (i, number, [f"{v:g}" for v in one.boxes[i]], int(one.found[i]), f"{one.scores[i]:.4g}")
+        for i in range(len(tracks[0].found))
+        for number, one in enumerate(tracks, start=1)
+    ]
     if arguments.csv is not None:
-        _write_csv(arguments.csv, tracks)
+        header = ["frame", "target", "x", "y", "w", "h", "found", "probability"]
+        _write_rows(arguments.csv, [header, *([i, n, *box, ok, p] for i, n, box, ok, p in boxed)])
     if arguments.mot is not None:
-        _write_mot(arguments.mot, tracks)
+        # MOT Challenge's ten columns, frames and targets from 1; a lost target has no row.
+        ten = [[i + 1, n, *box, p, -1, -1, -1] for i, n, box, ok, p in boxed if ok]
+        _write_rows(arguments.mot, ten)
     for path in outputs.values():
         if path is not None:
             printer.say(f"wrote {escape(str(path))}")
@@ -104,25 +113,9 @@ def _write_video(source: Path, out: Path, tracks: Sequence[Track]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _write_csv(out: Path, tracks: Sequence[Track]) -> None:
+def _write_rows(out: Path, rows: Iterable[Sequence[object]]) -> None:
     with new_file(out) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["frame", "target", "x", "y", "w", "h", "found", "probability"])
-        for i in range(len(tracks[0].found)):
-            for number, one in enumerate(tracks, start=1):
-                box = [f"{v:g}" for v in one.boxes[i]]
-                rows.writerow([i, number, *box, int(one.found[i]), f"{one.scores[i]:.4g}"])
-
-
-def _write_mot(out: Path, tracks: Sequence[Track]) -> None:
-    """MOT Challenge's ten columns, frames and targets from 1; a lost target has no row."""
-    with new_file(out) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        for i in range(len(tracks[0].found)):
-            for number, one in enumerate(tracks, start=1):
-                if one.found[i]:
-                    box = [f"{v:g}" for v in one.boxes[i]]
-                    rows.writerow([i + 1, number, *box, f"{one.scores[i]:.4g}", -1, -1, -1])
+        csv.writer(file).writerows(rows)
 
 
 def pick_box(frame: Image) -> Box:
