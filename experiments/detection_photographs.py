@@ -19,7 +19,7 @@ from bagwise.vision import PhotographDetector, RegionFeatures, read_image
 from bagwise.vision.images import fit_within
 from bagwise.vision.networks import have_backbone
 from bagwise.vision.proposals import edge_boxes
-from bagwise.vision.saliency import have_u2netp
+from bagwise.vision.saliency import u2netp_path
 from bagwise.vision.wholeness import FRAMES, Photographs, frames, salient_box
 from experiments._held_out import main, table_row
 
@@ -151,7 +151,7 @@ def run_task(
 
 def have_networks() -> bool:
     """Whether what the default uses at its best is installed."""
-    return have_u2netp() and have_backbone("efficientnet-lite2")
+    return u2netp_path() is not None and have_backbone("efficientnet-lite2")
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:

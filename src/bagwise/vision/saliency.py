@@ -39,12 +39,8 @@ LEVELS = (0.2, 0.4, 0.6, 0.8)
 _SPECK, _MOST_COMPONENTS = 0.003, 10
 
 
-def have_u2netp() -> bool:
-    """Whether the package that carries the saliency network is installed."""
-    return _packaged() is not None
-
-
-def _packaged() -> Path | None:
+def u2netp_path() -> Path | None:
+    """The weights of the saliency network, where the package that carries them is installed."""
     spec = importlib.util.find_spec("rembg")
     if spec is None or spec.origin is None:
         return None
@@ -54,12 +50,13 @@ def _packaged() -> Path | None:
 
 def choose(method: str) -> str:
     """What "auto" stands for here: the network where it is installed, else the classical map."""
-    if method == "auto":
-        return "u2netp" if have_u2netp() else "classical"
-    if method == "u2netp" and not have_u2netp():
+    installed = u2netp_path() is not None
+    if method == "u2netp" and not installed:
         raise ImportError(
             f"saliency 'u2netp' needs its weights: {INSTALL}. Or use 'classical', which needs none."
         )
+    if method == "auto":
+        return "u2netp" if installed else "classical"
     return method
 
 
@@ -87,7 +84,7 @@ def saliency_map(image: Image, method: str = "auto") -> Reals:
 def _network() -> Any:
     import cv2
 
-    return cv2.dnn.readNetFromONNX(str(_packaged()))
+    return cv2.dnn.readNetFromONNX(str(u2netp_path()))
 
 
 def centre_prior(height: int, width: int) -> Floats:
