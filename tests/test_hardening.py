@@ -528,6 +528,8 @@ ODD_DESCRIPTIONS = {
     "class names of one": lambda about: about["extra"].update(class_names=["a"]),
     "an evaluation of other lengths": lambda about: about["extra"]["evaluation"].update(y=[0]),
     "an evaluation of text": lambda about: about["extra"].update(evaluation="good"),
+    "no features": lambda about: about.pop("n_features"),
+    "no feature names": lambda about: about.pop("feature_names"),
     "features of text": lambda about: about.update(n_features="six"),
     "a version of nothing": lambda about: about.update(bagwise=None),
 }

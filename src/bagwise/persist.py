@@ -331,7 +331,7 @@ def _first_wrong(about: Mapping[str, Any]) -> str | None:
     if not isinstance(about.get("extra"), dict):
         return "'extra'"
     extra = {name: value for name, value in about["extra"].items() if name in _EXTRA}
-    wrong = [name for name, shape in _PARTS.items() if not _fits(about.get(name), shape)]
+    wrong = [name for name in _PARTS if name not in about or not _fits(about[name], _PARTS[name])]
     wrong += [name for name, value in extra.items() if not _fits(value, _EXTRA[name])]
     return repr(wrong[0]) if wrong else None
 
