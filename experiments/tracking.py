@@ -96,8 +96,13 @@ def run(
 def _available(name: str) -> str:
     """The name of a sequence whose frames can be had, else the error that says why not."""
     if name in FILMED:
-        fetch_tracking(name)
+        _film(name)
     return name
+
+
+@functools.lru_cache(maxsize=1)  # a film takes seconds to unpack
+def _film(name: str) -> Any:
+    return fetch_tracking(name)
 
 
 def _drawing(trackers: Iterable[str], name: str, first: bool) -> list[str]:
@@ -169,7 +174,7 @@ def _sequence(name: str, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float
     """Frames and true boxes; a made clip is another one for each seed."""
     if name in KINDS:
         return make_clip(name, seed)
-    data = fetch_tracking(name)
+    data = _film(name)
     return data.frames, data.gt.astype(np.float64)
 
 
