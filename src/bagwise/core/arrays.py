@@ -167,19 +167,15 @@ def dot(a: Array, b: Array) -> float:
 def to_numpy(x: Array) -> Floats:
     """A NumPy array in float64 on the host."""
     if is_tensor(x):
-        x = _on_host(x)
+        import torch
+
+        x = x.detach()
+        if x.is_cuda:
+            # Copied into NumPy's memory, which comes in larger pages than torch's does.
+            host = torch.from_numpy(np.empty(tuple(x.shape), dtype=str(x.dtype).split(".")[-1]))
+            x = host.copy_(x)
+        x = x.numpy()
     return np.asarray(x, dtype=np.float64)
-
-
-def _on_host(x: torch.Tensor) -> Floats:
-    """A tensor as a NumPy array; NumPy's memory comes in larger pages than torch's does."""
-    import torch
-
-    if not x.is_cuda:
-        return x.detach().numpy()
-    out = np.empty(tuple(x.shape), dtype=torch.empty(0, dtype=x.dtype).numpy().dtype)
-    torch.from_numpy(out).copy_(x.detach())
-    return out
 
 
 def as_array(X: Rows) -> Array:

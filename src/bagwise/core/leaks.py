@@ -92,23 +92,16 @@ def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
     if len(classes) < 2 or len(X.shape) != 2 or np.any(sizes == 0):
         return np.empty(0, dtype=np.int64)
     suspects = _Suspects(X.shape[1], len(classes))
-    for bags in _rounds(codes):
-        for i in bags:
+    of_class = [np.flatnonzero(codes == c) for c in range(len(classes))]
+    start, step = 0, _FIRST_BAGS
+    while start < max(map(len, of_class)):  # rounds of as many bags from each class, doubling
+        for i in np.concatenate([bags[start : start + step] for bags in of_class]):
             rows = X[int(offsets[i]) : int(offsets[i + 1])]
             suspects.see(int(codes[i]), rows.toarray() if is_sparse(rows) else as_array(rows))
         if not suspects.narrow():
             return np.empty(0, dtype=np.int64)
-    return suspects.named(several=X.shape[0] >= 2 * len(sizes))
-
-
-def _rounds(codes: Ints) -> list[Ints]:
-    """Bags in rounds that take the same number from each class, doubling every time."""
-    of_class = [np.flatnonzero(codes == c) for c in range(int(codes.max()) + 1)]
-    rounds, start, step = [], 0, _FIRST_BAGS
-    while start < max(map(len, of_class)):
-        rounds.append(np.concatenate([bags[start : start + step] for bags in of_class]))
         start, step = start + step, 2 * step
-    return rounds
+    return suspects.named(several=X.shape[0] >= 2 * len(sizes))
 
 
 class _Suspects:
@@ -150,13 +143,13 @@ class _Suspects:
 
     def _stands_for_class(self) -> Bools:
         """Whether no value is in bags of two classes, for each feature that has one per bag."""
-        values, codes = np.asarray(self.values), np.asarray(self.codes)
-        return np.asarray(
-            [
-                bool(constant) and _pure(np.unique(column, return_inverse=True)[1], codes)
-                for constant, column in zip(self.constant, values.T, strict=True)
-            ]
-        )
+        codes = np.asarray(self.codes)
+        pure = self.constant.copy()
+        for k in np.flatnonzero(pure):
+            values, at = np.unique([row[k] for row in self.values], return_inverse=True)
+            # As many pairs of a value and a class as values: none is in bags of two classes.
+            pure[k] = len(np.unique(at * len(self.low) + codes)) == len(values)
+        return pure
 
     def named(self, several: bool) -> Ints:
         """Features that determine the label where chance would hardly let one."""
@@ -177,11 +170,3 @@ class _Suspects:
             if chance + np.log(candidates) < np.log(_CHANCE):
                 named.append(int(j))
         return np.asarray(named, dtype=np.int64)
-
-
-def _pure(at: Ints, codes: Ints) -> bool:
-    """Whether no value is shared by bags of two classes."""
-    low, high = np.full(at.max() + 1, codes.max()), np.zeros(at.max() + 1, dtype=codes.dtype)
-    np.minimum.at(low, at, codes)
-    np.maximum.at(high, at, codes)
-    return bool(np.all(low == high))
