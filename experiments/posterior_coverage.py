@@ -23,10 +23,10 @@ from joblib import Parallel, delayed
 from scipy.special import expit
 
 from bagwise.core import segments
+from bagwise.models.drivers import Serial
 from bagwise.models.variational import Or
-from bagwise.models.variational.blocks import BagLabels, Block, arranged
-from bagwise.models.variational.evidence import fit_block
-from bagwise.models.variational.inference import Posteriors, Settings, prior
+from bagwise.models.variational.blocks import BagLabels, Block, Part, arranged
+from bagwise.models.variational.inference import Posteriors, Settings, fit, prior
 from bagwise.models.variational.readout import Process, read_block
 from experiments._held_out import main
 
@@ -72,7 +72,8 @@ def fitted(block: Block) -> Posteriors:
     offsets, y = labels.offsets, labels.y[:, None]
     ready = arranged(block._replace(labels=BagLabels(offsets, y).dealt()))
     settings = Settings(tol=1e-4)
-    return fit_block(ready, Or(error=ERROR), prior(1, len(block.A)), np.zeros(1), settings).q
+    start, f0, parts = prior(1, len(block.A)), np.zeros(1), [Part((ready,))]
+    return fit(parts, len(y), Or(error=ERROR), start, f0, Serial(), settings).q
 
 
 def exact_bags(block: Block, v: Any, rng: np.random.Generator) -> Any:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bagwise.core.kernels import ARD, RBF, Constant, Linear, Matern32, Matern52
+from bagwise.models.drivers import Serial, Threads
+from bagwise.models.scaling import learn_scaling
 from bagwise.models.variational import evidence
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.evidence import (
-    TrainingRows,
-    arranged_rows,
-    fit_block,
-    kernel_gradient,
-    learn,
-    project,
-)
+from bagwise.models.variational.evidence import Piece, WholeBags, kernel_gradient, learn, whole_bags
 from bagwise.models.variational.inference import (
     Settings,
     block_sums,
@@ -46,7 +43,8 @@ def make_training(seed=0, n_bags=8, n_tasks=1, M=6, D=3):
     y[:2] = [[0], [1]]
     X[offsets[:-1], 0] += 3 * y[:, 0]
     labels = BagLabels(offsets, y).dealt()
-    return arranged_rows(X, labels, X[rng.choice(len(X), M, replace=False)])
+    Z = X[rng.choice(len(X), M, replace=False)]
+    return whole_bags(X, labels, Z, learn_scaling(X, None), Serial())
 
 
 def some_posteriors(rng, T, M):
@@ -54,11 +52,23 @@ def some_posteriors(rng, T, M):
     return posteriors(rng.normal(size=(T, M)), np.eye(M) + 0.5 * R @ R.transpose(0, 2, 1))
 
 
-def expected_log(data: TrainingRows, kernel, likelihood, q, f0, draws):
+def gradient(data: WholeBags, kernel, *rest):
+    return kernel_gradient(data, data.project(kernel), kernel, *rest)
+
+
+def only_piece(data: WholeBags) -> Piece:
+    (piece,) = data.pieces
+    return piece
+
+
+def expected_log(data: WholeBags, kernel, likelihood, q, f0, draws):
     """The part of the summed bounds that the kernel changes."""
-    block = project(data, kernel)
-    F = latent_draws(block, directions(q, draws.U), f0, draws.E)
-    return float(block_sums(block, F, likelihood).value.sum())
+    value = 0.0
+    for part in data.project(kernel):
+        for block in part.blocks:
+            F = latent_draws(block, directions(q, draws.U), f0, draws.E)
+            value += float(block_sums(block, F, likelihood).value.sum())
+    return value
 
 
 @pytest.mark.parametrize("likelihood", [Or(0.5), SoftMax(3.0, 4.0, 0.1)], ids=repr)
@@ -73,34 +83,65 @@ def test_gradient_meets_central_differences(name, likelihood):
         return expected_log(data, kernel.with_theta(x[:P]), likelihood, q, x[P:], draws)
 
     expected = finite_differences(value, np.concatenate([kernel.theta, f0]), 1e-5)
-    found = kernel_gradient(data, kernel, likelihood, q, f0, draws)
+    found = gradient(data, kernel, likelihood, q, f0, draws)
     np.testing.assert_allclose(found, expected, rtol=3e-6, atol=3e-6)
 
 
 def test_bags_that_weigh_nothing_have_no_gradient():
     rng, data = np.random.default_rng(2), make_training(n_bags=10)
-    labels = data.labels
+    X, labels = only_piece(data)
     weight = np.where(np.arange(10) < 6, 0.0, 1.0)[:, None]
     q, draws, f0 = some_posteriors(rng, 1, 6), make_draws(6, 6, 0), np.zeros(1)
-    silent = data._replace(labels=labels._replace(weight=weight))
+    silent = replace(data, pieces=(Piece(X, labels._replace(weight=weight)),))
     rows = np.repeat(weight[:, 0] > 0, np.diff(labels.offsets))
-    rest = data._replace(X=data.X[rows], labels=labels.take(np.arange(6, 10)))
-    a, b = (kernel_gradient(d, KERNELS["ard"], Or(), q, f0, draws) for d in (silent, rest))
+    rest = replace(data, pieces=(Piece(X[rows], labels.take(np.arange(6, 10))),))
+    a, b = (gradient(d, KERNELS["ard"], Or(), q, f0, draws) for d in (silent, rest))
     np.testing.assert_allclose(a, b, atol=1e-10)
 
 
 def test_projections_go_by_the_arranged_order():
     data = make_training()
-    sizes = np.diff(data.labels.offsets)
-    assert (np.diff(sizes) >= 0).all()
-    block = project(data, KERNELS["rbf"])
-    K = KERNELS["rbf"](data.Z, data.X)
-    np.testing.assert_allclose(
-        (block.A**2).sum(0) + block.r, KERNELS["rbf"].diag(data.X), atol=1e-8
-    )
+    X, labels = only_piece(data)
+    assert (np.diff(np.diff(labels.offsets)) >= 0).all()
+    ((block,),) = (part.blocks for part in data.project(KERNELS["rbf"]))
+    K = KERNELS["rbf"](data.Z, X)
+    np.testing.assert_allclose((block.A**2).sum(0) + block.r, KERNELS["rbf"].diag(X), atol=1e-8)
     np.testing.assert_allclose(
         block.A.T @ block.A, K.T @ np.linalg.solve(KERNELS["rbf"](data.Z, data.Z), K), atol=1e-4
     )
+
+
+@pytest.mark.parametrize("driver", [Serial(), Threads(2)], ids=lambda d: type(d).__name__)
+def test_pieces_add_up_to_the_whole(driver, monkeypatch):
+    """Cut into pieces, in threads: the fit and the gradient are those of one piece."""
+    whole = make_training(4, n_bags=30, n_tasks=2)
+    monkeypatch.setattr(evidence, "_PIECE", 12)
+    cut = replace(make_training(4, n_bags=30, n_tasks=2), driver=driver)
+    assert len(whole.pieces) == 1
+    assert len(cut.pieces) > 4
+    kernel, likelihood, f0 = KERNELS["ard"], SoftMax(3.0, 4.0), np.array([0.3, -1.0])
+    rng, draws = np.random.default_rng(5), make_draws(6, 8, 0)
+    q, options = some_posteriors(rng, 2, 6), Settings(n_draws=8, max_iter=20)
+    a, b = (gradient(d, kernel, likelihood, q, f0, draws) for d in (whole, cut))
+    np.testing.assert_allclose(a, b, rtol=1e-9)
+    fits = [d.fit(d.project(kernel), likelihood, prior(2, 6), f0, options) for d in (whole, cut)]
+    np.testing.assert_allclose(fits[0].q.m, fits[1].q.m, atol=1e-8)
+    np.testing.assert_allclose(fits[0].bound, fits[1].bound, atol=1e-8)
+
+
+def test_tensors_have_the_gradient_of_arrays():
+    torch = pytest.importorskip("torch")
+    host = make_training(6, n_bags=20, n_tasks=2)
+    pieces = tuple(Piece(*evidence._placed(*piece, "cpu")) for piece in host.pieces)
+    there = replace(host, pieces=pieces, device="cpu")
+    kernel, likelihood, f0 = KERNELS["product"], SoftMax(3.0, 4.0), np.array([0.3, -1.0])
+    q, draws = some_posteriors(np.random.default_rng(7), 2, 6), make_draws(6, 8, 0)
+    assert isinstance(there.project(kernel)[0].blocks[0].A, torch.Tensor)
+    a, b = (gradient(d, kernel, likelihood, q, f0, draws) for d in (host, there))
+    np.testing.assert_allclose(a, b, rtol=1e-8)
+    options = Settings(n_draws=8, max_iter=20)
+    a, b = (d.fit(d.project(kernel), likelihood, prior(2, 6), f0, options) for d in (host, there))
+    np.testing.assert_allclose(a.q.m, b.q.m, atol=1e-8)
 
 
 @pytest.mark.parametrize("likelihood", [Or(), SoftMax(), SoftMax(3.0, 4.0)], ids=repr)
@@ -109,11 +150,11 @@ def test_learning_never_lowers_the_evidence(seed, likelihood):
     data = make_training(seed, n_bags=15, n_tasks=2)
     options, f0 = Settings(n_draws=16, max_iter=60, tol=1e-5), np.zeros(2)
     kernel = RBF(1.0, 4.0) + Constant(1.0)
-    before = fit_block(project(data, kernel), likelihood, prior(2, 6), f0, options)
+    before = data.fit(data.project(kernel), likelihood, prior(2, 6), f0, options)
     found = learn(data, kernel, likelihood, prior(2, 6), f0, options)
     assert found.fits.bound.sum() >= before.bound.sum() - 1e-6
     # The same from the prior: what it says of itself is not owed to where it came from.
-    again = fit_block(project(data, found.kernel), likelihood, prior(2, 6), found.f0, options)
+    again = data.fit(data.project(found.kernel), likelihood, prior(2, 6), found.f0, options)
     assert again.bound.sum() == pytest.approx(found.fits.bound.sum(), abs=0.05)
     assert len(found.f0) == 2
 
@@ -125,8 +166,8 @@ def test_learning_ends_where_no_neighbour_is_better():
     found = learn(data, kernel, likelihood, prior(1, 6), np.zeros(1), options)
 
     def objective(x):
-        block, away = project(data, kernel.with_theta(x[:-1])), x[:-1] - kernel.theta
-        bound = fit_block(block, likelihood, prior(1, 6), x[-1:], options).bound[0]
+        parts, away = data.project(kernel.with_theta(x[:-1])), x[:-1] - kernel.theta
+        bound = data.fit(parts, likelihood, prior(1, 6), x[-1:], options).bound[0]
         return bound - evidence._PRIOR * away @ away / 2
 
     end = np.concatenate([found.kernel.theta, found.f0])

@@ -10,8 +10,10 @@ from scipy.special import expit, logit
 
 from bagwise import VGPMIL, Bags
 from bagwise.core.kernels import RBF, Constant
+from bagwise.models.drivers import Serial
 from bagwise.models.execution import resolve
 from bagwise.models.labels import read_classes, read_labels
+from bagwise.models.scaling import learn_scaling
 from bagwise.models.variational import engine
 from bagwise.models.variational.blocks import BagLabels
 from bagwise.models.variational.engine import (
@@ -20,7 +22,7 @@ from bagwise.models.variational.engine import (
     start_kernels,
     warn_if_nothing_learned,
 )
-from bagwise.models.variational.evidence import arranged_rows, project
+from bagwise.models.variational.evidence import whole_bags
 from bagwise.models.variational.inference import prior
 from bagwise.models.variational.likelihoods import Gaussian, Or, Score, SoftMax
 from bagwise.models.variational.search import (
@@ -45,9 +47,8 @@ def make_search(seed=0, n_bags=24, n_folds=3, separation=3.0, F=1):
     fold = (np.arange(n_bags) // 2) % n_folds
     tasks = Tasks(fold, y)
     labels = BagLabels(offsets, tasks.spread(y), None, tasks.weight()).dealt()
-    data = arranged_rows(X, labels, X[rng.choice(len(X), 8, replace=False)])
-    order = np.asarray(data.labels.bag)
-    return Search(data, Tasks(fold[order], y[order]), 4.0, "float64")
+    Z = X[rng.choice(len(X), 8, replace=False)]
+    return Search(whole_bags(X, labels, Z, learn_scaling(X, None), Serial()), tasks, 4.0)
 
 
 # The tasks.
@@ -124,9 +125,9 @@ def test_each_stage_starts_where_the_one_before_ended(monkeypatch):
     finder, starts = make_search(), []
     fitted = Search.fitted
 
-    def watched(self, kernel, block, likelihood, start, f0, *rest):
+    def watched(self, kernel, parts, likelihood, start, f0, *rest):
         starts.append(start)
-        return fitted(self, kernel, block, likelihood, start, f0, *rest)
+        return fitted(self, kernel, parts, likelihood, start, f0, *rest)
 
     monkeypatch.setattr(Search, "fitted", watched)
     trials = finder.path(RBF(1.0, 16.0), Or())
@@ -150,13 +151,10 @@ def test_the_path_finds_rare_key_instances():
     labels = BagLabels(offsets, tasks.spread(y[:, None]), None, tasks.weight()).dealt()
     rows = X.reshape(-1, D)
     Z = np.concatenate([rows[rng.choice(len(rows), 20)], X[y == 1, 0][:4]])
-    data = arranged_rows(rows, labels, Z)
-    order = np.asarray(data.labels.bag)
-    finder = Search(data, Tasks(tasks.fold[order], tasks.y[order]), float(size), "float64")
-    kernel = RBF(4.0, 100.0)
+    data = whole_bags(rows, labels, Z, learn_scaling(rows, None), Serial())
+    finder, kernel = Search(data, tasks, float(size)), RBF(4.0, 100.0)
     path = finder.path(kernel, Or())
-    block = project(data, kernel)
-    cold = finder.fitted(kernel, block, Or(), prior(5, 24), np.zeros(5))
+    cold = finder.fitted(kernel, data.project(kernel), Or(), prior(5, 24), np.zeros(5))
     assert path[-1].loss < 0.2
     assert path[-1].bound > cold.bound
 
@@ -164,12 +162,12 @@ def test_the_path_finds_rare_key_instances():
 def test_levels_of_an_or_are_the_likeliest_of_a_grid():
     finder = make_search()
     trial = finder.path(RBF(1.0, 16.0), SoftMax(3.0, 4.0))[-1]
-    block = project(finder.data, RBF(1.0, 16.0))
-    levels = finder.or_levels(block, trial.q)
+    parts = finder.data.project(RBF(1.0, 16.0))
+    levels = finder.or_levels(parts, trial.q)
     assert len(set(levels)) == 1 and -2 * np.log(4.0) - 1e-9 <= levels[0] <= 0
     values = []
     for level in np.linspace(0.0, -2 * np.log(4.0), 7):
-        odds = mean_log_odds(block, trial.q, np.full(4, level), Or())[:, 0]
+        odds = mean_log_odds(parts, trial.q, np.full(4, level), Or())[:, 0]
         y = finder.tasks.y[:, 0]
         values.append(-np.logaddexp(0, (1 - 2 * y) * odds).mean())
     # Of the mean over draws of the logarithm, not the logarithm of the mean: near it.
@@ -186,9 +184,9 @@ def test_held_out_log_odds_are_those_of_fits_without_the_bag():
     """Chosen by what was not seen: a fit to the other bags alone, with the same draws."""
     finder = make_search(n_bags=18)
     kernel = RBF(1.0, 16.0)
-    block = project(finder.data, kernel)
+    parts = finder.data.project(kernel)
     trial = finder.path(kernel, SoftMax(3.0, 4.0))[-1]
-    odds = mean_log_odds(block, trial.q, trial.f0, trial.likelihood)
+    odds = mean_log_odds(parts, trial.q, trial.f0, trial.likelihood)
     held_out = finder.tasks.held_out(odds)
     assert trial.loss == pytest.approx(finder.tasks.loss(held_out))
     assert finder.tasks.loss(odds[:, :1]) < trial.loss  # those that were seen look better
@@ -274,7 +272,7 @@ def test_the_search_sees_what_the_fit_and_predictions_see():
     rng = np.random.default_rng(3)
     bags = Bags.from_list([rng.normal(2.0, 3.0, (rng.integers(1, 6), 3)) for _ in range(12)])
     problem, kernel = planned(bags, np.arange(12) % 2), RBF(1.0, 16.0)
-    ours = project(engine.searched(problem).data, kernel)
+    ((ours,),) = (part.blocks for part in engine.searched(problem).data.project(kernel))
     projector = problem.projector(kernel)
     parts, _ = engine.ready_parts(problem, projector)
     (theirs,) = [block for part in parts for block in part.blocks]

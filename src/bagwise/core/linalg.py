@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import lapack, solve_triangular
 
 from bagwise.core import blas
 from bagwise.core.arrays import Floats, is_tensor, to_numpy
@@ -101,6 +101,15 @@ def solve_lower(L: Array, B: ArrayT) -> ArrayT:
         return factor._bagwise_inverse @ B
     X = blas.solve_lower(L, np.array(B[:, None] if B.ndim == 1 else B, order="F"))
     return cast("ArrayT", X[:, 0] if B.ndim == 1 else X)
+
+
+def solve_lower_transposed(L: Array, B: ArrayT) -> ArrayT:
+    """``L^{-T} B`` for lower-triangular ``L``."""
+    if is_tensor(B):
+        import torch
+
+        return torch.linalg.solve_triangular(L.T, B, upper=True)
+    return cast("ArrayT", solve_triangular(L, B, lower=True, trans="T"))
 
 
 def first_two_moments(m: Array, W: Array, A: Array) -> tuple[Array, Array]:

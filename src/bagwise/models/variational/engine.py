@@ -23,7 +23,7 @@ from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_ke
 from bagwise.models.calibration.fit import correct_optimism, fit_platt
 from bagwise.models.calibration.share import fit_share
 from bagwise.models.classes import fit_temperature
-from bagwise.models.drivers import Driver
+from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, device_settings
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
@@ -31,7 +31,7 @@ from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_ro
 from bagwise.models.variational import inference, search
 from bagwise.models.variational.blocks import BagLabels, Part, host, take_bags
 from bagwise.models.variational.checkpoint import Checkpoint
-from bagwise.models.variational.evidence import arranged_rows
+from bagwise.models.variational.evidence import whole_bags
 from bagwise.models.variational.inference import (
     Iteration,
     Posteriors,
@@ -60,7 +60,7 @@ _MOST_ROWS, _MOST_NUMBERS = 1 << 17, 1 << 26
 # Sharpness of the soft maximum by which instances make a bag, unless another likelihood is given.
 _TAU = 3.0
 # Sets of more instances are projected in single precision; their sums stay double.
-_SINGLE = 1 << 15
+_SINGLE = 1 << 12
 
 
 class Problem(NamedTuple):
@@ -180,10 +180,19 @@ def searched(problem: Problem) -> Search:
     bags, labels = problem.bags, problem.labels
     chosen = draw_bags(bags.sizes, problem.tasks.y, bags.n_features)
     rows, _ = segments.take(bags.offsets, chosen)
-    X = problem.scaling(host_rows(bags.instances, rows))
-    drawn = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
-    data = arranged_rows(X, drawn, problem.Z)
-    return Search(data, problem.tasks.take(chosen[host(data.labels.bag)]), problem.size)
+    own = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
+    # A device is worth the transfer, and single precision its digits, where instances are many.
+    many = len(rows) > _SINGLE
+    data = whole_bags(
+        host_rows(bags.instances, rows),
+        own,
+        problem.Z,
+        problem.scaling,
+        problem.driver if isinstance(problem.driver, Threads) else Serial(),
+        problem.device if many else None,
+        "float32" if many else "float64",
+    )
+    return Search(data, problem.tasks.take(chosen), problem.size)
 
 
 def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:

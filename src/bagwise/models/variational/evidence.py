@@ -13,17 +13,21 @@ Tasks share the kernel, their bounds add up, and each has a prior mean f0 of its
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
-from bagwise.core import gaussians, linalg
-from bagwise.core.arrays import Floats, to_numpy
+from bagwise.core import linalg
+from bagwise.core.arrays import Array, Floats, Ints, at_least, is_tensor, namespace, to_numpy
 from bagwise.core.kernels import Kernel
-from bagwise.models.drivers import Serial
-from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged, host
+from bagwise.models.drivers import Driver, cut, total
+from bagwise.models.scaling import FeatureScaling
+from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged, like
 from bagwise.models.variational.inference import (
     Draws,
     Fits,
@@ -35,6 +39,7 @@ from bagwise.models.variational.inference import (
     make_draws,
 )
 from bagwise.models.variational.likelihoods import BagLikelihood
+from bagwise.models.variational.projection import Projector, make_projector
 
 # Steps of L-BFGS, and the evaluations that each may take on average.
 _STEPS, _EVALUATIONS = 15, 1.6
@@ -44,14 +49,170 @@ _WARM_PASSES = 4
 # a factor of e^4. The prior mean f0 has no prior and may move by 10.
 _PRIOR, _FARTHEST, _FARTHEST_F0 = 0.1, 4.0, 10.0
 _LEAST_RESIDUAL = 1e-10
+# Instances whose draws stay in cache; the cut is the same for every driver, and so are the sums.
+_PIECE = 8192
 
 
-class TrainingRows(NamedTuple):
-    """Whole bags in memory: scaled rows, sorted as blocks are arranged, and their labels."""
+class Piece(NamedTuple):
+    """Neighbouring whole bags, sorted as blocks are arranged, where the work on them is done."""
 
-    X: Floats  # [n, D]
+    X: Array  # [n, D] in the user's units
     labels: BagLabels
-    Z: Floats  # [M, D]
+
+
+@dataclass(frozen=True)
+class WholeBags:
+    """Bags in memory on which kernels are tried, and who works on them."""
+
+    pieces: tuple[Piece, ...]
+    Z: Floats  # [M, D] scaled
+    scaling: FeatureScaling
+    driver: Driver
+    device: str | None = None
+    dtype: str = "float64"  # of the projection; sums are double
+
+    @property
+    def n_bags(self) -> int:
+        """Bags of all pieces."""
+        return sum(len(piece.labels.y) for piece in self.pieces)
+
+    def of_tasks(self, tasks: Ints) -> WholeBags:
+        """The same bags with the labels of some tasks."""
+        pieces = (piece._replace(labels=piece.labels.of_tasks(tasks)) for piece in self.pieces)
+        return replace(self, pieces=tuple(pieces))
+
+    def projector(self, kernel: Kernel) -> Projector:
+        """Onto the inducing points under a kernel, where the work is done."""
+        return make_projector(kernel, self.Z, self.scaling, self.dtype).to(self.device)
+
+    def project(self, kernel: Kernel) -> list[Part]:
+        """The bags in the coordinates of a kernel, a block for every piece."""
+        run = partial(_project, projector=self.projector(kernel))
+        return [Part((block,)) for block in self.driver.map(run, self.pieces)]
+
+    def fit(
+        self,
+        parts: list[Part],
+        likelihood: BagLikelihood,
+        start: Posteriors,
+        f0: Floats,
+        settings: Settings,
+    ) -> Fits:
+        """`inference.fit` of these bags under the kernel of their projection."""
+        return fit(parts, self.n_bags, likelihood, start, f0, self.driver, settings)
+
+
+def whole_bags(
+    X: Floats,
+    labels: BagLabels,
+    Z: Floats,
+    scaling: FeatureScaling,
+    driver: Driver,
+    device: str | None = None,
+    dtype: str = "float64",
+) -> WholeBags:
+    """Rows in the user's units and their labels, cut, arranged and brought to the device."""
+    pieces = []
+    for span in cut(labels.offsets, len(X) if device else _PIECE, 1):
+        rows, own = X[span.start : span.stop], labels.slice(span.first_bag, span.last_bag)
+        block = arranged(Block(rows.T, np.zeros(len(rows)), own))
+        pieces.append(Piece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
+    return WholeBags(tuple(pieces), Z, scaling, driver, device, dtype)
+
+
+def _placed(X: Floats, labels: BagLabels, device: str | None) -> tuple[Array, BagLabels]:
+    if device is None:
+        return X, labels
+    import torch
+
+    return torch.as_tensor(X, device=device), labels.map(
+        lambda x: torch.as_tensor(np.array(x), device=device)
+    )
+
+
+def _project(piece: Piece, projector: Projector) -> Block:
+    A, r = projector(piece.X)
+    return Block(A, at_least(r, _LEAST_RESIDUAL), piece.labels)
+
+
+class KernelSlopes(NamedTuple):
+    """Derivatives of the summed bounds at fixed q and draws; additive over pieces."""
+
+    theta: Floats  # [P] by the kernel's log-parameters, through k(Z, X) and k(x, x)
+    cross: Floats  # [M, M] dL/dk(Z, X) A^T: what the Cholesky factor of k(Z, Z) hears of
+    f0: Floats  # [T] by the prior means
+
+
+def kernel_gradient(
+    data: WholeBags,
+    parts: Iterable[Part],
+    kernel: Kernel,
+    likelihood: BagLikelihood,
+    q: Posteriors,
+    f0: Floats,
+    draws: Draws,
+) -> Floats:
+    """Gradient of the summed bounds by the kernel's log-parameters and f0, [P + T].
+
+    q and the draws are fixed; ``parts`` are the bags projected under the kernel.
+    """
+    run = partial(
+        _slopes, projector=data.projector(kernel), likelihood=likelihood, q=q, f0=f0, draws=draws
+    )
+    blocks = (part.blocks[0] for part in parts)  # type: ignore[index]
+    slopes: KernelSlopes = total(data.driver.map(run, data.pieces, blocks))
+    L = to_numpy(linalg.cholesky(kernel(data.Z, data.Z)))
+    through = through_factor(kernel, data.Z, L, slopes.cross)
+    return np.concatenate([slopes.theta + through, slopes.f0])
+
+
+def _slopes(
+    piece: Piece,
+    block: Block,
+    projector: Projector,
+    likelihood: BagLikelihood,
+    q: Posteriors,
+    f0: Floats,
+    draws: Draws,
+) -> KernelSlopes:
+    A, labels = block.A, block.labels
+    V, E = like(directions(q, draws.U), A), like(draws.E, A)
+    F = latent_draws(block, V, like(f0, A), E)
+    D = like(likelihood.terms(F, labels).gradient, A) / F.shape[2]  # [n, T, S]
+    columns, dA = D.reshape(len(D), -1).T, namespace(A).empty_like(A)  # [T S, n], [M, n]
+    for run in labels.runs:
+        dA[:, run.rows] = V[run.deal].reshape(len(A), -1) @ columns[:, run.rows]
+    assert labels.row is not None
+    dr = (D.sum(1) * E[labels.row % N_NOISE]).sum(-1) / (2 * block.r**0.5)
+    # The algebra is done in double precision, as that of a projection.
+    A, dA, dr = (x.double() if is_tensor(x) else x.astype(np.float64) for x in (A, dA, dr))
+    kernel, Z, L = projector.kernel, projector.Z, projector.L
+    pulled = pull_back(kernel, projector.scaling(piece.X), Z, L, A, dA, dr)
+    return KernelSlopes(*pulled, to_numpy(D.sum((0, 2))))
+
+
+def pull_back(
+    kernel: Kernel, X: Array, Z: Array, L: Array, A: Array, dA: Array, dr: Array
+) -> tuple[Floats, Floats]:
+    """Gradient by the kernel's log-parameters, [P], and ``dL/dk(Z, X) A^T``, [M, M], of instances.
+
+    From those by ``A = L^-1 k(Z, X)`` [M, n] and ``r = k(x, x) - |a|^2`` [n], L being fixed; what
+    comes through L is `through_factor` of the second, summed over all instances.
+    """
+    dKzx = linalg.solve_lower_transposed(L, dA - 2 * dr * A)  # [M, n]
+    theta = kernel.vjp(X, Z, dKzx.T) + kernel.vjp_diag(X, dr)
+    return theta, to_numpy(dKzx @ A.T)
+
+
+def through_factor(kernel: Kernel, Z: Floats, L: Floats, cross: Floats) -> Floats:
+    """Gradient by the kernel's log-parameters, [P], through L, the Cholesky factor of k(Z, Z)."""
+    H = np.tril(-(L.T @ np.tril(cross)))
+    H[np.diag_indices_from(H)] /= 2
+    B = solve_triangular(L, solve_triangular(L, H, lower=True, trans="T").T, lower=True, trans="T")
+    dKzz = (B + B.T) / 2
+    # The jitter is a share of the mean variance of the inducing points, so it has a gradient too.
+    jitter = np.full(len(Z), linalg.JITTER * np.trace(dKzz) / len(Z))
+    return kernel.vjp(Z, Z, dKzz) + kernel.vjp_diag(Z, jitter)
 
 
 class Learned(NamedTuple):
@@ -62,75 +223,8 @@ class Learned(NamedTuple):
     fits: Fits
 
 
-def arranged_rows(X: Floats, labels: BagLabels, Z: Floats) -> TrainingRows:
-    """The rows in the order in which blocks are arranged, so that every projection is."""
-    block = arranged(Block(X.T, np.zeros(len(X)), labels))
-    return TrainingRows(np.ascontiguousarray(block.A.T), block.labels, Z)
-
-
-def project(data: TrainingRows, kernel: Kernel, dtype: str = "float64") -> Block:
-    """The bags in the coordinates of a kernel, as one block."""
-    L = linalg.cholesky(kernel(data.Z, data.Z))
-    A, r = gaussians.project(kernel, data.X, data.Z, L, np.dtype(dtype))
-    return Block(A, np.maximum(r, _LEAST_RESIDUAL), data.labels)
-
-
-def fit_block(
-    block: Block, likelihood: BagLikelihood, start: Posteriors, f0: Floats, settings: Settings
-) -> Fits:
-    """`inference.fit` of one block in memory."""
-    n_bags = len(block.labels.y)
-    return fit([Part((block,))], n_bags, likelihood, start, f0, Serial(), settings)
-
-
-def kernel_gradient(
-    data: TrainingRows,
-    kernel: Kernel,
-    likelihood: BagLikelihood,
-    q: Posteriors,
-    f0: Floats,
-    draws: Draws,
-) -> Floats:
-    """Gradient of the summed bounds by the kernel's log-parameters and f0, [P + T].
-
-    q and the draws are fixed.
-    """
-    X, Z = data.X, data.Z
-    block = project(data, kernel)
-    A, rows = to_numpy(block.A), host(data.labels.row)
-    L = to_numpy(linalg.cholesky(kernel(Z, Z)))
-    V = directions(q, draws.U)
-    F = latent_draws(block, V, f0, draws.E)
-    D = likelihood.terms(F, data.labels).gradient / F.shape[2]  # [n, T, S]
-    dA = np.empty_like(A)
-    for run in data.labels.runs:
-        dA[:, run.rows] = V[run.deal].reshape(len(A), -1) @ D[run.rows].reshape(-1, D[0].size).T
-    dr = np.einsum("nts,ns->n", D, draws.E[rows % N_NOISE]) / (2 * np.sqrt(to_numpy(block.r)))
-    gradient = pull_back(kernel, X, Z, L, A, dA, dr)
-    return np.concatenate([gradient, D.sum(axis=(0, 2))])
-
-
-def pull_back(
-    kernel: Kernel, X: Floats, Z: Floats, L: Floats, A: Floats, dA: Floats, dr: Floats
-) -> Floats:
-    """Gradient by the kernel's log-parameters, [P], from those by ``A`` [M, n] and ``r`` [n].
-
-    ``A = L^-1 k(Z, X)`` and ``r = k(x, x) - |a|^2`` with L the Cholesky factor of k(Z, Z).
-    """
-    dA = dA - 2 * dr * A
-    dKzx = solve_triangular(L, dA, lower=True, trans="T")  # [M, n]
-    H = np.tril(-(L.T @ np.tril(dKzx @ A.T)))
-    H[np.diag_indices_from(H)] /= 2
-    B = solve_triangular(L, solve_triangular(L, H, lower=True, trans="T").T, lower=True, trans="T")
-    dKzz = (B + B.T) / 2
-    # The jitter is a share of the mean variance of the inducing points, so it has a gradient too.
-    jitter = np.full(len(Z), linalg.JITTER * np.trace(dKzz) / len(Z))
-    gradient = kernel.vjp(X, Z, dKzx.T) + kernel.vjp_diag(X, dr)
-    return gradient + kernel.vjp(Z, Z, dKzz) + kernel.vjp_diag(Z, jitter)
-
-
 def learn(
-    data: TrainingRows,
+    data: WholeBags,
     kernel: Kernel,
     likelihood: BagLikelihood,
     start: Posteriors,
@@ -146,14 +240,15 @@ def learn(
     draws = make_draws(start.m.shape[1], settings.n_draws, settings.seed)
     warm = settings._replace(max_iter=_WARM_PASSES)
     # The first evaluation must be at an optimum of these draws, or its gradient misses a term.
-    first = fit_block(project(data, kernel), likelihood, start, f0, settings)
+    first = data.fit(data.project(kernel), likelihood, start, f0, settings)
     state = {"q": first.q}
 
     def loss(x: Floats) -> tuple[float, Floats]:
         trial = kernel.with_theta(x[:P])
-        fits = fit_block(project(data, trial), likelihood, state["q"], x[P:], warm)
+        parts = data.project(trial)
+        fits = data.fit(parts, likelihood, state["q"], x[P:], warm)
         state["q"] = fits.q
-        gradient = kernel_gradient(data, trial, likelihood, fits.q, x[P:], draws)
+        gradient = kernel_gradient(data, parts, trial, likelihood, fits.q, x[P:], draws)
         away = x[:P] - centre
         gradient[:P] -= _PRIOR * away
         return _PRIOR * float(away @ away) / 2 - float(fits.bound.sum()), -gradient
@@ -167,5 +262,5 @@ def learn(
         warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
         best = minimize(loss, x, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
     learnt, levels = kernel.with_theta(best[:P]), best[P:]
-    block = project(data, learnt)
-    return Learned(learnt, levels, fit_block(block, likelihood, state["q"], levels, settings))
+    fits = data.fit(data.project(learnt), likelihood, state["q"], levels, settings)
+    return Learned(learnt, levels, fits)

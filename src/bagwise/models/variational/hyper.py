@@ -32,7 +32,7 @@ from bagwise.models.drivers import RunningSum, total
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import Part
 from bagwise.models.variational.engine import Problem, ready_parts
-from bagwise.models.variational.evidence import pull_back
+from bagwise.models.variational.evidence import pull_back, through_factor
 from bagwise.models.variational.paper import (
     FitState,
     PaperSettings,
@@ -102,12 +102,14 @@ def collapsed_bound(
     S = W.T @ W
     m = S @ b
     value = 0.5 * (b @ m) + np.log(np.diagonal(W)).sum() - 0.5 * residual
-    gradient = np.zeros(len(kernel.theta))
+    gradient, cross = np.zeros(len(kernel.theta)), np.zeros_like(L)
     for rows in _chunks(len(X), chunk_size):
         A, w = to_numpy(project(kernel, X[rows], Z, L)[0]), omega[rows]
         dA = np.outer(m, rho[rows] - w * (m @ A)) - (S @ A) * w
-        gradient += pull_back(kernel, X[rows], Z, L, A, dA, -0.5 * w)
-    return Objective(float(value), gradient)
+        direct, through = pull_back(kernel, X[rows], Z, L, A, dA, -0.5 * w)
+        gradient += direct
+        cross += through
+    return Objective(float(value), gradient + through_factor(kernel, Z, L, cross))
 
 
 def log_normaliser(

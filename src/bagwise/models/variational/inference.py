@@ -34,7 +34,7 @@ from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import Array, Floats, Ints, as_float, is_tensor, namespace, to_numpy
 from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
 from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, Part, like
-from bagwise.models.variational.likelihoods import BagLikelihood
+from bagwise.models.variational.likelihoods import BagLikelihood, Terms
 
 # The precision of q(v) keeps its eigenvalues at least so large: the negative Hessian of a draw
 # need not be positive, while that of the prior is 1. Values of 1, .5 and .1 fit the same.
@@ -131,37 +131,47 @@ def latent_draws(block: Block, V: Array, f0: Array, E: Array) -> Array:
 
 def block_sums(block: Block, F: Array, likelihood: BagLikelihood) -> Sums:
     """The sums of a block at draws ``F`` [n, T, S]."""
-    A, T, S = block.A, F.shape[1], F.shape[2]
-    terms = likelihood.terms(F, block.labels)
+    A, terms = block.A, likelihood.terms(F, block.labels)
     linear = (A @ like(terms.gradient.mean(-1), A)).T  # [T, M]
-    curvature = _rank_one(block, terms.direction, like(terms.strength, A) / S, T)
-    if terms.diagonal is not None:
-        d = like(terms.diagonal, A)  # [n, T]
-        for t in range(T):
-            curvature[t] += (A * d[:, t]) @ A.T
     value = as_float(terms.value).sum(0).mean(-1)  # [T]
+    curvature = curvature_sums(block, terms, F.shape[1], F.shape[2])
     if is_tensor(linear) and is_tensor(curvature):
         return Sums(value, linear.double(), curvature.double())
     return Sums(*(np.asarray(x, dtype=np.float64) for x in (value, linear, curvature)))
 
 
-def _rank_one(block: Block, w: Array, strength: Array, T: int) -> Array:
-    """``sum_bs c_bs (A_b w_bs)(A_b w_bs)^T`` of every task, [T, M, M]; one product per run."""
+def curvature_sums(block: Block, terms: Terms, T: int, S: int) -> Array:
+    """``A diag(d) A^T + sum_bs c_bs (A_b w_bs)(A_b w_bs)^T / S`` of every task, [T, M, M].
+
+    A bag of no more instances than draws is cheaper as ``A_b (sum_s c_bs w_bs w_bs^T) A_b^T``,
+    which joins the diagonal: all such bags are one product ``A H`` a task.
+    """
     A, M, xp = block.A, block.A.shape[0], namespace(block.A)
-    total = _empty((T, M, M), A)
-    total[:] = 0.0
+    w, c, At = like(terms.direction, A), like(terms.strength, A) / S, A.T
     if w.shape[-1] == 1:  # the same for all draws
-        strength = strength.sum(-1)[..., None]
-    w, At = like(w, A), A.T
-    for run in block.labels.long_runs:
+        c = c.sum(-1)[..., None]
+    total, H = _empty((T, M, M), A), _empty((T, len(At), M), A)
+    total[:], H[:] = 0.0, 0.0
+    if terms.diagonal is not None:
+        H += like(terms.diagonal, A).T[:, :, None] * At
+    for run in block.labels.long_runs:  # all of one size: a product for all of them
+        strength = c[run.bags].swapaxes(0, 1)[:, :, None]  # [T, b, 1, S]
+        if not strength.any():  # the negative bags of an or
+            continue
         rows = At[run.rows].reshape(-1, run.size, M)  # [b, size, M]
+        own = w[run.rows].reshape(len(rows), run.size, *w.shape[1:])  # [b, size, T, S]
+        if run.size <= own.shape[-1]:
+            own = own.swapaxes(0, 2).swapaxes(1, 2)  # [T, b, size, S]
+            G = xp.matmul(own * strength, own.swapaxes(2, 3))  # [T, b, size, size]
+            H[:, run.rows] += xp.matmul(G, rows).reshape(T, -1, M)
+            continue
+        own = own.reshape(len(rows), run.size, -1).swapaxes(1, 2)  # [b, T S, size]
+        V = xp.matmul(own, rows).reshape(len(rows), *w.shape[1:], M)
         for t in range(T):
-            c = strength[run.bags, t].reshape(-1, 1)  # [b S, 1]
-            if not c.any():  # held out, or the negative bags of an or
-                continue
-            weights = w[run.rows, min(t, w.shape[1] - 1)].reshape(-1, run.size, w.shape[-1])
-            V = xp.matmul(weights.swapaxes(1, 2), rows).reshape(-1, M)  # [b S, M]
-            total[t] += V.T @ (V * c)
+            Vt = V[:, min(t, V.shape[1] - 1)].reshape(-1, M)  # [b S, M]
+            total[t] += Vt.T @ (Vt * strength[t].reshape(-1, 1))
+    for t in range(T):
+        total[t] += A @ H[t]
     return total
 
 

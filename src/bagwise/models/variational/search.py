@@ -10,7 +10,7 @@ and its kernel is kept where the held-out bags do not disagree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ from bagwise.core.arrays import Array, Floats, Ints, to_numpy
 from bagwise.core.kernels import Kernel
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import evidence
-from bagwise.models.variational.blocks import Block, like
-from bagwise.models.variational.evidence import TrainingRows, fit_block, project
+from bagwise.models.variational.blocks import Block, Part, host, like
+from bagwise.models.variational.evidence import WholeBags
 from bagwise.models.variational.inference import (
     Posteriors,
     Settings,
@@ -53,7 +53,7 @@ _LEVELS = 7
 class Tasks(NamedTuple):
     """Which fit is which: task ``j F + f`` has class f, with all bags (j = 0) or without fold j.
 
-    ``fold`` and ``y`` are of the bags in the order of the training block.
+    ``fold`` and ``y`` are of the bags in the order of their numbers.
     """
 
     fold: Ints  # [b]
@@ -153,15 +153,28 @@ def continuation(likelihood: BagLikelihood, size: float) -> list[BagLikelihood]:
 def _screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
     """The draws of f [n, T, S] that the screening sees, the same for all trials."""
     draws = make_draws(q.m.shape[1], _SCREEN.n_draws, _SCREEN.seed)
-    V, E = (like(x, block.A) for x in (directions(q, draws.U), draws.E))
-    return latent_draws(block, V, f0, E)
+    return latent_draws(block, *(like(x, block.A) for x in (directions(q, draws.U), f0, draws.E)))
 
 
-def mean_log_odds(block: Block, q: Posteriors, f0: Floats, likelihood: BagLikelihood) -> Floats:
-    """Log-odds of the mean probability, over draws, of every bag under every task, [b, T]."""
-    odds = likelihood.log_odds(_screening_draws(block, q, f0), block.labels.offsets)
-    p = np.clip(expit(np.asarray(odds, dtype=np.float64)).mean(-1), 1e-12, 1 - 1e-12)
-    return np.log(p) - np.log1p(-p)
+def mean_log_odds(
+    parts: Sequence[Part], q: Posteriors, f0: Floats, likelihood: BagLikelihood
+) -> Floats:
+    """Log-odds of the mean probability, over draws, of every bag under every task, [b, T].
+
+    Bags are in the order of their numbers.
+    """
+    odds = []
+    for block in blocks_of(parts):
+        draws = likelihood.log_odds(_screening_draws(block, q, f0), block.labels.offsets)
+        p = np.clip(expit(to_numpy(draws).astype(np.float64)).mean(-1), 1e-12, 1 - 1e-12)
+        odds.append(np.log(p) - np.log1p(-p))
+    numbers = np.concatenate([host(block.labels.bag) for block in blocks_of(parts)])
+    return np.concatenate(odds)[np.argsort(numbers)]
+
+
+def blocks_of(parts: Sequence[Part]) -> Iterator[Block]:
+    """The blocks of all parts."""
+    return (block for part in parts for block in part.blocks)
 
 
 def base_levels(tasks: Tasks) -> Floats:
@@ -173,52 +186,52 @@ def base_levels(tasks: Tasks) -> Floats:
 
 @dataclass(frozen=True)
 class Search:
-    """The training bags that choose, their tasks, and the precision of the screening."""
+    """The training bags that choose, and their tasks."""
 
-    data: TrainingRows
+    data: WholeBags
     tasks: Tasks
     size: float  # median size of the bags, the n_0 of the soft maxima
-    dtype: str = "float32"
 
     def fitted(
         self,
         kernel: Kernel,
-        block: Block,
+        parts: list[Part],
         likelihood: BagLikelihood,
         start: Posteriors,
         f0: Floats,
         settings: Settings = _SCREEN,
     ) -> Trial:
         """A fit of all tasks from ``start``, and what it says of the held-out bags."""
-        fits, loss = fit_block(block, likelihood, start, f0, settings), np.nan
+        fits, loss = self.data.fit(parts, likelihood, start, f0, settings), np.nan
         if self.tasks.n_folds:
-            odds = mean_log_odds(block, fits.q, f0, likelihood)
+            odds = mean_log_odds(parts, fits.q, f0, likelihood)
             loss = self.tasks.loss(self.tasks.held_out(odds))
         whole = float(np.sum(fits.bound[: self.tasks.n_classes]))
         return Trial(kernel, likelihood, f0, fits.q, whole, loss)
 
     def path(self, kernel: Kernel, likelihood: BagLikelihood) -> list[Trial]:
         """The continuation to a likelihood, each stage started from the one before."""
-        block = project(self.data, kernel, self.dtype)
-        q, trials = prior(self.tasks.n_tasks, block.A.shape[0]), []
+        parts = self.data.project(kernel)
+        q, trials = prior(self.tasks.n_tasks, len(self.data.Z)), []
         for stage in continuation(likelihood, self.size):
-            f0 = self.or_levels(block, q) if isinstance(stage, Or) else base_levels(self.tasks)
+            f0 = self.or_levels(parts, q) if isinstance(stage, Or) else base_levels(self.tasks)
             settings = _SCREEN if stage == likelihood else _ON_THE_WAY
-            trials.append(self.fitted(kernel, block, stage, q, f0, settings))
+            trials.append(self.fitted(kernel, parts, stage, q, f0, settings))
             q = trials[-1].q
         return trials
 
-    def or_levels(self, block: Block, q: Posteriors) -> Floats:
+    def or_levels(self, parts: list[Part], q: Posteriors) -> Floats:
         """Prior means of an or, [T]: of a grid, those that make the bags likeliest at once.
 
         A grid of levels is one pass over as many tasks.
         """
         grid = np.linspace(0.0, -2 * np.log(max(self.size, 2.0)), _LEVELS)
-        whole = self.tasks.whole
+        whole, value = self.tasks.whole, np.zeros((_LEVELS, self.tasks.n_classes))
         tasks, levels = np.tile(whole, _LEVELS), np.repeat(grid, len(whole))
-        there = block._replace(labels=block.labels.of_tasks(tasks))
-        F = _screening_draws(there, q.take(tasks), levels)
-        value = to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
+        for block in blocks_of(parts):
+            there = block._replace(labels=block.labels.of_tasks(tasks))
+            F = _screening_draws(there, q.take(tasks), levels)
+            value += to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
         return self.tasks.spread(grid[value.argmax(0)])
 
     def learned(self, trial: Trial) -> Trial:
@@ -226,13 +239,11 @@ class Search:
 
         Held-out tasks are fitted under them, each from where it was.
         """
-        whole = self.tasks.whole
-        data = self.data._replace(labels=self.data.labels.of_tasks(whole))
-        start, f0 = trial.q.take(whole), trial.f0[whole]
-        learned = evidence.learn(data, trial.kernel, trial.likelihood, start, f0, _LEARN)
-        kernel, f0 = learned.kernel, self.tasks.spread(learned.f0)
-        block = project(self.data, kernel, self.dtype)
-        return self.fitted(kernel, block, trial.likelihood, trial.q, f0, _LEARN)
+        whole, likelihood = self.tasks.whole, trial.likelihood
+        data, start, f0 = self.data.of_tasks(whole), trial.q.take(whole), trial.f0[whole]
+        kernel, f0, _ = evidence.learn(data, trial.kernel, likelihood, start, f0, _LEARN)
+        parts, f0 = self.data.project(kernel), self.tasks.spread(f0)
+        return self.fitted(kernel, parts, likelihood, trial.q, f0, _LEARN)
 
     def refined(self, start: Trial) -> Trial:
         """`learned`, unless the held-out bags are predicted worse with it."""
