@@ -22,6 +22,7 @@ class Parser(ArgumentParser):
     """Says what is wrong in one line, and keeps the lines of its examples."""
 
     def __init__(self, **options: Any) -> None:
+        # Subparsers are made by the class of their parent, so that this holds for them, too.
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**options)
 
@@ -56,7 +57,7 @@ def _gigabytes(text: str) -> int:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < 1e6:
+    if not 0 < value < 1e6:  # NaN neither
         raise ArgumentTypeError(f"a number of gigabytes is needed; got {text!r}")
     return int(value * 1e9)
 

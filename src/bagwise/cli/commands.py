@@ -71,6 +71,7 @@ def build_parser(words: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentP
     parser.set_defaults(traceback=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, about in COMMANDS.items():
+        # A command that is not typed is only listed: its module would import NumPy and pandas.
         command = add_command(commands, name, about)
         if name in words:
             import_module(f"bagwise.cli.{name}").configure(command)
@@ -90,4 +91,5 @@ def run(arguments: Namespace) -> None:
     with warnings.catch_warnings(), allow_unpacked(arguments.max_unpacked):
         warnings.simplefilter("once", UserWarning)
         warnings.showwarning = show
+        # ``configure`` of the command's module named the function that runs it.
         printer.result(arguments.run(arguments, printer))

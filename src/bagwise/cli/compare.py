@@ -51,6 +51,7 @@ def compare(arguments: Namespace, printer: Printer) -> dict[str, object]:
         datasets = arguments.datasets.split(",")
     else:
         data = read_labelled(arguments, printer)
+        # Names are not needed: no probability of the comparison is reported by class.
         data, _, fit_params = class_roles(data, arguments, printer)
         printer.warn(*mixed_patients(data))
         dataset = Bunch(bags=data.bags, y=data.y)

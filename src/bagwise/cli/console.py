@@ -69,6 +69,7 @@ class Printer:
 
     def bar(self, what: str) -> Any:
         """A progress bar as a function of files and their number."""
+        # Transient: what was read is said in a line of its own, and logs stay short.
         return lambda items, total: track(
             items, what, total=total, console=self.console, transient=True
         )

@@ -52,6 +52,7 @@ def demo(arguments: Namespace, printer: Printer) -> None:
     }
     for title, line in commands.items():
         printer.say(f"\n[bold]{title}[/bold]\n[dim]$ bagwise {escape(line)}[/dim]")
+        # The same path that a user's words take, but errors end the demo itself.
         words = shlex.split(line) + (["--json"] if arguments.json else [])
         run(build_parser(words).parse_args(words))
     _show_instances(printer, out, truth)

@@ -80,6 +80,7 @@ def patient_rates(evaluation: Evaluation, threshold: float) -> Rates | None:
     """Rates counted by patient, whose bags are not independent; None where none are known."""
     if evaluation.groups is None:
         return None
+    # Intervals of rates take bags for independent, which those of a patient are not.
     by_patient = evaluation.by_patient()
     return by_patient.rates(threshold) if by_patient.has_both_classes else None
 
@@ -109,6 +110,7 @@ def count_seen(bags: Bags, about: Mapping[str, Any]) -> int:
     """How many of the bags the model was trained on."""
     from bagwise import persist
 
+    # A hash per bag: the file holds no data of those it was trained on.
     trained = set(about["fingerprints"] or [])
     return sum(mark in trained for mark in persist.fingerprints(bags)) if trained else 0
 

@@ -107,7 +107,9 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     from bagwise.report.data import data_warnings
 
     data, names, fit_params = _read(arguments, printer)
+    # What the model cannot use is refused before anything slow begins.
     model = _for_labels(model, data, fit_params, arguments.model, printer)
+    # The audit compares slides of a patient, which are one bag afterwards.
     audited = _audit(data, printer) if arguments.audit else None
     if arguments.level == "patient":
         data = patients_as_bags(data)
@@ -131,6 +133,7 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
         model.fit(data.bags, y, **fit_params)
     seconds = time.perf_counter() - start
+    # What predict and the report need to know besides the model.
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}
     if arguments.level == "patient":
         extra["level"] = "patient"
@@ -141,6 +144,7 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     if isinstance(model, Coupled):
         extra["coupling"] = model.strength_
         printer.say(f"neighbours are coupled with strength {model.strength_:.2f}")
+    # The summary in the file counts bags by the names of their classes.
     y = y if names is None else np.asarray(names)[y]
     out, feature_names = arguments.out, data.bags.feature_names
     persist.save(model, out, bags=data.bags, y=y, feature_names=feature_names, extra=extra)
@@ -177,6 +181,7 @@ def _for_labels(
     if whole is not model:
         printer.say(f"{name} knows two classes: one model is trained per class")
     for option in fit_params:
+        # OneVsRest passes class weights on to its models; the background is its own argument.
         if not has_fit_parameter(model if option == "class_weight" else whole, option):
             raise ValueError(f"{name} cannot use --{option.replace('_', '-')}; use vgpmil or auto.")
     return whole
@@ -267,7 +272,7 @@ def settings(pairs: Sequence[str]) -> dict[str, object]:
             raise ValueError(f"--set needs NAME=VALUE; got {pair!r}.")
         try:
             values[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # text without quotes
             values[name] = text
     prefix = "execution."
     fields = {

@@ -105,6 +105,7 @@ def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
     names = file_names(arguments)
     labels = read_labels(arguments.labels, names.bag, names.label, names.patient, skip_bad=True)
     _say_skipped(list(labels.skipped), printer)
+    # Unlike for training, bags and labels need not match one to one.
     row_of = {name: i for i, name in enumerate(labels.ids)}
     known = np.asarray([i for i, name in enumerate(bags.ids) if name in row_of], dtype=np.int64)
     if len(known) == 0:
@@ -182,6 +183,7 @@ def _positive_last(roles: Roles, positive: str | None, printer: Printer) -> Role
         raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
     if positive == texts[1]:
         return roles
+    # Estimators sort their classes and take the last for the positive one.
     # The other order is stored as 0 and 1, with names; instance labels follow.
     names = [classes[1], classes[0]]
     known: Any = data.instance_labels

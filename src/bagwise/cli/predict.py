@@ -100,7 +100,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     extra = about["extra"]
     by_patient = (arguments.level or extra.get("level")) == "patient"
-    _check_options(model, by_patient, arguments)
+    _check_options(model, by_patient, arguments)  # before the bags are read, which takes long
     stored, audit = extra.get("evaluation"), extra.get("audit")
     cross_validated = None if stored is None else Evaluation.from_json(stored)
     threshold = _threshold(arguments, cross_validated)
@@ -208,6 +208,7 @@ def _read_patients(arguments: Namespace, bags: Bags) -> list[object]:
     column = arguments.patient_column or "patient_id"
     needed = [arguments.id_column, column]
     frame = named_columns(read_frame(arguments.patients), str(arguments.patients), needed)
+    # Spreadsheets leave blanks around names; the names of files have none.
     known = dict(zip(frame[arguments.id_column].str.strip(), frame[column], strict=True))
     lacking = [name for name in bags.ids if str(name) not in known]
     if lacking:
@@ -254,6 +255,7 @@ def _evaluate(
         table = table[table["patient"].isin(labels.keys())]
         y = [int(labels[name] == classes[1]) for name in table["patient"]]
         return Evaluation(f"{len(y)} labelled patients", y, table["probability"], classes)
+    # The probabilities are those of the tables, so that bags are not predicted twice.
     p = None
     if hasattr(model, "predict_proba"):
         p = predictions.values(predictions.bags)[truth.known]
