@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Floats, Reals
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
 def standardised(X: Reals, center: Floats, width: Floats, out: Floats) -> Floats:
     """``(X - center) / width`` in float64, written to the first rows of ``out``.
 
@@ -22,10 +23,13 @@ def standardised(X: Reals, center: Floats, width: Floats, out: Floats) -> Floats
     >>> standardised(X, np.array([0.0, 2.0]), np.array([1.0, 4.0]), np.empty((3, 2))).tolist()
     [[1.0, 0.5]]
     """
-    _standardise(X, center, width, out)
-    return out[: len(X)]
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            out[i, j] = (np.float64(X[i, j]) - center[j]) / width[j]
+    return out[: X.shape[0]]
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
 def feature_sums(X: Reals) -> tuple[Floats, Floats]:
     """Mean of every column, and the sum of squares about it, in float64, without a copy.
 
@@ -36,27 +40,14 @@ def feature_sums(X: Reals) -> tuple[Floats, Floats]:
     >>> [x.tolist() for x in feature_sums(np.array([[1.0], [3.0]], dtype=np.float32))]
     [[2.0], [2.0]]
     """
-    mean, squares = np.zeros((2, X.shape[1]))
-    _feature_sums(X, mean, squares)
-    return mean, squares
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _standardise(X: Reals, center: Floats, width: Floats, out: Floats) -> None:
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            out[i, j] = (np.float64(X[i, j]) - center[j]) / width[j]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _feature_sums(X: Reals, mean: Floats, squares: Floats) -> None:
     n, d = X.shape
+    mean, squares = np.zeros(d), np.zeros(d)
     for i in range(n):
         for j in range(d):
             mean[j] += X[i, j]
-    for j in range(d):
-        mean[j] /= n
+    mean /= n
     for i in range(n):
         for j in range(d):
             off = np.float64(X[i, j]) - mean[j]
             squares[j] += off * off
+    return mean, squares
