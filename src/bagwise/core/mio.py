@@ -116,7 +116,8 @@ def step(
     """
     pi = state.pi[: len(z)]
     theta, margin = exact_step(pi, z, sign, cost, net.alpha, net.beta)
-    _mark_used(state.last_used, pi, net.alpha, state.n_steps)
+    # Weights that are not 0, by the soft threshold of Proposition 1.
+    state.last_used[: len(z) - 1][np.abs(pi[1:]) > net.alpha] = state.n_steps
     return theta, margin
 
 
@@ -194,13 +195,6 @@ def exact_step(
         for i in range(len(z)):
             pi[i] += theta * sign * z[i]
     return theta, 1 - at_zero / beta  # Q'(0) = beta (1 - y w'z)
-
-
-@numba.njit(cache=True)
-def _mark_used(last_used: Ints, pi: Floats, alpha: float, now: int) -> None:
-    for k in range(len(pi) - 1):
-        if abs(pi[k + 1]) > alpha:
-            last_used[k] = now
 
 
 def dual_objective(pi: Floats, thetas: Floats, net: ElasticNet) -> float:

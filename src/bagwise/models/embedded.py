@@ -53,17 +53,17 @@ def make_examples(data: TrainingData) -> Examples:
     """The bags in order, each followed by its labelled instances where it is positive."""
     bags, y, known = data
     n = len(bags)
-    telling = np.flatnonzero((known >= 0) & (segments.spread(y, bags.offsets) == 1))
-    if len(telling) == 0:
+    labelled = np.flatnonzero((known >= 0) & (segments.spread(y, bags.offsets) == 1))
+    if len(labelled) == 0:
         all_rows = np.arange(bags.n_instances)
         return Examples(
             all_rows, bags.offsets, (2.0 * y - 1).astype(np.float64), np.ones(n, dtype=bool)
         )
-    owner = bags.bag_index[telling]
+    owner = bags.bag_index[labelled]
     order = np.argsort(np.concatenate([np.arange(n), owner]), kind="stable")
-    sizes = np.concatenate([bags.sizes, np.ones(len(telling), dtype=np.int64)])
-    starts = np.concatenate([bags.offsets[:-1], telling])
-    codes = np.concatenate([y, known[telling]])
+    sizes = np.concatenate([bags.sizes, np.ones(len(labelled), dtype=np.int64)])
+    starts = np.concatenate([bags.offsets[:-1], labelled])
+    codes = np.concatenate([y, known[labelled]])
     offsets = np.concatenate([[0], np.cumsum(sizes[order])])
     rows = np.arange(offsets[-1]) + np.repeat(starts[order] - offsets[:-1], sizes[order])
     return Examples(rows, offsets, 2.0 * codes[order] - 1, order < n)

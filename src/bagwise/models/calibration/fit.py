@@ -334,18 +334,20 @@ def correct_optimism(platt: Platt, scores: Floats, y: ArrayLike, held_out: Ints)
         return platt
     y = np.asarray(y, dtype=np.float64)
     free = fit_platt(scores, y, count=_LITTLE).slope
-    few, every = y[held_out], partial(_bag_loss, target=smoothed(y), each=np.ones_like(y))
-    own = partial(_bag_loss, target=smoothed(few, _LITTLE), each=np.ones_like(few))
+    all_bags = partial(_bag_loss, target=smoothed(y), each=np.ones_like(y))
+    target = smoothed(y[held_out], _LITTLE)
+    unseen_bags = partial(_bag_loss, target=target, each=np.ones_like(target))
     expected = (1 - len(held_out) / len(y)) * _OPTIMISM  # nothing, if nothing was learned from
 
     def at(log_factor: float) -> Platt:
         """The smaller slope, and the intercept that suits all bags."""
         slope = float(np.exp(log_factor) * free)
         near = platt.intercept + slope * float(scores.mean())
-        return Platt(slope, _best_intercept(every, slope, scores, near))
+        return Platt(slope, _best_intercept(all_bags, slope, scores, near))
 
     def loss(log_factor: float) -> float:
-        value = own(np.array(at(log_factor)), s=scores[held_out])[0]
+        # Negative log-likelihood of the bags free of optimism, and the normal prior of the factor.
+        value = unseen_bags(np.array(at(log_factor)), s=scores[held_out])[0]
         return value + 0.5 * ((log_factor - expected) / _OPTIMISM_STD) ** 2
 
     corrected = at(minimize_scalar(loss, bounds=(np.log(0.1), 0.0), method="bounded").x)

@@ -47,7 +47,7 @@ def log_odds(q: Floats) -> Floats:
     return odds
 
 
-def noisy_or(q: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
+def _noisy_or(q: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
     """Negative log of the diverse density, and the log of prod(1 - p) of each bag, [B].
 
     A positive bag has the probability 1 - prod(1 - p), a negative one prod(1 - p).
@@ -65,7 +65,7 @@ def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[flo
     D = X.shape[1]
     h, s = theta[:D], theta[D:]
     q = scaled_distances(X, h, s)
-    loss, none = noisy_or(q, offsets, y)
+    loss, none = _noisy_or(q, offsets, y)
     with np.errstate(over="ignore"):
         slope = np.where(y == 1, 1 / np.expm1(-none), -1.0)  # in log prod, [B]
         g = segments.spread(slope, offsets) / np.expm1(q)  # in q, [N]
@@ -171,7 +171,7 @@ class DiverseDensity(InstanceComparator):
         best, self.loss_ = None, np.inf
         # Candidate starts of lowest loss, from at most 200 instances of positive bags.
         starts = draw_starts(bags, y, 200, check_random_state(0))
-        losses = [noisy_or(scaled_distances(X, X[row], first), offsets, y)[0] for row in starts]
+        losses = [_noisy_or(scaled_distances(X, X[row], first), offsets, y)[0] for row in starts]
         for row in starts[np.argsort(losses, kind="stable")[: self.n_starts]]:
             end = minimize(
                 noisy_or_loss,

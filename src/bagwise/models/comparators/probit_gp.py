@@ -116,9 +116,9 @@ class ProbitGP(GaussianProcessComparator):
         # A bag is negative when all its instances are: log prod_i Phi(-f_i), of every draw.
         log_none = segments.sum(log_ndtr(-self._latent(bags.instances)), bags.offsets)  # [B, S]
         # 1 - p and p apart, so that neither end of the scale is rounded away.
-        none, some = np.exp(log_none).mean(axis=1), -np.expm1(log_none).mean(axis=1)
+        p_none, p_some = np.exp(log_none).mean(axis=1), -np.expm1(log_none).mean(axis=1)
         tiny = np.finfo(np.float64).tiny
-        return np.log(np.maximum(some, tiny)) - np.log(np.maximum(none, tiny))
+        return np.log(np.maximum(p_some, tiny)) - np.log(np.maximum(p_none, tiny))
 
 
 def sample_weights(

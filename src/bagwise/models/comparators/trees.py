@@ -42,10 +42,10 @@ def keep(estimators: Sequence[BaseEstimator]) -> Trees:
     roots = np.concatenate([[0], np.cumsum([tree.node_count for tree in trees])])
     left, right, value = [], [], []
     for tree, root in zip(trees, roots, strict=False):
-        own = np.arange(tree.node_count)
+        nodes = np.arange(tree.node_count)  # a leaf is its own child
         is_leaf = tree.children_left < 0
-        left.append(root + np.where(is_leaf, own, tree.children_left))
-        right.append(root + np.where(is_leaf, own, tree.children_right))
+        left.append(root + np.where(is_leaf, nodes, tree.children_left))
+        right.append(root + np.where(is_leaf, nodes, tree.children_right))
         out = tree.value[:, 0, :]
         value.append(out[:, 0] if out.shape[1] == 1 else out[:, 1] / out.sum(axis=1))
     return Trees(

@@ -108,18 +108,18 @@ class VotingFramework(InstanceComparator):
 
         A row of distances gives whom its instance cites, so that one pass is enough for both.
         """
-        every = np.arange(len(X))
+        numbers = np.arange(len(X))
         k = min(self.n_neighbors, len(X) - 1)
         self.reach_ = np.empty(len(X))
         parts = []
         for rows, d in self._distances(X):
-            d[every[: len(d)], every[rows]] = np.inf
+            d[numbers[: len(d)], numbers[rows]] = np.inf
             self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
             who, whom = np.nonzero(d <= self.reach_[rows, None])
-            parts.append((every[rows][who], whom, d[who, whom]))
+            parts.append((numbers[rows][who], whom, d[who, whom]))
         citer, cited, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
         # An instance that nobody cites is judged by its k nearest: those first in what it cites.
-        alone = np.flatnonzero(np.isin(citer, np.setdiff1d(every, cited)))
+        alone = np.flatnonzero(np.isin(citer, np.setdiff1d(numbers, cited)))
         alone = alone[np.lexsort((cited[alone], gap[alone], citer[alone]))]
         place = np.arange(len(alone)) - np.searchsorted(citer[alone], citer[alone])
         nearest = alone[place < k]
