@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 
-from bagwise import MISVM, Bags
+from bagwise import MISVM, Bags, SingleInstance, StatisticsClassifier
 from bagwise.models.calibration.fit import fit_calibrator, fit_platt
-from bagwise.models.calibration.functions import compress_beyond, typical_range
+from bagwise.models.calibration.functions import Isotonic, compress_beyond, typical_range
 
 
 def make_bags(n_positive, n_negative=30, seed=0):
@@ -49,3 +49,15 @@ def test_one_score_unlike_the_others_does_not_flatten_the_probabilities_of_all()
     # Within one width of the usual range lies all that a score can say.
     at_most = odd.function.log_odds(odd.high + (odd.high - odd.low))
     np.testing.assert_allclose(odd.log_odds(np.array([1e12])), at_most)
+
+
+@pytest.mark.parametrize("make", [SingleInstance, StatisticsClassifier])
+def test_wrapped_classifiers_take_the_same_calibration(make):
+    bags, y = make_bags(15)
+    model = make(calibration="isotonic", cv=3).fit(bags, y)
+    assert isinstance(model.calibrator_.function, Isotonic)
+    raw = make(calibrate=False).fit(bags, y).decision_function(bags)
+    order = np.argsort(raw)
+    assert (np.diff(model.decision_function(bags)[order]) >= 0).all()
+    with pytest.raises(ValueError, match="every bag into one test fold"):
+        make(cv=ShuffleSplit(1, random_state=0)).fit(bags, y)

@@ -75,7 +75,7 @@ def contributions(
     for first, last in whole_segments(offsets, max(1, BLOCK_ENTRIES // max(1, len(anchors)))):
         start, stop = int(offsets[first]), int(offsets[last])
         local = offsets[first : last + 1] - start
-        s = similarity(distance(X[start:stop], anchors), sigma)  # [n, K]
+        s = similarity(distance(X[start:stop], anchors), sigma)  # [n, K], equation (1)
         z = segments.spread(segments.max(s, local), local)
         # Rounding differs between equal rows, so near-equal counts as equal.
         makes = ((s >= z * (1 - 1e-9)) & (z > 0)).astype(np.float64)

@@ -94,6 +94,7 @@ def drop_anchors(state: MIOState, net: ElasticNet, most: int) -> MIOState:
         return state
     size = np.abs(state.pi[1 : n + 1])
     used = size > net.alpha
+    # First those without a weight, by when they last had one; then those with one, by its size.
     order = np.lexsort((np.where(used, size, state.last_used[:n]), used))
     keep = np.sort(order[n - most :])
     for column in (state.anchors, state.ids, state.born, state.last_used):
@@ -126,6 +127,7 @@ def revise(
 ) -> float:
     """Re-optimise the multiplier of a bag seen before: one step of dual coordinate ascent."""
     pi = state.pi[: len(z)]
+    # Without its old multiplier the bag is as new.
     pi -= theta * sign * z
     return exact_step(pi, z, sign, cost, net.alpha, net.beta)[0]
 
@@ -139,6 +141,7 @@ def _slope(
     for i in range(len(z)):
         a = sign * z[i]
         v = pi[i] + theta * a
+        # Only entries beyond the soft threshold contribute: (|v| - alpha)+ with the sign of v.
         if v > alpha:
             part = a * (v - alpha)
         elif v < -alpha:
@@ -162,10 +165,10 @@ def best_theta(
     breakpoints does; the interpolation printed after Lemma 1 is wrong.
     """
     at_zero, bend, size = _slope(0.0, pi, z, sign, alpha, beta)
-    if at_zero <= 0:
+    if at_zero <= 0:  # the margin is at least 1: no loss, no step
         return 0.0, at_zero
     q, _, _ = _slope(eta, pi, z, sign, alpha, beta)
-    if q >= 0:
+    if q >= 0:  # the multiplier ends at its bound, the cost of the bag
         return eta, at_zero
     lo, hi, theta, q = eta, 0.0, 0.0, at_zero
     for _ in range(200):

@@ -59,6 +59,7 @@ def make_examples(data: TrainingData) -> Examples:
         return Examples(
             all_rows, bags.offsets, (2.0 * y - 1).astype(np.float64), np.ones(n, dtype=bool)
         )
+    # The bags, and bags of one that are sorted behind the bag they come from.
     owner = bags.bag_index[labelled]
     order = np.argsort(np.concatenate([np.arange(n), owner]), kind="stable")
     sizes = np.concatenate([bags.sizes, np.ones(len(labelled), dtype=np.int64)])
@@ -188,6 +189,7 @@ def search_grid(
     params = list(ParameterGrid(grid))
     accuracy = np.empty((len(params), len(folds)))
     for s, (train, test) in enumerate(folds):
+        # A fold embeds its bags by the instances of its own training bags only.
         rows, _ = segments.take(bags.offsets, train)
         D_train, D_test = D[np.ix_(train, rows)], D[np.ix_(test, rows)]
         for p, setting in enumerate(params):

@@ -98,8 +98,9 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
         Z = distances.similarity(D, self.sigma_)  # [E, N]
         solve = l1_svm.solve_lp if self.solver == "highs" else l1_svm.solve_liblinear
         costs = self._costs(examples.signs, data.y, self.classes_)
-        w, b = solve(Z, examples.signs, self.alpha, costs)
+        w, b = solve(Z, examples.signs, self.alpha, costs)  # equation (2)
         w = np.where(np.abs(w) > _ZERO * np.abs(w).max(initial=0), w, 0.0)
+        # Prediction needs the instances with a weight only.
         self.coef_ = sp.csr_array(w[None, :])
         self.intercept_ = b
         self.selected_instances_ = np.flatnonzero(w)

@@ -261,7 +261,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
             similar = distances.similarity(d.min(axis=0), self.sigma_)
         theta, margin = mio.step(state, self._with_bias(similar), examples.signs[e], cost, net)
         state = state._replace(n_steps=state.n_steps + 1)
-        if self.max_instances is not None:
+        if self.max_instances is not None:  # memory stays bounded
             state = mio.drop_anchors(state, net, self.max_instances)
         self.state_ = state
         self.cumulative_loss_ += cost * max(0.0, 1 - margin)
@@ -280,6 +280,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         return z
 
     def _duality_gap(self, Z: Floats, signs: Floats, costs: Floats, visit: _Visits) -> float:
+        # Primal (3) less dual (4) at the weights (6) of the sum of multipliers.
         net, pi = self._net(), self.state_.pi[: self.state_.n_anchors + 1]
         w = mio.weights(pi, net)
         scores = np.array(

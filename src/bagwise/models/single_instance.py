@@ -103,7 +103,7 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
             of_rows["sample_weight"] = segments.spread(weights, bags.offsets)
         labels = rules.inherited_labels(y, known, bags.offsets)
         self.estimator_ = estimator.fit(bags.instances, labels, **of_rows)
-        if weights is not None:
+        if weights is not None:  # bags without a weight calibrate nothing
             chosen = np.flatnonzero(weights > 0)
             rows, _ = segments.take(bags.offsets, chosen)
             data, weights = TrainingData(bags[chosen], y[chosen], known[rows]), weights[chosen]

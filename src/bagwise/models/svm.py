@@ -402,6 +402,7 @@ class SetKernelSVM(ScalesFeatures, _KernelSVM):
             return np.ones(len(bags))
         if self.normalise == "mean":
             return bags.sizes.astype(np.float64)
+        # K(A, A) of every bag, the squared length of its sum in the feature space.
         length = set_self_kernel(bags.instances, bags.offsets, self._instance_kernel)
         # A bag of zero length (the linear kernel at the origin) is similar to nothing.
         return np.sqrt(np.where(length > 0, length, np.inf))

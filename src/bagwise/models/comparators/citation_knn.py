@@ -103,5 +103,6 @@ class CitationKNN(PairwiseComparator):
 
     def _score(self, rule: Any, matrix: Floats) -> Floats:
         """Positive less negative votes, as a share of all."""
+        # A tie is negative, since a score of 0 is.
         v = votes(matrix, rule["among"], self.n_references, self.n_citers)
         return v @ rule["signs"] / v.sum(axis=1)

@@ -29,6 +29,7 @@ from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 def select_prototypes(concepts: list[Concept]) -> list[Concept]:
     """Concepts better than midway between the best and the worst, none twice."""
+    # The paper's threshold on diverse density: the mean of its largest and smallest value.
     losses = np.array([c.loss for c in concepts])
     good = [c for c in concepts if c.loss <= (losses.min() + losses.max()) / 2]
     kept: list[Concept] = []

@@ -46,12 +46,14 @@ def group_loss(
     ``(average p of a bag - its label)²``, plus ``decay`` times the squared length of the weights.
     """
     N, B = len(X), len(y)
+    # J = smooth / N sum_ij W_ij (p_i - p_j)² + 1 / B sum_b (mean_i p_i - y_b)² + decay |w|²; with
+    # W symmetric its first sum is 2 p' L p for the Laplacian L = D - W.
     p = expit(X @ theta[:-1] + theta[-1])
     degree = np.asarray(graph.sum(axis=1)).ravel()
     roughness = degree * p - graph @ p  # the Laplacian of the graph, applied to p
     gap = segments.mean(p, offsets) - y
     loss = smooth * 2 * p @ roughness / N + (gap**2).mean() + decay * theta[:-1] @ theta[:-1]
-    g = smooth * 4 * roughness / N
+    g = smooth * 4 * roughness / N  # dJ / dp_i
     g = g + segments.spread(2 * gap / (B * np.diff(offsets)), offsets)
     g = g * p * (1 - p)  # in the linear score, [N]
     return float(loss), np.append(g @ X + 2 * decay * theta[:-1], g.sum())

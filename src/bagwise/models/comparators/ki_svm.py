@@ -56,6 +56,7 @@ def mix_kernels(
         alpha[svc.support_] = svc.dual_coef_[0]
         if len(kernels) == 1:
             break
+        # The part of kernel t in w has length mu_t sqrt(alpha' K_t alpha).
         lengths = mu * np.sqrt(np.maximum([alpha @ k @ alpha for k in kernels], 0.0))
         if lengths.sum() <= 0:
             break

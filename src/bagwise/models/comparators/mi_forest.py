@@ -32,8 +32,10 @@ def draw_labels(
 
     An instance is positive with probability ``sigmoid(log-odds / temperature)``.
     """
+    # At a high temperature labels are even odds, at a low one the forest's own answer.
     drawn = rng.uniform(size=len(scores)) < expit(scores / temperature)
     labels = np.where(segments.spread(y, offsets) == 1, drawn, False).astype(np.int64)
+    # Every positive bag keeps a positive instance.
     labels[segments.argmax(scores, offsets)[y == 1]] = 1
     return labels
 

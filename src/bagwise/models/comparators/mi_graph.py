@@ -29,6 +29,7 @@ _EDGES = 100_000
 def clique_weights(x: Floats) -> Floats:
     """Weight of each instance of a bag, 1 / number of instances nearer than the average, [n]."""
     d = euclidean_distances(x)
+    # W_ij = 1 where d_ij is at most the mean distance; the weight is 1 / sum_j W_ij.
     return 1 / np.maximum((d <= d.mean()).sum(axis=1), 1)
 
 

@@ -29,6 +29,7 @@ def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
     """p-norm mean of each component's posterior over a bag, [B, K]; p = inf is the maximum."""
     if np.isinf(p):
         return np.exp(segments.max(log_posterior, offsets))
+    # (1/n sum_i P_ik^p)^(1/p), in the log domain.
     n = np.log(np.diff(offsets))[:, None]
     return np.exp((segments.logsumexp(p * log_posterior, offsets) - n) / p)
 

@@ -115,6 +115,7 @@ class VotingFramework(InstanceComparator):
         for rows, d in self._distances(X):
             d[numbers[: len(d)], numbers[rows]] = np.inf
             self.reach_[rows] = np.partition(d, k - 1, axis=1)[:, k - 1]
+            # A row cites the columns within the distance of its k-th neighbour.
             who, whom = np.nonzero(d <= self.reach_[rows, None])
             parts.append((numbers[rows][who], whom, d[who, whom]))
         citer, cited, gap = (np.concatenate(part) for part in zip(*parts, strict=True))
