@@ -54,6 +54,7 @@ def align(grey: Grey, picture: Grey, centre: Floats, angle: float) -> Alignment 
     if np.any(high - low < 8):
         return None
     part = np.ascontiguousarray(grey[low[1] : high[1], low[0] : high[0]])
+    # M [2, 3] takes a pixel of the picture to the frame: first the guess, then the optimum.
     M = np.column_stack([turn, centre - low - turn @ middle]).astype(np.float32)
     limit = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, _ITERATIONS, 1e-3)
     try:
@@ -63,6 +64,8 @@ def align(grey: Grey, picture: Grey, centre: Floats, angle: float) -> Alignment 
     shape = np.asarray(M[:, :2], dtype=np.float64)
     if not np.isfinite(shape).all():
         return None
+    # shape = U diag(axes) V: the rotation U V is the one nearest to it, and the singular values
+    # are its stretches along two perpendicular axes, the larger first.
     U, axes, V = np.linalg.svd(shape)
     if axes[1] <= 0 or axes[0] / axes[1] > _STRETCH:
         return None
@@ -104,6 +107,7 @@ def _vertex(values: Reals, peak: int) -> float:
     """How far beside the largest of some values lies the top of the parabola through it."""
     if not 0 < peak < len(values) - 1:
         return 0.0
+    # Through (-1, before), (0, top), (1, after): the vertex is at (after - before) / (2 bend).
     before, top, after = (float(v) for v in values[peak - 1 : peak + 2])
     bend = 2 * top - before - after
     return 0.5 * (after - before) / bend if bend > 0 else 0.0

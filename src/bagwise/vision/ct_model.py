@@ -205,7 +205,7 @@ def describe_slice(hu: ArrayLike) -> Floats:
     uneven = np.abs(mean - mean[..., ::-1])[..., : _GRID // 2]
     brain = (smooth > _BRAIN[0]) & (smooth < _BRAIN[1])
     blood = brain & (smooth > _BLOOD[0]) & (smooth < _BLOOD[1])
-    values = np.sort(smooth[brain])
+    values = np.sort(smooth[brain])  # Hounsfield units of the brain, the brightest last
     of_brain = [0.0] * 5
     if len(values):
         pieces = cv2.connectedComponentsWithStats(blood.astype(np.uint8))[2]

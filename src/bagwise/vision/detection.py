@@ -444,7 +444,7 @@ def fit_weights(
         hessian = (X * (weight * p * (1 - p))[:, None]).T @ X  # [F, F]
         hessian[np.diag_indices_from(hessian)] += precision
         step = cho_solve(cho_factor(hessian), gradient)
-        if gradient @ step <= _TOL * value:  # twice what is left to gain
+        if gradient @ step <= _TOL * value:  # Newton's decrement: twice what is left to gain
             break
         # The loss is convex, so a short enough step lowers it, down to rounding.
         for size in 0.5 ** np.arange(30):

@@ -80,7 +80,7 @@ class HaarFeatures(HasParameters):
         count = rng.integers(2, _MAX_RECTANGLES + 1, self.n_features)
         used = np.arange(_MAX_RECTANGLES) < count[:, None]  # [F, R]
         signs = rng.normal(size=shape) * used
-        signs -= used * (signs.sum(1) / count)[:, None]
+        signs -= used * (signs.sum(1) / count)[:, None]  # a flat patch then has the value 0
         signs /= np.abs(signs).sum(1, keepdims=True)
         channels = rng.integers(0, self.n_orientations, self.n_features)
         return HaarBank(corners, signs / _areas(corners), channels)
@@ -129,7 +129,7 @@ def _oriented_integrals(
 ) -> Floats:
     height, width = strength.shape
     out = np.zeros((n_orientations, height + 1, width + 1))
-    row = np.zeros(n_orientations)
+    row = np.zeros(n_orientations)  # sums of the row so far
     for y in range(height):
         row[:] = 0
         for x in range(width):
@@ -158,10 +158,11 @@ def _haar_features(
             value = 0.0
             for r in range(n_rects):
                 w = weights[f, r]
-                if w == 0.0:
+                if w == 0.0:  # the feature has no further rectangle
                     break
                 left, top = x + corners[f, r, 0], y + corners[f, r, 1]
                 right, bottom = x + corners[f, r, 2], y + corners[f, r, 3]
+                # The sum over a rectangle from four corners of the integral image.
                 inside = total[bottom, right] - total[top, right]
                 value += w * (inside - total[bottom, left] + total[top, left])
             out[p, f] = value

@@ -311,6 +311,7 @@ def region_means(values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: Arr
     """
     values, boxes = np.asarray(values, dtype=np.float64), np.asarray(boxes, dtype=np.float64)
     rows, columns = np.asarray(grid, dtype=np.int64)
+    # Summed-area table [rows + 1, columns + 1, ...]: four of its entries give the sum of a box.
     table = values.reshape(rows, columns, *values.shape[1:]).cumsum(axis=0).cumsum(axis=1)
     table = np.pad(table, [(1, 0), (1, 0)] + [(0, 0)] * (values.ndim - 1))
     limit = np.array([columns, rows])
@@ -410,7 +411,7 @@ def fit_logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float
     used = weights > 0
     fitted = LogisticRegression(C=strength, max_iter=300)
     fitted.fit(rows[used], label[used], sample_weight=weights[used])
-    w = fitted.coef_[0] / scale
+    w = fitted.coef_[0] / scale  # of raw features: w . (x - centre) / scale
     return Linear(w, float(fitted.intercept_[0] - w @ centre))
 
 
@@ -526,7 +527,7 @@ def held_out_agreement(
         p[test] = model.image_probability(photos[test])
         rows.append(_explained_evidence(model, photos[test[y[test] == 1]]))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
-    behind = explained[:, 1:] - explained[:, :1]
+    behind = explained[:, 1:] - explained[:, :1]  # paired by image, [n, simple boxes]
     error = behind.std(axis=0) / np.sqrt(len(behind))
     names = (*FRAMES, "saliency", "centred box of the same size")
     return Agreement(
@@ -546,6 +547,7 @@ def best_threshold(p: Floats, y: Ints) -> float:
     values = np.unique(np.concatenate([[0.0], p, [1.0]]))
     limits = (values[1:] + values[:-1]) / 2
     above = p[None] >= limits[:, None]  # [limits, B]
+    # True minus false positive rate: twice the balanced accuracy, less one.
     accuracy = above[:, y == 1].mean(axis=1) - above[:, y == 0].mean(axis=1)
     best = np.flatnonzero(accuracy >= accuracy.max() - 1e-12)
     return float(limits[best[np.abs(limits[best] - 0.5).argmin()]])

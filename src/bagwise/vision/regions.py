@@ -227,7 +227,7 @@ def log_odds_alone(model: Any, bags: Bags) -> Floats | None:
     predictor = getattr(model, "predictor_", None)
     if predictor is None or predictor.default_question == "alone":
         return None
-    p = model.predict_proba_instances(bags, question="alone")
+    p = model.predict_proba_instances(bags, question="alone")  # [N, 2]
     return np.log(p[:, 1]) - np.log(p[:, 0])
 
 
@@ -283,7 +283,7 @@ def pixel_scores(boxes: Floats, scores: Reals, height: int, width: int) -> tuple
         np.add.at(corners, (top, right), -value)
         np.add.at(corners, (bottom, left), -value)
         maps.append(corners.cumsum(axis=0).cumsum(axis=1)[:-1, :-1])
-    total, count = maps
+    total, count = maps  # [rows, columns] each
     lowest = np.full(total.shape, float(scores.min()))
     return np.divide(total, count, out=lowest, where=count > 0.5), factor
 

@@ -108,6 +108,7 @@ def border_contrast(image: Image) -> Floats:
     for side in (lab[:width], lab[-width:], lab[:, :width], lab[:, -width:]):
         colours = side.reshape(-1, 3)
         covariance = np.cov(colours.T) + _COLOUR_NOISE * np.eye(3)
+        # |L^-1 (x - mean)| with covariance = L L^T is the Mahalanobis distance.
         whitened = np.linalg.solve(
             np.linalg.cholesky(covariance), (lab - colours.mean(axis=0)).reshape(-1, 3).T
         )

@@ -80,7 +80,7 @@ def scores(state: TrackerState, voters: Sequence[Voter], view: View, positions: 
     regulariser = ElasticNet(state.settings.alpha, state.settings.beta)
     values = []
     for voter in voters:
-        w = weights(voter.memory.pi, regulariser)  # [1 + K]
+        w = weights(voter.memory.pi, regulariser)  # [1 + K], sparse by the elastic net
         active = np.flatnonzero(w[1:])
         X = state.features.describe(view.maps, positions, voter.bank)  # [P, F]
         similarity = _similarity(state, voter, X, voter.memory.features[active])
@@ -196,7 +196,7 @@ def _put(state: TrackerState, voter: Voter, slots: Ints, features: Features) -> 
     memory.features[slots] = features
     memory.used[slots] = True
     memory.pi[slots + 1] = 0
-    similarity = _similarity(state, voter, features, memory.features) * memory.used
+    similarity = _similarity(state, voter, features, memory.features) * memory.used  # [n, K]
     memory.similarity[slots] = similarity
     memory.similarity[:, slots] = similarity.T
 
@@ -237,6 +237,7 @@ def learn(
     anchor = memory.similarity[:first].max(axis=0)  # the first frame is a positive bag for good
     replay = rng.permutation(first + np.flatnonzero(memory.used[first:]))
     rows = np.vstack([here, memory.similarity[fresh], anchor, memory.similarity[replay]])
+    # In the order of the rows: this frame's bag, its negatives, the first frame's bag, the replay.
     signs = np.ones(len(rows))
     signs[1 : 1 + len(fresh)] = -1
     signs[len(fresh) + 2 :][replay >= first + later] = -1

@@ -135,6 +135,8 @@ def soft_overlap(
     ``inside`` is the sum of the map in each box, ``total`` that in and around it. A box that
     holds all of an object which fills ``fill`` of it has value 1.
     """
+    # |box and map| / (|object in the box| + |map| - |box and map|), where the object in the box has
+    # the area fill * area, or more where the map says so.
     union = np.maximum(fill * area, inside) + total - inside
     return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
 
