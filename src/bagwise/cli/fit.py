@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich.markup import escape
-from sklearn.utils.validation import has_fit_parameter
 
-from bagwise import persist
 from bagwise.cli.arguments import bag_options, class_options, output_options, set_up, strength
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import show_evaluation
@@ -29,7 +26,6 @@ from bagwise.cli.inputs import (
     read_labelled,
 )
 from bagwise.files import Training, check_output
-from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
     from bagwise.models.base import Model
@@ -103,6 +99,9 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, object]:
+    import pandas as pd
+
+    from bagwise import persist
     from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
 
@@ -175,6 +174,8 @@ def _for_labels(
     model: Model, data: Training, fit_params: Mapping[str, object], name: str, printer: Printer
 ) -> Model:
     """The model, or one per class where it knows only two; refuses options it does not have."""
+    from sklearn.utils.validation import has_fit_parameter
+
     from bagwise.models.one_vs_rest import for_labels
 
     whole = for_labels(model, data.y)
@@ -246,6 +247,7 @@ def _tell(model: Model, arguments: Namespace, seconds: float, printer: Printer) 
 def _audit(data: Training, printer: Printer) -> Mapping[str, object]:
     """Look for leaks in the training bags; findings become warnings."""
     from bagwise.evaluate import audit
+    from bagwise.models.labels import is_binary
 
     if not is_binary(data.y):
         raise ValueError(f"{data.labels}: --audit needs two classes; these labels have more.")

@@ -23,7 +23,6 @@ from bagwise.files import (
     scan_bags,
 )
 from bagwise.files.problems import bad_file, list_problems
-from bagwise.models.labels import is_binary
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column
@@ -146,6 +145,8 @@ class Roles(NamedTuple):
 
 def class_roles(data: Training, arguments: Namespace, printer: Printer) -> Roles:
     """Which of two classes is positive, or which of several is the background."""
+    from bagwise.models.labels import is_binary
+
     fit_params: dict[str, object] = {}
     if getattr(arguments, "class_weight", None) is not None:
         fit_params["class_weight"] = arguments.class_weight
