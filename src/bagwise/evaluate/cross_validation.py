@@ -23,7 +23,7 @@ from bagwise.evaluate.metrics import (
     score_predictions,
     targets,
 )
-from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, check_split
+from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, checked_splits
 from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ def cross_validate(
     y = np.asarray(y)
     check_lengths("the data", len(bags), y, groups)
     model = check_model(model)
-    splits = list(scheme.splits(bags, y, groups, published_folds))
-    for split in splits:
-        check_split(split, len(bags), y, groups)
+    splits = checked_splits(scheme, bags, y, groups, published_folds)
     jobs = (
         delayed(fit_fold)(
             model, bags, y, split, scheme, groups, instance_labels, fit_params=fit_params

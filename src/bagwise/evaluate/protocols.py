@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from bagwise.bags import Bags
     from bagwise.core.arrays import Column, Ints
     from bagwise.models.base import Model
+
+
+# Seed of each repetition, and the fold in which it tests every bag, [B].
+_Folds: TypeAlias = "Iterator[tuple[int, Ints]]"
 
 
 class Split(NamedTuple):
@@ -73,9 +77,7 @@ class Scheme:
             for k in np.unique(fold):
                 yield Split(seed, int(k), np.flatnonzero(fold != k), np.flatnonzero(fold == k))
 
-    def folds_of_bags(
-        self, n_bags: int, y: Column, groups: Any, published: Any
-    ) -> Iterator[tuple[int, Ints]]:
+    def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
         """Seed of each repetition, and the fold in which it tests every bag, [B]."""
         raise NotImplementedError
 
@@ -110,9 +112,7 @@ class BagFolds(Scheme):
     n_splits: int = 5
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    def folds_of_bags(
-        self, n_bags: int, y: Column, groups: Any, published: Any
-    ) -> Iterator[tuple[int, Ints]]:
+    def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
         """Stratified folds; refuses groups, which need `GroupFolds`."""
         if groups is not None and len(np.unique(groups)) < n_bags:
             raise ValueError(
@@ -121,7 +121,7 @@ class BagFolds(Scheme):
             )
         return self._seeded(y, None)
 
-    def _seeded(self, y: Column, groups: Any) -> Iterator[tuple[int, Ints]]:
+    def _seeded(self, y: Column, groups: Any) -> _Folds:
         y = strata(y, self.n_splits)
         classes, counts = np.unique(y, return_counts=True)
         if not 2 <= self.n_splits <= counts.min():
@@ -164,9 +164,7 @@ class GroupFolds(BagFolds):
     set()
     """
 
-    def folds_of_bags(
-        self, n_bags: int, y: Column, groups: Any, published: Any
-    ) -> Iterator[tuple[int, Ints]]:
+    def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
         """Stratified folds of whole groups; needs one group per bag."""
         if groups is None:
             raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
@@ -197,9 +195,7 @@ class PublishedFolds(Scheme):
 
     repetitions: int | None = None
 
-    def folds_of_bags(
-        self, n_bags: int, y: Column, groups: Any, published: Any
-    ) -> Iterator[tuple[int, Ints]]:
+    def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
         """The published folds, numbered by repetition."""
         if published is None:
             raise ValueError("this data set ships no published folds; use BagFolds.")
@@ -269,7 +265,7 @@ class Nested(Scheme):
     inner_splits: int = 3
     scoring: Any = "roc_auc"
 
-    def folds_of_bags(self, *data: Any) -> Iterator[tuple[int, Ints]]:
+    def folds_of_bags(self, *data: Any) -> _Folds:
         """Those of the outer scheme."""
         return self.outer.folds_of_bags(*data)
 
@@ -336,6 +332,16 @@ def check_model(model: Model) -> Model:
                 "on its training bags only. Pass it unfitted (sklearn.base.clone)."
             )
     return clone(model)
+
+
+def checked_splits(
+    scheme: Scheme, bags: Bags, y: Column, groups: Any = None, published_folds: Any = None
+) -> list[Split]:
+    """Every split of a scheme, each checked by `check_split`."""
+    splits = list(scheme.splits(bags, y, groups, published_folds))
+    for split in splits:
+        check_split(split, len(bags), y, groups)
+    return splits
 
 
 def check_split(split: Split, n_bags: int, y: Column, groups: ArrayLike | None = None) -> None:

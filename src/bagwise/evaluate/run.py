@@ -11,7 +11,7 @@ from bagwise.bags import Bags, check_bags
 from bagwise.evaluate.comparison import Comparison
 from bagwise.evaluate.cross_validation import check_lengths, fit_fold
 from bagwise.evaluate.metrics import METRIC_NAMES
-from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, check_split
+from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, checked_splits
 from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ def _jobs(
     models: Mapping[str, Model], data: Dataset, scheme: Scheme, settings: str
 ) -> Iterator[_Job]:
     """Every fit on one data set; its key changes with whatever changes its result."""
-    splits = list(scheme.splits(data.bags, data.y, data.groups, data.published_folds))
-    for split in splits:
-        check_split(split, len(data.bags), data.y, data.groups)
+    splits = checked_splits(scheme, *data[1:])
     # Of the data once, not once per fit.
     content = fingerprint([data.bags.instances, data.bags.offsets, np.asarray(data.y)])
     for name, model in models.items():

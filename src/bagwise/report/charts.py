@@ -54,15 +54,7 @@ class Shape(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart; ``alt`` says in words what it shows.
-
-    Examples
-    --------
-    >>> from bagwise.report.charts import Axis, curve_chart
-    >>> chart = curve_chart("A line", "It rises.", Axis("x"), Axis("y"), [("line", [0, 1], [0, 1])])
-    >>> chart.x_ticks[0], chart.shapes[0].points
-    ((58.0, 0.0), [[58.0, 220.0], [348.0, 12.0]])
-    """
+    """A chart; ``alt`` says in words what it shows."""
 
     title: str
     alt: str
@@ -87,7 +79,7 @@ def _chart(title: str, alt: str, x: Axis, y: Axis, shapes: list[Shape]) -> Chart
     return Chart(title, alt, x.name, y.name, x_ticks, y_ticks, shapes)
 
 
-def curve_chart(
+def _curve_chart(
     title: str,
     alt: str,
     x: Axis,
@@ -128,21 +120,21 @@ def quality_charts(evaluation: Evaluation, number: int = 0) -> list[Chart]:
     bins = reliability_curve(y, p)
     ends, diagonal = [0, 1], ("guide", [0, 1], [0, 1])
     return [
-        curve_chart(
+        _curve_chart(
             "ROC curve",
             f"Area under the curve {area:.3f}; the dashed diagonal is guessing.",
             Axis("false positive rate"),
             Axis("true positive rate"),
             [diagonal, ("line", false_positive, true_positive)],
         ),
-        curve_chart(
+        _curve_chart(
             "Precision and recall",
             f"Guessing would have a precision of {prevalence:.2f}, the share of positive bags.",
             Axis("recall"),
             Axis("precision"),
             [("guide", ends, [prevalence, prevalence]), ("line", recall, precision)],
         ),
-        curve_chart(
+        _curve_chart(
             "Are the probabilities calibrated?",
             "Among bags given a probability, the share that is positive. On the dashed line "
             "they agree.",
@@ -176,7 +168,7 @@ def history_chart(history: Floats) -> Chart:
     pad = 0.05 * ((high - low) or 1.0)
     rise = f"from {history[0]:,.0f} to {history[-1]:,.0f} in {len(history)} iterations"
     steps = np.arange(1, len(history) + 1)
-    return curve_chart(
+    return _curve_chart(
         "Training",
         f"The evidence bound goes {rise}.",
         Axis("iteration", 1, max(2, len(history))),

@@ -257,10 +257,10 @@ class ProbabilityHistogramDisplay(_AxesDisplay):
         y: ArrayLike | None = None,
         *,
         ax: Axes | None = None,
-        bins: int = 20,
+        **options: Any,
     ) -> ProbabilityHistogramDisplay:
-        """Plot given probabilities."""
-        return cls(probability, y).plot(ax, bins=bins)
+        """Plot probabilities; ``bins`` is that of `plot`."""
+        return cls(probability, y).plot(ax, **options)
 
     @classmethod
     def from_estimator(
@@ -270,11 +270,11 @@ class ProbabilityHistogramDisplay(_AxesDisplay):
         y: ArrayLike | None = None,
         *,
         ax: Axes | None = None,
-        bins: int = 20,
+        **options: Any,
     ) -> ProbabilityHistogramDisplay:
         """Plot the bag probabilities of a model of two classes."""
         codes, p = _bag_probabilities(model, bags, y)
-        return cls(p, codes).plot(ax, bins=bins)
+        return cls(p, codes).plot(ax, **options)
 
     def plot(self, ax: Axes | None = None, *, bins: int = 20) -> ProbabilityHistogramDisplay:
         """Draw stacked bars."""

@@ -190,7 +190,7 @@ def predict_tables(
 def _table(model: Any, bags: Bags, about: Predictions, suffix: str = "") -> pd.DataFrame:
     """A row per bag or instance; this is where two classes lose their class axis."""
     outputs = _outputs(model, bags, suffix)
-    columns = instance_places(bags) if suffix else {"id": bags.ids}
+    columns = _instance_places(bags) if suffix else {"id": bags.ids}
     for f, column in enumerate(about.axis):
         columns |= {f"{what}{column.suffix}": values[:, f] for what, values in outputs.items()}
     several = len(about.axis) > 1
@@ -368,7 +368,7 @@ def predict_level_tables(
     by_patient.insert(2, "std", levels.bags.std[code])
     order = np.argsort(-probability, kind="stable")
     by_patient = by_patient.iloc[order].reset_index(drop=True)
-    instances = pd.DataFrame({**instance_places(slides), **levels.instances._asdict()})
+    instances = pd.DataFrame({**_instance_places(slides), **levels.instances._asdict()})
     notes = model_notes(model)
     return Predictions(table, instances, names.tolist(), threshold, by_patient, notes), slides
 
@@ -395,7 +395,7 @@ def top_instances(predictions: Predictions, bags: Bags, n: int = 10) -> pd.DataF
     return pd.concat(tables, ignore_index=True)
 
 
-def instance_places(bags: Bags) -> dict[str, Any]:
+def _instance_places(bags: Bags) -> dict[str, Any]:
     """Columns that say where each instance is: its bag, its number there, its coordinates."""
     owner = bags.bag_index
     columns: dict[str, Any] = {

@@ -97,33 +97,27 @@ def audit(
     labels = getattr(bags, "instance_labels", None) if instance_labels is None else instance_labels
     truth = None if labels is None else instance_codes(labels, bags, classes)
     splits = _as_splits(splitter, bags, y, groups)
-    findings: list[Finding] = []
-    checks = ["bag-label", "duplicates", "size", "length"]
+    checks: dict[str, list[Finding]] = {}  # in the order in which they are reported
     if truth is not None:
-        findings += features.instance_label_features(bags, truth, feature_names)
-        checks.insert(0, "instance-label")
-    findings += features.bag_label_features(bags, codes, feature_names)
-    findings += folds.duplicates(bags, splits)
+        checks["instance-label"] = features.instance_label_features(bags, truth, feature_names)
+    checks["bag-label"] = features.bag_label_features(bags, codes, feature_names)
+    checks["duplicates"] = folds.duplicates(bags, splits)
     if groups is not None:
-        findings += folds.divided_groups(groups, splits)
-        checks.insert(-2, "groups")
+        checks["groups"] = folds.divided_groups(groups, splits)
     model_auc, instance_auc = _model_aucs(estimator, bags, codes, splits, truth)
     sizes = {"the number of instances": bags.sizes}
-    findings += features.baselines("size", sizes, codes, model_auc)
-    findings += features.length_baseline(bags, codes, truth, model_auc, instance_auc)
+    checks["size"] = features.baselines("size", sizes, codes, model_auc)
+    checks["length"] = features.length_baseline(bags, codes, truth, model_auc, instance_auc)
     if procedure is not None or estimator is not None:
         run = from_estimator(cast(Model, estimator)) if procedure is None else procedure
         rng = np.random.default_rng(random_state)
-        findings += permuted_labels(run, bags, codes, splits, n_permutations, rng)
-        findings += sees_test_bags(run, bags, codes, splits)
-        checks += ["permuted", "test-bags"]
-    if procedure is not None:  # an estimator is never given the test labels
-        findings += sees_test_labels(procedure, bags, codes, splits)
-        checks.append("test-labels")
+        checks["permuted"] = permuted_labels(run, bags, codes, splits, n_permutations, rng)
+        checks["test-bags"] = sees_test_bags(run, bags, codes, splits)
+    if procedure is not None:  # an estimator never gets the test labels
+        checks["test-labels"] = sees_test_labels(procedure, bags, codes, splits)
     if epoch_scores is not None:
-        findings += chosen_epochs(epoch_scores, reported)
-        checks.append("epochs")
-    return Audit(findings, checks)
+        checks["epochs"] = chosen_epochs(epoch_scores, reported)
+    return Audit([finding for of_check in checks.values() for finding in of_check], list(checks))
 
 
 def _as_splits(splitter: Any, bags: Bags, y: Ints, groups: Ints | None) -> list[Split]:
