@@ -12,7 +12,13 @@ from bagwise.models.drivers import Serial, Threads
 from bagwise.models.scaling import learn_scaling
 from bagwise.models.variational import evidence
 from bagwise.models.variational.blocks import BagLabels
-from bagwise.models.variational.evidence import Piece, WholeBags, kernel_gradient, learn, whole_bags
+from bagwise.models.variational.evidence import (
+    RowPiece,
+    WholeBags,
+    kernel_gradient,
+    learn,
+    whole_bags,
+)
 from bagwise.models.variational.inference import (
     Settings,
     block_sums,
@@ -56,7 +62,7 @@ def gradient(data: WholeBags, kernel, *rest):
     return kernel_gradient(data, data.project(kernel), kernel, *rest)
 
 
-def only_piece(data: WholeBags) -> Piece:
+def only_piece(data: WholeBags) -> RowPiece:
     (piece,) = data.pieces
     return piece
 
@@ -92,9 +98,9 @@ def test_bags_that_weigh_nothing_have_no_gradient():
     X, labels = only_piece(data)
     weight = np.where(np.arange(10) < 6, 0.0, 1.0)[:, None]
     q, draws, f0 = some_posteriors(rng, 1, 6), make_draws(6, 6, 0), np.zeros(1)
-    silent = replace(data, pieces=(Piece(X, labels._replace(weight=weight)),))
+    silent = replace(data, pieces=(RowPiece(X, labels._replace(weight=weight)),))
     rows = np.repeat(weight[:, 0] > 0, np.diff(labels.offsets))
-    rest = replace(data, pieces=(Piece(X[rows], labels.take(np.arange(6, 10))),))
+    rest = replace(data, pieces=(RowPiece(X[rows], labels.take(np.arange(6, 10))),))
     a, b = (gradient(d, KERNELS["ard"], Or(), q, f0, draws) for d in (silent, rest))
     np.testing.assert_allclose(a, b, atol=1e-10)
 
@@ -132,7 +138,7 @@ def test_pieces_add_up_to_the_whole(driver, monkeypatch):
 def test_tensors_have_the_gradient_of_arrays():
     torch = pytest.importorskip("torch")
     host = make_training(6, n_bags=20, n_tasks=2)
-    pieces = tuple(Piece(*evidence._placed(*piece, "cpu")) for piece in host.pieces)
+    pieces = tuple(RowPiece(*evidence._placed(*piece, "cpu")) for piece in host.pieces)
     there = replace(host, pieces=pieces, device="cpu")
     kernel, likelihood, f0 = KERNELS["product"], SoftMax(3.0, 4.0), np.array([0.3, -1.0])
     q, draws = some_posteriors(np.random.default_rng(7), 2, 6), make_draws(6, 8, 0)

@@ -53,7 +53,7 @@ _LEAST_RESIDUAL = 1e-10
 _PIECE = 8192
 
 
-class Piece(NamedTuple):
+class RowPiece(NamedTuple):
     """Neighbouring whole bags, sorted as blocks are arranged, where the work on them is done."""
 
     X: Array  # [n, D] in the user's units
@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 class WholeBags:
     """Bags in memory on which kernels are tried, and who works on them."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RowPiece, ...]
     Z: Floats  # [M, D] scaled
     scaling: FeatureScaling
     driver: Driver
@@ -114,9 +114,9 @@ def whole_bags(
     """Rows in the user's units and their labels, cut, arranged and brought to the device."""
     pieces = []
     for span in cut(labels.offsets, len(X) if device else _PIECE, 1):
-        rows, own = X[span.start : span.stop], labels.slice(span.first_bag, span.last_bag)
-        block = arranged(Block(rows.T, np.zeros(len(rows)), own))
-        pieces.append(Piece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
+        rows, part = X[span.start : span.stop], labels.slice(span.first_bag, span.last_bag)
+        block = arranged(Block(rows.T, np.zeros(len(rows)), part))
+        pieces.append(RowPiece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
     return WholeBags(tuple(pieces), Z, scaling, driver, device, dtype)
 
 
@@ -130,7 +130,7 @@ def _placed(X: Floats, labels: BagLabels, device: str | None) -> tuple[Array, Ba
     )
 
 
-def _project(piece: Piece, projector: Projector) -> Block:
+def _project(piece: RowPiece, projector: Projector) -> Block:
     A, r = projector(piece.X)
     return Block(A, at_least(r, _LEAST_RESIDUAL), piece.labels)
 
@@ -139,7 +139,7 @@ class KernelSlopes(NamedTuple):
     """Derivatives of the summed bounds at fixed q and draws; additive over pieces."""
 
     theta: Floats  # [P] by the kernel's log-parameters, through k(Z, X) and k(x, x)
-    cross: Floats  # [M, M] dL/dk(Z, X) A^T: what the Cholesky factor of k(Z, Z) hears of
+    cross: Floats  # [M, M] dL/dk(Z, X) A^T: for the gradient through L
     f0: Floats  # [T] by the prior means
 
 
@@ -167,7 +167,7 @@ def kernel_gradient(
 
 
 def _slopes(
-    piece: Piece,
+    piece: RowPiece,
     block: Block,
     projector: Projector,
     likelihood: BagLikelihood,
