@@ -143,6 +143,15 @@ def test_layers_of_the_architecture_page_are_those_of_the_contract():
         assert layers_on_the_page(heading) == layers_of_contract(container)
 
 
+def test_no_two_classes_share_a_name():
+    where = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, set()).add(path.relative_to(PACKAGE).as_posix())
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
 def test_lock_file_has_exact_versions_of_the_dependencies():
     lines = [line for line in read("constraints/test.txt").splitlines() if line[:1] != "#"]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)

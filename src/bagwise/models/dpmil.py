@@ -524,7 +524,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return out
 
 
-class Piece(NamedTuple):
+class PieceOfBags(NamedTuple):
     """Neighbouring bags, which a driver keeps in one place."""
 
     X: Rows  # [n, D] read where they are worked on; whitened already where it is a tensor
@@ -542,7 +542,7 @@ class OnPiece:
     prior: Prior
     device: str | None
 
-    def __call__(self, piece: Piece) -> tuple[Piece, Any]:
+    def __call__(self, piece: PieceOfBags) -> tuple[PieceOfBags, Any]:
         """The piece with its new labels, and the rest of the result."""
         whitened = is_tensor(piece.X)
         Z = piece.X if whitened else _whitened(piece.X[:], self.prior, self.device)
@@ -554,11 +554,13 @@ def _block(block: BagBlock) -> tuple[None, BagBlock]:
     return None, block
 
 
-def _labels_of(piece: Piece) -> tuple[Piece, Any]:
+def _labels_of(piece: PieceOfBags) -> tuple[PieceOfBags, Any]:
     return piece, piece.labels
 
 
-def _pieces(bags: Bags, y: Ints, known: Ints, prior: Prior, device: str | None) -> list[Piece]:
+def _pieces(
+    bags: Bags, y: Ints, known: Ints, prior: Prior, device: str | None
+) -> list[PieceOfBags]:
     """The bags cut into pieces; on a device their rows are whitened once, where they fit."""
     X, offsets = read_plainly(bags).instances, bags.offsets  # a memory map travels as its name
     # Half of what is free on a device is left to the work.
@@ -569,7 +571,7 @@ def _pieces(bags: Bags, y: Ints, known: Ints, prior: Prior, device: str | None) 
         rows = X.select_rows(run) if hasattr(X, "select_rows") else X[run]
         own = offsets[first : last + 1] - offsets[first]
         rows = _whitened(rows[:], prior, device) if held else rows
-        pieces.append(Piece(rows, own, y[first:last], known[run]))
+        pieces.append(PieceOfBags(rows, own, y[first:last], known[run]))
     return pieces
 
 

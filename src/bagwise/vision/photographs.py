@@ -248,7 +248,7 @@ class PhotographDetector(Detector[Photographs]):
         return vote_boxes(boxes, scores, kept, self.nms)
 
 
-class Linear(NamedTuple):
+class LinearScore(NamedTuple):
     """A linear score of raw features."""
 
     weights: Floats  # [D]
@@ -262,11 +262,11 @@ class Linear(NamedTuple):
 class ClassModel(NamedTuple):
     """What is learned of one class."""
 
-    image: Linear  # on the mean of an image's cells
+    image: LinearScore  # on the mean of an image's cells
     platt: Platt
-    general: Linear  # on a cell, learned without true boxes
-    cell: Linear  # on a cell, learned with them
-    region: Linear  # on the mean of a box's cells
+    general: LinearScore  # on a cell, learned without true boxes
+    cell: LinearScore  # on a cell, learned with them
+    region: LinearScore  # on the mean of a box's cells
     region_platt: Platt
     refinement: Refinement | None
 
@@ -383,7 +383,7 @@ def class_regions(photos: Photographs, model: ClassModel, true: TrueBoxes) -> Fl
     return np.stack(rows)
 
 
-def _learn_classifier(X: Floats, y: Ints) -> tuple[Linear, Platt]:
+def _learn_classifier(X: Floats, y: Ints) -> tuple[LinearScore, Platt]:
     """A classifier of one row per image, and its calibration on images it was not trained on."""
     n_folds = min(_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:  # one image of a kind: nothing can be held out
@@ -399,7 +399,7 @@ def _learn_classifier(X: Floats, y: Ints) -> tuple[Linear, Platt]:
     return fitted, fit_platt(scores[best], y)
 
 
-def fit_logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float) -> Linear:
+def fit_logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float) -> LinearScore:
     """Logistic regression on standardised features with targets from 0 to 1."""
     centre, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 1e-9 * (1 + np.abs(centre)), scale, 1.0)
@@ -412,10 +412,12 @@ def fit_logistic(X: Reals, target: Reals | Ints, weight: Floats, strength: float
     fitted = LogisticRegression(C=strength, max_iter=300)
     fitted.fit(rows[used], label[used], sample_weight=weights[used])
     w = fitted.coef_[0] / scale  # of raw features: w . (x - centre) / scale
-    return Linear(w, float(fitted.intercept_[0] - w @ centre))
+    return LinearScore(w, float(fitted.intercept_[0] - w @ centre))
 
 
-def learn_cells(photos: Photographs, y: Ints, true: TrueBoxes, rng: np.random.Generator) -> Linear:
+def learn_cells(
+    photos: Photographs, y: Ints, true: TrueBoxes, rng: np.random.Generator
+) -> LinearScore:
     """The cell classifier: saliency tells which cells of an image with the class to start from.
 
     Where true boxes are known, cells outside them are negative, and the image counts more.
@@ -460,7 +462,7 @@ def cells_inside(photos: Photographs, true: TrueBoxes) -> Floats:
 
 
 def _learn_refinement(
-    photos: Photographs, cell: Linear, true: TrueBoxes, overlap: float
+    photos: Photographs, cell: LinearScore, true: TrueBoxes, overlap: float
 ) -> Refinement | None:
     """What the proposals of images with true boxes teach about all others."""
     known = [(i, boxes) for i, boxes in enumerate(true) if boxes is not None]
