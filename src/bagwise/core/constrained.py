@@ -154,7 +154,7 @@ def bound(evidence: float, mixtures: tuple[ClusterPosterior, ...], prior: Prior)
     """The full lower bound on log p(X, y | r), right after q(z) and the labels were updated.
 
     With q(z) at its optimum, the expected log-likelihood and the entropy of q(z) together are
-    ``evidence``; the parameters pay their divergence from the prior.
+    ``evidence``; the divergence of the parameters from their prior is subtracted.
     """
     return evidence - sum(dirichlet.kl(mixture, prior) for mixture in mixtures)
 

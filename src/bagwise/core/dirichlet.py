@@ -3,7 +3,7 @@
 The Dirichlet-process mixture of Kandemir and Hamprecht (UAI 2014, Appendix 1): Gaussian-Wishart
 components, stick-breaking weights truncated at K. One round is ``accumulate`` (the only code
 that sees data; its statistics are additive over rows) and then ``update``; ``log_joint`` gives
-the responsibilities and ``kl`` what the bound pays for the parameters.
+the responsibilities and ``kl`` the divergence that the bound subtracts.
 
 Everything runs in the prior's own coordinates ``z = L0^-1 (x - m0)`` with ``W0^-1 = L0 L0^T``
 (`whiten`). There the prior has mean 0 and ``W0 = I``: an empty component needs no factor of
@@ -42,7 +42,7 @@ _NEGLIGIBLE = 1e-18
 _BLOCK = 1024
 # Log odds at which a responsibility is `_NEGLIGIBLE`.
 _REACH = -float(np.log(_NEGLIGIBLE))
-# Screening pays from so many features and components, and up to this share of pairs that count.
+# Screening is quicker from so many features and components, up to this share of pairs that count.
 _SCREEN_FEATURES, _SCREEN_COMPONENTS, _SCREEN_SHARE = 32, 4, 0.3
 # Rows looked at to see whether it does.
 _PROBE = 64

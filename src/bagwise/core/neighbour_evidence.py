@@ -51,7 +51,7 @@ def choose_strength(
     known: Codes,
     strengths: Sequence[float] = STRENGTHS,
 ) -> StrengthSearch:
-    """The strength that held-out instances speak for; 0 where none gains significantly.
+    """The strength that fits held-out instances best; 0 where none gains significantly.
 
     Where at least five positive bags have known instances of both kinds, the gain is the
     log-likelihood of their labels. Otherwise it is that of the evidence for each instance, given

@@ -96,7 +96,7 @@ class BagClassifier(ClassifierMixin, HasParameters):
     _allow_nd: ClassVar[bool] = False
     _multi_class: ClassVar[bool] = False
     _multi_label: ClassVar[bool] = False
-    # Whether the first of several classes is the background, whatever ``fit`` is told.
+    # Whether the first of several classes is the background, whatever is passed to ``fit``.
     _first_is_background: ClassVar[bool] = False
     # Whether the model works on rows where they are: on disk in chunks, tensors on their device.
     # For all others the rows become one NumPy array, so that every kind gives the same numbers.

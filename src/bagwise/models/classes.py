@@ -35,17 +35,17 @@ class ClassScores(NamedTuple):
 
 
 class ClassRule(NamedTuple):
-    """From the log-odds of the findings, one question each, to the probabilities of the classes.
+    """From one-vs-rest log-odds of the positive classes to the probabilities of all classes.
 
-    Where a bag may have several classes the questions stay apart. Where it has one, the questions
-    are independent indicators of which exactly one holds: with o their odds, class c has
-    probability ``o_c / sum o``; with a background, which is that none of them holds,
+    Where a bag may have several classes, each has the probability that its fit gives it. Where a
+    bag has one, the F fits are independent indicators of which exactly one holds: with o their
+    odds, class c has probability ``o_c / sum o``; with a background, when none of them holds,
     ``o_c / (1 + sum o)``. The odds are raised to the power ``temperature`` first, and the
     background's 1 is multiplied by ``exp(shift)``; both numbers are fitted to held-out bags (1
     and 0 without any).
 
-    An instance of a bag of class c is of class c or of none. What a calibrated question says of
-    it, given that the bag has the class, is multiplied by the probability that the bag has it
+    An instance of a bag of class c is of class c or of none. The calibrated probability of its
+    class, given that the bag has it, is multiplied by the probability that the bag has it
     (`inside_bags`). Without calibration nothing is known of the bag, and an instance is shared
     out by its own odds, ``o_c / (1 + sum o)`` (`of_instances`).
     """
@@ -68,7 +68,7 @@ class ClassRule(NamedTuple):
         return self.n_classes == 2 and not self.multilabel
 
     def of_bags(self, log_odds: Floats, std: Floats) -> ClassScores:
-        """Classes of bags from the log-odds of their findings [B, F]."""
+        """Classes of bags [B, C] from the log-odds of the positive classes [B, F]."""
         if self.multilabel:
             return ClassScores(log_odds, std)
         none = None if self.background is None else np.full(len(log_odds), self.shift)
@@ -76,7 +76,7 @@ class ClassRule(NamedTuple):
         return self._shared_out(self.temperature * log_odds, none, spread)
 
     def of_instances(self, log_odds: Floats, std: Floats) -> ClassScores:
-        """Classes of instances from the log-odds of each finding [N, F]."""
+        """Classes of instances [N, C] from the log-odds of the positive classes [N, F]."""
         if self.multilabel:
             return ClassScores(log_odds, std)
         return self._shared_out(log_odds, np.zeros(len(log_odds)), _latent_std(log_odds, std))
@@ -84,11 +84,11 @@ class ClassRule(NamedTuple):
     def inside_bags(
         self, instance: ClassScores, bag: ClassScores, classes: ClassScores
     ) -> ClassScores:
-        """Classes of instances from each finding's answers about them and about their bags.
+        """Classes of instances [N, C] from one-vs-rest log-odds of them and of their bags.
 
-        ``instance`` and ``bag`` [N, F] are what the questions say of an instance and of its bag,
-        which is at least as probable; ``classes`` [N, C] is `of_bags` of the latter. The chance
-        that the bag has the class replaces what its question alone made of it.
+        ``instance`` and ``bag`` [N, F] are those of an instance and of its bag, which is at least
+        as probable; ``classes`` [N, C] is `of_bags` of the latter. The probability of the class
+        among all replaces that of its own fit.
         """
         if self.multilabel:
             return instance
@@ -96,7 +96,8 @@ class ClassRule(NamedTuple):
         log_given = log_expit(instance.log_odds) - log_expit(bag.log_odds)
         log_given = np.minimum(log_given, 0.0)  # beyond rounding, no instance exceeds its bag
         log_p = log_expit(of_bag.log_odds) + log_given
-        # What is left of a finding's bag, and the bags of no finding: neither rounds to 0.
+        # The bag has the class and the instance has not, or the bag has none: both in the log
+        # domain, where neither rounds to 0.
         with np.errstate(divide="ignore"):
             log_other = log_expit(of_bag.log_odds) + np.log(-np.expm1(log_given))
         rest = logsumexp(log_other, axis=1)
@@ -110,7 +111,7 @@ class ClassRule(NamedTuple):
     def _with_background(
         self, log_p: Floats, log_rest: Floats, std: Floats, rest_std: Floats
     ) -> ClassScores:
-        """Findings [N, F] and the rest [N], which is the background's where there is one."""
+        """Positive classes [N, F] and the rest [N], the background's where there is one."""
         columns = np.column_stack([log_p, log_rest])
         out_log, out_std = np.empty((2, len(log_p), self.n_classes))
         for f, c in enumerate(self.findings):
@@ -156,18 +157,17 @@ def _latent_std(log_odds: Floats, std: Floats) -> Floats:
 def fit_temperature(rule: ClassRule, log_odds: Floats, codes: ArrayLike) -> ClassRule:
     """The rule whose temperature, and shift, make the classes of held-out bags most likely.
 
-    ``log_odds`` [B, F] are those of findings under models that did not see the bag; rows with a
-    NaN are left out. Where a bag has one class only, questions asked one by one know too little of
-    each other. Standard normal priors on the logarithm of the temperature and on the shift keep
-    them near 0 where there are few bags.
+    ``log_odds`` [B, F] come from fits that did not see the bag; rows with a NaN are left out. Where
+    a bag has one class only, one-vs-rest fits are not calibrated jointly. Standard normal priors on
+    the logarithm of the temperature and on the shift keep them near 0 where there are few bags.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bagwise.models.classes import ClassRule, fit_temperature
     >>> codes = np.arange(60) % 3
-    >>> timid = 2.0 * (codes[:, None] == np.arange(3)) - 1.0
-    >>> fit_temperature(ClassRule(3), timid, codes).temperature > 1
+    >>> small = 2.0 * (codes[:, None] == np.arange(3)) - 1.0
+    >>> fit_temperature(ClassRule(3), small, codes).temperature > 1
     True
     """
     if rule.multilabel:

@@ -48,7 +48,7 @@ class InstanceScores(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Coupled(InstanceClassifier):
-    """A model whose instances listen to their neighbours when it predicts.
+    """A model whose predictions for an instance depend on its neighbours, too.
 
     Patches of a slide and slices of a scan have neighbours, and what is looked for rarely ends at
     the border of a patch. Training stays as it is. At prediction the labels of the instances of a

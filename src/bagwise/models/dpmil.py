@@ -238,6 +238,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         best: tuple[MixtureState, Ints] | None = None
         with _progress(self.verbose, self.n_init * self.max_iter) as report:
             for i, n_clusters in enumerate(start_sizes(self.n_components, self.n_init)):
+                # Every second start has few positives; the bound tells which is better.
                 labels = starts[i % 2]
                 clusters = np.empty(len(labels), dtype=np.int64)  # [N] within its class
                 for c in range(len(self.classes_)):
@@ -352,6 +353,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         log_density = np.empty((bags.n_instances, len(self.classes_)))
         for k in range(int(fold.max()) + 1):
             others, left_out = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            # Prior, scaling and start are those of all bags: only the labels are held out.
             rows, _ = segments.take(bags.offsets, others)
             seen = targets.take(others, bags.offsets)
             state, _ = infer(bags[others], seen, *(x[rows] for x in start))
@@ -361,6 +363,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         odds, y = self._against_background(log_density), targets.codes
         maps = []
         for c in range(1, len(self.classes_)):
+            # Bags of the other classes say nothing about this one against the background.
             chosen = np.flatnonzero((y == 0) | (y == c))
             rows, offsets = segments.take(bags.offsets, chosen)
             maps.append(fit_instance_platt(odds[rows, c], offsets, y[chosen] > 0, self.bag_rule))

@@ -1,6 +1,6 @@
 """Labels of bags and instances in the one form that every model is fitted to.
 
-A model answers one-vs-rest questions: does the bag contain at least one instance of this class?
+A model is fitted one-vs-rest: for each class, does the bag contain at least one instance of it?
 `read_labels` turns whatever ``fit`` is given (two classes, several, an indicator matrix) into
 `Labels`, which have a column for every positive class; two classes have one.
 """
@@ -60,7 +60,7 @@ class Labels(NamedTuple):
         return np.where((self.known < 0).any(axis=1), -1, which)
 
     def group(self, offsets: Ints) -> Ints:
-        """By which instances are told apart where points are chosen class by class, [N].
+        """Code of each instance where points are chosen class by class, [N].
 
         Known labels of instances sort them better than those of their bags.
         """

@@ -75,8 +75,8 @@ def predict_levels(model: Model, bags: Bags) -> Levels:
     return Levels(outer, groups, instances, inner, owner)
 
 
-def _level(model: Model, bags: Bags, twin: str = "") -> Level:
-    p, std = positive_proba(model, bags, twin)
+def _level(model: Model, bags: Bags, suffix: str = "") -> Level:
+    p, std = positive_proba(model, bags, suffix)
     return Level(np.asarray(p, dtype=np.float64), std)
 
 

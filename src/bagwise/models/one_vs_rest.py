@@ -115,7 +115,7 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         if rule.binary:
             return squeezed(scores)
         if not hasattr(self.estimators_[0], f"predict_proba{counterpart}"):
-            # A score above 0 speaks for the class, so that the background stands at 0.
+            # A score above 0 is for the class, so that the background stands at 0.
             out = np.zeros((len(scores), rule.n_classes))
             out[:, rule.findings] = scores
             return out

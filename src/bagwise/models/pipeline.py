@@ -1,7 +1,7 @@
 """Gluing scikit-learn to bags: transformers on instances, bag embeddings, and a Pipeline.
 
 `InstanceTransformer` lets any scikit-learn transformer work on instances, `BagStatistics` turns
-bags into rows for any scikit-learn classifier, and `BagPipeline` keeps the ``_instances`` twins
+bags into rows for any scikit-learn classifier, and `BagPipeline` keeps the ``_instances`` methods
 that scikit-learn's Pipeline would drop.
 """
 
@@ -375,7 +375,7 @@ def last_step(model: Any) -> Any:
 def positive_proba(model: Any, bags: BagsLike, suffix: str = "") -> tuple[Reals, Floats]:
     """Probability of the positive class and its standard deviation, NaN where there is none.
 
-    Only Gaussian processes know how sure they are; a pipeline passes the question on. ``suffix``
+    Only Gaussian processes have one; a pipeline asks its last step. ``suffix``
     is "" for bags or "_instances".
     """
     name = f"predict_proba{suffix}"
