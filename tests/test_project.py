@@ -195,13 +195,3 @@ def test_no_machine_is_named():
         if path.exists() and pattern.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert not named
-
-
-def test_no_two_classes_share_a_name():
-    """A name in an error message, a model file or a search leads to one class."""
-    places: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(f"{path.name}:{node.lineno}")
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
