@@ -20,6 +20,7 @@ import pytest
 
 from bagwise import Bags, persist
 from bagwise.cli import main
+from bagwise.datasets import make_gaussian_bags
 from bagwise.files import (
     BadFilesError,
     FileProblem,
@@ -30,6 +31,7 @@ from bagwise.files import (
     read_label_studio,
 )
 from bagwise.files.limits import allow_unpacked, check_unpacked, check_zip
+from bagwise.models.registry import make_model
 from bagwise.vision.images import read_image
 from tests.crafted import BOMBS, FEATURES, PICKLED, write_pickled
 from tests.filing import make_folder, write_labels
@@ -545,6 +547,44 @@ def test_descriptions_are_of_the_right_type(odd, trained, tmp_path, capsys):
     words = ["predict", path, "--bags", folder, "--out", tmp_path / "o"]
     assert str(path) in one_line(capsys, 2, *words)
     assert not (tmp_path / "o").exists()
+
+
+ODD_ARRAYS = {
+    "cut off": lambda x: x[:-1],
+    "on its side": lambda x: x.T if x.ndim > 1 else x[None],
+    "NaN": lambda x: np.full_like(x, np.nan) if x.dtype.kind == "f" else x,
+    "zero": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("name", ["vgpmil", "dpmil", "misvm", "mio", "single-instance"])
+def test_odd_arrays_of_a_model_are_a_value_error_or_finite(name, tmp_path):
+    """One array at a time, with checksums that match."""
+    bags, y = make_gaussian_bags(24, 3, random_state=0, return_X_y=True)
+    quick = {"vgpmil": {"n_inducing": 8, "max_iter": 20, "tol": 0.0}}
+    good = persist.save(make_model(name, **quick.get(name, {})).fit(bags, y), tmp_path / "good")
+    with zipfile.ZipFile(io.BytesIO(zipfile.ZipFile(good).read("model.skops"))) as archive:
+        members = {member: archive.read(member) for member in archive.namelist()}
+    refused = 0
+    for member in [m for m in members if m.endswith(".npy")]:
+        array = np.load(io.BytesIO(members[member]))
+        for change in ODD_ARRAYS.values() if array.ndim and array.size else ():
+            changed, payload = io.BytesIO(), io.BytesIO()
+            np.save(changed, change(array))
+            with zipfile.ZipFile(payload, "w") as archive:
+                for other, content in members.items():
+                    archive.writestr(other, changed.getvalue() if other == member else content)
+            path = tmp_path / "odd.bagwise"
+            path.write_bytes(good.read_bytes())
+            rewrite(path, payload=payload.getvalue())
+            try:
+                with np.errstate(all="ignore"):
+                    p = persist.load(path).predict_proba(bags)
+            except ValueError:
+                refused += 1
+            else:
+                assert ((p >= 0) & (p <= 1)).all(), (member, array.shape)
+    assert refused > 2
 
 
 def test_an_edited_description_does_not_match_its_checksum(trained, tmp_path, capsys):

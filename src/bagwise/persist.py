@@ -178,7 +178,34 @@ def load(path: str | Path) -> Any:
     with _explained(path, "the model in it cannot be read"), warnings.catch_warnings():
         # scikit-learn warns about other versions of itself; `about` has them for who asks.
         warnings.filterwarnings("ignore", message="Trying to unpickle", module="sklearn")
-        return _unpack(skops_io.loads(payload, trusted=trusted))
+        model = _unpack(skops_io.loads(payload, trusted=trusted))
+    with _explained(path, "the model in it is damaged and cannot predict"):
+        classes = _describe(model)["classes"]
+        if json.loads(json.dumps(classes, default=plain_json)) != about["classes"]:
+            raise ValueError("its classes are not those of its description")
+        _check_shapes(model, about["n_features"])
+    return model
+
+
+def _check_shapes(model: Any, n_features: int | None) -> None:
+    """Predict bags of ones: arrays that do not fit together fail here, and not in front of a user.
+
+    What a model says of these bags is not looked at, nor what it asks of them beyond numbers.
+    """
+    steps = [step for _, step in getattr(model, "steps", [("", model)])]
+    # Networks may take images, whose shape a description does not say.
+    if n_features is None or any(getattr(step, "_allow_nd", False) for step in steps):
+        return
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for name in ("predict", "predict_proba_instances"):
+            if hasattr(model, name):
+                try:
+                    getattr(model, name)(Bags(np.ones((3, n_features)), [0, 1, 3]))
+                except (ValueError, RuntimeError, OSError, ImportError):
+                    pass  # coordinates, devices and clusters that are not there are no damage
+                except Exception as error:
+                    raise TypeError(one_line(error)) from error
 
 
 def about(path: str | Path) -> dict[str, Any]:

@@ -235,6 +235,18 @@ class InstanceClassifier(BagClassifier):
         return self._classes_of(self.decision_function_instances(bags))
 
 
+def check_scores(scores: Floats, bags: Bags) -> Floats:
+    """The scores of bags or instances, [B, ...] or [N, ...]; a score that is NaN names its bag."""
+    bad = np.flatnonzero(np.isnan(scores).reshape(len(scores), -1).any(axis=1))
+    if len(bad):
+        bag = int(bad[0] if len(scores) == len(bags) else bags.bag_index[bad[0]])
+        raise ValueError(
+            f"the prediction for {bags.describe_bag(bag)} is not a number: the numbers of the "
+            "model are damaged, or those of the bag are too large."
+        )
+    return scores
+
+
 def two_class_data(bags: Bags, labels: Labels) -> TrainingData:
     """The one column of two classes."""
     return TrainingData(bags, labels.codes, labels.known[:, 0])

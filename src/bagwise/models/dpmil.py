@@ -29,7 +29,7 @@ from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import BagBlock, ClassSums, MixtureState
 from bagwise.core.dirichlet import ClusterPosterior, Prior
 from bagwise.files import read_plainly
-from bagwise.models.base import InstanceClassifier, squeezed
+from bagwise.models.base import InstanceClassifier, check_scores, squeezed
 from bagwise.models.calibration.fit import fit_instance_platt
 from bagwise.models.calibration.functions import Platt
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
@@ -511,7 +511,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         odds = self._against_background(log_density)
         for c, platt in enumerate(self.platt_ or (), start=1):
             odds[:, c] = platt.log_odds(odds[:, c])
-        return checked, odds
+        # Densities are never zero, so that infinite odds come from damaged numbers too.
+        return checked, check_scores(np.where(np.isinf(odds), np.nan, odds), checked)
 
     def _against_background(self, log_density: Floats) -> Floats:
         """Log-odds by the densities and the classes' shares, [N, C]."""

@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 
 from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import InstanceClassifier, TrainingData, two_probabilities
+from bagwise.models.base import InstanceClassifier, TrainingData, check_scores, two_probabilities
 from bagwise.models.calibration.calibrated import WrappingClassifier, gives_probabilities
 from bagwise.models.calibration.fit import fit_calibrator
 from bagwise.models.calibration.functions import Calibrator
@@ -125,7 +125,8 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance: calibrated log-odds, or the classifier's own score."""
-        return self._calibrated(self._scores_of_rows(self._validate_predict(bags).instances))
+        bags = self._validate_predict(bags)
+        return check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
@@ -135,5 +136,5 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
     def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag by the bag rule."""
         bags = self._validate_predict(bags)
-        scores = self._calibrated(self._scores_of_rows(bags.instances))
+        scores = check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
         return rules.bag_log_odds(scores, bags.offsets, self.bag_rule)

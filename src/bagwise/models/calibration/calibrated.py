@@ -22,6 +22,7 @@ from bagwise.models.base import (
     BagClassifier,
     InstanceClassifier,
     TrainingData,
+    check_scores,
     two_probabilities,
 )
 from bagwise.models.calibration.fit import fit_calibrator
@@ -116,7 +117,8 @@ class CalibratedClassifier(BagClassifier):
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``calibrate=True``."""
-        return self._calibrated(self._raw_scores(self._validate_predict(bags)))
+        bags = self._validate_predict(bags)
+        return check_scores(self._calibrated(self._raw_scores(bags)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba(self, bags: BagsLike) -> Floats:
@@ -140,7 +142,8 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance; the bag's score is the largest of its instances'."""
-        return self._calibrated(self._raw_instance_scores(self._validate_predict(bags)))
+        bags = self._validate_predict(bags)
+        return check_scores(self._calibrated(self._raw_instance_scores(bags)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
