@@ -10,6 +10,7 @@ import numpy as np
 
 from bagwise import MILES, MIO
 from bagwise.datasets import load_musk1, load_musk2, make_two_concept_bags
+from bagwise.models.embedded import make_examples
 
 # The features as they are, and no calibration: what is timed is the learning.
 RAW: dict[str, Any] = {"scale": None, "calibrate": False}
@@ -31,10 +32,12 @@ def _passes(quick: bool) -> dict[str, Any]:
     mio = MIO(sigma=np.sqrt(3e5), bias=2, n_passes=10, random_state=0, **RAW).fit(
         bags, y
     )  # compiles too
-    miles = MILES(sigma=np.sqrt(5e5), **RAW)
+    miles = MILES(sigma=np.sqrt(5e5), **RAW).fit(bags, y)
     D = mio._distances(bags.instances, bags.offsets, bags.instances)
+    data = mio._validate_fit(bags, y)
+    examples = make_examples(data)
     online, programme = _best(
-        [lambda: mio._fit_on_distances(bags, y, D), lambda: miles._fit_on_distances(bags, y, D)],
+        [lambda: mio._learn(data, examples, D), lambda: miles._learn(data, examples, D)],
         repeats=3,
     )
     return {

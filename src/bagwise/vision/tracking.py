@@ -522,7 +522,15 @@ def check_box(box: ArrayLike, height: int, width: int) -> tuple[int, int, int, i
 
 
 class Track(NamedTuple):
-    """What `track` returns, one row per frame."""
+    """What `track` returns, one row per frame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import Track
+    >>> Track(np.array([[3.0, 2.0, 8.0, 8.0]]), np.array([True]), np.array([0.9])).found.tolist()
+    [True]
+    """
 
     boxes: Floats  # [T, 4] x, y, w, h
     found: Bools  # [T] whether the box is believed to show the target
