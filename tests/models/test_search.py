@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,6 +226,21 @@ def test_learning_raises_the_evidence_of_the_start():
     assert finder.refined(start) is start or finder.refined(start).loss <= start.loss
 
 
+@pytest.mark.parametrize("blunt_is_better", [True, False])
+def test_held_out_bags_choose_the_stage(monkeypatch, blunt_is_better):
+    """Of the stages that may win; the mean, which is not among them, would be best."""
+    rng = np.random.default_rng(4)
+    bags = Bags.from_list([rng.normal(size=(4, 2)) for _ in range(12)])
+    problem = planned(bags, np.arange(12) % 2)
+    likelihoods = engine.default_likelihoods(problem)
+    losses = {SoftMax(): 0.1, likelihoods[0]: 0.3, likelihoods[1]: 0.5 if blunt_is_better else 0.2}
+    path = [replace(a_trial(loss, -10.0), likelihood=stage) for stage, loss in losses.items()]
+    monkeypatch.setattr(Search, "path", lambda self, kernel, likelihood: path)
+    best_stage = likelihoods[0 if blunt_is_better else 1]
+    assert engine.choose(problem, [RBF()], likelihoods, False).likelihood == best_stage
+    assert engine.choose(problem, [RBF()], likelihoods[1:], False).likelihood == likelihoods[1]
+
+
 # The bags that a search looks at.
 
 
@@ -302,8 +318,9 @@ def noise(seed, n=60):
 
 
 def test_permuted_labels_are_told():
-    told = 0
-    for seed in range(6):
+    """In about half of such sets: in the others held-out bags gain a nat or two by chance."""
+    told, away = 0, []
+    for seed in range(16):
         bags, y = noise(seed)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -312,9 +329,10 @@ def test_permuted_labels_are_told():
         said = [m for m in messages if m.startswith("VGPMIL found nothing in these bags")]
         told += bool(said)
         assert all("\n" not in m for m in said)
-        # Told or not, probabilities stay near the base rate.
-        assert np.abs(model.predict_proba(bags)[:, 1] - 0.5).mean() < 0.2
-    assert told >= 4  # a slope that gains a nat by chance is not
+        away.append(np.abs(model.predict_proba(bags)[:, 1] - 0.5).mean())
+    assert told >= 5
+    # Told or not, probabilities stay near the base rate.
+    assert max(away) < 0.2 and np.mean(away) < 0.03
 
 
 def test_bags_that_are_told_apart_are_no_cause_for_a_warning():

@@ -62,16 +62,20 @@ class Scaled:
         return engine.searched(self.problem)
 
     @cached_property
-    def paths(self) -> list[list[Trial]]:
+    def paths(self) -> list[Trial]:
         """The continuation of every start kernel, from the mean to the soft maximum."""
         kernels = [k.resolve(self.problem.sample) for k in engine.start_kernels("rbf")]
-        likelihood = engine.default_likelihood(self.problem)
-        return [self.finder.path(kernel, likelihood) for kernel in kernels]
+        sharpest = engine.default_likelihoods(self.problem)[-1]
+        return [trial for kernel in kernels for trial in self.finder.path(kernel, sharpest)]
+
+    def likelihoods(self, candidate: Candidate) -> tuple[BagLikelihood, ...]:
+        """The stages of the paths that a candidate may be."""
+        return (SoftMax(),) if candidate.mean else engine.default_likelihoods(self.problem)
 
     def trial(self, candidate: Candidate) -> Trial:
-        """A candidate with its kernel learned; a mean is where the paths begin."""
-        stage = 0 if candidate.mean else -1
-        return self.finder.refined(search.best([path[stage] for path in self.paths]))
+        """A candidate with its kernel learned, from the best of its stages."""
+        own = self.likelihoods(candidate)
+        return self.finder.refined(search.best([t for t in self.paths if t.likelihood in own]))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -181,16 +185,16 @@ class AutoVGPMIL(LatentClassifier):
         self, shared: Scaled, candidate: Candidate, number: int, name: str
     ) -> tuple[Trial, Fitted]:
         """One candidate: its kernel, and the posteriors under it."""
-        likelihood: BagLikelihood = SoftMax(0.0)
-        if not candidate.mean:
-            likelihood = engine.default_likelihood(shared.problem)
+        likelihoods = shared.likelihoods(candidate)
         execution = shared.problem.execution.numbered(number)
         problem = shared.problem._replace(execution=execution)
         kernels = engine.start_kernels("rbf")
         settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (candidate, self.tol)
         find = partial(shared.trial, candidate)
         with problem.settings(), watched([], self.verbose, self.max_iter, name) as tell:
-            return engine.search_and_fit(problem, kernels, likelihood, find, settings, tell, *asked)
+            return engine.search_and_fit(
+                problem, kernels, likelihoods, find, settings, tell, *asked
+            )
 
     def _join(
         self,

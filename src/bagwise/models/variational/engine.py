@@ -57,8 +57,8 @@ from bagwise.models.variational.search import N_FOLDS, STARTS, Search, Tasks, Tr
 _SEARCHED_BAGS, _SEARCHED_ROWS = 128, 1 << 14
 # ... but never more than so many instances and numbers, 0.5 GB.
 _MOST_ROWS, _MOST_NUMBERS = 1 << 17, 1 << 26
-# Sharpness of the soft maximum by which instances make a bag, unless another likelihood is given.
-_TAU = 3.0
+# Sharpness of the soft maxima by which instances make a bag, unless a likelihood is given.
+_TAUS = (1.0, 3.0)
 # Sets of more instances are projected in single precision; their sums stay double.
 _SINGLE = 1 << 12
 
@@ -167,9 +167,12 @@ def start_kernels(kernel: Kernel | str) -> list[Kernel]:
     return [kind(OfMedian(length), v) + Constant(4.0) for length, v in STARTS]
 
 
-def default_likelihood(problem: Problem) -> BagLikelihood:
-    """A soft maximum that counts in units of the usual bag: no instance can lower it."""
-    return SoftMax(_TAU, problem.size)
+def default_likelihoods(problem: Problem) -> tuple[BagLikelihood, ...]:
+    """Soft maxima that count in units of the usual bag: no instance can lower them.
+
+    Stages of one continuation, among which held-out bags choose.
+    """
+    return tuple(SoftMax(tau, problem.size) for tau in _TAUS)
 
 
 # Searching and fitting with the hidden labels summed out.
@@ -214,12 +217,20 @@ def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
 
 
 def choose(
-    problem: Problem, kernels: Sequence[Kernel], likelihood: BagLikelihood, learn_kernel: bool
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    likelihoods: Sequence[BagLikelihood],
+    learn_kernel: bool,
 ) -> Trial:
-    """Where the kernel starts and, where it is learned, where it ends."""
+    """Where the kernel starts and, where it is learned, where it ends.
+
+    The continuation leads to the last of the likelihoods; held-out bags choose among its stages
+    that are one of them.
+    """
     finder = searched(problem)
     starts = [kernel.resolve(problem.sample) for kernel in kernels]
-    start = search.best([finder.path(kernel, likelihood)[-1] for kernel in starts])
+    trials = [trial for kernel in starts for trial in finder.path(kernel, likelihoods[-1])]
+    start = search.best([trial for trial in trials if trial.likelihood in likelihoods])
     return finder.refined(start) if learn_kernel else start
 
 
@@ -246,7 +257,7 @@ class Fitted(NamedTuple):
 def search_and_fit(
     problem: Problem,
     kernels: Sequence[Kernel],
-    likelihood: BagLikelihood,
+    likelihoods: Sequence[BagLikelihood],
     find: Callable[[], Trial],
     settings: Settings,
     on_iteration: Callable[[Iteration], bool],
@@ -254,21 +265,29 @@ def search_and_fit(
 ) -> tuple[Trial, Fitted]:
     """A search among kernels and the fit from where it ends, which a checkpoint may hold.
 
-    ``asked`` is what ``find`` depends on beside the kernels and the likelihood, which say what the
+    ``asked`` is what ``find`` depends on beside the kernels and the likelihoods, which say what the
     stored numbers are of.
     """
     arrays = (*problem.labels, problem.Z, *problem.scaling)
-    keeper = Checkpoint(problem.execution, arrays, (kernels, likelihood, asked, problem.dtype))
+    keeper = Checkpoint(problem.execution, arrays, (kernels, likelihoods, asked, problem.dtype))
     saved, state = keeper.stored, None
     if "theta" in saved:
         kernel = kernels[0].resolve(problem.sample).with_theta(saved["theta"])
         q = posteriors(saved["start_m"], saved["start_P"])
+        likelihood = likelihoods[int(saved["likelihood"])]
         trial = Trial(kernel, likelihood, saved["f0"], q, *saved["judged"].tolist())
     else:
         trial = find()
-        judged = np.array([trial.bound, trial.loss])
+        judged, which = np.array([trial.bound, trial.loss]), likelihoods.index(trial.likelihood)
         q, theta = trial.q, trial.kernel.theta
-        keeper.save(theta=theta, f0=trial.f0, judged=judged, start_m=q.m, start_P=q.P)
+        keeper.save(
+            theta=theta,
+            likelihood=np.array(which),
+            f0=trial.f0,
+            judged=judged,
+            start_m=q.m,
+            start_P=q.P,
+        )
     if "m" in saved:
         sums = Sums(*(saved[name] for name in Sums._fields))
         rest = (saved[name] for name in State._fields[2:])

@@ -154,15 +154,19 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
     def _fit_marginal(self, problem: Problem, tell: Callable[[Iteration], bool]) -> Fitted:
         """Search, then the posteriors of all tasks side by side."""
         learns = self.learn_kernel is not False
-        likelihood = getattr(self, "likelihood", None) or engine.default_likelihood(problem)
+        own = getattr(self, "likelihood", None)
+        likelihoods = engine.default_likelihoods(problem) if own is None else (own,)
         kernels = engine.start_kernels(self.kernel)
 
         def find() -> Trial:
-            return engine.choose(problem, kernels, likelihood, learns)
+            return engine.choose(problem, kernels, likelihoods, learns)
 
-        self.likelihood_ = likelihood
         settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (learns, self.tol)
-        return engine.search_and_fit(problem, kernels, likelihood, find, settings, tell, *asked)[1]
+        trial, fitted = engine.search_and_fit(
+            problem, kernels, likelihoods, find, settings, tell, *asked
+        )
+        self.likelihood_ = trial.likelihood
+        return fitted
 
     def _fit_paper(
         self,
@@ -289,8 +293,9 @@ class VGPMIL(GaussianProcessClassifier):
         A name stands for a handful of length scales and variances to start from; an object is
         the start itself, such as ``RBF("median", 16.0) + Constant(4.0)``.
     likelihood : bag likelihood, optional
-        ``SoftMax(tau, size)``, ``Or()``, or your own; by default ``SoftMax(3, size)`` with the
-        median size of the training bags, which no instance can lower: the standard assumption.
+        ``SoftMax(tau, size)``, ``Or()``, or your own; by default ``SoftMax(1, size)`` or
+        ``SoftMax(3, size)``, as held-out bags choose, with the median size of the training bags:
+        no instance can lower them, which is the standard assumption.
         With ``inference="paper"``: `NoisyMax` (the default) or `LargeMargin`.
     n_inducing : int
         Inducing points.
@@ -330,6 +335,7 @@ class VGPMIL(GaussianProcessClassifier):
     kernel_ : kernel object
         As learned.
     likelihood_ : bag likelihood
+        The given one, or the default that held-out bags chose.
     inducing_points_ : array of shape (n_inducing, n_features)
     bound_history_ : array
         Evidence bound after every iteration.

@@ -122,7 +122,7 @@ class StochasticFit:
             # The prior, on a kernel and a likelihood that nothing was held out to choose.
             starts = engine.start_kernels(self.kernel)
             kernel = starts[min(1, len(starts) - 1)].resolve(problem.sample)
-            likelihood = self.likelihood or engine.default_likelihood(problem)
+            likelihood = self.likelihood or engine.default_likelihoods(problem)[-1]
             q = prior(1, len(problem.Z))
             process = Process(problem.projector(kernel), q.m, q.W, np.zeros(1), likelihood)
         else:
