@@ -694,6 +694,20 @@ def test_coco_without_file_names(tmp_path, capsys):
     assert "json" in one_line(capsys, 2, *words, "--out", tmp_path / "m")
 
 
+@pytest.mark.parametrize("box", [[8, 11, 16] + [16] * 101, [1, 2, 3], [1, 2, 3, float("nan")]])
+def test_coco_with_boxes_that_are_none(box, tmp_path, capsys):
+    (tmp_path / "a.png").touch()
+    content = {
+        "images": [{"id": 1, "file_name": "a.png"}],
+        "annotations": [{"id": 5, "image_id": 1, "category_id": 1, "bbox": box}],
+        "categories": [{"id": 1, "name": "cell"}],
+    }
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    words = ["detect", "fit", "--images", tmp_path, "--coco", tmp_path / "c.json"]
+    said = one_line(capsys, 2, *words, "--out", tmp_path / "m")
+    assert "annotation 5 of" in said and "a box is x, y, width and height" in said
+
+
 # Errors nobody expected, and signals.
 
 

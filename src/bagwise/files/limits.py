@@ -65,15 +65,8 @@ def allow_unpacked(n_bytes: int | None) -> Iterator[None]:
         _raised.reset(token)
 
 
-def allowed_bytes(size_on_disk: int) -> int:
-    """How many bytes a file of this size may unpack to.
-
-    Examples
-    --------
-    >>> from bagwise.files.limits import allowed_bytes
-    >>> allowed_bytes(4096), allowed_bytes(10**9)
-    (268435456, 20000000000)
-    """
+def _allowed_bytes(size_on_disk: int) -> int:
+    """How many bytes a file of this size may unpack to."""
     return _raised.get() or max(_ALWAYS_ALLOWED, _RATIO * size_on_disk)
 
 
@@ -87,7 +80,7 @@ def check_unpacked(n_bytes: int, size_on_disk: int) -> None:
     Traceback (most recent call last):
     ValueError: has 0.0 MB on disk but claims 200000 MB of content; ...
     """
-    allowed = allowed_bytes(size_on_disk)
+    allowed = _allowed_bytes(size_on_disk)
     if n_bytes > allowed:
         raise ValueError(
             f"has {size_on_disk / 1e6:.1f} MB on disk but claims {n_bytes / 1e6:.0f} MB of "
@@ -151,7 +144,7 @@ def check_array(array: Any, size_on_disk: int) -> None:
     if h5py.h5z.FILTER_DEFLATE not in filters:
         return
     large: list[Any] = []
-    most = allowed_bytes(size_on_disk) // _DEFLATE_RATIO
+    most = _allowed_bytes(size_on_disk) // _DEFLATE_RATIO
     array.id.chunk_iter(lambda c: large.append(c.chunk_offset) if c.size > most else None)
     for offset in large:
         content = array.id.read_direct_chunk(offset)[1]
@@ -167,7 +160,7 @@ def check_chunk(path: AnyPath, compressor: str, size_on_disk: int) -> None:
                 check_unpacked(said, size_on_disk)
                 return
         elif compressor in ("zlib", "gzip"):
-            if path.stat().st_size * _DEFLATE_RATIO <= allowed_bytes(size_on_disk):
+            if path.stat().st_size * _DEFLATE_RATIO <= _allowed_bytes(size_on_disk):
                 return
             compressor = "gzip"  # either is told from its first bytes
         file.seek(0)
@@ -210,7 +203,7 @@ def read_text(dataset: Any, size_on_disk: int) -> NDArray[np.object_]:
     if len(dataset.shape) != 1 or not h5py.check_string_dtype(dataset.dtype):
         raise ValueError(f"{dataset.name!r} must be a column of numbers or of text")
     # A text is at most as long as its file; while a batch is decoded it is in memory twice.
-    rows = max(1, min(_BATCH_ROWS, allowed_bytes(size_on_disk) // (4 * size_on_disk)))
+    rows = max(1, min(_BATCH_ROWS, _allowed_bytes(size_on_disk) // (4 * size_on_disk)))
     pieces, total = [np.empty(0, dtype=object)], 0
     for start in range(0, len(dataset), rows):
         pieces.append(np.asarray(dataset[start : start + rows]))
@@ -255,7 +248,7 @@ def check_parquet(raw: IO[bytes], size: int) -> None:
                     "leave it out"
                 )
             # No text is longer than its pages.
-            rows = max(1, min(_BATCH_ROWS, allowed_bytes(size) // max(pages.n_bytes, 1)))
+            rows = max(1, min(_BATCH_ROWS, _allowed_bytes(size) // max(pages.n_bytes, 1)))
             for batch in file.iter_batches(rows, columns=[leaf.path], use_threads=False):
                 column = batch.column(0)
                 if pyarrow.types.is_dictionary(column.type):  # a text counts each time it is used

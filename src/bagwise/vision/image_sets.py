@@ -189,7 +189,13 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
                     f"annotation {item.get('id')} of {where} names image {item['image_id']} or "
                     f"category {item['category_id']}, which is not listed."
                 )
-            boxes[row[item["image_id"]]].append([float(v) for v in item["bbox"]])
+            box = [float(v) for v in item["bbox"]]
+            if len(box) != 4 or not np.isfinite(box).all():
+                raise ValueError(
+                    f"annotation {item.get('id')} of {where} has the box {str(box)[:60]}; a box is "
+                    "x, y, width and height."
+                )
+            boxes[row[item["image_id"]]].append(box)
             classes[row[item["image_id"]]].append(category[item["category_id"]])
         paths = [Path(images) / image["file_name"] for image in data["images"]]
         absent = next((p for p in paths if not p.is_file()), None)
