@@ -23,6 +23,7 @@ import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import torch
+from PIL import Image
 
 from tests.filing import sign
 
@@ -141,14 +142,54 @@ def spoil_model(data: bytes, rng: random.Random) -> bytes:
     """A model with an odd description or odd parameters, and checksums that match."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         about, payload = json.loads(archive.read("bagwise.json")), archive.read("model.skops")
-    if rng.random() < 0.5:
+    spoiled = rng.choice(["description", "member", "array"])
+    if spoiled == "description":
         about = spoil_json(about, rng)
-    else:
+    elif spoiled == "member":
         payload = spoil_zip(payload, rng)
+    else:
+        payload = swap_arrays(payload, rng)
     if isinstance(about, dict):
         about["sha256"] = hashlib.sha256(payload).hexdigest()
         sign(about)
     return _zip({"bagwise.json": json.dumps(about).encode(), "model.skops": payload})
+
+
+def swap_arrays(payload: bytes, rng: random.Random) -> bytes:
+    """A model with one array replaced by another of its own, or by one of odd numbers or shape."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    names = [name for name in members if name.endswith(".npy")]
+    chosen = rng.choice(names)
+    array, buffer = np.load(io.BytesIO(members[chosen])), io.BytesIO()
+    how = rng.choice(["another", "turned", "flat", "number", "scaled"])
+    if how == "another":
+        array = np.load(io.BytesIO(members[rng.choice(names)]))
+    elif how == "turned":
+        array = array.T if array.ndim > 1 else array[None]
+    elif how == "flat":
+        array = array.reshape(-1)
+    elif how == "number" or array.dtype.kind != "f":
+        array = np.full_like(array, rng.choice([0, 1, 100]))
+    else:
+        with np.errstate(all="ignore"):
+            array = array * rng.choice([np.nan, np.inf, 1e300, 1e-300, -1])
+    np.save(buffer, array)
+    return _zip({**members, chosen: buffer.getvalue()})
+
+
+def make_picture(data: bytes, rng: random.Random) -> bytes:
+    """A picture of a kind that few cameras write, sometimes cut off."""
+    mode = rng.choice(["CMYK", "I;16", "P", "LA", "1", "F", "YCbCr", "RGBA"])
+    suffix = {"CMYK": "JPEG", "YCbCr": "JPEG", "F": "TIFF"}.get(mode, "PNG")
+    picture = Image.new(mode, rng.choice([(48, 48), (1, 1), (700, 3)]))
+    more = {}
+    if mode == "RGBA" and rng.random() < 0.5:  # an animation
+        suffix, more = "GIF", {"save_all": True, "append_images": [picture.convert("P")] * 3}
+    buffer = io.BytesIO()
+    picture.save(buffer, suffix, **more)
+    content = buffer.getvalue()
+    return content[: rng.choice([len(content), len(content) // 2, 12])]
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
@@ -375,7 +416,7 @@ BY_SUFFIX: dict[str, dict[str, Mutator]] = {
     "zarr": {"bytes": spoil_bytes, "json": spoil_json_text, "zarr": make_zarr},
     "chunk": {"bytes": spoil_bytes, "chunk": make_chunk},
     "geojson": {"bytes": spoil_bytes, "json": spoil_json_text},
-    "png": {"bytes": spoil_bytes, "png": make_png},
+    "png": {"bytes": spoil_bytes, "png": make_png, "kind": make_picture},
     "json": {"bytes": spoil_bytes, "json": spoil_json_text},
     "bagwise": {"bytes": spoil_bytes, "zip": spoil_zip, "model": spoil_model},
 }
