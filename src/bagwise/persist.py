@@ -214,11 +214,9 @@ def about(path: str | Path) -> dict[str, Any]:
     Examples
     --------
     >>> import tempfile, pathlib
-    >>> from sklearn.linear_model import LogisticRegression
     >>> import bagwise
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> model = bagwise.SingleInstance(LogisticRegression()).fit(bags, y)
+    >>> bags, y = bagwise.datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> model = bagwise.StatisticsClassifier().fit(bags, y)
     >>> path = bagwise.save(model, pathlib.Path(tempfile.mkdtemp()) / "m.bagwise", bags=bags, y=y)
     >>> bagwise.persist.about(path)["training"]["n_bags"]
     20

@@ -77,8 +77,7 @@ def make_single_concept_bags(
 
     def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
         concept = [(_concept(0, y), rng.randint(1, 4))] if y else []
-        poisoned = (kind == "train" and not y) or (kind == "trap" and y)
-        return concept + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
+        return concept + _poison(rng, y, kind)
 
     return _problem(recipe, n_bags, n_features, n_classes, random_state)
 
@@ -106,8 +105,7 @@ def make_multi_concept_bags(
         kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
         whose = y or (1 if n_classes == 2 else rng.randint(1, n_classes))
         concepts = [(_concept(k, whose), counts[k]) for k in kept]
-        poisoned = (kind == "train" and not y) or (kind == "trap" and y)
-        return concepts + ([(_POISON, rng.randint(1, 4))] if poisoned else [])
+        return concepts + _poison(rng, y, kind)
 
     return _problem(recipe, n_bags, n_features, n_classes, random_state)
 
@@ -172,6 +170,12 @@ def make_size_trap_bags(
 def _concept(number: int, y: int) -> float:
     """Mean of every feature in a concept of class ``y``."""
     return _CONCEPTS[number] + _APART * (y - 1)
+
+
+def _poison(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
+    """Poison as a recipe has it: in the negative bags for training, the positive of the trap."""
+    poisoned = (kind == "train" and not y) or (kind == "trap" and y)
+    return [(_POISON, rng.randint(1, 4))] if poisoned else []
 
 
 def _problem(

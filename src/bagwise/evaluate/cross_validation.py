@@ -60,11 +60,10 @@ class Fold(NamedTuple):
 
     Examples
     --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.evaluate import BagFolds, cross_validate
-    >>> from bagwise.models.registry import make_model
-    >>> bags, y = make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
-    >>> fold = cross_validate(make_model("statistics"), bags, y, BagFolds(3, (0,)))[0]
+    >>> from bagwise import StatisticsClassifier, datasets, evaluate
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=30, random_state=0, return_X_y=True)
+    >>> scheme = evaluate.BagFolds(3, seeds=(0,))
+    >>> fold = evaluate.cross_validate(StatisticsClassifier(), bags, y, scheme)[0]
     >>> fold.split.fold, len(fold.bags.y), fold.instances
     (0, 10, None)
     """

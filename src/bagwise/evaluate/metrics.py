@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints
     from bagwise.models.base import Model
 
+# Bins of one width, or of one number of predictions.
+Binning: TypeAlias = Literal["uniform", "quantile"]
+
 
 class Reliability(NamedTuple):
     """A reliability curve: one entry per bin that holds any prediction."""
@@ -34,11 +37,7 @@ class Reliability(NamedTuple):
 
 
 def reliability_curve(
-    y: ArrayLike,
-    proba: ArrayLike,
-    *,
-    n_bins: int = 10,
-    strategy: Literal["uniform", "quantile"] = "uniform",
+    y: ArrayLike, proba: ArrayLike, *, n_bins: int = 10, strategy: Binning = "uniform"
 ) -> Reliability:
     """Predicted probability against the share of positives, bin by bin.
 
@@ -82,11 +81,7 @@ def reliability_curve(
 
 
 def expected_calibration_error(
-    y: Column,
-    proba: Floats,
-    *,
-    n_bins: int = 10,
-    strategy: Literal["uniform", "quantile"] = "uniform",
+    y: Column, proba: Floats, *, n_bins: int = 10, strategy: Binning = "uniform"
 ) -> float:
     """Mean gap between predicted and observed share of positives, weighted by bin count.
 

@@ -35,9 +35,9 @@ class Split(NamedTuple):
 
     Examples
     --------
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise import datasets
     >>> from bagwise.evaluate import BagFolds
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> first = next(iter(BagFolds(n_splits=4, seeds=(0,)).splits(bags, y)))
     >>> first.seed, first.fold, len(first.train), len(first.test)
     (0, 0, 15, 5)
@@ -146,19 +146,15 @@ class BagFolds(Scheme):
 class GroupFolds(BagFolds):
     """Stratified folds in which the bags of one group (patient, site) stay together.
 
-    Parameters
-    ----------
-    n_splits : int, default=5
-    seeds : tuple of int, default=(0, 1, 2)
-        One repetition each.
+    Parameters are those of `BagFolds`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise.datasets import load_musk1
     >>> from bagwise.evaluate import GroupFolds
-    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
-    >>> patient = np.arange(40) // 2
+    >>> bags, y = load_musk1(return_X_y=True)
+    >>> patient = np.arange(len(y)) // 2
     >>> split = next(GroupFolds(n_splits=4).splits(bags, y, groups=patient))
     >>> set(patient[split.train]) & set(patient[split.test])
     set()

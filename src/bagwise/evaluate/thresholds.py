@@ -44,9 +44,8 @@ class Rates(NamedTuple):
     Examples
     --------
     >>> from bagwise.evaluate import rates_at
-    >>> rates = rates_at([0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9], 0.5)
-    >>> rates.sensitivity.value, rates.specificity.value
-    (0.5, 0.5)
+    >>> rates_at([0, 0, 1, 1], [0.1, 0.6, 0.4, 0.9], 0.5).sensitivity.value
+    0.5
     """
 
     threshold: float

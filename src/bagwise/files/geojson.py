@@ -98,8 +98,7 @@ def write_geojson(
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_geojson, write_geojson
     >>> bags = Bags(np.ones((2, 3)), [0, 2], ["s1"], columns={"coords": [[0, 0], [256, 0]]})

@@ -75,8 +75,7 @@ def write_label_studio(
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_label_studio, write_label_studio
     >>> bags = Bags(np.ones((3, 2)), [0, 2, 3], ["s1", "s2"])

@@ -212,8 +212,7 @@ def read_instance_labels(
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_instance_labels
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "patches.csv"

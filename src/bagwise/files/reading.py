@@ -147,8 +147,7 @@ def scan_bags(
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise.files import scan_bags
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> np.save(folder / "good.npy", np.ones((3, 2)))

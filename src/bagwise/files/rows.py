@@ -151,8 +151,7 @@ def read_plainly(bags: BagsLike) -> BagsLike:
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_plainly
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.npy"

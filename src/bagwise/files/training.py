@@ -22,8 +22,7 @@ class Training(NamedTuple):
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> import numpy as np
+    >>> import pathlib, tempfile, numpy as np
     >>> from bagwise.files import read_training
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> (folder / "features").mkdir()

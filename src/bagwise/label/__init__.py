@@ -7,8 +7,7 @@ first used; the page needs the extra ``bagwise[label]``.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from bagwise.core.lazy import lazy_names
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -26,13 +25,4 @@ _HOME = {
     "suggest_for": "strategies",
 }
 __all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"bagwise.label.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'bagwise.label' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

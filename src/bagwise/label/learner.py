@@ -82,10 +82,9 @@ class Learner:
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise import VGPMIL
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise import VGPMIL, datasets
     >>> from bagwise.label import Learner
-    >>> data = make_gaussian_bags(n_bags=30, random_state=0)
+    >>> data = datasets.make_gaussian_bags(n_bags=30, random_state=0)
     >>> model = VGPMIL(n_inducing=20, random_state=0).fit(data.bags, data.y)
     >>> learner = Learner(model, data.bags, data.y)
     >>> row = int(np.flatnonzero(np.repeat(data.y, data.bags.sizes))[0])

@@ -74,10 +74,7 @@ class Member(NamedTuple):
         return self._replace(q=Posteriors(*(np.concatenate([x, y[1:]]) for x, y in pairs)))
 
     def learned(
-        self,
-        labels: BagLabels,
-        settings: Settings,
-        tell: Callable[[Iteration], bool],
+        self, labels: BagLabels, settings: Settings, tell: Callable[[Iteration], bool]
     ) -> Member:
         """The process fitted to all labels, from where it stands."""
         T = labels.y.shape[1]
@@ -100,10 +97,9 @@ def project(model: Any, bags: Bags) -> list[ProcessView]:
 
     Examples
     --------
-    >>> from bagwise import VGPMIL
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise import VGPMIL, datasets
     >>> from bagwise.label import project
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> (view,) = project(VGPMIL(n_inducing=10, random_state=0).fit(bags, y), bags)
     >>> view.A.shape == (10, bags.n_instances)
     True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from bagwise.core.lazy import lazy_names
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -30,13 +30,4 @@ _HOME = {
     "write_sheet": "exports",
 }
 __all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"bagwise.report.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'bagwise.report' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

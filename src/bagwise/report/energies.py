@@ -57,10 +57,9 @@ def plot_energies(
 
     Examples
     --------
-    >>> from bagwise import MICRF
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.report.energies import plot_energies
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> from bagwise import MICRF, datasets
+    >>> from bagwise.report import plot_energies
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> model = MICRF().fit(bags, y)
     >>> top, left, blocks = plot_energies(model, bags[:6])
     >>> len(top.patches), len(blocks.patches)  # one frame per bag, one per ordered pair

@@ -51,12 +51,11 @@ class Report(NamedTuple):
 
     Examples
     --------
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.registry import make_model
+    >>> from bagwise import StatisticsClassifier, datasets
     >>> from bagwise.report import Report, predict_tables
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> tables = predict_tables(make_model("single-instance").fit(bags, y), bags)
-    >>> Report(tables, bags, {"model": "single-instance"}, truth=y).title
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> tables = predict_tables(StatisticsClassifier().fit(bags, y), bags)
+    >>> Report(tables, bags, {"model": "statistics"}, truth=y).title
     'Predictions'
     """
 

@@ -40,10 +40,9 @@ def plot_mixture_weights(model: Any, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> from bagwise import DPMIL
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.report.mixtures import plot_mixture_weights
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> from bagwise import DPMIL, datasets
+    >>> from bagwise.report import plot_mixture_weights
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> model = DPMIL(n_components=4, random_state=0).fit(bags, y)
     >>> ax = plot_mixture_weights(model)
     >>> len(ax.patches)
@@ -111,10 +110,9 @@ def plot_cluster_examples(
 
     Examples
     --------
-    >>> from bagwise import DPMIL
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.report.mixtures import plot_cluster_examples
-    >>> data = load_digit_bags(random_state=0)
+    >>> from bagwise import DPMIL, datasets
+    >>> from bagwise.report import plot_cluster_examples
+    >>> data = datasets.load_digit_bags(random_state=0)
     >>> model = DPMIL(n_components=4, random_state=0).fit(data.bags, data.y)
     >>> figure = plot_cluster_examples(model, data.bags, data.images, n_clusters=2)
     >>> len(figure.axes) > 8

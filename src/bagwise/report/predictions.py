@@ -244,10 +244,9 @@ def model_notes(model: Any) -> list[str]:
 
     Examples
     --------
-    >>> from bagwise import VGPMIL
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise import VGPMIL, datasets
     >>> from bagwise.report.predictions import model_notes
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     >>> model_notes(VGPMIL(n_inducing=10, calibrate=False, random_state=0).fit(bags, y))
     ['The probability of an instance says whether a bag of this instance alone would be positive.']
     """
@@ -335,10 +334,9 @@ def predict_level_tables(
 
     Examples
     --------
-    >>> from bagwise import VGPMIL
-    >>> from bagwise.datasets import make_patient_bags
+    >>> from bagwise import VGPMIL, datasets
     >>> from bagwise.report import predict_level_tables
-    >>> patients, y = make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
+    >>> patients, y = datasets.make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
     >>> model = VGPMIL(n_inducing=20, random_state=0).fit(patients, y)
     >>> tables, slides = predict_level_tables(model, patients)
     >>> list(tables.bags.columns), len(tables.patients), len(tables.bags) == len(slides)

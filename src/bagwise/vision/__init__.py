@@ -5,8 +5,7 @@ Names are imported when first used, so that ``import bagwise.vision`` stays quic
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from bagwise.core.lazy import lazy_names
 
 # Public name -> the module that defines it.
 _HOME = {
@@ -32,13 +31,4 @@ _HOME = {
 }
 
 __all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"bagwise.vision.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'bagwise.vision' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -79,7 +79,6 @@ def audit(
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise import Bags
     >>> from bagwise.datasets import make_gaussian_bags
     >>> from bagwise.evaluate import audit
     >>> bags, y = make_gaussian_bags(40, 5, separation=2, random_state=0, return_X_y=True)

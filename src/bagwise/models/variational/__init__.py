@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bagwise.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from bagwise.models.variational.auto import AutoVGPMIL as AutoVGPMIL
@@ -29,9 +30,4 @@ _HOME = {
     **dict.fromkeys(("Density", "Gamma", "LargeMargin", "NoisyMax", "Sech"), "paper_likelihoods"),
 }
 __all__ = sorted(_HOME)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
