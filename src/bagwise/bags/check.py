@@ -187,8 +187,7 @@ def _from_anything(data: Any) -> Bags:
     if hasattr(data, "ndim") and data.ndim == 3:
         n_bags, n_instances = data.shape[:2]
         return Bags(
-            data.reshape(n_bags * n_instances, data.shape[2]),
-            np.arange(n_bags + 1) * n_instances,
+            data.reshape(n_bags * n_instances, data.shape[2]), np.arange(n_bags + 1) * n_instances
         )
     if isinstance(data, (list, tuple)) or (isinstance(data, np.ndarray) and data.dtype == object):
         return Bags.from_list(data)

@@ -32,14 +32,11 @@ class LazyRows:
 
     Examples
     --------
-    >>> import tempfile, pathlib, numpy as np
-    >>> from bagwise.files import read_bags
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> for name in "ab":
-    ...     np.save(folder / f"{name}.npy", np.ones((3, 2), dtype=np.float32))
-    >>> rows = read_bags(folder, lazy=True).instances
-    >>> rows.shape, rows[2:5].shape
-    ((6, 2), (3, 2))
+    >>> import numpy as np
+    >>> from bagwise.bags.on_disk import LazyRows
+    >>> rows = LazyRows([np.zeros((3, 2)), np.ones((3, 2))])
+    >>> rows.shape, rows[2:5, :].tolist()
+    ((6, 2), [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     """
 
     ndim = 2

@@ -52,6 +52,15 @@ def set_up(parser: ArgumentParser, run: Run, *lines: str) -> None:
     add("--max-unpacked", type=_gigabytes, metavar="GB", help=limit)
 
 
+def add_part(
+    parts: argparse._SubParsersAction[Any], name: str, about: str, run: Run, *lines: str
+) -> ArgumentParser:
+    """A part of a command, such as ``detect fit``, with what every command has."""
+    part = add_command(parts, name, about)
+    set_up(part, run, *lines)
+    return part
+
+
 def _gigabytes(text: str) -> int:
     try:
         value = float(text)

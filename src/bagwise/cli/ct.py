@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from bagwise.bags import Bags
-from bagwise.cli.arguments import add_command, output_options, set_up, strength
+from bagwise.cli.arguments import add_part, output_options, strength
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
@@ -28,10 +28,10 @@ _THUMBNAIL = 48  # side of the slices shown in the report
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``bagwise ct fit`` and ``bagwise ct predict``."""
     parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
-    about = "train on folders of DICOM series and labels of scans"
-    part = add_command(parts, "fit", about)
-    set_up(
-        part,
+    part = add_part(
+        parts,
+        "fit",
+        "train on folders of DICOM series and labels of scans",
         fit,
         "bagwise ct fit --scans CQ500/ --labels reads.csv --classes ICH,SDH --out ct.bagwise",
         "bagwise ct fit --scans stage_2_train/ --labels stage_2_train.csv --out ct.bagwise",
@@ -52,8 +52,8 @@ def configure(parser: ArgumentParser) -> None:
     output_options(part, "model to write")
 
     about = "probabilities of scans and slices: scans.csv, slices.csv and a page per class"
-    part = add_command(parts, "predict", about)
-    set_up(part, predict, "bagwise ct predict ct.bagwise --scans new/ --out results/")
+    example = "bagwise ct predict ct.bagwise --scans new/ --out results/"
+    part = add_part(parts, "predict", about, predict, example)
     part.add_argument("model", type=Path, help="model that ct fit wrote")
     _scan_options(part, f"{labels} (optional: adds the truth to the tables)", labels_required=False)
     output_options(part, "folder to write")

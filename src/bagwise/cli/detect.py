@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.markup import escape
 
-from bagwise.cli.arguments import add_command, output_options, set_up
+from bagwise.cli.arguments import add_part, output_options
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 from bagwise.files.tables import named_columns, read_frame
@@ -25,14 +25,9 @@ _LITES = tuple(f"efficientnet-lite{k}" for k in range(3))
 def configure(parser: ArgumentParser) -> None:
     """Arguments of ``bagwise detect fit``, ``predict`` and ``evaluate``."""
     parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
-    about = "train a detector on image labels"
-    part = add_command(parts, "fit", about)
-    set_up(
-        part,
-        fit,
-        "bagwise detect fit --images train/ --labels labels.csv --out cells.bagwise",
-        "bagwise detect fit --voc VOC2007/ --split trainval --out voc.bagwise",
-    )
+    of_folder = "bagwise detect fit --images train/ --labels labels.csv --out cells.bagwise"
+    of_voc = "bagwise detect fit --voc VOC2007/ --split trainval --out voc.bagwise"
+    part = add_part(parts, "fit", "train a detector on image labels", fit, of_folder, of_voc)
     add = _image_options(part).add_argument
     skip = "leave images out that cannot be read, and say so"
     add("--skip-bad", action="store_true", help=skip)
@@ -56,8 +51,8 @@ def configure(parser: ArgumentParser) -> None:
     output_options(part, "model to write", metavar="FILE")
 
     about = "find objects in a folder of images: tables (CSV, COCO, VOC), overlays and a page"
-    part = add_command(parts, "predict", about)
-    set_up(part, predict, "bagwise detect predict cells.bagwise --images new/ --out results/")
+    example = "bagwise detect predict cells.bagwise --images new/ --out results/"
+    part = add_part(parts, "predict", about, predict, example)
     add = part.add_argument
     add("model", type=Path, help="model that detect fit wrote")
     add("--images", type=Path, required=True, metavar="FOLDER")
@@ -70,9 +65,8 @@ def configure(parser: ArgumentParser) -> None:
     output_options(part, "results", metavar="FOLDER")
 
     about = "measure detections against true boxes: CorLoc and average precision"
-    part = add_command(parts, "evaluate", about)
     example = "bagwise detect evaluate results/detections.csv --voc VOC2007/ --split test"
-    set_up(part, evaluate, example)
+    part = add_part(parts, "evaluate", about, evaluate, example)
     part.add_argument("detections", type=Path, help="detections.csv that detect predict wrote")
     _image_options(part)
 

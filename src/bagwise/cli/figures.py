@@ -86,10 +86,7 @@ def patient_rates(evaluation: Evaluation, threshold: float) -> Rates | None:
 
 
 def check_match(
-    bags: Bags,
-    columns: tuple[str, ...] | None,
-    about: Mapping[str, Any],
-    arguments: Namespace,
+    bags: Bags, columns: tuple[str, ...] | None, about: Mapping[str, Any], arguments: Namespace
 ) -> None:
     """Refuse bags whose features are not those of the model, and columns of other classes."""
     expected = about["n_features"]

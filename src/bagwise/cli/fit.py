@@ -18,13 +18,7 @@ from rich.markup import escape
 from bagwise.cli.arguments import bag_options, class_options, output_options, set_up, strength
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import show_evaluation
-from bagwise.cli.inputs import (
-    Roles,
-    class_roles,
-    mixed_patients,
-    patients_as_bags,
-    read_labelled,
-)
+from bagwise.cli.inputs import Roles, class_roles, mixed_patients, patients_as_bags, read_labelled
 from bagwise.files import Training, check_output
 
 if TYPE_CHECKING:

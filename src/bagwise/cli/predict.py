@@ -22,13 +22,7 @@ from bagwise.cli.figures import (
     threshold_goal,
     warn_of_seen,
 )
-from bagwise.cli.inputs import (
-    Truth,
-    one_label_each,
-    patients_of_all,
-    read_truth,
-    read_unlabelled,
-)
+from bagwise.cli.inputs import Truth, one_label_each, patients_of_all, read_truth, read_unlabelled
 from bagwise.files import FileProblem, check_output, new_folder
 from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame

@@ -79,12 +79,7 @@ class PrecisionRecall(NamedTuple):
 
 
 def detection_curve(
-    images: Ints,
-    boxes: Floats,
-    scores: Floats,
-    truth: Sequence[Floats],
-    *,
-    threshold: float = 0.5,
+    images: Ints, boxes: Floats, scores: Floats, truth: Sequence[Floats], *, threshold: float = 0.5
 ) -> PrecisionRecall:
     """Precision and recall of detections of one class over all images.
 

@@ -7,11 +7,7 @@ and raised once, as `BadFilesError`, naming every file.
 
 from bagwise.bags.on_disk import LazyRows, map_rows_of
 from bagwise.files.geojson import patch_sizes, read_geojson, write_geojson
-from bagwise.files.label_studio import (
-    label_studio_config,
-    read_label_studio,
-    write_label_studio,
-)
+from bagwise.files.label_studio import label_studio_config, read_label_studio, write_label_studio
 from bagwise.files.labels import (
     LabelTable,
     background_class,

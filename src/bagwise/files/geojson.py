@@ -171,8 +171,7 @@ def read_geojson(
 
     Examples
     --------
-    >>> import json, pathlib, tempfile
-    >>> import numpy as np
+    >>> import json, pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_geojson
     >>> bags = Bags(np.ones((2, 3)), [0, 2], ["s1"], columns={"coords": [[0, 0], [256, 0]]})

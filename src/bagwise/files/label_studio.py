@@ -119,8 +119,7 @@ def read_label_studio(path: str | Path, bags: Bags, classes: Sequence[object]) -
 
     Examples
     --------
-    >>> import json, pathlib, tempfile
-    >>> import numpy as np
+    >>> import json, pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_label_studio
     >>> result = [{"type": "choices", "value": {"choices": ["tumour"]}}]

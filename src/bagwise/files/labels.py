@@ -215,9 +215,9 @@ def read_instance_labels(
     >>> import pathlib, tempfile, numpy as np
     >>> from bagwise import Bags
     >>> from bagwise.files import read_instance_labels
+    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3], ids=["s1", "s2"])
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "patches.csv"
     >>> _ = path.write_text("slide_id,index,label\ns1,0,1\n")
-    >>> bags = Bags(np.ones((3, 2)), [0, 2, 3], ids=["s1", "s2"])
     >>> read_instance_labels(path, bags).tolist()
     [1, None, None]
     """

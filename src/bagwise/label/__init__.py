@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from bagwise.core.lazy import lazy_names
 
-# Public name -> the module that defines it.
-_HOME = {
-    "Answer": "journal",
-    "ArrayPictures": "pictures",
-    "FolderPictures": "pictures",
-    "Journal": "journal",
-    "LabelServer": "server",
-    "Learner": "learner",
-    "STRATEGIES": "strategies",
-    "Session": "session",
-    "CurveBags": "session",
-    "project": "members",
-    "suggest": "strategies",
-    "suggest_for": "strategies",
-}
-__all__ = list(_HOME)
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+# Module -> the public names that it defines.
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "journal": ("Answer", "Journal"),
+        "learner": ("Learner",),
+        "members": ("project",),
+        "pictures": ("ArrayPictures", "FolderPictures"),
+        "server": ("LabelServer",),
+        "session": ("CurveBags", "Session"),
+        "strategies": ("STRATEGIES", "suggest", "suggest_for"),
+    },
+)

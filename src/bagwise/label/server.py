@@ -283,10 +283,7 @@ class LabelServer:
     """
 
     def __init__(
-        self,
-        session: Session,
-        port: int = 0,
-        on_visit: Callable[[], object] = lambda: None,
+        self, session: Session, port: int = 0, on_visit: Callable[[], object] = lambda: None
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

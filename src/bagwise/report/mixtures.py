@@ -110,11 +110,10 @@ def plot_cluster_examples(
 
     Examples
     --------
-    >>> from bagwise import DPMIL, datasets
-    >>> from bagwise.report import plot_cluster_examples
+    >>> from bagwise import DPMIL, datasets, report
     >>> data = datasets.load_digit_bags(random_state=0)
     >>> model = DPMIL(n_components=4, random_state=0).fit(data.bags, data.y)
-    >>> figure = plot_cluster_examples(model, data.bags, data.images, n_clusters=2)
+    >>> figure = report.plot_cluster_examples(model, data.bags, data.images, n_clusters=2)
     >>> len(figure.axes) > 8
     True
     """

@@ -355,12 +355,7 @@ class ReliabilityDisplay(_AxesDisplay):
 
     @classmethod
     def from_predictions(
-        cls,
-        y: ArrayLike,
-        probability: ArrayLike,
-        *,
-        ax: Axes | None = None,
-        **options: Any,
+        cls, y: ArrayLike, probability: ArrayLike, *, ax: Axes | None = None, **options: Any
     ) -> ReliabilityDisplay:
         """Plot labels and probabilities; ``n_bins`` and ``name`` are those of the display."""
         return cls(y, probability, **options).plot(ax)

@@ -334,11 +334,10 @@ def predict_level_tables(
 
     Examples
     --------
-    >>> from bagwise import VGPMIL, datasets
-    >>> from bagwise.report import predict_level_tables
+    >>> from bagwise import VGPMIL, datasets, report
     >>> patients, y = datasets.make_patient_bags(n_patients=20, random_state=0, return_X_y=True)
     >>> model = VGPMIL(n_inducing=20, random_state=0).fit(patients, y)
-    >>> tables, slides = predict_level_tables(model, patients)
+    >>> tables, slides = report.predict_level_tables(model, patients)
     >>> list(tables.bags.columns), len(tables.patients), len(tables.bags) == len(slides)
     (['id', 'patient', 'probability', 'std', 'label'], 20, True)
     """

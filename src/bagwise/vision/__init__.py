@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from bagwise.core.lazy import lazy_names
 
-# Public name -> the module that defines it.
-_HOME = {
-    name: module
-    for module, names in {
+# Module -> the public names that it defines.
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
         "ct": ("ct_windows", "find_scans", "read_scan", "read_scans"),
         "ct_model": (
-            *("CTLabels", "ScanClassifier", "describe_slice"),
-            *("label_scans", "label_slices", "read_ct_labels"),
+            "CTLabels",
+            "ScanClassifier",
+            "describe_slice",
+            "label_scans",
+            "label_slices",
+            "read_ct_labels",
         ),
         "detection": ("Detections", "draw"),
         "features": ("RegionFeatures",),
@@ -26,9 +30,5 @@ _HOME = {
         "regions": ("WeakDetector",),
         "tracker_state": ("TrackerSettings", "TrackerState"),
         "tracking": ("MIOTracker", "Track", "start", "step", "track", "track_many"),
-    }.items()
-    for name in names
-}
-
-__all__ = list(_HOME)
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+    },
+)

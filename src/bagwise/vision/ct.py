@@ -99,11 +99,10 @@ def read_scan(folder: str | PathLike[str]) -> Scan:
     Examples
     --------
     >>> import tempfile
-    >>> from bagwise.datasets import make_ct_folder
-    >>> from bagwise.vision import read_scan
+    >>> from bagwise import datasets, vision
     >>> root = tempfile.mkdtemp()
-    >>> _ = make_ct_folder(root, n_scans=1, n_slices=(6, 6), size=16, random_state=0)
-    >>> read_scan(root + "/scan_000").hu.shape
+    >>> _ = datasets.make_ct_folder(root, n_scans=1, n_slices=(6, 6), size=16, random_state=0)
+    >>> vision.read_scan(root + "/scan_000").hu.shape
     (6, 16, 16)
     """
     folder = Path(folder)

@@ -18,14 +18,7 @@ from bagwise.core.arrays import Column, Floats, Reals
 from bagwise.files import new_file
 from bagwise.models.parameters import HasParameters, parameter
 from bagwise.vision import networks
-from bagwise.vision.images import (
-    Image,
-    ImageSource,
-    clip_boxes,
-    fit_within,
-    grow_boxes,
-    read_image,
-)
+from bagwise.vision.images import Image, ImageSource, clip_boxes, fit_within, grow_boxes, read_image
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,10 +110,7 @@ class RegionFeatures(HasParameters):
             raise ValueError(f"backbone must be a module or one of {names}; got {self.backbone!r}.")
 
     def _cached(
-        self,
-        image: Image,
-        what: Column,
-        compute: Callable[[Image, Column], Reals],
+        self, image: Image, what: Column, compute: Callable[[Image, Column], Reals]
     ) -> Reals:
         """Features from the cache, or computed and kept there, named by all they depend on."""
         if self.cache is None:

@@ -15,14 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.core.arrays import Floats, Reals
 from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
-from bagwise.vision.images import (
-    Image,
-    ImageSource,
-    clip_boxes,
-    fit_within,
-    grow_boxes,
-    read_image,
-)
+from bagwise.vision.images import Image, ImageSource, clip_boxes, fit_within, grow_boxes, read_image
 
 # Rings around a box, relative to its size, whose contrast is a clue where true boxes are known.
 RINGS = (1.25, 1.5, 2.0)

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from bagwise.models.variational.paper_likelihoods import NoisyMax as NoisyMax
     from bagwise.models.variational.paper_likelihoods import Sech as Sech
 
-_HOME = {
-    "AutoVGPMIL": "auto",
-    **dict.fromkeys(("VGPMIL", "LMVGPMIL", "PsiVGPMIL", "GVGPMIL"), "estimators"),
-    **dict.fromkeys(("BagLikelihood", "Gaussian", "Or", "Score", "SoftMax"), "likelihoods"),
-    **dict.fromkeys(("Density", "Gamma", "LargeMargin", "NoisyMax", "Sech"), "paper_likelihoods"),
-}
-__all__ = sorted(_HOME)  # noqa: PLE0605
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+# Module -> the public names that it defines.
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "auto": ("AutoVGPMIL",),
+        "estimators": ("GVGPMIL", "LMVGPMIL", "PsiVGPMIL", "VGPMIL"),
+        "likelihoods": ("BagLikelihood", "Gaussian", "Or", "Score", "SoftMax"),
+        "paper_likelihoods": ("Density", "Gamma", "LargeMargin", "NoisyMax", "Sech"),
+    },
+)
