@@ -109,13 +109,9 @@ class BagClassifier(ClassifierMixin, HasParameters):
         return two_class_data(*self._validate_labels(bags, y, instance_labels))
 
     def _validate_labels(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        instance_labels: InstanceLabels = None,
-        background: object = None,
+        self, bags: BagsLike, y: ArrayLike, instance_labels: InstanceLabels, background: Any = None
     ) -> tuple[Bags, Labels]:
-        """Check parameters and data, set ``classes_`` and ``n_features_in_``."""
+        """Check parameters and data, set ``classes_`` and ``n_features_in_``; the bags prepared."""
         self._validate_params()
         bags, name = self._check_bags(bags), type(self).__name__
         classes, rule = read_classes(y, background, name, bags)
@@ -139,7 +135,11 @@ class BagClassifier(ClassifierMixin, HasParameters):
         self.classes_ = classes
         self.n_features_in_ = bags.n_features
         remember_feature_names(self, bags)
-        return bags, labels
+        return self._learn_preparation(bags), labels
+
+    def _learn_preparation(self, bags: Bags) -> Bags:
+        """Learn what checked bags go through before the model sees them, and apply it."""
+        return bags  # nothing, unless a model says so
 
     def _validate_more(
         self, bags: BagsLike, y: ArrayLike, rule: ClassRule, instance_labels: InstanceLabels

@@ -14,7 +14,14 @@ from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bagwise.models.drivers import Result, RunningSum, in_order, one_blas_thread
+from bagwise.models.drivers import (
+    PartWork,
+    Receiver,
+    Result,
+    RunningSum,
+    in_order,
+    one_blas_thread,
+)
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -74,10 +81,7 @@ class Dask:
             yield from in_order(tasks, 2 * self.n_parts)
 
     def sweep(
-        self,
-        function: Callable[[Any], tuple[object, Result]],
-        parts: Sequence[object],
-        receive: Callable[[Result], object],
+        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
     ) -> list[Any]:
         """New parts stay on the workers, as futures; results are gathered in order."""
         with self._connected():

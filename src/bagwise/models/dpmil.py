@@ -267,21 +267,15 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         rows = checked.instances
         return checked.with_instances(to_numpy(rows)) if is_tensor(rows) else checked
 
-    def _validate_labels(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        instance_labels: InstanceLabels = None,
-        background: object = None,
-    ) -> tuple[Bags, Labels]:
-        bags, labels = super()._validate_labels(bags, y, instance_labels, background)
+    def _learn_preparation(self, bags: Bags) -> Bags:
+        bags = super()._learn_preparation(bags)
         self.components_ = None
         if self.n_dimensions is not None and bags.n_features > 1:
             n = self.n_dimensions
             limit = min(bags.n_features, bags.n_instances)
             n_kept = n if n < 1 else min(int(n), limit)
             self.components_ = _components(np.asarray(bags.instances[:]), n_kept)
-        return self._reduced(bags), labels
+        return self._reduced(bags)
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
         return self._reduced(super()._validate_predict(bags))

@@ -94,6 +94,9 @@ def _shareable(n: int) -> int:
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
+# What a sweep does with a part: the part anew, and a result that travels to who receives it.
+PartWork = Callable[[Any], tuple[object, Result]]
+Receiver = Callable[[Result], object]
 
 
 class Task(Protocol[Result_co]):
@@ -114,10 +117,7 @@ class Driver(Protocol):
         ...
 
     def sweep(
-        self,
-        function: Callable[[Any], tuple[object, Result]],
-        parts: Sequence[object],
-        receive: Callable[[Result], object],
+        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
     ) -> list[Any]:
         """Replace every part by ``function(part)[0]``; hand the results on, in order.
 
@@ -138,10 +138,7 @@ class Serial:
             yield from map(function, *blocks)
 
     def sweep(
-        self,
-        function: Callable[[Any], tuple[object, Result]],
-        parts: Sequence[object],
-        receive: Callable[[Result], object],
+        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
     ) -> list[Any]:
         """Part after part."""
         return _received(self.map(function, parts), receive)
@@ -163,10 +160,7 @@ class Threads:
             yield from in_order(tasks, 2 * self.n_jobs)
 
     def sweep(
-        self,
-        function: Callable[[Any], tuple[object, Result]],
-        parts: Sequence[object],
-        receive: Callable[[Result], object],
+        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
     ) -> list[Any]:
         """Parts in parallel, results in order."""
         return _received(self.map(function, parts), receive)

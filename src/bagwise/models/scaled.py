@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numpy.typing import ArrayLike
-
-from bagwise.bags import Bags, BagsLike, InstanceLabels
+from bagwise.bags import Bags, BagsLike
 from bagwise.models.base import BagClassifier
-from bagwise.models.labels import Labels
 from bagwise.models.parameters import SCALES, parameter
 from bagwise.models.scaling import Scale, learn_scaling
 
@@ -25,17 +22,9 @@ class ScalesFeatures(BagClassifier):
 
     scale: Scale = parameter("feature", *SCALES)
 
-    def _validate_labels(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        instance_labels: InstanceLabels = None,
-        background: object = None,
-    ) -> tuple[Bags, Labels]:
-        """Check parameters and data, learn the scaling, and apply it."""
-        bags, labels = super()._validate_labels(bags, y, instance_labels, background)
+    def _learn_preparation(self, bags: Bags) -> Bags:
         self.scaling_ = learn_scaling(bags.instances, self.scale)
-        return self._scaled(bags), labels
+        return self._scaled(bags)
 
     def _validate_predict(self, bags: BagsLike) -> Bags:
         """Check that the model is fitted and the bags fit it, and scale them."""
