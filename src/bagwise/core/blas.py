@@ -43,9 +43,10 @@ def solve_lower(L: Matrix, B: Matrix) -> Matrix:
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.core.blas import solve_lower
-    >>> solve_lower(np.array([[2.0, 9.0], [1.0, 1.0]]), np.asfortranarray(np.eye(2))).tolist()
-    [[0.5, 0.0], [-0.5, 1.0]]
+    >>> from bagwise.core.blas import multiply_lower, solve_lower
+    >>> L, B = np.array([[2.0, 9.0], [1.0, 1.0]]), np.eye(2, order="F")
+    >>> solve_lower(L, multiply_lower(L, B)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     return _triangular("trsm", L, B)
 

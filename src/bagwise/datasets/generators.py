@@ -130,22 +130,13 @@ def make_neighbour_bags(
 
     Parameters
     ----------
-    n_bags : int
-        Half of them, rounded down, are positive.
-    n_features : int
     shape : tuple of one to three int
         Instances along each axis; one axis is a chain.
     smooth : bool
         Whether the positive instances of a bag are the nearest to one place; else they are drawn
         anywhere.
-    n_positive : (int, int)
-        Fewest and most positive instances in a positive bag.
-    separation : float
-        Distance between the means of negative and positive instances, whose noise is standard
-        normal and independent.
-    random_state : int, RandomState or None
-    return_X_y : bool
-        Return ``(bags, y)`` instead of a Bunch.
+    n_bags, n_features, n_positive, separation, random_state, return_X_y
+        As for `make_gaussian_bags`.
 
     Returns
     -------

@@ -243,8 +243,8 @@ class AttentionMIL(_Attends, _NetworkClassifier):
     >>> from bagwise import datasets, deep
     >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
     >>> model = deep.AttentionMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
-    >>> model.predict_proba(bags).shape
-    (40, 2)
+    >>> float(model.attention_weights(bags).sum().round(3))  # one per bag
+    40.0
     """
 
     def attention_weights(self, bags: BagsLike) -> Floats:
@@ -362,15 +362,14 @@ class MaxPoolingMIL(_FeaturePooling):
 
     Each feature may come from another instance, so it does not rank instances.
 
-    Parameters are those of `AttentionFeatures` without ``attention_size``, attributes those of
-    `AttentionMIL`.
+    Parameters and attributes are those of `MeanPoolingMIL`.
 
     Examples
     --------
     >>> from bagwise import datasets, deep
     >>> bags, y = datasets.load_digit_bags(n_bags=40, return_X_y=True)
-    >>> model = deep.MaxPoolingMIL(image_shape=(8, 8), max_epochs=2, random_state=0).fit(bags, y)
-    >>> model.decision_function(bags).shape
+    >>> model = deep.MaxPoolingMIL(image_shape=(8, 8), max_epochs=2)
+    >>> model.fit(bags, y).decision_function(bags).shape
     (40,)
     """
 

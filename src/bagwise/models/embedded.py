@@ -174,10 +174,9 @@ def search_grid(
 
     Examples
     --------
-    >>> from bagwise import MILES
-    >>> from bagwise.datasets import make_gaussian_bags
+    >>> from bagwise import MILES, datasets
     >>> from bagwise.models.embedded import search_grid
-    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> bags, y = datasets.make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
     >>> scores = search_grid(MILES(), bags, y, {"sigma": [0.5, 2.0], "alpha": [0.5]})
     >>> sorted(scores.best_params), scores.accuracy.shape
     (['alpha', 'sigma'], (2, 5))

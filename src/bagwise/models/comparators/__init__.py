@@ -1,4 +1,7 @@
-"""Baseline methods of the papers' tables, one file each, under the contract of the other models."""
+"""Baseline methods of the papers' tables, one file each, under the contract of the other models.
+
+Besides the attributes they name, all have ``classes_``, the two bag classes.
+"""
 
 from bagwise.models.comparators.apr import APR
 from bagwise.models.comparators.blrt import BLRT

@@ -154,7 +154,6 @@ class APR(InstanceComparator):
         Its bounds, in scaled features.
     key_instances_ : array of int
         The training row chosen from each positive bag.
-    classes_ : the two bag classes
 
     Examples
     --------

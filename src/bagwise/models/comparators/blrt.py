@@ -46,7 +46,6 @@ class BLRT(Comparator):
     ----------
     thresholds_ : array of shape (n_thresholds, n_features)
     trees_ : the extremely randomised trees, as arrays
-    classes_ : the two bag classes
 
     Examples
     --------

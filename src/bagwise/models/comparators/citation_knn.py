@@ -76,7 +76,6 @@ class CitationKNN(PairwiseComparator):
         The training bags, scaled.
     unit_ : float
         Distances that differ by less are equal.
-    classes_ : the two bag classes
 
     Examples
     --------

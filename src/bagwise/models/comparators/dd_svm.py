@@ -71,7 +71,6 @@ class DDSVM(Comparator):
     points_, scales_ : arrays of shape (n_prototypes, n_features)
     distance_scaler_ : StandardScaler of the distances
     svc_ : SVC
-    classes_ : the two bag classes
 
     Examples
     --------

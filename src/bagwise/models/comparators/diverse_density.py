@@ -152,7 +152,6 @@ class DiverseDensity(InstanceComparator):
         The concept, in scaled features.
     loss_ : float
         Negative log-likelihood of the training bags.
-    classes_ : the two bag classes
 
     Examples
     --------

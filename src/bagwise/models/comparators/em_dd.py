@@ -80,11 +80,9 @@ class EMDD(InstanceComparator):
     ----------
     n_iter_ : int
         Turns of the best start.
-    point_, scales_ : arrays of shape (n_features,)
-        The concept, in scaled features.
+    point_, scales_ : as in `DiverseDensity`
     losses_ : list of float
         Negative log-likelihood after each turn of the best start; it only falls.
-    classes_ : the two bag classes
 
     Examples
     --------

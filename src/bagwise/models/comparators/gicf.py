@@ -84,7 +84,6 @@ class GICF(InstanceComparator):
     n_iter_ : int
     coef_, intercept_ : of the logistic score
     loss_ : float
-    classes_ : the two bag classes
 
     Examples
     --------

@@ -91,7 +91,6 @@ class GPMIL(GaussianProcessComparator):
     precision_ : array, Cholesky factor of the posterior precision
     inducing_ : array of shape (n_points, n_features)
     length_scale_ : float
-    classes_ : the two bag classes
 
     Examples
     --------

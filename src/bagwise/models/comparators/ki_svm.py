@@ -107,7 +107,6 @@ class BagKISVM(InstanceComparator):
     kernel_weights_ : array, weight of each choice of key instances
     coef_, intercept_ : the SVM on the Nyström features
     landmarks_ : array of shape (n_landmarks, n_features)
-    classes_ : the two bag classes
 
     Examples
     --------

@@ -65,7 +65,6 @@ class MIForest(InstanceComparator):
     ----------
     trees_ : the last forest, as arrays
     labels_ : array, the labels it was grown on
-    classes_ : the two bag classes
 
     Notes
     -----
@@ -76,8 +75,8 @@ class MIForest(InstanceComparator):
     >>> from bagwise import comparators, datasets
     >>> bags, y = datasets.load_musk1(return_X_y=True)
     >>> model = comparators.MIForest(n_estimators=20, cv=3, random_state=0).fit(bags, y)
-    >>> model.predict_proba_instances(bags).shape
-    (476, 2)
+    >>> len(model.labels_)
+    476
     """
 
     n_estimators: int = parameter(50, AT_LEAST_1)

@@ -96,7 +96,6 @@ class MiGraph(_GraphMachine):
         The training bags and the weight of each of their instances.
     gamma_ : float
     rule_ : SVC on the kernel of bags
-    classes_ : the two bag classes
 
     Examples
     --------
@@ -154,9 +153,7 @@ class MIGraph(_GraphMachine):
     instances_, offsets_, edge_sums_, node_norms_ : arrays
         The training bags, their summed features of edges (length one), and lengths of the nodes.
     edge_features_ : Nystroem, or None where no bag has an edge
-    gamma_ : float
-    rule_ : SVC on the kernel of bags
-    classes_ : the two bag classes
+    gamma_, rule_ : as in `MiGraph`
 
     Examples
     --------

@@ -68,8 +68,7 @@ class MICA(InstanceComparator):
         "rbf" describes an instance by its similarity to ``n_anchors`` points, the reduced
         kernel SVM of the authors; "linear" uses the features themselves.
     n_anchors : int
-    gamma : float or "median"
-        Of the RBF kernel; "median" is five over the median squared distance.
+    gamma : as in `BagKISVM`
     max_iter : int
         Most turns.
     random_state : int, RandomState or None
@@ -83,7 +82,6 @@ class MICA(InstanceComparator):
     anchors_ : array, or None for the linear kernel
     hull_weights_ : array of shape (n_instances_of_positive_bags,)
         λ, which sums to one in every positive bag.
-    classes_ : the two bag classes
 
     Notes
     -----

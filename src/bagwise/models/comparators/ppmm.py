@@ -67,7 +67,6 @@ class PPMM(Comparator):
     powers_scores_ : dict of p to accuracy on held-out training bags
     feature_scale_ : array, standard deviation of each pooled posterior
     svc_ : SVC
-    classes_ : the two bag classes
 
     Notes
     -----
@@ -78,8 +77,9 @@ class PPMM(Comparator):
     --------
     >>> from bagwise import comparators, datasets
     >>> bags, y = datasets.load_musk1(return_X_y=True)
-    >>> comparators.PPMM(cv=3, random_state=0).fit(bags[::2], y[::2]).predict(bags).shape
-    (92,)
+    >>> model = comparators.PPMM(powers=(1, 2), cv=3, random_state=0).fit(bags[::2], y[::2])
+    >>> sorted(model.powers_scores_)
+    [1, 2]
     """
 
     n_components: int = parameter(100, AT_LEAST_1)

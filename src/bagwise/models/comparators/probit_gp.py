@@ -83,7 +83,6 @@ class ProbitGP(GaussianProcessComparator):
     samples_ : array of shape (n_samples, n_weights)
         Draws of the process's weights.
     inducing_, length_scale_ : as in `GPMIL`
-    classes_ : the two bag classes
 
     Examples
     --------

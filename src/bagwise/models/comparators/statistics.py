@@ -60,7 +60,6 @@ class StatisticsForest(_OnStatistics):
     ----------
     trees_ : the trees, as arrays
     statistics_ : BagStatistics
-    classes_ : the two bag classes
 
     Examples
     --------
@@ -97,7 +96,7 @@ class StatisticsBoosting(_OnStatistics):
     Attributes
     ----------
     intercept_ : float, log-odds of the classes
-    trees_, statistics_, classes_ : as in `StatisticsForest`
+    trees_, statistics_ : as in `StatisticsForest`
 
     Examples
     --------

@@ -75,9 +75,7 @@ class VotingFramework(InstanceComparator):
     reach_ : array, squared distance of its k-th neighbour
     instances_ : the training instances, scaled
     threshold_ : float, midway between the classes' mean best votes
-    unit_ : float
-        Distances that differ by less are equal.
-    classes_ : the two bag classes
+    unit_ : as in `CitationKNN`
 
     Examples
     --------
@@ -166,7 +164,7 @@ class VotingWalk(VotingFramework):
     --------
     >>> from bagwise import comparators, datasets
     >>> bags, y = datasets.load_musk1(return_X_y=True)
-    >>> comparators.VotingWalk().fit(bags[::2], y[::2]).predict_instances(bags).shape
+    >>> comparators.VotingWalk(restart=0.5).fit(bags[::2], y[::2]).predict_instances(bags).shape
     (476,)
     """
 

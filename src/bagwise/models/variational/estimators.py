@@ -345,13 +345,10 @@ class VGPMIL(GaussianProcessClassifier):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from bagwise import VGPMIL
-    >>> X = np.random.default_rng(0).normal(size=(40, 5, 2))
-    >>> y = np.arange(40) % 2
-    >>> X[y == 1, 0] += 3
-    >>> model = VGPMIL(random_state=0).fit(X, y)
-    >>> model.score(X, y) > 0.9
+    >>> from bagwise import VGPMIL, datasets
+    >>> bags, y = datasets.make_gaussian_bags(40, separation=4, random_state=0, return_X_y=True)
+    >>> model = VGPMIL(random_state=0).fit(bags, y)
+    >>> model.score(bags, y) > 0.9
     True
     """
 
@@ -437,13 +434,10 @@ max_iter, tol, execution, random_state, verbose, callback
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from bagwise import PsiVGPMIL
+    >>> from bagwise import PsiVGPMIL, datasets
     >>> from bagwise.models.variational import Gamma
-    >>> X = np.random.default_rng(0).normal(size=(40, 5, 2))
-    >>> y = np.arange(40) % 2
-    >>> X[y == 1, 0] += 3
-    >>> PsiVGPMIL(density=Gamma(1.0, 1.0), random_state=0).fit(X, y).score(X, y) > 0.9
+    >>> bags, y = datasets.make_gaussian_bags(40, separation=4, random_state=0, return_X_y=True)
+    >>> PsiVGPMIL(density=Gamma(1.0, 1.0), random_state=0).fit(bags, y).score(bags, y) > 0.9
     True
     """
 
@@ -468,12 +462,9 @@ max_iter, tol, execution, random_state, verbose, callback
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from bagwise import GVGPMIL
-    >>> X = np.random.default_rng(0).normal(size=(40, 5, 2))
-    >>> y = np.arange(40) % 2
-    >>> X[y == 1, 0] += 3
-    >>> GVGPMIL(alpha=1.0, beta=1.0, random_state=0).fit(X, y).score(X, y) > 0.9
+    >>> from bagwise import GVGPMIL, datasets
+    >>> bags, y = datasets.make_gaussian_bags(40, separation=4, random_state=0, return_X_y=True)
+    >>> GVGPMIL(alpha=1.0, beta=1.0, random_state=0).fit(bags, y).score(bags, y) > 0.9
     True
     """
 

@@ -288,8 +288,7 @@ class SoftMax(_PooledLikelihood):
     tau : float
     size : float or None
         n_0; a number of instances, such as the median of the training bags.
-    error : float in [0, 0.5)
-        Probability that the label of a bag is wrong.
+    error : as for `Or`
 
     Examples
     --------
