@@ -82,6 +82,7 @@ def record(
     sets: tuple[str, ...],
     number: str,
     fresh: bool = False,
+    n_folds: int = leaderboard.N_FOLDS,
     path: Path = GOLDEN,
 ) -> None:
     """Fit what has no row of this version yet, fold by fold."""
@@ -89,7 +90,7 @@ def record(
     done = set() if fresh else set(rows[CELL].itertuples(index=False, name=None))
     for data in sets:
         for model in models:
-            for fold in range(leaderboard.N_FOLDS):
+            for fold in range(n_folds):
                 if (number, model, data, fold) not in done:
                     row = pd.DataFrame([measure(model, data, fold)], columns=COLUMNS)
                     store(row.assign(version=number), path)
@@ -116,6 +117,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--sets", nargs="+", default=SETS, choices=leaderboard.SETS)
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--folds", type=int, default=leaderboard.N_FOLDS, help="the first so many")
     parser.add_argument("--take", type=Path, help="folder of a run of the leaderboard")
     parser.add_argument("--version", default=bagwise.__version__, help="that rows are of")
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"))
@@ -125,7 +127,7 @@ def main() -> None:
     elif given.take:
         store(taken(given.take, given.version))
     else:
-        record(tuple(given.models), tuple(given.sets), given.version, given.fresh)
+        record(tuple(given.models), tuple(given.sets), given.version, given.fresh, given.folds)
 
 
 if __name__ == "__main__":
