@@ -97,9 +97,10 @@ FITS: dict[str, Patches] = {
     "one set of draws": ((blocks, "N_DEALS", 1),),
     "16 draws": _draws(16),
     "64 draws": _draws(64),
-    "SoftMax(1)": ((engine, "_TAU", 1.0),),
-    "SoftMax(8)": ((engine, "_TAU", 8.0),),
-    "Or()": ((engine, "default_likelihood", lambda problem: Or()),),
+    "SoftMax(1)": ((engine, "_TAUS", (1.0,)),),
+    "SoftMax(3)": ((engine, "_TAUS", (3.0,)),),
+    "SoftMax(8)": ((engine, "_TAUS", (8.0,)),),
+    "Or()": ((engine, "default_likelihoods", lambda problem: (Or(),)),),
     "start chosen by the evidence": ((search.Trial, "rank", property(lambda t: -t.bound)),),
     "no bias": ((engine, "start_kernels", _without_bias),),
 }

@@ -246,7 +246,7 @@ class ScanClassifier(HasParameters):
     ((40, 2), True)
     """
 
-    model: Any = parameter(None, HasMethods(["fit", "predict_proba_instances"]))
+    model: Any = parameter(None, HasMethods(["fit", "predict_proba_instances"]), kw_only=False)
 
     def fit(self, bags: Bags, Y: ArrayLike, class_names: Sequence[str]) -> ScanClassifier:
         """Train on labels of scans, [n_scans, n_classes] of 0 and 1."""

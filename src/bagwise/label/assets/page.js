@@ -32,6 +32,7 @@
 
   let state = null;
   let queue = [];
+  const answered = new Set(); // rows answered in this tab
   let bag = null;
   let unsaved = 0;
 
@@ -115,13 +116,16 @@
     const keep = queue.length ? `&keep=${queue[0].row}` : "";
     const cards = await api(`/api/queue?tab=${encodeURIComponent(tab)}&n=4${keep}`);
     const current = queue[0];
-    queue = current ? [current, ...cards.filter((card) => card.row !== current.row)] : cards;
+    // An answer may have been given while the request was under way; it is not asked again.
+    const open = cards.filter((card) => !answered.has(card.row));
+    queue = current ? [current, ...open.filter((card) => card.row !== current.row)] : open;
     showQuestion();
   };
 
   const answer = async (what) => {
     const card = queue.shift();
     if (!card) return;
+    answered.add(card.row);
     unsaved += 1;
     say("saving", "busy");
     showQuestion();
@@ -129,7 +133,7 @@
       await save(card, what, false);
     } catch (error) {
       if (error.status === 409 && confirm(`${error.message} Replace that answer by ${what}?`)) await save(card, what, true).catch((again) => banner(again.message));
-      else if (error.status !== 409) banner(error.message);
+      else if (error.status !== 409) { answered.delete(card.row); banner(error.message); }
     } finally {
       unsaved -= 1;
     }
@@ -157,6 +161,7 @@
       const told = await send("/api/undo", { tab });
       setState(told.state);
       if (!told.card) { say("nothing to undo in this tab"); return; }
+      answered.delete(told.card.row);
       queue = [told.card, ...queue.filter((card) => card.row !== told.card.row)];
       say("taken back", "saved");
       showQuestion();
