@@ -63,6 +63,7 @@ def test_weights_are_safetensors_and_nothing_is_pickled(digits, tmp_path):
     assert not any(content.startswith(b"\x80") for content in stored.values())
 
 
+@pytest.mark.filterwarnings("ignore:VGPMIL found nothing")  # of features that are hardly trained
 @pytest.mark.parametrize("wrap", [False, True])
 def test_own_backbone_is_refused_in_words(digits, tmp_path, wrap):
     options = {**OPTIONS, "image_shape": None, "backbone": torch.nn.Linear(64, 8)}
