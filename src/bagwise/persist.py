@@ -91,10 +91,10 @@ def save(
         Any bagwise estimator or pipeline.
     path : path
         Conventionally ends in ``.bagwise``. An existing file is replaced.
-    bags, y : Bags and labels, optional
+    bags, y : Bags and labels or None, default=None
         What the model was trained on; a summary is stored beside it, never the data.
-    feature_names : sequence of str, optional
-    extra : mapping, optional
+    feature_names : sequence of str or None, default=None
+    extra : mapping or None, default=None
         Anything JSON can hold, such as results of cross-validation.
 
     Returns

@@ -50,20 +50,20 @@ class Bags:
         row slicing (files opened lazily). Bags of images may have more than two dimensions.
     offsets : array of shape (n_bags + 1,)
         Bag ``i`` owns rows ``offsets[i]:offsets[i + 1]``.
-    ids : sequence of str, optional
+    ids : sequence of str or None, default=None
         A name for each bag, used in messages and reports. Defaults to "0", "1", ...
-    columns : mapping of str to array, optional
+    columns : mapping of str to array or None, default=None
         Instance-aligned extras that travel with the bags, such as ``instance_labels``. Models
         never train on them unless they are passed to ``fit``. ``held_out`` marks bags that
         features learned from labels did not learn from: models that calibrate themselves trust
         these more.
-    coords : array of shape (n_instances,), (n_instances, 2) or (n_instances, 3), optional
+    coords : array of shape (n_instances,) or (n_instances, 2 or 3), default=None
         Where an instance lies: its place in an order, in a plane or in space. Kept as the column
         ``coords``.
-    groups : array of shape (n_instances,), optional
+    groups : array of shape (n_instances,) or None, default=None
         A sub-group of the bag that an instance belongs to, such as the slide within a patient.
         A group belongs to one bag. Kept as the column ``groups``.
-    feature_names : sequence of str, optional
+    feature_names : sequence of str or None, default=None
         A name for each feature. Models fitted on named features store them as
         ``feature_names_in_`` and refuse others.
 
@@ -193,18 +193,18 @@ class Bags:
         Parameters
         ----------
         frame : pandas.DataFrame, polars.DataFrame or polars.LazyFrame
-        bag : str
+        bag : str, default="slide_id"
             Column that says which bag a row belongs to.
-        features : str or sequence of str, optional
+        features : str or sequence of str or None, default=None
             The feature columns, or one column of lists. By default every numeric column that
             does not look like a label, an id, a coordinate or a group, judged by its name and by
             whether all rows of a bag share its value; the columns left out are named in a
             warning.
-        coords : str or sequence of str, optional
+        coords : str or sequence of str or None, default=None
             One to three columns with the coordinates.
-        groups : str, optional
+        groups : str or None, default=None
             Column with the sub-group within the bag, such as the slide of a patient.
-        levels : sequence of two str, optional
+        levels : sequence of two str or None, default=None
             Bag and group columns together, from the outer to the inner: ``["patient", "slide"]``.
 
         Examples

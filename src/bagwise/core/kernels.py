@@ -250,11 +250,11 @@ class Stationary(_OfDistance):
 
     Parameters
     ----------
-    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian
+    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian, default=1.0
         l; one number, or one per feature (automatic relevance determination). "median" is the
         median distance between instances, ``OfMedian(0.5)`` half of it, "sqrt_dim" the square
         root of the number of features.
-    variance : float
+    variance : float, default=1.0
         v, the prior variance of the latent function.
 
     Examples
@@ -300,9 +300,9 @@ class RBF(Stationary):
 
     Parameters
     ----------
-    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian
+    length_scale : float, sequence of float, "median", "sqrt_dim" or OfMedian, default=1.0
         l, see `Stationary`.
-    variance : float
+    variance : float, default=1.0
         v, the prior variance of the latent function.
 
     Examples
@@ -407,9 +407,9 @@ class MultiScale(_OfDistance):
 
     Parameters
     ----------
-    median_sq : float or "median"
+    median_sq : float or "median", default="median"
         The typical squared distance, see `median_sq_distance`; by default that of the data.
-    variance : float
+    variance : float, default=16.0
         v, the variance of the whole.
 
     Examples

@@ -71,7 +71,7 @@ def choose_strength(
         1 for positive bags, else 0.
     known : array of shape (n_instances,)
         Labels of instances, -1 where unknown.
-    strengths : sequence of float
+    strengths : sequence of float, default=(0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
     """
     positive = y == 1
     labelled = positive & (segments.max(known, offsets) >= 0)

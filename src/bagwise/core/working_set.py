@@ -35,7 +35,7 @@ def solve_on_working_set(
         The working set to start with, of both classes; all True gives every row at once.
     fit, score : callables
         ``fit(rows)`` is the SVM of these rows, ``score(svm, rows)`` its decision.
-    tol : float
+    tol : float, default=0.001
         How far a margin may fall short of 1.
 
     Examples

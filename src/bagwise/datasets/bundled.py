@@ -49,7 +49,7 @@ def load_musk1(*, return_X_y: bool = False) -> Any:
 
     Parameters
     ----------
-    return_X_y : bool
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch with ``bags``, ``y``, ``published_folds``
         (5 repetitions of 10 folds, the test fold of each bag) and ``DESCR``.
 
@@ -126,14 +126,14 @@ def load_digit_bags(
 
     Parameters
     ----------
-    positive : tuple of int
+    positive : tuple of int, default=(9,)
         Digits that make a bag positive.
-    n_bags : int
+    n_bags : int, default=150
         Half of them, rounded down, are positive.
-    bag_size, n_positive : (int, int)
+    bag_size, n_positive : (int, int), default=(5, 12), (1, 3)
         Smallest and largest number of instances, and of positive ones in a positive bag.
-    random_state : int, RandomState or None
-    return_X_y : bool
+    random_state : int, RandomState or None, default=0
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch with ``bags``, ``y``, ``instance_labels``,
         ``digits`` and ``images`` (both aligned with the instances) and ``DESCR``.
 

@@ -32,14 +32,14 @@ def make_ct_folder(
     ----------
     root : path
         Written into; made where absent.
-    n_scans : int
+    n_scans : int, default=40
         Half of them, rounded down, hold a lesion.
-    n_slices : (int, int)
+    n_slices : (int, int), default=(10, 20)
         Fewest and most slices of a scan.
-    size : int
+    size : int, default=64
         Height and width of a slice.
-    contrast : float
-    random_state : int, RandomState or None
+    contrast : float, default=45.0
+    random_state : int, RandomState or None, default=None
 
     Returns
     -------

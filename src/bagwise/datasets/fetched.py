@@ -113,11 +113,11 @@ def fetch_newsgroups(
     ----------
     name : str
         One of ``bagwise.datasets.NEWSGROUPS``.
-    bag_labels : {"design", "instances"}
+    bag_labels : {"design", "instances"}, default="design"
         In five sets a bag built as positive holds no positive post. "design" keeps the 50/50
         labels of the construction, "instances" takes the maximum of the instance labels.
-    data_home : path, optional
-    return_X_y : bool
+    data_home : path or None, default=None
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch with ``bags``, ``y``, ``instance_labels``,
         ``rebuilt`` and ``DESCR``.
 
@@ -213,21 +213,21 @@ def fetch_mnist_bags(
 
     Parameters
     ----------
-    n_bags, bag_size : int
+    n_bags, bag_size : int, default=7000, 10
         Half of the bags, rounded down, are positive.
-    positive : tuple of int
-    n_positive : (int, int)
+    positive : tuple of int, default=(2, 9)
+    n_positive : (int, int), default=(1, 4)
         Smallest and largest number of positive digits in a positive bag.
-    features : {"raw", "pca"}
+    features : {"raw", "pca"}, default="raw"
         784 pixels in [0, 1], or the first 30 principal components. The components are fitted on
         MNIST's 60,000 training images; for components fitted inside a fold use ``raw`` with
         ``InstanceTransformer(PCA(30))``.
-    subset : {"all", "train", "test"}
+    subset : {"all", "train", "test"}, default="all"
         Draw from MNIST's training images, its test images, or both.
-    random_state : int, RandomState or None
-    data_home : path, optional
+    random_state : int, RandomState or None, default=0
+    data_home : path or None, default=None
         Where ``mnist.npz`` is looked up; absent, scikit-learn's OpenML loader is used.
-    return_X_y : bool
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch with ``bags``, ``y``, ``instance_labels``,
         ``digits`` and ``DESCR``.
 
@@ -281,7 +281,7 @@ def fetch_tracking(name: str, *, data_home: str | os.PathLike[str] | None = None
     ----------
     name : str
         "david" or "girl".
-    data_home : path, optional
+    data_home : path or None, default=None
 
     Examples
     --------
@@ -308,7 +308,7 @@ def fetch_detection(name: str, *, data_home: str | os.PathLike[str] | None = Non
     name : str
         "bccd": blood cells, with WBC, RBC and Platelets. "animals": photographs of raccoons and
         kangaroos. "scenes": everyday scenes with 80 kinds of object.
-    data_home : path, optional
+    data_home : path or None, default=None
 
     Examples
     --------

@@ -38,17 +38,17 @@ def make_gaussian_bags(
 
     Parameters
     ----------
-    n_bags : int
+    n_bags : int, default=100
         Half of them, rounded down, are positive.
-    n_features : int
-    bag_size : (int, int)
+    n_features : int, default=2
+    bag_size : (int, int), default=(4, 10)
         Smallest and largest number of instances in a bag.
-    n_positive : (int, int)
+    n_positive : (int, int), default=(1, 3)
         Smallest and largest number of positive instances in a positive bag.
-    separation : float
+    separation : float, default=3.0
         Distance between the two class means.
-    random_state : int, RandomState or None
-    return_X_y : bool
+    random_state : int, RandomState or None, default=None
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch.
 
     Examples
@@ -80,12 +80,12 @@ def make_two_concept_bags(
 
     Parameters
     ----------
-    n_bags : int
+    n_bags : int, default=100
         Half of them, rounded down, are positive.
-    max_size : int
+    max_size : int, default=8
         Largest number of instances in a bag, at least 2.
-    random_state : int, RandomState or None
-    return_X_y : bool
+    random_state : int, RandomState or None, default=None
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch.
 
     Examples
@@ -130,13 +130,17 @@ def make_neighbour_bags(
 
     Parameters
     ----------
-    shape : tuple of one to three int
+    shape : tuple of one to three int, default=(12, 12)
         Instances along each axis; one axis is a chain.
-    smooth : bool
+    smooth : bool, default=True
         Whether the positive instances of a bag are the nearest to one place; else they are drawn
         anywhere.
-    n_bags, n_features, n_positive, separation, random_state, return_X_y
-        As for `make_gaussian_bags`.
+    n_bags, n_features : int, default=60, 5
+    n_positive : (int, int), default=(4, 12)
+    separation : float, default=2.0
+    random_state : int, RandomState or None, default=None
+    return_X_y : bool, default=False
+        All as for `make_gaussian_bags`.
 
     Returns
     -------
@@ -191,21 +195,21 @@ def make_patient_bags(
 
     Parameters
     ----------
-    n_patients : int
+    n_patients : int, default=60
         Half of them, rounded down, are positive.
-    n_features : int
-    n_slides : (int, int)
+    n_features : int, default=5
+    n_slides : (int, int), default=(3, 6)
         Fewest and most slides of a patient.
-    n_positive_slides : (int, int)
+    n_positive_slides : (int, int), default=(1, 2)
         Fewest and most slides of a positive patient that hold positive patches.
-    n_patches : (int, int)
+    n_patches : (int, int), default=(8, 16)
         Fewest and most patches of a slide.
-    n_positive : (int, int)
+    n_positive : (int, int), default=(1, 4)
         Fewest and most positive patches of a positive slide.
-    separation : float
+    separation : float, default=3.0
         Distance between the means of negative and positive patches.
-    random_state : int, RandomState or None
-    return_X_y : bool
+    random_state : int, RandomState or None, default=None
+    return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch.
 
     Returns

@@ -34,14 +34,14 @@ def make_slide_folder(
     ----------
     root : path
         Written into; made where absent.
-    n_slides : int
+    n_slides : int, default=40
         Every second one holds tumour.
-    n_patches : (int, int)
+    n_patches : (int, int), default=(2000, 8000)
         Fewest and most patches of a slide.
-    n_features : int
-    rate : (float, float)
+    n_features : int, default=768
+    rate : (float, float), default=(0.005, 0.05)
         Least and largest share of tumour patches in a slide with tumour; at least three patches.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
 
     Returns
     -------

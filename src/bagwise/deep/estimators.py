@@ -257,29 +257,30 @@ class AttentionFeatures(_Attends, TransformerMixin):
 
     Parameters
     ----------
-    backbone : {"auto", "small-cnn", "mlp"} or torch module
+    backbone : {"auto", "small-cnn", "mlp"} or torch module, default="auto"
         What turns an instance into features; "auto" is a small CNN for images and an MLP for
         vectors. A module of your own is copied, and trained with the rest.
-    n_features : int
+    n_features : int, default=32
         Features per instance handed on.
-    attention_size : int
+    attention_size : int, default=64
         Width of the gated attention.
-    image_shape : tuple, optional
+    image_shape : tuple or None, default=None
         (H, W) or (C, H, W): reshape flat features into images. Bags of images need none.
-    learning_rate, weight_decay, batch_size, max_epochs
+    learning_rate, weight_decay : float, default=0.001, 0.0001
+    batch_size, max_epochs : int, default=16, 40
         Of AdamW; a batch is so many bags, of any sizes.
-    validation_fraction, patience
+    validation_fraction, patience : float, int, default=0.15, 6
         Share of the training bags held out for early stopping, and epochs to wait. These bags
         also keep models that come after in a pipeline from being over-confident; see
         `fit_transform`.
-    execution : Execution or {"cpu", "cuda"}, optional
+    execution : Execution or {"cpu", "cuda"} or None, default=None
         Where the network runs; see `Execution`, of which ``device`` counts here. A missing GPU is
         an error.
-    mixed_precision : bool
+    mixed_precision : bool, default=False
         bfloat16 in the backbone.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         On the CPU a seed gives the same network again.
-    verbose : int
+    verbose : int, default=0
         Show a progress bar with the losses.
 
     Attributes

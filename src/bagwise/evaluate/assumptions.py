@@ -54,13 +54,13 @@ def make_single_concept_bags(
 
     Parameters
     ----------
-    n_bags : int
+    n_bags : int, default=100
         In each of the three sets, as many of each class.
-    n_features : int
-    n_classes : int
+    n_features : int, default=4
+    n_classes : int, default=2
         With more than two, class 0 is the background and every other class has a concept of its
         own.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
 
     Returns
     -------
@@ -259,19 +259,19 @@ def check_mil(
     ----------
     model : unfitted bag classifier, or str
         An estimator, or a name of the registry.
-    n_bags, n_features : int
+    n_bags, n_features : int, default=100, 4
         Size of the training set and of each test set.
-    n_classes : int
+    n_classes : int, default=2
         With more than two, class 0 is the background, and AUCs are means over the other classes:
         on clean bags each against all others, on the trap against the background. A model of two
         classes is fitted once per class.
-    n_repeats : int
+    n_repeats : int, default=3
         Data sets per test; AUCs are averaged.
-    near_one : float
+    near_one : float, default=0.95
         Least AUC on clean bags that counts as solved. Not asked of the multi-concept test, which
         the standard assumption cannot express, nor of the size trap, whose concept is hard to see.
-    random_state : int
-    verbose : bool
+    random_state : int, default=0
+    verbose : bool, default=True
         Print the verdicts.
 
     Returns

@@ -46,7 +46,7 @@ def corloc(
         The best box of each image that contains the class.
     truth : sequence of arrays of shape (k_i, 4)
         The true boxes of the same images; images without one are left out.
-    threshold : float
+    threshold : float, default=0.5
         Least intersection over union that counts.
 
     Examples
@@ -95,7 +95,7 @@ def detection_curve(
     scores : array of shape (n,)
     truth : sequence of arrays of shape (k_i, 4)
         True boxes of every image, also of those without any.
-    threshold : float
+    threshold : float, default=0.5
 
     Examples
     --------
@@ -138,9 +138,10 @@ def detection_ap(
 
     Parameters
     ----------
-    images, boxes, scores, truth, threshold
-        As in `detection_curve`.
-    method : {"area", "11-point"}
+    images, boxes, scores, truth : as in `detection_curve`
+    threshold : float, default=0.5
+        Intersection over union from which a box is a detection.
+    method : {"area", "11-point"}, default="area"
         Area under the precision envelope (VOC 2010 on), or its mean at recalls 0, 0.1, ... 1
         (VOC 2007).
 

@@ -31,7 +31,7 @@ class Comparison:
     ----------
     records : list of dict
         One per fit.
-    metrics : sequence of str
+    metrics : sequence of str, default=METRIC_NAMES
 
     Examples
     --------
@@ -99,10 +99,10 @@ class Comparison:
         Parameters
         ----------
         model, data, metric : str
-        level : {"bags", "instances"}
-        averaging : {"default", "fold-mean", "pooled"}
+        level : {"bags", "instances"}, default="bags"
+        averaging : {"default", "fold-mean", "pooled"}, default="default"
             Mean over the folds of a repetition, or once over all its test predictions together.
-            The default is "fold-mean", but "pooled" for the calibration error.
+            "default" is "fold-mean", but "pooled" for the calibration error.
         """
         if averaging == "default":
             averaging = "pooled" if METRICS[metric].pooled else "fold-mean"

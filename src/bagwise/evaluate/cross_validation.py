@@ -100,19 +100,20 @@ def cross_validate(
     bags : Bags, list of 2-d arrays or 3-d array
     y : array of shape (n_bags,) or (n_bags, n_classes)
         A model of two classes is fitted once per class where there are more.
-    scheme : cross-validation scheme, default=BagFolds()
-        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `FixedSplits`, `Nested`.
-    groups : array of shape (n_bags,), optional
+    scheme : cross-validation scheme or None, default=None
+        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `FixedSplits` or `Nested`.
+        None is ``BagFolds()``.
+    groups : array of shape (n_bags,) or None, default=None
         Patient or site of every bag, for `GroupFolds`.
-    published_folds : array, optional
+    published_folds : array or None, default=None
         For `PublishedFolds`.
-    instance_labels : array of shape (n_instances,), optional
+    instance_labels : array of shape (n_instances,) or None, default=None
         Instance labels that the model may train on, in the training bags only. The labels that
         ``bags`` carry are never trained on; they are what instances are scored by.
-    fit_params : mapping, optional
+    fit_params : mapping or None, default=None
         Further arguments of every ``fit``, such as ``background`` or ``class_weight``.
-    n_jobs : int
-    progress : callable, optional
+    n_jobs : int, default=1
+    progress : callable or None, default=None
         ``progress(folds, n_folds)`` passes the folds through, as a progress bar does.
 
     Examples

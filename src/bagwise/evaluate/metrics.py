@@ -48,8 +48,8 @@ def reliability_curve(
     y : array of 0/1, shape (n,)
     proba : array, shape (n,)
         Probability of the positive class.
-    n_bins : int
-    strategy : {"uniform", "quantile"}
+    n_bins : int, default=10
+    strategy : {"uniform", "quantile"}, default="uniform"
         Bins of equal width, or of (nearly) equal count.
 
     Examples
@@ -117,7 +117,7 @@ def mean_over_classes(
     ----------
     function : callable
         ``function(y, values)`` of two vectors, such as a metric of scikit-learn.
-    both : bool
+    both : bool, default=False
         Leave out columns in which only one value occurs; NaN where no column is left.
 
     Examples
@@ -198,9 +198,9 @@ def average_precision(
     Parameters
     ----------
     y, scores : arrays, shape (n,)
-    folds : array of int, shape (n,), optional
+    folds : array of int, shape (n,) or None, default=None
         Test fold of each row; needed for "fold-mean".
-    average : {"pooled", "fold-mean"}
+    average : {"pooled", "fold-mean"}, default="pooled"
         "pooled" ranks all rows together, which asks that scores be comparable across folds;
         "fold-mean" ranks within each fold and averages. The two may differ a great deal: say
         which one you report. Folds without a positive are left out of the mean.
@@ -246,11 +246,11 @@ def score_predictions(
     ----------
     y : array of 0/1, shape (n,) or (n, n_classes)
         With several classes an indicator matrix.
-    label, score, proba : arrays, shape (n,) or (n, n_classes), optional
+    label, score, proba : arrays, shape (n,) or (n, n_classes) or None, default=None
         Predicted labels, scores, probabilities of the positive class, or of every class. With
         several classes accuracy asks for whole rows, the log-loss is that of the row's class
         where the probabilities of a row sum to one, and all else is the mean over the classes.
-    metrics : sequence of str
+    metrics : sequence of str, default=METRIC_NAMES
         Names among ``METRIC_NAMES``. A metric whose prediction is missing, or that is undefined
         because ``y`` has one class only, is NaN.
 
@@ -313,9 +313,9 @@ def instance_metrics(
     ----------
     model : fitted bag classifier with ``_instances`` methods
     bags : Bags
-    labels : array, shape (n_instances,), optional
+    labels : array, shape (n_instances,) or None, default=None
         Class of each instance, or missing (None, NaN, -1). Defaults to ``bags.instance_labels``.
-    metrics : sequence of str
+    metrics : sequence of str, default=METRIC_NAMES
 
     Examples
     --------
@@ -348,7 +348,7 @@ def make_instance_scorer(metric: str = "auc") -> Callable[..., float]:
 
     Parameters
     ----------
-    metric : str
+    metric : str, default="auc"
         One of ``METRIC_NAMES``: "accuracy", "f1", "auc", "auc_pr", "log_loss", "brier", "ece".
 
     Examples
@@ -379,9 +379,9 @@ def model_outputs(
     ----------
     model : fitted bag classifier
     bags : Bags
-    suffix : {"", "_instances"}
+    suffix : {"", "_instances"}, default=""
         Of the methods: rows are bags or instances.
-    wanted : collection of {"label", "score", "proba"}
+    wanted : collection of {"label", "score", "proba"}, default=("label", "score", "proba")
     """
     if not hasattr(model, f"predict{suffix}"):
         raise ValueError(
@@ -447,7 +447,7 @@ def call_classes(values: Floats, exclusive: bool, threshold: float = 0.5) -> Int
         Probabilities or scores.
     exclusive : bool
         Whether a row has exactly one of the classes: then it is called the one of largest value.
-    threshold : float
+    threshold : float, default=0.5
         Otherwise a row is called every class whose value is above it.
 
     Examples

@@ -68,9 +68,9 @@ class Scheme:
         ----------
         bags : Bags
         y : array of shape (n_bags,) or (n_bags, n_classes)
-        groups : array of shape (n_bags,), optional
+        groups : array of shape (n_bags,) or None, default=None
             Patient or site of every bag.
-        published_folds : array of shape (n_repetitions, n_bags), optional
+        published_folds : array of shape (n_repetitions, n_bags) or None, default=None
             Fold of every bag, as shipped with a data set.
         """
         for seed, fold in self.folds_of_bags(len(bags), np.asarray(y), groups, published_folds):
@@ -176,7 +176,7 @@ class PublishedFolds(Scheme):
 
     Parameters
     ----------
-    repetitions : int, optional
+    repetitions : int or None, default=None
         Use only the first so many repetitions.
 
     Examples
@@ -240,7 +240,7 @@ class Nested(Scheme):
     ----------
     outer : scheme, default=BagFolds()
         Where scores come from: `BagFolds`, `GroupFolds` or `PublishedFolds`.
-    grids : mapping of model name to parameter grid
+    grids : mapping of model name to parameter grid, default={}
         As for ``GridSearchCV``; a model without a grid is fitted as it is.
     inner_splits : int, default=3
     scoring : str or scorer, default="roc_auc"

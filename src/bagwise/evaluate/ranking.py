@@ -47,8 +47,8 @@ def rank_models(
     models : list of str
     scores : array of shape (n_datasets, n_models)
         No NaN: models are compared on the data sets that all of them have.
-    greater_is_better : bool
-    level : float
+    greater_is_better : bool, default=True
+    level : float, default=0.05
         Pairs whose adjusted p is below it are told apart.
 
     Examples

@@ -26,7 +26,7 @@ class RecordFile:
 
     Parameters
     ----------
-    path : path or None
+    path : path or None, default=None
         With None the records live in memory only.
     """
 

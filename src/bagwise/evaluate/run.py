@@ -60,19 +60,21 @@ def compare(
     models : str, sequence of str, or mapping of str to estimator
         Names of the registry ("vgpmil", "misvm", ...), "all" of them, or unfitted estimators.
         Preprocessing belongs inside them, as a pipeline; anything fitted already is refused.
-    datasets : str, sequence of str, or mapping of str to (bags, y) or Bunch
-        Names as for `load_dataset`, "bundled" for the five bundled sets, or data. A Bunch may
+    datasets : sequence of str, or mapping, default=("musk1", "musk2", "elephant", "fox", "tiger")
+        Names as for `load_dataset`, "bundled" for the five bundled sets, or data by name, as
+        (bags, y) or a Bunch. A Bunch may
         hold ``groups`` and ``published_folds``.
-    scheme : cross-validation scheme, default=BagFolds()
-        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds`, `Nested`.
-    n_jobs, progress : int, bool
+    scheme : cross-validation scheme or None, default=None
+        How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds` or `Nested`. None is
+        ``BagFolds()``.
+    n_jobs, progress : int, bool, default=1, True
         Processes, each fit runs in one of them; whether to show a progress bar.
-    results : path, optional
+    results : path or None, default=None
         File of finished fits. A run that was killed goes on where it stopped; fits of changed
         models, data or folds are done anew.
-    metrics : sequence of str
+    metrics : sequence of str, default=METRIC_NAMES
         Bag metrics; they are also taken for instances where the bags carry instance labels.
-    fit_params : mapping, optional
+    fit_params : mapping or None, default=None
         Further arguments of every ``fit``, such as ``background``.
 
     Returns

@@ -58,11 +58,11 @@ class Goal(NamedTuple):
 
     Parameters
     ----------
-    sensitivity : float, optional
+    sensitivity : float or None, default=None
         The largest threshold that finds at least this share of the positives.
-    specificity : float, optional
+    specificity : float or None, default=None
         The smallest threshold that leaves at least this share of the negatives alone.
-    cost : pair of float, optional
+    cost : pair of float or None, default=None
         What a missed positive and a false alarm cost; the sum of costs is made smallest.
 
     Examples
@@ -95,8 +95,8 @@ def proportion(
     Parameters
     ----------
     successes, total : int
-    confidence : float
-    method : {"wilson", "exact"}
+    confidence : float, default=0.95
+    method : {"wilson", "exact"}, default="wilson"
         Wilson's score interval, close to its nominal level on average; or Clopper and Pearson's,
         which is never below it and so wider.
 
@@ -147,7 +147,7 @@ def choose_threshold(y: ArrayLike, scores: ArrayLike, goal: Goal = YOUDEN) -> fl
         Both classes must occur.
     scores : array, shape (n,)
         Of bags the model has not seen.
-    goal : Goal
+    goal : Goal, default=Goal()
 
     Examples
     --------
@@ -217,13 +217,15 @@ def cross_fitted_rates(
 
     Parameters
     ----------
-    y, scores, goal
+    y, scores : arrays of shape (n,)
         As in `choose_threshold`.
-    groups : array, shape (n,), optional
+    goal : Goal, default=Goal()
+        As in `choose_threshold`; the default is the largest Youden index.
+    groups : array, shape (n,) or None, default=None
         Patients, for example; those of one group stay in one fold.
-    n_splits : int
+    n_splits : int, default=10
         Folds; fewer where a class has fewer members.
-    random_state : int
+    random_state : int, default=0
 
     Examples
     --------

@@ -43,9 +43,9 @@ class ArrayFormat:
         Takes the path and returns a mapping of names to arrays; a file that is a single array
         has the name ``""``. Raises `ValueError` with what is wrong, and runs nothing that a file
         holds. Where the result has a method ``close``, that is called when the file is done with.
-    is_folder : bool
+    is_folder : bool, default=False
         Whether a folder with such a suffix is one bag.
-    slices : bool
+    slices : bool, default=True
         Whether a slice of an array reads only its rows; where not, arrays are read once and kept.
     """
 

@@ -88,12 +88,14 @@ def write_geojson(
     ----------
     folder : path
     bags : Bags with the column ``coords``
-    probability, std : arrays of shape (n_instances,)
-        Of the positive class; ``std`` may be missing.
+    probability : array of shape (n_instances,)
+        Of the positive class.
+    std : array of shape (n_instances,) or None, default=None
+        Its standard deviation.
     classes : (negative, positive)
-    threshold : float
+    threshold : float, default=0.5
         A patch is classified positive from this probability.
-    instance_labels : array of shape (n_instances,), optional
+    instance_labels : array of shape (n_instances,) or None, default=None
         Known classes, None where unknown; written as annotations beside the detections.
 
     Examples
@@ -162,7 +164,7 @@ def read_geojson(
         GeoJSON of one slide: a FeatureCollection, a list of features, or one feature.
     bags : Bags with the column ``coords``
     classes : (negative, positive)
-    bag : str, optional
+    bag : str or None, default=None
         Which bag the file is about; default: the bag that the file is named after.
 
     Returns

@@ -67,10 +67,10 @@ def write_label_studio(
         The instances, in the order in which they shall be asked.
     probability, std : arrays of shape (len(rows),)
     classes : (negative, positive)
-    images : sequence of str, optional
+    images : sequence of str or None, default=None
         Address or ``data:`` URI of each instance's picture.
-    model_version : str
-    instance_labels : array of shape (n_instances,), optional
+    model_version : str, default="bagwise"
+    instance_labels : array of shape (n_instances,) or None, default=None
         Known classes, None where unknown; written as annotations.
 
     Examples

@@ -97,7 +97,7 @@ def read_bags(
         A folder of ``.h5``, ``.zarr``, ``.npy``, ``.npz`` or ``.pt`` files, each named after its
         bag; the folder above it in a CLAM or TRIDENT layout; or a table with one row per instance.
         Addresses such as ``s3://bucket/features`` are read through fsspec.
-    names : Names, optional
+    names : Names or None, default=None
         What datasets and columns are called.
     lazy : bool or "auto", default="auto"
         Leave the features on disk and read them when they are needed; "auto" does so beyond

@@ -65,13 +65,13 @@ class Learner:
         Of two classes.
     bags : Bags
         The bags to label instances in.
-    y : array of shape (n_bags,), optional
+    y : array of shape (n_bags,) or None, default=None
         Their labels, of the model's classes, where these are the bags the model was trained on.
         Without labels the bags are new: the model's q(v) is the prior, and only the labels of
         instances are learned from. So it is with models of the papers' updates.
-    instance_labels : array of shape (n_instances,), optional
+    instance_labels : array of shape (n_instances,) or None, default=None
         What is known already, as in ``fit``.
-    max_iter, tol : int, float
+    max_iter, tol : int, float, default=20, 0.001
         Of the fit in `learn`: passes over the data, and the gain in nats per bag that ends it.
 
     Attributes

@@ -268,9 +268,9 @@ class LabelServer:
     Parameters
     ----------
     session : Session
-    port : int
+    port : int, default=0
         0 takes a free one.
-    on_visit : callable, optional
+    on_visit : callable or None, default=None
         Called when `url` was opened, which works once: there is a new one from then on.
 
     Examples
@@ -283,7 +283,7 @@ class LabelServer:
     """
 
     def __init__(
-        self, session: Session, port: int = 0, on_visit: Callable[[], object] = lambda: None
+        self, session: Session, port: int = 0, on_visit: Callable[[], object] | None = None
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -308,7 +308,9 @@ class LabelServer:
             _changing("/api/learn", pages.learn),
             _changing("/api/settings", pages.settings),
         ]
-        self.app = Guard(Starlette(routes=routes), self.token, self.port, on_visit)
+        self.app = Guard(
+            Starlette(routes=routes), self.token, self.port, on_visit or (lambda: None)
+        )
         config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")
         self.server = uvicorn.Server(config)
 

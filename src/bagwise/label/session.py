@@ -55,14 +55,14 @@ class Session:
     journal : Journal
         Its answers are taken over, so that a session goes on where it stopped. Its names of the
         classes are those of the page.
-    pictures : source of pictures, optional
-    test : CurveBags, optional
+    pictures : source of pictures or None, default=None
+    test : CurveBags or None, default=None
         Held-out bags for the curve; by default the bags of the learner, each left out.
-    strategy : str
+    strategy : str, default="information"
         See `suggest`.
-    auto : int
+    auto : int, default=10
         Learn by itself after so many answers; 0 does not.
-    random_state : int
+    random_state : int, default=0
 
     Examples
     --------

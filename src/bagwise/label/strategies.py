@@ -105,19 +105,19 @@ def suggest(
     model : fitted VGPMIL, one of its relatives, AutoVGPMIL, a pipeline that ends in one
     bags : Bags
         Where to choose from.
-    n : int
+    n : int, default=10
         How many; fewer are returned where fewer are open.
-    strategy : {"information", "uncertainty", "disagreement", "random"}
+    strategy : {"information", "uncertainty", "disagreement", "random"}, default="information"
         ``information``: how far the answer is expected to move the latent function over all
         instances, in closed form under q(v), on the scale that `instance_scale` finds; every
         tenth question is drawn at random from the bags that were asked least. ``uncertainty``:
         entropy of the label at the model's own probability. ``disagreement``: how much the
         members of AutoVGPMIL differ. ``random``.
-    y : array of shape (n_bags,), optional
+    y : array of shape (n_bags,) or None, default=None
         Labels of the bags. Instances of negative bags are negative and are not asked about.
-    instance_labels : array of shape (n_instances,), optional
+    instance_labels : array of shape (n_instances,) or None, default=None
         Known labels; those instances are not asked about again.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
 
     Returns
     -------

@@ -62,21 +62,21 @@ class Coupled(InstanceClassifier):
 
     Parameters
     ----------
-    estimator : estimator, optional
+    estimator : estimator or None, default=None
         A model with ``predict_proba_instances``, or a `BagPipeline` that ends in one. Default:
         `AutoVGPMIL`.
-    strength : float or "auto"
+    strength : float or "auto", default="auto"
         J. "auto" fits the model once more for each fold and chooses.
-    graph : {"auto", "chain", "neighbours"}
+    graph : {"auto", "chain", "neighbours"}, default="auto"
         Who is whose neighbour. "auto" takes the chain for an order (``coords`` of one dimension)
         and the nearest neighbours for points. Instances of different ``groups``, such as the slides
         of a patient, are never neighbours.
-    n_neighbors : int, optional
+    n_neighbors : int or None, default=None
         Nearest neighbours that each instance asks for, where the graph is no chain. Default: 4 in
         a plane, 6 in space.
-    cv : int
+    cv : int, default=3
         Folds that the strength is chosen on.
-    random_state : int or None
+    random_state : int or None, default=0
         Of the folds.
 
     Attributes
@@ -122,7 +122,7 @@ class Coupled(InstanceClassifier):
         bags : Bags with ``coords``
         y : array of shape (n_bags,)
             Two classes.
-        instance_labels : array of shape (n_instances,), optional
+        instance_labels : array of shape (n_instances,) or None, default=None
             Class of each instance, or missing: None, NaN, -1. Known labels in at least five
             positive bags decide on the strength.
         """
@@ -234,7 +234,7 @@ class Coupled(InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
-        return_std : bool
+        return_std : bool, default=False
             Also return the standard deviation of the positive probability, NaN where the model
             gives none.
         **options
@@ -267,7 +267,7 @@ class Coupled(InstanceClassifier):
         Parameters
         ----------
         bags : Bags with ``coords``
-        return_std : bool
+        return_std : bool, default=False
             Also return the standard deviation of the positive probability: that of a Beta
             distribution with the coupled mean and the concentration that the model gave the
             instance. NaN where the model gives none.

@@ -43,7 +43,7 @@ class Dask:
 
     Parameters
     ----------
-    client : distributed.Client, optional
+    client : distributed.Client or None, default=None
         Defaults to the active one; none is an error.
     """
 

@@ -84,55 +84,55 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
     Parameters
     ----------
-    n_components : int
+    n_components : int, default=20
         Most clusters a class can have.
-    concentration : float
+    concentration : float, default=2.0
         The stick-breaking parameter; larger values favour more clusters.
-    covariance_type : {"full", "diag"}
+    covariance_type : {"full", "diag"}, default="full"
         "diag" costs D rather than D^2 per instance and cluster.
-    covariance_floor : float
+    covariance_floor : float, default=1.0
         Added to the prior covariance's diagonal, in units of the data's mean variance per
         feature; bring features to like scales first. It keeps directions in which the training
         data hardly vary from deciding.
-    mean_precision_prior : float
+    mean_precision_prior : float, default=1.0
         Weight of the prior mean, in instances.
-    degrees_of_freedom_prior : float, optional
+    degrees_of_freedom_prior : float or None, default=None
         Of the Wishart prior; default ``n_features + 1`` (2 where diagonal).
-    mean_prior : array of shape (n_features,), optional
+    mean_prior : array of shape (n_features,) or None, default=None
         Default: the mean of the training instances.
-    covariance_prior : float or array, optional
+    covariance_prior : float or array or None, default=None
         Inverse of the Wishart prior's scale: (n_features, n_features), or (n_features,) where
         diagonal, or a number times the identity. Default: the covariance of the training
         instances. ``covariance_floor`` is added to it either way.
-    bag_rule : {"max", "noisy-or"}
+    bag_rule : {"max", "noisy-or"}, default="max"
         How the instances' probabilities become that of their bag.
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learnt from the training bags.
-    n_dimensions : int, float or None
+    n_dimensions : int, float or None, default=0.9
         Reduce the scaled features by principal components to so many, or to so large a share of
         their variance: full covariances need few dimensions. None keeps the features.
-    calibrate : bool
+    calibrate : bool, default=True
         Platt-scale the instance log-odds, so that the bags they make by ``bag_rule`` fit the
         labels of bags that were left out. The function of each class is monotone: instances keep
         their order. False gives the paper's probabilities, which are over-confident.
-    cv : int
+    cv : int, default=5
         Folds of bags left out in turn for the calibration. Labels and mixtures are inferred
         anew without them, so that a fit with ``calibrate`` takes up to ``cv`` times as long.
-    max_iter : int
+    max_iter : int, default=100
         Most iterations.
-    tol : float
+    tol : float, default=1e-06
         Stop when the bound's relative change is below this.
-    n_init : int
+    n_init : int, default=1
         Number of starts; the one with the highest bound is kept. The first takes every
         instance for its bag's class and ``n_components`` k-means clusters per class. Further
         starts take fewer clusters, the last a single one, and every second start takes only one
         instance per positive bag for positive: the one least like the negative bags.
-    execution : Execution or {"serial", "threads", "dask", "cuda"}, optional
+    execution : Execution or {"serial", "threads", "dask", "cuda"} or None, default=None
         Where the work over instances runs; see `Execution`, of which ``n_jobs``, ``driver`` and
         ``device`` count here. The result is the same.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Seed of k-means.
-    verbose : bool
+    verbose : bool, default=False
         Show a progress bar with the bound.
 
     Attributes
@@ -205,9 +205,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         bags : Bags, list of 2-d arrays or 3-d array
         y : array of shape (n_bags,)
             A class per bag, of which the first in sorted order is the background.
-        instance_labels : array of shape (n_instances,), optional
+        instance_labels : array of shape (n_instances,) or None, default=None
             Known labels stay as they are; missing ones (None, NaN, -1) are inferred.
-        background : class, optional
+        background : class or None, default=None
             Must be the first class in sorted order, which is the background in any case; to say
             so guards against a name that sorts elsewhere.
         """
@@ -442,7 +442,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
-        n_instances : int
+        n_instances : int, default=8
             Most examples of a cluster.
         """
         checked, labels, clusters, distances = self._nearest_clusters(bags)

@@ -170,7 +170,7 @@ def search_grid(
         Left as it is; its other parameters are used.
     bags, y : as for ``fit``
     grid : dict of lists, or a list of them
-    cv : int or splitter
+    cv : int or splitter, default=5
 
     Examples
     --------

@@ -46,34 +46,34 @@ class Execution:
 
     Parameters
     ----------
-    device : str, optional
+    device : str or None, default=None
         A torch device such as "cuda". Default: where the instances are (torch tensors stay on
         their device), else plain NumPy. A missing GPU is an error.
-    dtype : {"float64", "float32"}, optional
+    dtype : {"float64", "float32"} or None, default=None
         Storage of the projected instances; small matrices are always float64. Default: the
         model's own choice.
-    precision : {"tf32"}, optional
+    precision : {"tf32"} or None, default=None
         Allow products in TF32 on a GPU; the precision of the posterior of the papers' updates is
         made in float32 all the same.
-    n_jobs : int, optional
+    n_jobs : int or None, default=None
         Threads over blocks of bags; -1 means every core. Default: as many as BLAS may use where
         the work is large enough to gain from them.
-    driver : {"serial", "threads", "dask"} or driver object, optional
+    driver : {"serial", "threads", "dask"} or driver object or None, default=None
         Who runs the work. Default: the active Dask client where there is one, else threads as
         ``n_jobs`` says.
-    cache : {"auto", "memory", "disk", "none"}
+    cache : {"auto", "memory", "disk", "none"}, default="auto"
         Keep the projected instances in memory, in a temporary file, or project them anew in
         each iteration. "auto" is memory where they fit ``memory_limit``, else disk.
-    memory_limit : int or str, optional
+    memory_limit : int or str or None, default=None
         Bytes, or such as "2GB", that the projected instances may take. Default: half of what is
         free where they are kept, on the host or on the device.
-    chunk_size : int, optional
+    chunk_size : int or None, default=None
         Instances per chunk of work. Default: 1024, up to 8192 where there are enough for every
         thread, and 2^24 on a GPU.
-    checkpoint : path, optional
+    checkpoint : path or None, default=None
         Save the state of the fit there; a fit of the same problem that finds the file goes on
         from it. Removed when the fit ends.
-    checkpoint_every : int, optional
+    checkpoint_every : int or None, default=None
         Iterations between two checkpoints; default 10.
 
     Examples

@@ -114,11 +114,11 @@ def read_classes(
     y : array of shape (n_bags,) or (n_bags, n_classes)
         A class per bag, or scikit-learn's multilabel format: 1 where a bag has a class. The
         columns of a frame name the classes.
-    background : class, optional
+    background : class or None, default=None
         The class of bags in which nothing is found; of two, the smaller one in any case.
-    estimator : str
+    estimator : str, default="the model"
         Who asks, for the messages.
-    bags : Bags, optional
+    bags : Bags or None, default=None
         Whose labels they are; messages then name the bag.
 
     Examples

@@ -37,24 +37,24 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     Parameters
     ----------
-    sigma : float or "scale"
+    sigma : float or "scale", default="scale"
         Width of the similarity ``exp(-d² / sigma²)``. "scale": sigma² is half the total
         variance of the training instances.
-    alpha : float
+    alpha : float, default=0.45
         Weight of the 1-norm; larger keeps fewer instances.
-    class_weight : dict, "balanced" or None
+    class_weight : dict, "balanced" or None, default=None
         C1 and C2: cost of an error on a bag, by class. None is 1 for both.
-    solver : {"highs", "liblinear"}
+    solver : {"highs", "liblinear"}, default="highs"
         The linear program of (2), exactly; or squared hinge losses by coordinate descent,
         which is quicker on large sets and penalises the bias too.
-    distance : {"sqeuclidean"} or callable
+    distance : {"sqeuclidean"} or callable, default="sqeuclidean"
         A callable maps rows [n, D] and anchors [K, D] to distances [n, K] >= 0, used in place
         of d².
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learned from the training bags.
-    calibrate : bool
+    calibrate : bool, default=True
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
-    calibration, cv : as in `MISVM`
+    calibration, cv : as in `MISVM`, default="platt", None
 
     Attributes
     ----------

@@ -53,37 +53,37 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
 
     Parameters
     ----------
-    sigma : float or "scale"
+    sigma : float or "scale", default="scale"
         Width of the similarity ``exp(-d² / sigma²)``. "scale" (half the total variance is
         sigma²) needs all data at once, so a stream needs a number.
-    alpha, beta : float
+    alpha, beta : float, default=0.1, 1.0
         Elastic net (8): ``alpha |w|_1 + beta / 2 |w|²``.
-    bias : float
+    bias : float, default=1.0
         Value of a constant feature, without which the boundary goes through zero similarity.
-    horizon : int or None
+    horizon : int or None, default=None
         Number of bags T to come, where known: alpha and beta are multiplied by sqrt(T), which
         gives the regret bound of section 3.4.1.
-    n_passes : int
+    n_passes : int, default=10
         Passes of ``fit`` over the bags, at most.
-    passes : {"accumulate", "refine"}
+    passes : {"accumulate", "refine"}, default="accumulate"
         Later passes add further multipliers, as the paper does; or re-optimise the multiplier
         of each bag, which is dual coordinate ascent and ends at the optimum of (3).
-    max_instances : int or None
+    max_instances : int or None, default=None
         Most instances to keep: those whose weight has been 0 for longest are dropped.
-    class_weight : dict, "balanced" or None
+    class_weight : dict, "balanced" or None, default=None
         C1 and C2; "balanced" needs all labels at once, so a stream needs a dict.
-    shuffle : bool
+    shuffle : bool, default=True
         Visit the bags of ``fit`` in random order. ``partial_fit`` never does.
-    tol : float
+    tol : float, default=1e-06
         "refine" ends when the duality gap falls below it.
-    distance : as in `MILES`
-    scale : {"feature", "global", None}
+    distance : as in `MILES`, default="sqeuclidean"
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learned from the training bags.
-    calibrate : bool
+    calibrate : bool, default=True
         Give ``predict_proba``. ``fit`` calibrates by an inner cross-validation,
         ``partial_fit`` on the last 1000 scores given before the label was received.
-    calibration, cv : as in `MISVM`
-    random_state : int, RandomState or None
+    calibration, cv : as in `MISVM`, default="platt", None
+    random_state : int, RandomState or None, default=None
         Of the shuffling.
 
     Attributes
@@ -158,9 +158,9 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
         y : array of shape (n_bags,)
-        classes : sequence of two classes
+        classes : sequence of two classes or None, default=None
             Needed in the first call, unless ``y`` holds both.
-        instance_labels : optional, one per instance; missing means unknown
+        instance_labels : optional, one per instance; missing means unknown or None, default=None
         """
         first = not hasattr(self, "state_")
         if first and self.sigma == "scale":

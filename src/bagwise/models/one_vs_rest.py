@@ -83,9 +83,9 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         bags : Bags, list of 2-d arrays, or 3-d array
         y : array of shape (n_bags,) or (n_bags, n_classes)
             A class per bag, or an indicator matrix, scikit-learn's multilabel format.
-        instance_labels : array of shape (n_instances,), optional
+        instance_labels : array of shape (n_instances,) or None, default=None
             Class of each instance, or missing: None, NaN, -1.
-        background : class, optional
+        background : class or None, default=None
             The class of bags in which nothing is found. It gets no model: it is what remains.
         **params
             Passed on to the ``fit`` of every model.

@@ -184,7 +184,7 @@ class BagStatistics(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    statistics : tuple of {"mean", "max", "min", "std"} or numbers in [0, 1]
+    statistics : tuple of str or float, default=("mean", "max", "min")
         What to compute of each feature over the bag; a number is a quantile.
 
     Examples

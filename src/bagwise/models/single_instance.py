@@ -35,21 +35,21 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
 
     Parameters
     ----------
-    estimator : scikit-learn classifier, optional
+    estimator : scikit-learn classifier or None, default=None
         Needs ``predict_proba`` or ``decision_function``. Default: a logistic regression with
         balanced classes, because large positive bags flood the inherited labels.
-    bag_rule : {"max", "noisy-or"}
+    bag_rule : {"max", "noisy-or"}, default="max"
         How instance scores become a bag score. "noisy-or" needs probabilities.
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learned from the training bags.
-    calibrate : bool
+    calibrate : bool, default=True
         Calibrate the scores of the instances such that the labels of held-out bags, made by
         ``bag_rule``, are most likely: a classifier that took every instance of a positive bag for
         positive is far from a probability of its own. Costs five more fits. False gives the
         classifier's own probabilities, where it has them.
-    calibration : {"platt", "isotonic"}
+    calibration : {"platt", "isotonic"}, default="platt"
         The calibration function; "isotonic" needs ``bag_rule="max"``.
-    cv : int, splitter or None
+    cv : int, splitter or None, default=None
         As in `MISVM`.
 
     Attributes

@@ -22,13 +22,13 @@ class StatisticsClassifier(WrappingClassifier):
 
     Parameters
     ----------
-    estimator : scikit-learn classifier, optional
+    estimator : scikit-learn classifier or None, default=None
         Trained on the standardised statistics. Default: a logistic regression with C = 0.1.
-    calibrate : bool
+    calibrate : bool, default=True
         Calibrate the scores on held-out bags: a hundred bags with hundreds of statistics can be
         separated by chance, and the classifier's own probabilities are then over-confident. False
         gives these, where the classifier has them.
-    calibration, cv
+    calibration, cv : as in `CitationKNN`, default="platt", None
         As in `MISVM`.
 
     Attributes

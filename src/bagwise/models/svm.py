@@ -129,32 +129,32 @@ class MISVM(ScalesFeatures, _KernelSVM, BestInstanceClassifier):
 
     Parameters
     ----------
-    variant : {"MI", "mi"}
+    variant : {"MI", "mi"}, default="MI"
         Margin of bags or margin of instances.
-    C : float
+    C : float, default=10.0
         Penalty of a margin violation.
-    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable
+    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable, default="rbf"
         Kernel between instances.
-    gamma : {"scale", "auto"} or float
+    gamma : {"scale", "auto"} or float, default="scale"
         Kernel coefficient; "scale" is 1 / (n_features * variance of all training instances).
-    degree, coef0 : int, float
+    degree, coef0 : int, float, default=3, 0.0
         Of the polynomial and sigmoid kernels.
-    slack : {"auto", "bag", "instance"}
+    slack : {"auto", "bag", "instance"}, default="auto"
         What one violation is counted for. "bag": the instances of a bag share one weight, the
         paper's slack per bag in MI-SVM. "instance": each row has its own, as in mi-SVM.
         "auto" is each variant's own.
-    class_weight : dict, "balanced" or None
+    class_weight : dict, "balanced" or None, default=None
         Weights of the bag classes; "balanced" counts bags.
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learned from the training bags.
-    max_iter : int
+    max_iter : int, default=50
         Most SVMs to fit; reaching it is a ``ConvergenceWarning``.
-    tol, cache_size : float
+    tol, cache_size : float, default=0.001, 200
         Of the SVC; cache in MiB.
-    calibrate : bool
+    calibrate : bool, default=True
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
-    calibration : {"platt", "isotonic"}
-    cv : int, splitter or None
+    calibration : {"platt", "isotonic"}, default="platt"
+    cv : int, splitter or None, default=None
         The inner cross-validation; an int is that many shuffled stratified folds, None five of
         them, or ten where a class has fewer than twenty bags.
 
@@ -344,17 +344,17 @@ class SetKernelSVM(ScalesFeatures, _KernelSVM):
 
     Parameters
     ----------
-    C : float
-    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable
+    C : float, default=1.0
+    kernel : {"rbf", "linear", "poly", "sigmoid"} or callable, default="rbf"
         Kernel between instances; a callable maps two arrays of rows to a matrix.
-    gamma, degree, coef0 : of the kernel, as in `MISVM`
-    normalise : {"length", "mean", None}
+    gamma, degree, coef0 : of the kernel, as in `MISVM`, default="scale", 3, 0.0
+    normalise : {"length", "mean", None}, default="length"
         Divide by the lengths in feature space, by the numbers of instances, or not at all.
-    class_weight : dict, "balanced" or None
-    scale : {"feature", "global", None}
+    class_weight : dict, "balanced" or None, default=None
+    scale : {"feature", "global", None}, default="feature"
         Standardise each feature, or divide all by one number; learned from the training bags.
-    tol, cache_size : of the SVC
-    calibrate, calibration, cv : as in `MISVM`
+    tol, cache_size : of the SVC, default=0.001, 200
+    calibrate, calibration, cv : as in `MISVM`, default=True, "platt", None
 
     Attributes
     ----------

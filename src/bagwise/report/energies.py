@@ -45,10 +45,10 @@ def plot_energies(
         Fitted. A pipeline that ends in one is accepted.
     bags : Bags, list of 2-d arrays or 3-d array
         At most 30 bags; features as the model was fitted on.
-    selected : array of shape (n_bags,), optional
+    selected : array of shape (n_bags,) or None, default=None
         Row of the instance each bag selects, -1 for none. Defaults to ``model.select(bags)``,
         each bag decided given the training bags.
-    axes : sequence of three matplotlib Axes, optional
+    axes : sequence of three matplotlib Axes or None, default=None
         For the upper strip, the left strip and the blocks; a new figure otherwise.
 
     Returns

@@ -49,7 +49,7 @@ class Evaluation:
         column, that of the positive class.
     classes : sequence, default=(0, 1)
         Names of all classes.
-    groups : array of int, shape (n_bags,), optional
+    groups : array of int, shape (n_bags,) or None, default=None
         Numbers of the patients, whose bags are not independent.
 
     Examples
@@ -216,11 +216,11 @@ def evaluate_held_out(
         Classes of the model, or an indicator matrix of them.
     source : str
         As in `Evaluation`.
-    class_names : sequence, optional
+    class_names : sequence or None, default=None
         Names of the model's classes in ``y``, where they differ.
-    probability : array of shape (n_bags, F), optional
+    probability : array of shape (n_bags, F) or None, default=None
         Saves predicting the bags again.
-    patients : array of shape (n_bags,), optional
+    patients : array of shape (n_bags,) or None, default=None
 
     Examples
     --------

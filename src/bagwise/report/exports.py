@@ -54,7 +54,7 @@ def positive_fraction(
     probability, std : arrays of shape (n_instances,)
         NaN in ``std`` counts as 0.
     offsets : array of shape (n_bags + 1,)
-    level : float
+    level : float, default=0.9
         Probability of the interval.
 
     Examples

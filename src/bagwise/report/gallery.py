@@ -35,7 +35,7 @@ def write_gallery(
     path : path
     min_probability : float or mapping from class name, default=0.5
         Boxes less probable than this are left out; an image without any shows its best box.
-    title : str
+    title : str, default="Detections"
     """
     limits = f"{min_probability:g} or more" if not isinstance(min_probability, Mapping) else None
     limits = limits or ", ".join(f"{k}: {v:.2f} or more" for k, v in min_probability.items())

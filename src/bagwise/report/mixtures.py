@@ -31,7 +31,7 @@ def plot_mixture_weights(model: Any, ax: Axes | None = None) -> Axes:
     ----------
     model : DPMIL
         Fitted. A pipeline that ends in one is accepted.
-    ax : matplotlib Axes, optional
+    ax : matplotlib Axes or None, default=None
         Drawn into; a new figure otherwise.
 
     Returns
@@ -97,11 +97,11 @@ def plot_cluster_examples(
     model : DPMIL
         Fitted. A pipeline that ends in one is accepted.
     bags : Bags
-    images : array of shape (n_instances, height, width) or with channels last, optional
+    images : array of shape (n_instances, height, width) or with channels last or None, default=None
         One picture per instance; by default the column "images" of the bags.
-    n_clusters : int
+    n_clusters : int, default=3
         Most clusters of each class, the heaviest ones.
-    n_instances : int
+    n_instances : int, default=8
         Most instances of a cluster.
 
     Returns

@@ -79,9 +79,9 @@ class InstanceMapDisplay(_AxesDisplay):
         Upper left corner of each patch.
     values : array of shape (n,)
         What to colour by.
-    patch_size : float, optional
+    patch_size : float or None, default=None
         Side of a patch; the commonest gap between neighbours by default.
-    name : str, optional
+    name : str or None, default=None
         Title.
 
     Examples
@@ -160,12 +160,12 @@ class BagImagesDisplay:
     ----------
     images : array of shape (n, height, width) or (n, height, width, 3)
     probability : array of shape (n,)
-    std : array of shape (n,), optional
+    std : array of shape (n,) or None, default=None
     threshold : float, default=0.5
         Probabilities above it are coloured and, without ``truth``, framed.
-    truth : array of shape (n,), optional
+    truth : array of shape (n,) or None, default=None
         Known labels, 1 for positive: these are framed, whatever is predicted.
-    name : str, optional
+    name : str or None, default=None
 
     Examples
     --------
@@ -237,7 +237,7 @@ class ProbabilityHistogramDisplay(_AxesDisplay):
     Parameters
     ----------
     probability : array of shape (n,)
-    y : array of 0/1 of shape (n,), optional
+    y : array of 0/1 of shape (n,) or None, default=None
 
     Examples
     --------
@@ -298,7 +298,7 @@ class BoundDisplay(_AxesDisplay):
     Parameters
     ----------
     history : array of shape (n_iter,)
-    name : str, optional
+    name : str or None, default=None
 
     Examples
     --------
@@ -338,7 +338,7 @@ class ReliabilityDisplay(_AxesDisplay):
     y : array of 0/1 of shape (n,)
     probability : array of shape (n,)
     n_bins : int, default=10
-    name : str, optional
+    name : str or None, default=None
 
     Examples
     --------

@@ -149,12 +149,12 @@ def predict_tables(
     ----------
     model : fitted bag classifier
     bags : Bags
-    threshold : float
+    threshold : float, default=0.5
         Of two classes, and where a bag may have several. A bag that has one of several classes is
         called the most probable one.
-    class_names : sequence, optional
+    class_names : sequence or None, default=None
         Replaces the model's classes in the tables.
-    patients : sequence of shape (n_bags,), optional
+    patients : sequence of shape (n_bags,) or None, default=None
         The patient of each bag.
 
     Examples
@@ -328,8 +328,8 @@ def predict_level_tables(
     model : fitted model
     patients : Bags with ``groups``
         Patients as bags, slides as groups.
-    threshold : float
-    class_names : pair, optional
+    threshold : float, default=0.5
+    class_names : pair or None, default=None
         Replaces the model's classes in the tables.
 
     Examples

@@ -17,7 +17,7 @@ def plot_ranks(ranking: Ranking, title: str = "") -> Figure:
     ----------
     ranking : Ranking
         From `bagwise.evaluate.rank_models`.
-    title : str
+    title : str, default=""
 
     Returns
     -------

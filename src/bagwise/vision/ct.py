@@ -69,7 +69,7 @@ def ct_windows(hu: ArrayLike, windows: Windows | None = None) -> Reals:
     ----------
     hu : array of shape (..., H, W)
         Hounsfield units.
-    windows : mapping of name to (centre, width), optional
+    windows : mapping of name to (centre, width) or None, default=None
         Defaults to brain, blood and soft tissue.
 
     Returns
@@ -235,12 +235,12 @@ def find_scans(
     Parameters
     ----------
     root : path
-    series : str, optional
+    series : str or None, default=None
         Take the series whose description or folder contains this text, upper or lower case. By
         default the CT series, not a localizer, whose slices are nearest to 5 mm apart.
-    skip_bad : bool
+    skip_bad : bool, default=False
         Warn about files and studies that cannot be used and go on; by default they are errors.
-    progress : callable, optional
+    progress : callable or None, default=None
         Wraps the iteration over files: ``progress(files, number of files)``.
 
     Examples
@@ -363,11 +363,11 @@ def read_scans(
     ----------
     root : path
         A folder of DICOM files in any layout that `find_scans` knows.
-    size : (height, width), optional
+    size : (height, width) or None, default=None
         Shrink every slice by area averaging; needed when scans differ in size.
-    series : str, optional
+    series : str or None, default=None
         As in `find_scans`.
-    windows : mapping, optional
+    windows : mapping or None, default=None
         As in `ct_windows`.
 
     Returns

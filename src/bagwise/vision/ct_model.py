@@ -222,7 +222,7 @@ class ScanClassifier(HasParameters):
 
     Parameters
     ----------
-    model : estimator
+    model : estimator or None, default=None
         A bag classifier with instance probabilities; a copy is trained for each finding.
 
     Attributes

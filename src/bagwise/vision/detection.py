@@ -191,12 +191,12 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
             Paths, bytes or arrays.
         labels : array of shape (n_images, n_classes) of 0/1, or sequence
             One class name per image, a collection of names, or None for none of the classes.
-        boxes : sequence, optional
+        boxes : sequence or None, default=None
             Mixed supervision: for each image None, or a mapping from class name to its true
             boxes (k, 4). A regression learns from the proposals of these images how to correct
             the log-odds of all others. There a proposal that meets no box counts against the
             class, so box what you can: an object without a box lowers the probabilities.
-        class_names : sequence of str, optional
+        class_names : sequence of str or None, default=None
             Names of the columns of ``labels``.
         """
         self._validate_params()

@@ -44,9 +44,9 @@ class RegionFeatures(HasParameters):
         network over the image, then each box is pooled from several layers, which is both
         quicker and better than running the network on crops. A module: its children are applied
         in turn.
-    weights : path, optional
+    weights : path or None, default=None
         A file of weights instead of those of the backbone's package.
-    layers : tuple of int, optional
+    layers : tuple of int or None, default=None
         Blocks of the network that are pooled.
     regions : tuple of str, default=("box", "centre", "context")
         Which of "box", "centre" (its inner half) and "context" (1.6 x its size) are described.
@@ -54,7 +54,7 @@ class RegionFeatures(HasParameters):
         Images are shrunk to this longest side before the network sees them.
     shape : bool, default=True
         Whether the logarithms of the box's relative width and height are appended.
-    cache : path, optional
+    cache : path or None, default=None
         Folder for results, named by the content of image, boxes and settings.
     device : str, default="cpu"
         Where torch runs.

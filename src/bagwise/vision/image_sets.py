@@ -81,7 +81,7 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
     folder : path
         Holds ``JPEGImages``, ``Annotations`` (one xml file per image) and, for ``split``,
         ``ImageSets/Main/<split>.txt``.
-    split : str, optional
+    split : str or None, default=None
         "train", "val", "test" ...; every annotated image when not given.
 
     Examples
@@ -326,13 +326,13 @@ def make_digit_canvases(
 
     Parameters
     ----------
-    n_images, digit : int
+    n_images, digit : int, default=100, 9
         How many, and the class to find.
-    digits, labels : arrays of shape (n, h, w) and (n,), optional
+    digits, labels : arrays of shape (n, h, w) and (n,) or None, default=None
         Source of digits, 0 to 255. Default: scikit-learn's 8 x 8 digits.
-    size, n_others, n_clutter : int
+    size, n_others, n_clutter : int, default=128, 3, 8
         Side of a canvas in pixels; other digits, and pieces of clutter, on each.
-    random_state : int, optional
+    random_state : int or None, default=None
 
     Examples
     --------

@@ -86,11 +86,11 @@ def load_network(
     ----------
     backbone : str or torch.nn.Module
         One of `BACKBONES`, or a module whose children are applied in turn.
-    weights : path, optional
+    weights : path or None, default=None
         A file of weights (a state dict, read without unpickling code) instead of the package's.
-    taps : tuple of int, optional
+    taps : tuple of int or None, default=None
         Numbers of the blocks whose outputs are used.
-    device : str
+    device : str, default="cpu"
         Where the network runs.
     """
     import torch

@@ -111,9 +111,9 @@ class PhotographDetector(Detector[Photographs]):
 
     Parameters
     ----------
-    proposals : Proposals, optional
+    proposals : Proposals or None, default=None
         Default: selective search on a small copy of the image, 250 boxes.
-    features : RegionFeatures, optional
+    features : RegionFeatures or None, default=None
         Default: EfficientNet-lite2 where it is installed, else oriented gradients and colour
         histograms.
     nms : float, default=0.3

@@ -43,7 +43,7 @@ class Proposals(HasParameters):
         Boxes larger than this share of the image are dropped.
     quality : {"quality", "fast"}, default="quality"
         Effort of selective search.
-    boxes : mapping or sequence, optional
+    boxes : mapping or sequence or None, default=None
         For "given": boxes (k, 4) by image id or by position.
     random_state : int, default=0
         Seed. Selective search orders boxes by the C library's ``rand``, which is seeded with it.

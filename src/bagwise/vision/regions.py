@@ -69,10 +69,10 @@ class WeakDetector(Detector[Bags]):
 
     Parameters
     ----------
-    proposals : Proposals, optional
+    proposals : Proposals or None, default=None
         Default: selective search, 200 boxes. For cells, marks and digits, take
         ``Proposals(method="blobs")``.
-    features : RegionFeatures, optional
+    features : RegionFeatures or None, default=None
         Default: oriented gradients and colour histograms.
     nms : float, default=0.3
         Of two boxes of a class that overlap more than this, the better one is kept.
@@ -86,7 +86,7 @@ class WeakDetector(Detector[Bags]):
         Show a progress bar over images.
     pca : int or None, default=50
         Principal components kept of the standardised features.
-    classifier : instance classifier, optional
+    classifier : instance classifier or None, default=None
         Trained once per class. Default: a `VGPMIL` with 50 inducing points, as in the paper;
         another one makes another detector than the paper's.
     contrast : float or None, default=None

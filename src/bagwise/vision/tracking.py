@@ -555,7 +555,7 @@ class MIOTracker(TrackerSettings):
 
     Parameters
     ----------
-    features : HaarFeatures, optional
+    features : HaarFeatures or None, default=None
         How patches are described and compared.
     n_voters : int, default=5
         Draws of features that vote, each with a memory of its own.
@@ -642,7 +642,7 @@ def track(frames: Iterable[ArrayLike], box: ArrayLike, tracker: Tracker | None =
     ----------
     frames : iterable of arrays
     box : tuple of x, y, w, h
-    tracker : MIOTracker, optional
+    tracker : MIOTracker or None, default=None
         Any object with ``init`` and ``update`` will do; ``score_`` is recorded where it has one.
 
     Examples
@@ -673,7 +673,7 @@ def track_many(
     frames : iterable of arrays
     boxes : sequence of tuples x, y, w, h
         The targets in the first frame.
-    trackers : sequence of trackers, optional
+    trackers : sequence of trackers or None, default=None
         One per target; by default `MIOTracker` with seeds 0, 1, ...
 
     Examples

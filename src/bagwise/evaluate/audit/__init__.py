@@ -58,23 +58,23 @@ def audit(
     bags : Bags, list of 2-d arrays or 3-d array
     y : array of shape (n_bags,)
         Two classes.
-    estimator : estimator, optional
+    estimator : estimator or None, default=None
         Fitted on training folds; what bag size and vector length are compared with.
-    procedure : callable, optional
+    procedure : callable or None, default=None
         ``procedure(bags, y, train, test)`` returns a score per test bag; for whatever is trained
         and scored outside an estimator, with its preprocessing. Labels are 0 and 1.
-    splitter : scheme, scikit-learn splitter or list of (train, test), optional
+    splitter : scheme, scikit-learn splitter or list of (train, test) or None, default=None
         Your folds. Without it five stratified folds, by group where ``groups`` is given.
-    groups : array of shape (n_bags,), optional
+    groups : array of shape (n_bags,) or None, default=None
         Patient or site of every bag.
-    instance_labels : array of shape (n_instances,), optional
+    instance_labels : array of shape (n_instances,) or None, default=None
         Default: those that the bags carry. Anything but the two classes is unknown.
-    epoch_scores : array of shape (n_folds, n_epochs), optional
+    epoch_scores : array of shape (n_folds, n_epochs) or None, default=None
         Test score after every epoch, and ``reported``, the figure that was reported.
-    feature_names : sequence of str, optional
-    n_permutations : int
+    feature_names : sequence of str or None, default=None
+    n_permutations : int, default=10
         Shufflings of the labels; each costs one fit per fold.
-    random_state : int
+    random_state : int, default=0
 
     Examples
     --------

@@ -65,7 +65,7 @@ class CalibratedClassifier(BagClassifier):
         ----------
         bags : Bags, list of 2-d arrays or 3-d array
         y : array of shape (n_bags,)
-        instance_labels : optional, one per instance; missing means unknown
+        instance_labels : optional, one per instance; missing means unknown or None, default=None
             A model that ranks instances learns from a labelled instance of a positive bag as
             from a bag of one; the others check the labels and do not use them.
         """

@@ -51,10 +51,10 @@ def fit_calibrator(
     ----------
     scores : array of shape (n_bags,), or (n_instances,) with ``offsets``
     y : array of shape (n_bags,), 0 or 1
-    offsets : where the instances of each bag start
-    rule : name in `RULES`
+    offsets : where the instances of each bag start or None, default=None
+    rule : name in `RULES`, default="max"
         How instances make their bag.
-    kind : {"platt", "isotonic"}
+    kind : {"platt", "isotonic"}, default="platt"
         A sigmoid, or a rising step function, of the bag's largest score.
     """
     offsets = np.arange(len(y) + 1) if offsets is None else offsets
@@ -119,11 +119,11 @@ def fit_platt(
         Of bags that the model did not see. With ``offsets`` every instance gets the probability
         p = sigmoid(slope * score + intercept), and a bag 1 - prod(1 - p).
     y : array of shape (n_bags,), 0 or 1
-    offsets : where the instances of each bag start
-    shrink : bool
+    offsets : where the instances of each bag start or None, default=None
+    shrink : bool, default=False
         Multiply the slope by `shrinkage` of its gain over the base rate, and fit the intercept
         again. Where nothing is left of the slope, `keep_ranking` gives a small one.
-    count, weight
+    count, weight : arrays or None, default=None
         As in `smoothed`.
 
     Examples

@@ -131,17 +131,17 @@ class APR(InstanceComparator):
 
     Parameters
     ----------
-    margin : float
+    margin : float, default=1.0
         How far outside the box a feature must put a negative to count as excluding it, in
         standard deviations of the feature.
-    miss : float
+    miss : float, default=0.01
         ε: probability with which a new positive may fall outside the widened box at a feature.
-    width : float
+    width : float, default=0.3
         Width of the Gaussians with which the box is widened, in spreads of the chosen instances.
-    max_iter : int
+    max_iter : int, default=10
         Most rounds of growing and choosing features.
-    scale : {"feature", "global", None}
-    calibrate, calibration, cv
+    scale : {"feature", "global", None}, default="feature"
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", 10
         As in `CitationKNN`, with ten folds: the box grows with every positive bag, so that a bag
         left out lies farther outside than a new one does.
 

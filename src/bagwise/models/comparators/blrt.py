@@ -35,12 +35,14 @@ class BLRT(Comparator):
 
     Parameters
     ----------
-    n_estimators : int
+    n_estimators : int, default=200
         Trees.
-    n_thresholds : int
+    n_thresholds : int, default=16
         Values drawn per feature.
-    random_state : int, RandomState or None
-    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
+    random_state : int, RandomState or None, default=None
+    scale : as in `CitationKNN`, default=None
+        Trees need no scaling.
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
 
     Attributes
     ----------

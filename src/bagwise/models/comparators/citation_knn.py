@@ -56,17 +56,17 @@ class CitationKNN(PairwiseComparator):
 
     Parameters
     ----------
-    n_references : int
+    n_references : int, default=2
         R: nearest bags that vote.
-    n_citers : int
+    n_citers : int, default=4
         C: a training bag votes too when the new bag ranks among its C nearest.
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         How features are scaled before distances are taken. The musk sets are all of one unit,
         and the paper leaves them as they are.
-    calibrate : bool
+    calibrate : bool, default=True
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
-    calibration : {"platt", "isotonic"}
-    cv : int, splitter or None
+    calibration : {"platt", "isotonic"}, default="platt"
+    cv : int, splitter or None, default=None
         The inner cross-validation; None is five folds, ten where a class has fewer than twenty
         bags.
 

@@ -56,15 +56,15 @@ class DDSVM(Comparator):
 
     Parameters
     ----------
-    n_starts : int
+    n_starts : int, default=20
         Searches per class.
-    max_iter : int
+    max_iter : int, default=10
         Most turns of a search.
-    C, gamma
+    C, gamma : float, default=1.0, "scale"
         Of the RBF SVM on standardised distances; see scikit-learn's SVC.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Draws the starts.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

@@ -137,12 +137,12 @@ class DiverseDensity(InstanceComparator):
 
     Parameters
     ----------
-    n_starts : int
+    n_starts : int, default=5
         Instances of positive bags from which the search starts: the most promising under the
         first scales. The paper starts from all.
-    max_iter : int
+    max_iter : int, default=50
         Most steps of L-BFGS per start.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

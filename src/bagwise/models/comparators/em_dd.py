@@ -68,13 +68,13 @@ class EMDD(InstanceComparator):
 
     Parameters
     ----------
-    n_starts : int
+    n_starts : int, default=10
         Instances of positive bags to start from, spread over the bags.
-    max_iter : int
+    max_iter : int, default=20
         Most turns of each start.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Draws the starts.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

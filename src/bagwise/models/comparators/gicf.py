@@ -69,15 +69,15 @@ class GICF(InstanceComparator):
 
     Parameters
     ----------
-    smooth : float
+    smooth : float, default=0.1
         Weight of the similarity term.
-    decay : float
+    decay : float, default=0.01
         Weight of the squared length of the coefficients.
-    n_neighbors : int
+    n_neighbors : int, default=10
         Neighbours of each instance in the graph of similarities; the paper takes all pairs.
-    max_iter : int
+    max_iter : int, default=200
         Most steps of L-BFGS.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

@@ -66,21 +66,21 @@ class GPMIL(GaussianProcessComparator):
 
     Parameters
     ----------
-    length_scale : float or "median"
+    length_scale : float or "median", default="median"
         Of the kernel ``variance * exp(-d² / (2 length_scale²))``; "median" is half the median
         distance.
-    variance : float
+    variance : float, default=10.0
         Prior variance of the latent function, and of its bias.
-    sharpness : float
+    sharpness : float, default=5.0
         Of the softened maximum; the paper's is 1. Larger is nearer to the maximum, and large
         bags are then not favoured for being large.
-    n_inducing : int
-    max_iter : int
+    n_inducing : int, default=200
+    max_iter : int, default=200
         Most steps of L-BFGS.
-    scale : {"feature", "global", None}
-    random_state : int, RandomState or None
+    scale : {"feature", "global", None}, default="feature"
+    random_state : int, RandomState or None, default=None
         Of the k-means that places inducing points.
-    calibrate, calibration, cv
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
         As in `CitationKNN`. Without calibration the score is the latent value, shrunk by its
         uncertainty.
 

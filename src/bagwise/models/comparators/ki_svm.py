@@ -87,17 +87,17 @@ class BagKISVM(InstanceComparator):
 
     Parameters
     ----------
-    C : float
+    C : float, default=10.0
         Penalty of a margin violation.
-    gamma : float or "median"
+    gamma : float or "median", default="median"
         Of the RBF kernel; "median" is five over the median squared distance.
-    n_components : int
+    n_components : int, default=200
         Landmarks of the Nyström features in which the kernel is computed.
-    max_iter : int
+    max_iter : int, default=8
         Most cutting planes.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Of the k-means that places the landmarks.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

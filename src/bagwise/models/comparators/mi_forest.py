@@ -50,16 +50,18 @@ class MIForest(InstanceComparator):
 
     Parameters
     ----------
-    n_estimators : int
+    n_estimators : int, default=50
         Trees of each forest.
-    n_steps : int
+    n_steps : int, default=5
         Forests after the first.
-    first_temperature, last_temperature : float
+    first_temperature, last_temperature : float, default=1.0, 0.2
         The temperature falls geometrically from one to the other.
-    min_samples_leaf : int
+    min_samples_leaf : int, default=2
         Instances that a leaf needs; with one, a tree only repeats the labels it was grown on.
-    random_state : int, RandomState or None
-    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
+    random_state : int, RandomState or None, default=None
+    scale : as in `CitationKNN`, default=None
+        Trees need no scaling.
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
 
     Attributes
     ----------

@@ -83,12 +83,12 @@ class MiGraph(_GraphMachine):
 
     Parameters
     ----------
-    C : float
+    C : float, default=10.0
         Penalty of a margin violation.
-    gamma : float or "median"
+    gamma : float or "median", default="median"
         Of the kernel ``exp(-gamma d²)`` between instances; "median" is five over the median
         squared distance.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------
@@ -138,15 +138,15 @@ class MIGraph(_GraphMachine):
 
     Parameters
     ----------
-    C, gamma : as in `MiGraph`
-    edge_gamma : float
+    C, gamma : as in `MiGraph`, default=10.0, "median"
+    edge_gamma : float, default=1.0
         Of the RBF kernel between edges, which have four features.
-    n_edge_features : int
+    n_edge_features : int, default=50
         Most landmarks of the Nyström features with which edges are summed; a bag of a thousand
         instances has up to a million edges, whose pairs nobody can afford.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Draws the landmarks.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

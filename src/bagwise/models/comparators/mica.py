@@ -62,18 +62,18 @@ class MICA(InstanceComparator):
 
     Parameters
     ----------
-    alpha : float
+    alpha : float, default=0.3
         Weight of the 1-norm; larger keeps fewer features.
-    kernel : {"rbf", "linear"}
+    kernel : {"rbf", "linear"}, default="rbf"
         "rbf" describes an instance by its similarity to ``n_anchors`` points, the reduced
         kernel SVM of the authors; "linear" uses the features themselves.
-    n_anchors : int
-    gamma : as in `BagKISVM`
-    max_iter : int
+    n_anchors : int, default=100
+    gamma : as in `BagKISVM`, default="median"
+    max_iter : int, default=5
         Most turns.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Of the k-means that places the anchors.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

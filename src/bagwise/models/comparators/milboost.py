@@ -91,11 +91,13 @@ class MILBoost(InstanceComparator):
 
     Parameters
     ----------
-    n_estimators : int
+    n_estimators : int, default=100
         Rounds of boosting.
-    learning_rate : float
+    learning_rate : float, default=0.5
         Share of each coefficient that is added.
-    scale, calibrate, calibration, cv : as in `CitationKNN`; stumps need no scaling
+    scale : as in `CitationKNN`, default="feature"
+        Stumps need no scaling.
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
 
     Attributes
     ----------

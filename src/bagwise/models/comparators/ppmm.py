@@ -45,18 +45,18 @@ class PPMM(Comparator):
 
     Parameters
     ----------
-    n_components : int
+    n_components : int, default=100
         Components of the mixture, at most the distinct instances.
-    powers : sequence of float
+    powers : sequence of float, default=(1.0, 2.0, 4.0, inf)
         Values of p to choose from; ``inf`` is allowed.
-    softness : float
+    softness : float, default=2.0
         Variance of a component in units of the mean squared distance to the nearest one. In
         many dimensions posteriors are otherwise 0 or 1.
-    C : float
+    C : float, default=3.0
         Penalty of the SVM with an RBF kernel on standard-scaled posteriors.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Of the k-means that places the components.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------

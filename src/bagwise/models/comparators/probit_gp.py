@@ -68,13 +68,13 @@ class ProbitGP(GaussianProcessComparator):
 
     Parameters
     ----------
-    length_scale, variance, n_inducing : as in `GPMIL`
-    n_samples, n_burn_in : int
+    length_scale, variance, n_inducing : as in `GPMIL`, default="median", 10.0, 150
+    n_samples, n_burn_in : int, default=100, 50
         Iterations that are kept, and iterations before them.
-    scale : {"feature", "global", None}
-    random_state : int, RandomState or None
+    scale : {"feature", "global", None}, default="feature"
+    random_state : int, RandomState or None, default=None
         Of the sampler and of the inducing points.
-    calibrate, calibration, cv
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
         As in `CitationKNN`. Without calibration the score is the log-odds of the averaged
         probability.
 

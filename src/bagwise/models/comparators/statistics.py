@@ -49,12 +49,14 @@ class StatisticsForest(_OnStatistics):
 
     Parameters
     ----------
-    n_estimators : int
+    n_estimators : int, default=200
         Trees.
-    statistics : sequence
+    statistics : sequence, default=("mean", "max", "min", "std")
         As in `BagStatistics`.
-    random_state : int, RandomState or None
-    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
+    random_state : int, RandomState or None, default=None
+    scale : as in `CitationKNN`, default=None
+        Trees need no scaling.
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
 
     Attributes
     ----------
@@ -83,15 +85,17 @@ class StatisticsBoosting(_OnStatistics):
 
     Parameters
     ----------
-    n_estimators : int
+    n_estimators : int, default=200
         Trees.
-    learning_rate : float
-    max_depth : int
+    learning_rate : float, default=0.1
+    max_depth : int, default=3
         Of each tree.
-    statistics : as in `StatisticsForest`
-    random_state : int, RandomState or None
+    statistics : as in `StatisticsForest`, default=("mean", "max", "min", "std")
+    random_state : int, RandomState or None, default=None
         Of the features that each split may choose from, and of the bags each tree sees.
-    scale, calibrate, calibration, cv : as in `CitationKNN`; trees need no scaling
+    scale : as in `CitationKNN`, default=None
+        Trees need no scaling.
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
 
     Attributes
     ----------

@@ -65,9 +65,9 @@ class VotingFramework(InstanceComparator):
 
     Parameters
     ----------
-    n_neighbors : int
+    n_neighbors : int, default=5
         k: how many instances each one cites.
-    scale, calibrate, calibration, cv : as in `CitationKNN`
+    scale, calibrate, calibration, cv : as in `CitationKNN`, default="feature", True, "platt", None
 
     Attributes
     ----------
@@ -155,9 +155,11 @@ class VotingWalk(VotingFramework):
 
     Parameters
     ----------
-    restart : float
+    restart : float, default=0.3
         Probability of returning to the bag's label.
-    n_neighbors, scale, calibrate, calibration, cv
+    n_neighbors : int, default=5
+    scale : {"feature", "global", None}, default="feature"
+    calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
         As in `VotingFramework`, as are the attributes.
 
     Examples

@@ -53,35 +53,35 @@ class MICRF(BestInstanceClassifier):
 
     Parameters
     ----------
-    C : float or "cv"
+    C : float or "cv", default=1.0
         Trade-off between margin and training loss of the weights (8). "cv" chooses among
         0.1, 1, 10 by accuracy on bags held out by the inner cross-validation ``cv``.
-    scale : {"minmax", "standard"} or None
+    scale : {"minmax", "standard"} or None, default="minmax"
         How features are scaled, fitted on the training bags. It matters: the kernels and
         dissimilarities are made for features in [0, 1].
-    kernels : sequence of {"rbf", "linear", "intersection"}
+    kernels : sequence of str, default=("rbf", "linear", "intersection")
         Kernels of the instance SVMs; empty to use ``extra_unaries`` alone.
-    extra_unaries : sequence of estimators
+    extra_unaries : sequence of estimators, default=()
         Bag classifiers with ``decision_function_instances``, cloned and fitted on the scaled
         training bags; each adds an instance classifier and its non-instance model.
-    dissimilarities : sequence of {"l1", "l2", "chi2"}
+    dissimilarities : sequence of {"l1", "l2", "chi2"}, default=("l1", "l2", "chi2")
         Pairwise terms; empty for a model without them.
-    svm_C, gamma : float
+    svm_C, gamma : float, default=1.0, None
         Of the instance SVMs; ``gamma=None`` is 1 / n_features.
-    inference : {"trws", "icm"}
+    inference : {"trws", "icm"}, default="trws"
         TRW-S gives a lower bound and is close to optimal; ICM is a quick local search.
-    max_iter, tol : int, float
+    max_iter, tol : int, float, default=200, 0.001
         Most rounds of constraint generation, and the violation per bag at which it ends.
-    max_states, max_rows : int
+    max_states, max_rows : int, default=2048, 10000
         Memory bounds. Most states inference keeps after exact pruning (its memory is quadratic
         in them), and most instances an SVM trains on; large bags are thinned first.
-    calibrate : bool
+    calibrate : bool, default=True
         Give ``predict_proba``, calibrated on bags held out by an inner cross-validation.
-    calibration : {"platt", "isotonic"}
-    cv : int, splitter or None
+    calibration : {"platt", "isotonic"}, default="platt"
+    cv : int, splitter or None, default=None
         The inner cross-validation of ``C="cv"`` and ``calibrate=True``; None is five folds, ten
         where a class has fewer than twenty bags.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Used only where ``max_rows`` thins the bags.
 
     Attributes

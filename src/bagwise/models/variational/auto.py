@@ -89,16 +89,16 @@ class AutoVGPMIL(LatentClassifier):
 
     Parameters
     ----------
-    n_inducing : int
+    n_inducing : int, default=100
         Inducing points of every candidate.
-    assumption : {"data", "standard"}
+    assumption : {"data", "standard"}, default="data"
         ``"data"`` lets means take part as far as held-out bags ask for them, and
         ``whole_bag_weight_`` says how far that was. A mean can be lowered by any instance: such
         an ensemble does not keep the multiple-instance assumption. ``"standard"`` has only
         candidates that no instance can lower.
-    max_iter, tol, execution, random_state
+    max_iter, tol, execution, random_state : as in `VGPMIL`, default=200, 0.001, None, None
         As for `VGPMIL`.
-    verbose : bool
+    verbose : bool, default=False
         Show a progress bar.
 
     Attributes
@@ -155,7 +155,7 @@ class AutoVGPMIL(LatentClassifier):
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         y : array of shape (n_bags,) or (n_bags, n_classes)
-        instance_labels, background, class_weight, sample_weight
+        instance_labels, background, class_weight, sample_weight : as in `VGPMIL`, default=None
             As for `VGPMIL.fit`.
         """
         checked, targets = self._validate_weighted(

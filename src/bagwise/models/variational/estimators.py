@@ -101,21 +101,21 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         y : array of shape (n_bags,) or (n_bags, n_classes)
             A class per bag; of two, the larger one is positive. Or an indicator matrix,
             scikit-learn's multilabel format: 1 where a bag has a class.
-        instance_labels : array of shape (n_instances,), optional
+        instance_labels : array of shape (n_instances,) or None, default=None
             Class of each instance, or missing: None, NaN, -1. With an indicator matrix also
             of shape (n_instances, n_classes), 1, 0, or -1 where missing.
-        validation : (bags, y), optional
+        validation : (bags, y) or None, default=None
             Stop early on these bags' AUC.
-        patience : int
+        patience : int, default=10
             With ``validation``: stop after so many iterations without a better bag AUC, and go
             back to the best.
-        background : class, optional
+        background : class or None, default=None
             With more than two classes: the class of bags in which nothing is found. It has no
             posterior of its own; a bag or an instance is of it when no other class is found.
-        class_weight : "balanced" or dict from class to weight, optional
+        class_weight : "balanced" or dict from class to weight or None, default=None
             How much the bags of a class count in the fit. Calibration takes the bags as they
             are, so that probabilities keep to the classes' frequencies.
-        sample_weight : array of shape (n_bags,), optional
+        sample_weight : array of shape (n_bags,) or None, default=None
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
         """
@@ -287,45 +287,45 @@ class VGPMIL(GaussianProcessClassifier):
 
     Parameters
     ----------
-    inference : {"marginal", "paper"}
+    inference : {"marginal", "paper"}, default="marginal"
         See above.
-    kernel : "rbf", "matern32", "matern52", "linear", or kernel object
+    kernel : "rbf", "matern32", "matern52", "linear", or kernel object, default="rbf"
         A name stands for a handful of length scales and variances to start from; an object is
         the start itself, such as ``RBF("median", 16.0) + Constant(4.0)``.
-    likelihood : bag likelihood, optional
+    likelihood : bag likelihood or None, default=None
         ``SoftMax(tau, size)``, ``Or()``, or your own; by default ``SoftMax(1, size)`` or
         ``SoftMax(3, size)``, as held-out bags choose, with the median size of the training bags:
         no instance can lower them, which is the standard assumption.
         With ``inference="paper"``: `NoisyMax` (the default) or `LargeMargin`.
-    n_inducing : int
+    n_inducing : int, default=100
         Inducing points.
-    inducing : {"kmeans", "subset", "class-kmeans"} or array of shape (n_inducing, n_features)
+    inducing : {"kmeans", "subset", "class-kmeans"} or array, default="kmeans"
         How they are chosen; ``class-kmeans`` clusters positive and negative bags apart and is for
         ``inference="paper"`` alone.
-    scale : {"feature", "global", None}
+    scale : {"feature", "global", None}, default="feature"
         Standardise every feature, divide all by one number, or leave them.
-    learn_kernel : bool, optional
+    learn_kernel : bool or None, default=None
         Whether the kernel's parameters are learned from where they start; by default they are
         with ``inference="marginal"``.
-    calibrate : bool
+    calibrate : bool, default=True
         Fit a slope and an intercept of the bags' log-odds, and the map that tells which
         instances made a bag positive, to bags that were held out.
-    bag_rule : {"max", "noisy-or"}, optional
+    bag_rule : {"max", "noisy-or"} or None, default=None
         With ``inference="paper"``: how instances make a bag; "max" by default.
-    init : {"half", "label", "random"} or array of shape (n_instances,), optional
+    init : {"half", "label", "random"} or array of shape (n_instances,) or None, default=None
         With ``inference="paper"``: where q(y = 1) starts in positive bags; "half" by default.
-    max_iter : int
+    max_iter : int, default=200
         Passes over the data, or iterations, at most.
-    tol : float
+    tol : float, default=0.001
         Stop when the bound gains less than this per bag twice in a row (marginal), or when the
         posterior mean changes by less, relative to its length (paper).
-    execution : Execution, "serial", "threads", "dask", "cpu", "cuda", optional
+    execution : Execution, "serial", "threads", "dask", "cpu", "cuda" or None, default=None
         Where the work is done.
-    random_state : int, RandomState, optional
+    random_state : int, RandomState or None, default=None
         Seed of the inducing points.
-    verbose : bool
+    verbose : bool, default=False
         Show a progress bar.
-    callback : function of an `Iteration`, optional
+    callback : function of an `Iteration` or None, default=None
         Called after every iteration; a true answer stops the fit.
 
     Attributes
@@ -425,12 +425,19 @@ class PsiVGPMIL(_PaperClassifier):
 
     Parameters
     ----------
-    density : density object, optional
+    density : density object or None, default=None
         `Sech` (the default: VGPMIL), `Gamma`, or any object with ``theta(c)`` and ``log_psi(c)``;
         see `bagwise.models.variational.Density`.
-    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, calibrate, bag_rule, init, \
-max_iter, tol, execution, random_state, verbose, callback
-        As for `VGPMIL` with ``inference="paper"``.
+    kernel : str or Kernel, default="rbf"
+    n_inducing : int, default=100
+    inducing : as in `VGPMIL`, default="kmeans"
+    scale : as in `VGPMIL`, default="feature"
+    learn_kernel, calibrate : bool, default=False, True
+    bag_rule, init : as in `VGPMIL`, default="max", "half"
+    max_iter, tol : int, float, default=200, 0.001
+    likelihood, execution, random_state, callback : as in `VGPMIL`, default=None
+    verbose : bool, default=False
+        All as in `VGPMIL` with ``inference="paper"``.
 
     Examples
     --------
@@ -454,11 +461,18 @@ class GVGPMIL(_PaperClassifier):
 
     Parameters
     ----------
-    alpha, beta : float
+    alpha, beta : float, default=1.0
         Shape and rate of the Gamma; see `Gamma`.
-    kernel, likelihood, n_inducing, inducing, scale, learn_kernel, calibrate, bag_rule, init, \
-max_iter, tol, execution, random_state, verbose, callback
-        As for `VGPMIL` with ``inference="paper"``.
+    kernel : str or Kernel, default="rbf"
+    n_inducing : int, default=100
+    inducing : as in `VGPMIL`, default="kmeans"
+    scale : as in `VGPMIL`, default="feature"
+    learn_kernel, calibrate : bool, default=False, True
+    bag_rule, init : as in `VGPMIL`, default="max", "half"
+    max_iter, tol : int, float, default=200, 0.001
+    likelihood, execution, random_state, callback : as in `VGPMIL`, default=None
+    verbose : bool, default=False
+        All as in `VGPMIL` with ``inference="paper"``.
 
     Examples
     --------
@@ -487,16 +501,22 @@ class LMVGPMIL(_PaperClassifier):
 
     Parameters
     ----------
-    C, V : float
+    C, V : float, default=2.0
         Steepness of the gates and width of the margin; V sets both to 2.
-    kernel : as for `VGPMIL`
+    kernel : as for `VGPMIL`, default=RBF(length_scale='sqrt_dim', variance=16.0)
         With a variance of 16 by default, so that the latent function can reach beyond the margin:
         with a standard deviation below V the gates close for good.
-    init : as for `VGPMIL`
+    init : as for `VGPMIL`, default="label"
         ``label`` by default: at 1/2 an instance has no side, and its gate no margin to ask for.
-    n_inducing, inducing, scale, learn_kernel, calibrate, bag_rule, max_iter, tol, execution, \
-random_state, verbose, callback
-        As for `VGPMIL` with ``inference="paper"``.
+    n_inducing : int, default=100
+    inducing : as in `VGPMIL`, default="kmeans"
+    scale : as in `VGPMIL`, default="feature"
+    learn_kernel, calibrate : bool, default=False, True
+    bag_rule : as in `VGPMIL`, default="max"
+    max_iter, tol : int, float, default=200, 0.001
+    execution, random_state, callback : as in `VGPMIL`, default=None
+    verbose : bool, default=False
+        All as in `VGPMIL` with ``inference="paper"``.
 
     Examples
     --------

@@ -87,7 +87,7 @@ def collapsed_bound(
         Instances and inducing points, in the units the kernel acts on.
     omega, rho : arrays of shape (N,)
         Sites: precision and linear weights; for VGPMIL theta and pi - 1/2.
-    chunk_size : int
+    chunk_size : int, default=1024
         Instances per chunk.
     """
     L = to_numpy(linalg.cholesky(kernel(Z, Z)))
@@ -136,7 +136,7 @@ def log_normaliser(
     X : array of shape (N, D)
     density : density object
         With ``theta`` and ``log_psi``.
-    n_features, n_samples : int
+    n_features, n_samples : int, default=256, 64
         R, and the number of functions drawn.
     """
     if not isinstance(kernel, RBF):
@@ -241,9 +241,9 @@ def learn(
     advance : function of a kernel and of the last `KernelFit` (None at first)
         Fits q(v) under the kernel from those beliefs and says what came of it. With the
         same kernel it must not lower the bound.
-    n_rounds, tol
+    n_rounds, tol : int, float, default=10, 0.01
         At most so many kernel updates; ends when log-parameters change by less than ``tol``.
-    density
+    density : Density or None, default=None
         As for `learn_kernel`; the bound that must not fall has log Z taken off too.
     """
 

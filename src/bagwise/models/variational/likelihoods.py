@@ -227,10 +227,10 @@ class Or(_PooledLikelihood):
 
     Parameters
     ----------
-    h : float in [0, 1]
+    h : float in [0, 1], default=0.0
         Weighs the instances of a bag of n by n^-h: 0 takes them for independent evidence, 1
         counts a bag once however large it is.
-    error : float in [0, 0.5)
+    error : float in [0, 0.5), default=0.0
         Probability that the label of a bag is wrong.
 
     Examples
@@ -285,10 +285,10 @@ class SoftMax(_PooledLikelihood):
 
     Parameters
     ----------
-    tau : float
-    size : float or None
+    tau : float, default=0.0
+    size : float or None, default=None
         n_0; a number of instances, such as the median of the training bags.
-    error : as for `Or`
+    error : as for `Or`, default=0.0
 
     Examples
     --------
@@ -345,7 +345,7 @@ class Score(_PooledLikelihood):
     ----------
     link : object with ``at(g, y)``
         ``log p(y | g)`` with its first and second derivative by g, as `Linked`.
-    tau : float
+    tau : float, default=0.0
         The score is the mean of f (0) or a soft maximum, as for `SoftMax`.
 
     Examples

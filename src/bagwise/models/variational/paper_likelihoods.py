@@ -234,13 +234,13 @@ class NoisyMax:
 
     Parameters
     ----------
-    H : float
+    H : float, default=100.0
         Odds that a bag's label agrees with the maximum of its instances. Both papers print 100;
         both released programs use 1e12.
-    expectation : {"plug-in", "exact"}
+    expectation : {"plug-in", "exact"}, default="plug-in"
         Expected maximum of the other instances: the largest of their probabilities as in the
         papers, or the exact ``1 - prod(1 - pi)``.
-    schedule : {"damped", "paper", "sequential"}
+    schedule : {"damped", "paper", "sequential"}, default="damped"
         ``paper`` updates every pi at once from the old ones. That is not coordinate ascent: it
         oscillates between even and odd iterations, and the parity of ``max_iter`` decides the
         accuracy. It is kept to reproduce published figures. ``damped`` goes half the way each
@@ -331,11 +331,11 @@ class LargeMargin:
 
     Parameters
     ----------
-    C : float
+    C : float, default=2.0
         Steepness of the gate.
-    V : float
+    V : float, default=2.0
         Width of the margin.
-    H, expectation, schedule
+    H, expectation, schedule : float, str, str, default=100.0, "plug-in", "damped"
         As for `NoisyMax`.
 
     Examples

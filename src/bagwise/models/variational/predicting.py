@@ -264,10 +264,10 @@ class LatentClassifier(InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
-        return_std : bool
+        return_std : bool, default=False
             Also return the standard deviation of the positive probability over draws of the
             latent function; with several classes, of every class's.
-        return_interval : float in (0, 1), optional
+        return_interval : float in (0, 1) or None, default=None
             Also return the central interval that holds this share of the draws.
 
         Returns
@@ -292,9 +292,10 @@ class LatentClassifier(InstanceClassifier):
         Parameters
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
-        return_std, return_interval
+        return_std : bool, default=False
+        return_interval : float or None, default=None
             As for `predict_proba`.
-        question : {"share", "alone"}, optional
+        question : {"share", "alone"} or None, default=None
             What is asked of an instance. ``share``, the default of a calibrated model: is it one
             of those that made its bag positive? That takes the bag into account, and what
             held-out positive and negative bags have in common. ``alone``: would a bag of this

@@ -96,13 +96,13 @@ class StochasticFit:
         ----------
         bags : Bags, list of 2-d arrays, or 3-d array
         y : array of shape (n_bags,)
-        classes : sequence of two classes
+        classes : sequence of two classes or None, default=None
             Needed in the first call, unless ``y`` holds both.
-        instance_labels : array of shape (n_instances,), optional
-        total_bags : int, optional
+        instance_labels : array of shape (n_instances,) or None, default=None
+        total_bags : int or None, default=None
             How many bags the batch stands for; default: all seen so far, told apart by their
             ids. Needed from the second call on where bags have none.
-        step : float in (0, 1], optional
+        step : float in (0, 1] or None, default=None
             Default: ``(t + 1)^-0.6`` for the t-th call.
         """
         first = not hasattr(self, "seen_")
