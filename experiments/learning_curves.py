@@ -30,7 +30,7 @@ TITLE = "Learning curves: bound and score per iteration"
 PAPER = "VGPMIL, supplement Figure 2"
 NEEDS = ("bundled", "newsgroups")
 MODELS = {
-    "VGPMIL, authors' settings": preset("vgpmil-authors"),
+    "VGPMIL, released program": preset("vgpmil-program"),
     "VGPMIL, paper's schedule": paper_vgpmil(likelihood=NoisyMax(schedule="paper")),
     "VGPMIL, damped": paper_vgpmil(likelihood=NoisyMax(schedule="damped")),
     "VGPMIL, labels summed out": VGPMIL(),

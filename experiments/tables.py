@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from bagwise.models.presets import PRESETS
 from experiments.stored import results, row, value
 
 SETS = {
@@ -386,6 +387,20 @@ def mixed_supervision() -> str:
         for share in (0, 5, 10, 20, 50, 100)
     ]
     return _markdown(["bags fully labelled", *models], rows)
+
+
+def presets() -> str:
+    """Every preset: its settings, and where each stands."""
+    blocks = []
+    for name, (title, model, settings, stopping) in PRESETS.items():
+        rows = [[f"`{key}`", f"`{value!r}`", source] for key, (value, source) in settings.items()]
+        rows += [
+            [f"`fit(..., {key}=)`", f"`{value!r}`", source]
+            for key, (value, source) in stopping.items()
+        ]
+        table = _markdown(["setting", "value", "where it stands"], rows)
+        blocks.append(f"### `{name}`\n\n{title}: a `{model.__name__}`.\n\n{table}")
+    return "\n\n".join(blocks)
 
 
 def dpmil_newsgroups() -> str:

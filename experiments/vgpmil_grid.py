@@ -29,7 +29,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from bagwise.datasets import load_musk1, load_musk2
 from bagwise.models.presets import preset
-from bagwise.models.variational import NoisyMax
+from bagwise.models.variational import Gamma
 from experiments._held_out import main, rows
 from experiments.vgpmil_musk import PUBLISHED
 
@@ -49,10 +49,10 @@ NOTES = {
 }
 
 
-def grid(quick: bool) -> dict[str, list[dict[str, float]]]:
+def grid(quick: bool) -> dict[str, list[dict[str, Any]]]:
     """Settings of both models; quick: two of G-VGPMIL and one of VGPMIL."""
     inducing = INDUCING[:1] if quick else INDUCING
-    gamma = [{"alpha": a, "beta": b} for a in ALPHAS for b in BETAS]
+    gamma = [{"density": Gamma(a, b)} for a in ALPHAS for b in BETAS]
     gamma = gamma[:2] if quick else gamma
     return {
         "VGPMIL": [{"n_inducing": M} for M in inducing],
@@ -60,15 +60,15 @@ def grid(quick: bool) -> dict[str, list[dict[str, float]]]:
     }
 
 
-def one_fit(data: str, model: str, setting: dict[str, float], seed: int, fold: int) -> Any:
+def one_fit(data: str, model: str, setting: dict[str, Any], seed: int, fold: int) -> Any:
     """Accuracy and AUC on the validation and the test bags of one split."""
     warnings.filterwarnings("ignore", "GVGPMIL: the latent function escaped", UserWarning)
     bags, y = LOADERS[data](return_X_y=True)
     train, test = list(StratifiedKFold(5, shuffle=True, random_state=seed).split(y, y))[fold]
     fit, watch = train_test_split(train, test_size=0.2, stratify=y[train], random_state=seed)
     estimator = preset(
-        "vgpmil-authors" if model == "VGPMIL" else "g-vgpmil-authors",
-        likelihood=NoisyMax(100.0, schedule="paper"),
+        "psi-vgpmil-paper",
+        learn_kernel=False,
         max_iter=MAX_ITER,
         random_state=seed,
         **setting,

@@ -39,7 +39,7 @@ NOTES = {
 
 def plain(seed: int) -> Model:
     """VGPMIL with the paper's settings."""
-    return preset("vgpmil-newsgroups", random_state=seed)
+    return preset("vgpmil-paper", random_state=seed)
 
 
 def after_kpca(seed: int) -> Model:

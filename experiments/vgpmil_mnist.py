@@ -67,8 +67,8 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             options = settings(kind, seed, M)
             milder = {**options, "likelihood": NoisyMax(100.0, schedule="paper")}
             makers = {
-                "VGPMIL": preset("vgpmil-authors", **options),
-                "G-VGPMIL": preset("g-vgpmil-authors", **milder),
+                "VGPMIL": preset("psi-vgpmil-program", **options),
+                "G-VGPMIL": preset("g-vgpmil-program", **milder),
             }
             for name, model in makers.items():
                 found[name].append(measure(model, train, data.y[a], test, data.y[b]))

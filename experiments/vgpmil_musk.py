@@ -34,8 +34,8 @@ NOTE = "authors' settings; published values fit training folds only"
 def models() -> dict[str, Any]:
     """Model makers by name."""
     return {
-        "VGPMIL": lambda seed: preset("vgpmil-authors", random_state=seed),
-        "G-VGPMIL": lambda seed: preset("g-vgpmil-authors", random_state=seed),
+        "VGPMIL": lambda seed: preset("psi-vgpmil-program", random_state=seed),
+        "G-VGPMIL": lambda seed: preset("g-vgpmil-program", random_state=seed),
         "VGPMIL, defaults": lambda seed: VGPMIL(random_state=seed),
         "G-VGPMIL, defaults": lambda seed: GVGPMIL(random_state=seed),
     }

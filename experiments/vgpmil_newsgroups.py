@@ -32,8 +32,8 @@ PUBLISHED = {"VGPMIL": 0.652, "LM-VGPMIL": 0.728}
 def models() -> dict[str, Any]:
     """Model makers by name."""
     return {
-        "VGPMIL": lambda seed: preset("vgpmil-newsgroups", random_state=seed),
-        "LM-VGPMIL": lambda seed: preset("lm-vgpmil-newsgroups", random_state=seed),
+        "VGPMIL": lambda seed: preset("vgpmil-paper", random_state=seed),
+        "LM-VGPMIL": lambda seed: preset("lm-vgpmil-paper", random_state=seed),
         "VGPMIL, labels summed out": lambda seed: VGPMIL(scale=None, random_state=seed),
     }
 
