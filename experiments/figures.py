@@ -36,7 +36,8 @@ _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- /table -->)", re.DO
 def pages() -> list[Path]:
     """The README and every page of the documentation that people write."""
     docs = ROOT / "docs"
-    written = [*docs.glob("*.md"), *docs.glob("guide/*.md"), *docs.glob("tutorials/*.md")]
+    generated = {"_build", "auto_examples", "generated", "results"}
+    written = [p for p in docs.rglob("*.md") if not generated & set(p.relative_to(docs).parts)]
     return [ROOT / "README.md", *sorted(written)]
 
 
