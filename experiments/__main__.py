@@ -1,7 +1,6 @@
 """Run the experiments: ``python -m experiments [--quick] [--out DIR] [--pages DIR] [NAME ...]``.
 
-The same as ``bagwise reproduce``, plus ``--pages``, which writes the results pages of the
-documentation from the output folder.
+``--pages`` writes the results pages of the documentation from the output folder.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bagwise.report.tables import to_rich
 from experiments._page import write_pages
 from experiments._runner import absent_data, list_experiments, reproduce
+from experiments._tables import to_rich
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bagwise.files.writing import new_file
-from bagwise.report.tables import published_table, to_markdown
 from experiments._runner import read_about, read_table
+from experiments._tables import published_table, to_markdown
 
 # What was tried and on which seeds before the numbers of an experiment were measured.
 NOTES = Path(__file__).parent / "notes"
@@ -20,10 +20,10 @@ this repository, with preprocessing inside the fold unless the note says otherwi
 standard deviation over the number of seeds in brackets. *Published* is what the paper prints.
 Where the two differ, the note says what is known about the reason.
 
-`bagwise reproduce all` runs all experiments. It can be stopped at any time and continues where it
-stopped. The last line of each page says when, where and from which commit it was measured; a plus
-after the commit means that files had been changed since, and "code between two commits" that the
-code of that run was never committed as a whole. The newest run used {versions}.
+`python -m experiments all` runs all experiments. It can be stopped at any time and continues where
+it stopped. The last line of each page says when, where and from which commit it was measured; a
+plus after the commit means that files had been changed since, and "code between two commits" that
+the code of that run was never committed as a whole. The newest run used {versions}.
 {warning}
 ```{{toctree}}
 :maxdepth: 1
@@ -79,7 +79,7 @@ def _page(place: Path, about: dict[str, Any], pages: Path) -> str:
         words = notes.read_text(encoding="utf-8").strip()
         lines += [f"**How these numbers were chosen.** {words}", ""]
     mode = " --quick" if about["quick"] else ""
-    repeat = f"`bagwise reproduce {about['experiment']}{mode}`"
+    repeat = f"`python -m experiments {about['experiment']}{mode}`"
     if about.get("assembled"):  # not the output of one run of the experiment
         lines += [f"*{about['assembled']} {repeat} measures it in one run.*", ""]
     else:

@@ -28,8 +28,8 @@ from rich.console import Console
 from bagwise.datasets import data_home
 from bagwise.datasets.registry import ADDRESSES
 from bagwise.files.writing import new_file
-from bagwise.report.tables import published_table, to_markdown, to_rich, write_table
 from experiments._source import digest, package_digest
+from experiments._tables import published_table, to_markdown, to_rich, write_table
 
 HERE = Path(__file__).parent
 

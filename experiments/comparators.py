@@ -29,8 +29,8 @@ from sklearn.model_selection import ParameterGrid
 from bagwise import comparators
 from bagwise.evaluate import BagFolds, PublishedFolds, compare
 from bagwise.evaluate.run import load_dataset
-from bagwise.report.tables import RESULT_COLUMNS
 from experiments._held_out import main
+from experiments._tables import RESULT_COLUMNS
 
 TITLE = "The baseline methods of the papers' tables: published and measured"
 PAPER = "MIO, MI-CRF and VGPMIL, tables of baselines"

@@ -524,7 +524,7 @@ def _row(
 
 def write_results(rows: pd.DataFrame, out: Path) -> pd.DataFrame:
     """Write the table per set, the ranks with their tests and the diagrams; return the table."""
-    from bagwise.report.tables import to_markdown
+    from experiments._tables import to_markdown
 
     per_set = summarise(shared_folds(rows))
     if per_set.empty:
@@ -613,8 +613,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _summarise(fits: list[Fit], file: Fits, arguments: argparse.Namespace) -> None:
     """Tables, diagrams and ``run.json`` from the fits that are there."""
-    from bagwise.report.tables import write_table
     from experiments._runner import describe_run
+    from experiments._tables import write_table
 
     file.fold()
     rows = file.read(fits)

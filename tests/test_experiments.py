@@ -23,17 +23,11 @@ from experiments._runner import (
     list_experiments,
     reproduce,
 )
+from experiments._tables import RESULT_COLUMNS, published_table, to_markdown, write_table
 from rich.console import Console
 
-from bagwise.cli.reproduce import load_runner
 from bagwise.datasets.registry import ADDRESSES
-from bagwise.report.tables import (
-    RESULT_COLUMNS,
-    print_comparison,
-    published_table,
-    to_markdown,
-    write_table,
-)
+from bagwise.report.tables import print_comparison
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENT = '''
@@ -174,12 +168,6 @@ def test_clips_are_tracked_without_the_data_home(tmp_path, monkeypatch):
     assert table.loc[table["data"] == "david", "note"].item().startswith("its data is missing")
 
 
-def test_runner_is_found_in_a_checkout_only(tmp_path):
-    assert load_runner(tmp_path, ROOT).reproduce is reproduce
-    with pytest.raises(FileNotFoundError, match="clone the repository"):
-        load_runner(tmp_path)
-
-
 def test_writes_and_prints_tables(tmp_path, console):
     folder = make_folder(tmp_path, alpha="", beta="")
     out = tmp_path / "out"
@@ -294,7 +282,7 @@ def test_page_from_a_run(tmp_path, console):
     assert "What alpha measures." in text
     (picture,) = re.findall(r"!\[Title of alpha: figure\]\((.*)\)", text)
     assert (pages / picture).read_bytes() == b"png of alpha"
-    assert "`bagwise reproduce beta --quick`" in (pages / "beta.md").read_text()
+    assert "`python -m experiments beta --quick`" in (pages / "beta.md").read_text()
     index = (pages / "index.md").read_text()
     assert "\nalpha\nbeta\n" in index
     assert "quick mode (fewer seeds): beta" in index

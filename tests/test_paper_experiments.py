@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments import comparators, margin_sweep, micrf, vgpmil_grid, vgpmil_kpca
+from experiments._tables import RESULT_COLUMNS
 
 from bagwise.datasets import data_home, load_digit_bags
-from bagwise.report.tables import RESULT_COLUMNS
 
 
 def test_best_threshold_equals_trying_all():

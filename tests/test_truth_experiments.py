@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from experiments import ablation, instance_probabilities, kernel_learning
 from experiments._held_out import gather
+from experiments._tables import RESULT_COLUMNS
 
 from bagwise import AutoVGPMIL
-from bagwise.report.tables import RESULT_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 NAMES = (

@@ -63,7 +63,6 @@ OPTIONS = {
     "track": ["--box", "--seed"],
     "info": ["--max-unpacked"],
     "datasets": [],
-    "reproduce": [],
     "demo": ["--bags"],
 }  # fmt: skip
 BASE = {
@@ -75,12 +74,11 @@ BASE = {
     "track": ("track", "images", "--box", "8,8,16,16", "--csv", "out"),
     "info": ("info", "model.bagwise"),
     "datasets": ("datasets",),
-    "reproduce": ("reproduce", "--list"),
     "demo": ("demo", "--out", "out", "--bags", "1"),
 }  # fmt: skip
 # Heavy or fixed commands get few cases; the others share the rest.
 COMMANDS = [*(["fit"] * 6), *(["predict"] * 4), *(["evaluate"] * 3), "compare", "track", "info"]
-COMMANDS = [*(COMMANDS * 3), "detect fit", "datasets", "reproduce", "demo"]
+COMMANDS = [*(COMMANDS * 3), "detect fit", "datasets", "demo"]
 
 
 def _bounded(option: str, value: str) -> bool:

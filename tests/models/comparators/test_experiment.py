@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 from experiments import comparators as experiment
+from experiments._tables import RESULT_COLUMNS
 
 from bagwise import comparators
 from bagwise.comparators import GICF, CitationKNN
-from bagwise.report.tables import RESULT_COLUMNS
 
 
 def test_quick_run_sets_published_beside_measured(tmp_path, monkeypatch):
