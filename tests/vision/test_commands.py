@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import shutil
 
 import numpy as np
@@ -87,7 +88,8 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     voc = [read_voc_boxes(path)[0] for path in sorted((out / "voc").glob("*.xml"))]
     assert len(voc) == 16
     np.testing.assert_allclose(np.concatenate(voc), table.boxes[probable], atol=0.02)
-    assert len(list((out / "overlays").iterdir())) == 16
+    drawn = sorted(path.name for path in (out / "overlays").iterdir())
+    assert drawn == [f"{i:02}.jpg" for i in range(16)]
     capsys.readouterr()
     words = ["detect", "evaluate", out / "detections.csv", "--coco", out / "coco.json"]
     call(*words, "--images", images, "--json")
@@ -273,7 +275,6 @@ def test_ct_fit_and_predict(scans, ct_model, capsys):
     assert '"ICH": 8' in capsys.readouterr().out
     assert sorted(p.name for p in out.iterdir()) == [
         "report.html",
-        "report_SDH.html",
         "scans.csv",
         "slices.csv",
     ]
@@ -290,6 +291,36 @@ def test_ct_fit_and_predict(scans, ct_model, capsys):
     for row in by_slice[:6]:
         assert float(row["position"]) == 5 * int(row["index"])
         assert row["file"].endswith(f"CT{int(row['index']):06d}.dcm")
+
+
+def test_the_page_of_scans_shows_every_class_and_links_to_what_is_there(scans, ct_model, tmp_path):
+    """One page: a row per scan, its slices with their interval, no file name that is missing."""
+    root, truth = scans
+    out = tmp_path / "results"
+    call("ct", "predict", ct_model, "--scans", root, "--labels", truth.labels, "--out", out)
+    page = (out / "report.html").read_text()
+    words = re.sub(r"<style>.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert not re.search(r"\b(bags?|instances?)\b", words)
+    links = re.findall(r'href="#([^"]*)"', page)
+    assert links
+    assert set(links) <= set(re.findall(r'id="([^"]*)"', page))
+    assert not re.findall(r'href="(?!#)', page)
+    assert set(re.findall(r"\w+\.(?:csv|html|parquet)", words)) <= {p.name for p in out.iterdir()}
+    by_scan = rows_of(out / "scans.csv")
+    by_slice = rows_of(out / "slices.csv")
+    for row in by_scan:
+        for name in ("ICH", "SDH"):
+            called = float(row[f"p_{name}"]) > 0.5
+            assert f"{float(row[f'p_{name}']):.3f}" in words
+            own = page.split(f">{row['scan']}</h2>")[1].split("</section>")[0]
+            assert not called or f"{name}: {float(row[f'p_{name}']):.3f}" in own
+    top = max(by_scan, key=lambda row: max(float(row["p_ICH"]), float(row["p_SDH"])))
+    name = max(("ICH", "SDH"), key=lambda name: float(top[f"p_{name}"]))
+    own = page.split(f">{top['scan']}</h2>")[1].split("</section>")[0]
+    assert 'class="band"' in own
+    best = max(float(r[f"p_{name}"]) for r in by_slice if r["scan"] == top["scan"])
+    assert f"<b>{best:.2f}</b>" in own
+    assert own.count("data:image/png") >= 3
 
 
 def test_ct_slices_are_coupled(scans, ct_model, tmp_path, capsys):

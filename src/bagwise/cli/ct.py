@@ -18,11 +18,9 @@ from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
 
 if TYPE_CHECKING:
+    from bagwise.core.arrays import Reals
     from bagwise.models.base import Model
     from bagwise.vision.ct import ScanFiles
-
-
-_THUMBNAIL = 48  # side of the slices shown in the report
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -51,7 +49,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--seed", type=int, default=0)
     output_options(part, "model to write")
 
-    about = "probabilities of scans and slices: scans.csv, slices.csv and a page per class"
+    about = "probabilities of scans and slices: a page, scans.csv and slices.csv"
     example = "bagwise ct predict ct.bagwise --scans new/ --out results/"
     part = add_part(parts, "predict", about, predict, example)
     part.add_argument("model", type=Path, help="model that ct fit wrote")
@@ -119,20 +117,17 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
-    """Positive classes in folders of DICOM series: a table of scans, one of slices, and pages."""
+    """Positive classes in folders of DICOM series: a table of scans, one of slices, and a page."""
     from bagwise import persist
-    from bagwise.report.html import Report, write_report
     from bagwise.report.predictions import predict_tables
+    from bagwise.report.scans import write_scans
     from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
 
     about = persist.about(arguments.model)
     model = persist.load(arguments.model)
     if not isinstance(model, ScanClassifier):
         raise ValueError(f"{str(arguments.model)!r} is not a model of scans; train one: ct fit.")
-    plain = ["".join(c if c.isalnum() else "_" for c in name) for name in model.class_names_]
-    names = ["report.html", *(f"report_{name}.html" for name in plain[1:])]
-    pages = dict(zip(model.class_names_, names, strict=True))
-    holds = ("scans.csv", "slices.csv", *pages.values())
+    holds = ("report.html", "scans.csv", "slices.csv")
     out = check_output(arguments.out, arguments.force, holds)
     bags, scans = _read(arguments, about["extra"]["features"], printer)
     truth = None
@@ -142,16 +137,15 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         truth = label_scans(bags, labels)[0]
         truth = truth[:, [labels.classes.index(name) for name in model.class_names_]]
     with printer.working(f"predicting {len(bags)} scans"), new_folder(out) as folder:
-        tables = {}
-        for i, (name, member) in enumerate(model.models_.items()):
-            tables[name] = predict_tables(member, bags, 0.5, ["no", name])
-            known = None if truth is None else truth[:, [i]]
-            report = Report(tables[name], bags, about, truth=known, title=f"CT scans: {name}")
-            write_report(report, folder / pages[name])
+        tables = {
+            name: predict_tables(member, bags, 0.5, ["no", name])
+            for name, member in model.models_.items()
+        }
+        write_scans(tables, bags, scans, folder / "report.html", about=about, truth=truth)
         _write_tables(folder, scans, bags, tables, truth)
     counts = {name: int((t.bags["label"] == name).sum()) for name, t in tables.items()}
     shown = ", ".join(f"{name} in {n}" for name, n in counts.items())
-    printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / next(iter(pages.values()))))}")
+    printer.say(f"{len(bags)} scans: {shown}; see {escape(str(out / 'report.html'))}")
     return {"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)}
 
 
@@ -166,18 +160,12 @@ def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) 
 
 
 def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
-    """Bags of described slices, with a small picture of each for the report."""
+    """Bags of described slices, and the files that they come from."""
     from bagwise.vision.ct import ct_windows, find_scans, scan_bags, shrink
     from bagwise.vision.ct_model import describe_slice
 
-    thumbnails: list[NDArray[np.uint8]] = []
-
-    def describe(hu: NDArray[np.float32]) -> NDArray[np.floating]:
-        small = ct_windows(shrink(hu, (_THUMBNAIL, _THUMBNAIL)))[0]
-        thumbnails.append((255 * small).astype(np.uint8))
-        if features == "attention":
-            return np.asarray(ct_windows(shrink(hu, (64, 64))))
-        return describe_slice(hu)
+    def windows(hu: Reals) -> Reals:
+        return ct_windows(shrink(hu, (64, 64)))
 
     scans = find_scans(
         arguments.scans,
@@ -185,11 +173,14 @@ def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, 
         skip_bad=arguments.skip_bad,
         progress=printer.bar("reading headers"),
     )
-    bags = scan_bags(printer.bar("reading scans")(scans, len(scans)), describe)
+    bags = scan_bags(
+        printer.bar("reading scans")(scans, len(scans)),
+        windows if features == "attention" else describe_slice,
+    )
     n_other = sum(len(scan.others) for scan in scans)
     if n_other:
         printer.say(f"{n_other} other series were left out; --series chooses by name")
-    return bags.with_columns(images=np.stack(thumbnails)), scans
+    return bags, scans
 
 
 def _cross_validated(

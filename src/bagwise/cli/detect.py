@@ -149,7 +149,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
     from bagwise.vision.detection import Detector, draw, shown
-    from bagwise.vision.image_sets import write_coco, write_table, write_voc
+    from bagwise.vision.image_sets import file_names, write_coco, write_table, write_voc
     from bagwise.vision.images import list_images, read_image
 
     out = check_output(arguments.out, arguments.force)
@@ -173,8 +173,8 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         write_table(names, detections, folder / "detections.csv")
         write_coco(names, sizes, list(detector.classes_), detections, folder / "coco.json")
         write_voc(names, sizes, detections, folder / "voc", min_probability=least)
-        for name, path, boxes in zip(names, paths, detections, strict=True):
-            overlay = folder / "overlays" / f"{name}.jpg"
+        drawn = [folder / "overlays" / name for name in file_names(names, ".jpg")]
+        for overlay, path, boxes in zip(drawn, paths, detections, strict=True):
             overlay.parent.mkdir(parents=True, exist_ok=True)
             pixels = draw(path, boxes, min_probability=least)[..., ::-1]
             overlay.write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())

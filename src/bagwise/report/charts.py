@@ -20,6 +20,8 @@ WIDTH, HEIGHT = 360, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 40  # margins, for the ticks and names of the axes
 # A curve keeps this many points; the eye sees no more.
 _MAX_POINTS = 300
+# Standard deviations on either side that hold 90 % of a normal distribution.
+_NINETY = 1.645
 
 
 class Axis(NamedTuple):
@@ -86,7 +88,7 @@ def _curve_chart(
     y: Axis,
     series: Sequence[tuple[str, Sequence[float] | Column, Sequence[float] | Column]],
 ) -> Chart:
-    """Lines and dots over two axes; a series is a CSS class (line, guide or dots), x and y."""
+    """Lines, dots and bands over two axes; a series is a CSS class of those, x and y."""
     shapes = []
     for style, xs, ys in series:
         keep = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _MAX_POINTS)).astype(int))
@@ -174,4 +176,26 @@ def history_chart(history: Floats) -> Chart:
         Axis("iteration", 1, max(2, len(history))),
         Axis("evidence bound", low - pad, high + pad),
         [("line", steps, history)],
+    )
+
+
+def slices_chart(name: str, position: Floats, p: Floats, std: Floats) -> Chart:
+    """The probability of a class along the slices of a scan, with its interval where known."""
+    low, high = float(position.min()), float(position.max())
+    room = 0.5 if high == low else 0.0  # one slice has no extent
+    top = int(p.argmax())
+    sentence = f"The highest is {p[top]:.2f}, at {position[top]:g} mm."
+    series = [("line", position, p), ("dots", position, p)]
+    if np.isfinite(std).all():
+        half = _NINETY * std
+        around = np.concatenate([position, position[::-1]])
+        band = np.clip(np.concatenate([p + half, (p - half)[::-1]]), 0, 1)
+        series.insert(0, ("band", around, band))
+        sentence += " The band is the 90 % interval, by the standard deviation."
+    return _curve_chart(
+        f"{name} by slice",
+        sentence,
+        Axis("position of the slice in mm", low - room, high + room),
+        Axis("probability"),
+        series,
     )

@@ -123,8 +123,13 @@ def render_report(report: Report) -> str:
         ],
         history=None if report.history is None else charts.history_chart(report.history),
         clusters=_clusters(report),
-        now=datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        now=written_at(),
     )
+
+
+def written_at() -> str:
+    """The time that a page carries."""
+    return datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def render(template: str, **values: object) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -278,6 +279,23 @@ def write_coco(
     Path(path).write_text(json.dumps(data), encoding="utf-8")
 
 
+def file_names(names: Sequence[str], suffix: str) -> list[str]:
+    """Names of files about images: another suffix, or one more where two images would share it.
+
+    Examples
+    --------
+    >>> from bagwise.vision.image_sets import file_names
+    >>> file_names(["a/x.jpg", "y.png", "y.jpg"], ".xml")
+    ['a/x.xml', 'y.png.xml', 'y.jpg.xml']
+    """
+    stems = [PurePath(name).with_suffix("").as_posix() for name in names]
+    count = Counter(stems)
+    return [
+        (stem if count[stem] == 1 else name) + suffix
+        for name, stem in zip(names, stems, strict=True)
+    ]
+
+
 def write_voc(
     names: Sequence[str],
     sizes: Sequence[tuple[int, int]],
@@ -287,7 +305,10 @@ def write_voc(
     min_probability: Limits = 0.5,
 ) -> None:
     """One xml file per image with the boxes that are probable enough, named as the image."""
-    for name, (height, width), of_image in zip(names, sizes, detections, strict=True):
+    targets = file_names(names, ".xml")
+    for name, target, (height, width), of_image in zip(
+        names, targets, sizes, detections, strict=True
+    ):
         root = ElementTree.Element("annotation")
         ElementTree.SubElement(root, "filename").text = PurePath(name).name
         size = ElementTree.SubElement(root, "size")
@@ -303,7 +324,7 @@ def write_voc(
             for tag, corner in zip(_CORNERS, (x + 1, y + 1, x + w, y + h), strict=True):
                 ElementTree.SubElement(box, tag).text = f"{corner:.2f}"
         ElementTree.indent(root)
-        path = Path(folder) / PurePath(name).with_suffix(".xml")
+        path = Path(folder) / target
         path.parent.mkdir(parents=True, exist_ok=True)
         ElementTree.ElementTree(root).write(path, encoding="utf-8")
 
