@@ -277,7 +277,7 @@ def test_refusals_say_what_and_where(model, data):
     from bagwise import SingleInstance
 
     bags, y, _ = data
-    with pytest.raises(ValueError, match="needs a Gaussian process model"):
+    with pytest.raises(ValueError, match="needs a model of the VGPMIL family"):
         Learner(SingleInstance(LogisticRegression()).fit(bags, y), bags, y)
     several = VGPMIL(n_inducing=5, max_iter=3, tol=1.0).fit(bags, np.arange(30) % 3)
     with pytest.raises(ValueError, match=r"a model of two classes; this one has \[0, 1, 2\]"):

@@ -297,7 +297,7 @@ class TestCommand:
         monkeypatch.setitem(sys.modules, "distributed", None)
         words, out = files
         assert main([*words, "--dask", "local"]) == 2
-        assert "pip install 'bagwise[dask]'" in capsys.readouterr().err
+        assert "pip install '.[dask]'" in capsys.readouterr().err
         assert not out.exists()
 
     def test_model_that_cannot(self, files, capsys):

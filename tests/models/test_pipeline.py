@@ -261,9 +261,9 @@ def test_bag_weights_are_used_or_refused():
         SingleInstance(KNeighborsClassifier()),
         make_pipeline(BagStatistics(), KNeighborsClassifier()),
     ):
-        with pytest.raises(ValueError, match="KNeighborsClassifier cannot weigh bags"):
+        with pytest.raises(ValueError, match="KNeighborsClassifier cannot give bags weights"):
             model.fit(bags, y, sample_weight=weights)
-    with pytest.raises(ValueError, match="MISVM cannot weigh bags"):
+    with pytest.raises(ValueError, match="MISVM cannot give bags weights"):
         make_pipeline(InstanceTransformer(StandardScaler()), MISVM()).fit(
             bags, y, sample_weight=weights
         )

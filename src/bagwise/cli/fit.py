@@ -297,7 +297,9 @@ def _dask_client(address: str | None, model: Model, name: str) -> Iterator[None]
     try:
         import distributed
     except ImportError as error:
-        raise ValueError("--dask needs Dask: pip install 'bagwise[dask]'") from error
+        raise ValueError(
+            "--dask needs the extra dask: pip install '.[dask]' in a checkout"
+        ) from error
     # Without an address the client starts workers on this machine, and ends them when it closes.
     where = {"address": address, "timeout": DASK_TIMEOUT}
     local = {"threads_per_worker": 1, "dashboard_address": None}

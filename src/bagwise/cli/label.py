@@ -214,7 +214,9 @@ def _serve(arguments: Namespace, session: Session, printer: Printer) -> None:
     try:
         from bagwise.label import LabelServer
     except ImportError as error:
-        raise ValueError("bagwise label needs a server: pip install 'bagwise[label]'") from error
+        raise ValueError(
+            "bagwise label needs the extra label: pip install '.[label]' in a checkout"
+        ) from error
 
     def say_next() -> None:
         printer.say(f"opened; to open it in another browser: {escape(server.url)}")

@@ -144,8 +144,8 @@ def make_size_trap_bags(
     """Positive training bags are large; the size of a bag must not matter.
 
     In training, positive bags hold the concept and 20 to 30 instances of background, negative bags
-    3 to 9: counting instances would do. The concept lies nearer than in the other tests, so that
-    counting pays. In the clean test set all bags have 3 to 9; in the trap the negative bags are
+    3 to 9: counting instances would do, and the concept lies nearer than in the other tests, where
+    counting helps. In the clean test set all bags have 3 to 9; in the trap the negative bags are
     the large ones.
 
     Parameters and return value are those of `make_single_concept_bags`.

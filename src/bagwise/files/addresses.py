@@ -43,7 +43,7 @@ def as_path(address: str | AnyPath) -> AnyPath:
     try:
         from upath import UPath
     except ImportError as error:
-        raise bad_file(address, "needs fsspec: pip install 'bagwise[cloud]'") from error
+        raise bad_file(address, "needs fsspec: pip install '.[cloud]' in a checkout") from error
     try:
         path = UPath(str(address))
         _ = path.fs  # loads what the protocol needs

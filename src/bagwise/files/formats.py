@@ -87,7 +87,7 @@ def _open_torch(path: AnyPath) -> Arrays:
     try:
         import torch
     except ImportError as error:
-        raise ValueError("needs torch: pip install 'bagwise[torch]'") from error
+        raise ValueError("needs torch: pip install '.[torch]' in a checkout") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them

@@ -61,7 +61,7 @@ def read_excel(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
     try:
         import openpyxl  # noqa: F401 - pandas reads through it
     except ImportError as error:
-        raise ValueError("needs openpyxl: pip install 'bagwise[excel]'") from error
+        raise ValueError("needs openpyxl: pip install '.[excel]' in a checkout") from error
     with path.open("rb") as file:
         check_zip(file, path.stat().st_size)
     with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:

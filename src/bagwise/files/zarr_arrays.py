@@ -43,7 +43,7 @@ class ZarrArrays(Mapping[str, Any]):
         try:
             import zarr  # noqa: F401 - opened below
         except ImportError as error:
-            raise ValueError("needs zarr: pip install 'bagwise[zarr]'") from error
+            raise ValueError("needs zarr: pip install '.[zarr]' in a checkout") from error
         self._path = path
         self._opened: dict[str, Any] = {}
 

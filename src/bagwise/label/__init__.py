@@ -2,7 +2,7 @@
 
 `suggest` says which instances to ask about, `Learner` takes the answers in without reading the
 data again, and ``bagwise label`` shows both as a page in the browser. Names are imported when
-first used; the page needs the extra ``bagwise[label]``.
+first used; the page needs the extra ``label``.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Learner:
 
     Parameters
     ----------
-    model : fitted VGPMIL, one of its relatives, AutoVGPMIL, or a pipeline that ends in one
+    model : fitted model of the VGPMIL family, AutoVGPMIL, or a pipeline that ends in one
         Of two classes.
     bags : Bags
         The bags to label instances in.

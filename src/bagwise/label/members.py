@@ -113,7 +113,7 @@ def predictor_of(model: Any) -> Predictor:
     predictor = getattr(last, "predictor_", None)
     if not isinstance(predictor, Predictor):
         raise ValueError(
-            "labelling needs a Gaussian process model (vgpmil and its relatives, or auto-vgpmil); "
+            "labelling needs a model of the VGPMIL family or AutoVGPMIL; "
             f"got {type(last).__name__}."
         )
     if not predictor.rule.binary:

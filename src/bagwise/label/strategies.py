@@ -102,7 +102,7 @@ def suggest(
 
     Parameters
     ----------
-    model : fitted VGPMIL, one of its relatives, AutoVGPMIL, a pipeline that ends in one
+    model : fitted model of the VGPMIL family, AutoVGPMIL, a pipeline that ends in one
     bags : Bags
         Where to choose from.
     n : int, default=10

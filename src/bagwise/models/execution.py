@@ -173,7 +173,7 @@ class Execution:
                 import torch
             except ImportError as error:
                 raise ValueError(
-                    f"device={device!r} needs torch; install bagwise[torch]."
+                    f"device={device!r} needs torch: pip install '.[torch]' in a checkout."
                 ) from error
             if device.startswith("cuda") and not torch.cuda.is_available():
                 raise ValueError(

@@ -72,12 +72,13 @@ def check_bag_weights(weights: ArrayLike, bags: Bags, estimator: BaseEstimator) 
     >>> from bagwise.models.feature_checks import check_bag_weights
     >>> check_bag_weights([1, 2], Bags(np.ones((2, 1)), [0, 1, 2]), KNeighborsClassifier())
     Traceback (most recent call last):
-    ValueError: KNeighborsClassifier cannot weigh bags: its fit takes no sample_weight. ...
+    ValueError: KNeighborsClassifier cannot give bags weights: its fit takes no sample_weight. ...
     """
     if not has_fit_parameter(estimator, "sample_weight"):
         raise ValueError(
-            f"{type(estimator).__name__} cannot weigh bags: its fit takes no sample_weight. Leave "
-            "the weights out, or draw bags in proportion to them, as in bags[chosen]."
+            f"{type(estimator).__name__} cannot give bags weights: its fit takes no "
+            "sample_weight. Leave the weights out, or draw bags in proportion to them, as in "
+            "bags[chosen]."
         )
     weights = np.asarray(weights, dtype=np.float64)
     if weights.shape != (len(bags),):

@@ -316,7 +316,7 @@ class BagPipeline(Pipeline):
     def fit(self, bags: BagsLike, y: ArrayLike | None = None, **params: Any) -> BagPipeline:
         """Fit the steps in turn; ``instance_labels`` and ``sample_weight`` go to the last one.
 
-        ``sample_weight`` holds one weight per bag; a last step that cannot weigh bags says so.
+        ``sample_weight`` holds one weight per bag; a last step without bag weights raises an error.
 
         A step that takes rows, such as ``StandardScaler()``, is wrapped in an
         `InstanceTransformer`, or comes after `BagStatistics`.

@@ -584,7 +584,7 @@ def doubts(agreement: Agreement | None) -> list[str]:
         out.append(
             f"held-out image labels are predicted with an AUC of {agreement.auc:.2f} only, so its "
             "boxes show what is salient rather than the class. More images or better features "
-            "(pip install 'bagwise[photographs]') may help."
+            "(pip install '.[photographs]' in a checkout) may help."
         )
     for name, value in agreement.simple.items():
         # A box of 60 % is too small for many objects, yet holds much evidence for its area.

@@ -115,7 +115,7 @@ def start(
     room = np.array(grey.shape[::-1]) - [w, h]
     if np.all(room * factor <= settings.negative_radius[0]):
         raise ValueError(
-            f"the frame leaves no room for background around the target: a box of {w} x {h} in a "
+            f"the frame shows no background around the target: a box of {w} x {h} in a "
             f"frame of {grey.shape[1]} x {grey.shape[0]}; choose a smaller box."
         )
     pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)

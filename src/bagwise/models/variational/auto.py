@@ -80,7 +80,7 @@ class Scaled:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class AutoVGPMIL(LatentClassifier):
-    """VGPMIL that weighs a handful of models by held-out bags: the estimator to reach for first.
+    """Average of several `VGPMIL` models with weights from held-out bags: start here.
 
     Candidates differ in the units of the features and in how instances make a bag: by a soft
     maximum, the multiple-instance assumption, or by their mean. Each is fitted as `VGPMIL` is, with
@@ -149,7 +149,7 @@ class AutoVGPMIL(LatentClassifier):
         class_weight: ClassWeight | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> AutoVGPMIL:
-        """Fit every candidate, weigh them, calibrate.
+        """Fit every candidate, compute their weights, calibrate.
 
         Parameters
         ----------

@@ -457,7 +457,9 @@ class PsiVGPMIL(_PaperClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GVGPMIL(_PaperClassifier):
-    """G-VGPMIL: VGPMIL with Gamma-mixed Gaussians, by closed-form updates. P(37).
+    """G-VGPMIL: VGPMIL with Gamma-mixed Gaussians, by closed-form updates.
+
+    Equation 37 of [CastroMacias2024]_.
 
     Parameters
     ----------
@@ -492,7 +494,9 @@ class GVGPMIL(_PaperClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LMVGPMIL(_PaperClassifier):
-    """LM-VGPMIL: VGPMIL with a large margin. V section 3.3 and supplement 2.
+    """LM-VGPMIL: VGPMIL with a large margin.
+
+    Section 3.3 and supplement 2 of [Haussmann2017]_.
 
     Every instance has a gate that opens beyond a margin; only instances whose gate is open pull
     the decision surface. The model is cyclic: its objective may fall, and the fit stops

@@ -1,4 +1,6 @@
-"""Learning the kernel of the papers' updates: the collapsed bound and L-BFGS-B. P(29).
+"""Learning the kernel of the papers' updates: the collapsed bound and L-BFGS-B.
+
+Equation 29 of [CastroMacias2024].
 
 For fixed sites (``omega``, ``rho``) the best q(u) has a closed form. Put in, the part of the bound
 that depends on the kernel is, with ``B = I + A diag(omega) A^T`` and ``b = A rho``,
@@ -8,7 +10,7 @@ that depends on the kernel is, with ``B = I + A diag(omega) A^T`` and ``b = A rh
 Unlike the released program of P, which divides the likelihood by N and the KL by M and so
 over-weights the KL, nothing is rescaled here: a step in J is a step in the bound.
 
-For the density ``Sech`` the normaliser log Z of P(19) is 0. For any other density it depends on
+For the density ``Sech`` the normaliser log Z (Eq. 19) is 0. For any other density it depends on
 the kernel; the released program drops it, here it is estimated (`log_normaliser`).
 """
 
@@ -122,7 +124,7 @@ def log_normaliser(
     random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
 ) -> Objective:
-    """Monte Carlo estimate of log Z, P(20), by random Fourier features, and its gradient.
+    """Monte Carlo estimate of log Z (Eq. 20) by random Fourier features, and its gradient.
 
     ``Z = E_{f ~ GP} prod_n 2 cosh(f_n / 2) psi(f_n)``, 1 for `Sech`. Functions are drawn as
     ``f(x) = sqrt(2 v / R) sum_r w_r cos(x.omega_r / l + phase_r)``; the draws are made once, from

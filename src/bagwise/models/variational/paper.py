@@ -5,9 +5,9 @@ in. In whitened coordinates ``u = L v``, ``L L^T = Kzz``, so that ``v ~ N(0, I)`
 ``q(v) = N(m, S)`` and ``f = a^T v`` plus independent noise of variance ``r``. One iteration, in
 the papers' order:
 
-    theta            P(28)              from E f^2 (the first from k(x, x), where m = 0, S = I)
-    S and m          P(26, 27)          from the sites omega and rho of all instances
-    beliefs q(y)     P(25)              from the moments of q(f)
+    theta            (28)               from E f^2 (the first from k(x, x), where m = 0, S = I)
+    S and m          (26, 27)           from the sites omega and rho of all instances
+    beliefs q(y)     (25)               from the moments of q(f)
 
 The full evidence bound, every term and constant, is the likelihood's part (`PaperLikelihood.bound`,
 which contains ``log psi(c_n) - theta(c_n)/2 (E f_n^2 - c_n^2)`` at the optimum c_n^2 = E f_n^2)
@@ -58,7 +58,7 @@ class PaperSettings(NamedTuple):
 
     @property
     def normalised(self) -> bool:
-        """Whether ``exp(±f/2) psi(f)`` are two probabilities, so that log Z of P(19) is 0."""
+        """Whether ``exp(±f/2) psi(f)`` are two probabilities, so that log Z of (19) is 0."""
         return getattr(self.density, "normalised", False)
 
 
@@ -112,7 +112,7 @@ def expect(
     """
     labels = block.labels
     f = moments(block.A, block.r, q)
-    c = f.second**0.5  # the best c, P(28)
+    c = f.second**0.5  # the best c, (28)
     log_psi = density.log_psi(c)
     if q is None:
         targets = likelihood.start(f, labels, beside(beliefs, block.A))
@@ -127,7 +127,7 @@ def expect(
 
 
 def update_posterior(precision: Array, linear: Array) -> InducingPosterior:
-    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. P(26, 27), V(11, 12).
+    """``S = (I + A diag(omega) A^T)^{-1}``, ``m = S A rho``. (26, 27); (11, 12) of [Haussmann2017].
 
     In float64, where the sums are: a device would wait for the host.
     """

@@ -1,6 +1,6 @@
 """What the papers' closed-form updates are made of: densities, and how a bag's label speaks.
 
-``sigmoid(±f)`` is proportional to ``exp(±f/2) psi(f)`` with psi the hyperbolic secant, P(15). Any
+``sigmoid(±f)`` is proportional to ``exp(±f/2) psi(f)`` with psi the hyperbolic secant (15). Any
 differentiable Gaussian scale mixture may take its place (`Density`).
 
 A `PaperLikelihood` is known to `paper` by four pure methods over whole bags. They turn moments of
@@ -53,7 +53,7 @@ class Density(Protocol):
     """
 
     def theta(self, c: Array) -> Array:
-        """``-psi'(c) / (c psi(c))``, P(28), finite and >= 0 also at c = 0."""
+        """``-psi'(c) / (c psi(c))`` (28), finite and >= 0 also at c = 0."""
         ...
 
     def log_psi(self, c: Array) -> Array:
@@ -91,7 +91,9 @@ class Sech:
 
 @dataclass(frozen=True)
 class Gamma:
-    """Gamma-mixed Gaussians, a Student-t shape: G-VGPMIL, P(37).
+    """Gamma-mixed Gaussians, a Student-t shape: G-VGPMIL.
+
+    Equation 37 of [CastroMacias2024]_.
 
     Examples
     --------
@@ -196,7 +198,7 @@ class PaperLikelihood(Protocol):
 
 
 def clamp(pi: Array, tail: Array, labels: BagLabels) -> Beliefs:
-    """q(y) with the known instance labels put in, V section 3.1."""
+    """q(y) with the known instance labels put in; section 3.1 of [Haussmann2017]."""
     if labels.nothing_known:
         return Beliefs(pi, tail)
     assert labels.known is not None
@@ -230,7 +232,9 @@ def none_of_others(tail: Array, offsets: segments.Offsets, expectation: Expectat
 
 @dataclass(frozen=True)
 class NoisyMax:
-    """The papers' likelihood ``H^G / (H + 1)``, G = 1 iff the label is the max. V(3), P(4).
+    """The papers' likelihood ``H^G / (H + 1)``, G = 1 iff the label is the max.
+
+    Equation 3 of [Haussmann2017]_ and 4 of [CastroMacias2024]_.
 
     Parameters
     ----------
@@ -244,7 +248,7 @@ class NoisyMax:
         ``paper`` updates every pi at once from the old ones. That is not coordinate ascent: it
         oscillates between even and odd iterations, and the parity of ``max_iter`` decides the
         accuracy. It is kept to reproduce published figures. ``damped`` goes half the way each
-        time and settles. ``sequential`` updates one instance after the other, P(25) as
+        time and settles. ``sequential`` updates one instance after the other, (25) as
         written; with ``exact`` the bound then never falls.
 
     Examples
@@ -278,7 +282,7 @@ class NoisyMax:
     def targets(
         self, f: LatentMoments, log_psi: Array, labels: BagLabels, previous: Beliefs
     ) -> Beliefs:
-        """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, P(25), V(14)."""
+        """``pi = sigmoid(E f + log H (2 T - 1)(1 - E_others))``, (25); (14) of [Haussmann2017]_."""
         return self.update(f.mean, labels, previous.pi, previous.tail)
 
     def update(self, score: Array, labels: BagLabels, pi: Array, tail: Array) -> Beliefs:
@@ -303,7 +307,7 @@ class NoisyMax:
         return new
 
     def weights(self, f: LatentMoments, targets: Beliefs, theta: Array) -> tuple[Array, Array]:
-        """``omega = theta``, ``rho = pi - 1/2``, P(26, 27)."""
+        """``omega = theta``, ``rho = pi - 1/2`` (26, 27)."""
         return theta, targets.pi - 0.5
 
     def bound(
@@ -323,7 +327,9 @@ class NoisyMax:
 
 @dataclass(frozen=True)
 class LargeMargin:
-    """LM-VGPMIL: a gate per instance asks for a margin. V section 3.3, supplement 2.
+    """LM-VGPMIL: a gate per instance asks for a margin.
+
+    Section 3.3 and supplement 2 of [Haussmann2017]_.
 
     The gate ``g_n ~ Ber(sigmoid(C (s_n f_n - V)))``, s = 2y - 1, opens for instances that lie
     beyond the margin, and only those take part in the classification. The graph is cyclic, so the
