@@ -6,12 +6,16 @@ import contextlib
 import dataclasses
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from numpydoc.docscrape import NumpyDocString
+from sklearn.base import BaseEstimator
 
 from bagwise.evaluate.metrics import METRIC_NAMES
 from tests.test_docs import PUBLIC
+
+ROOT = Path(__file__).parent.parent
 
 
 def documented():
@@ -99,3 +103,30 @@ def test_a_wrong_default_is_noticed():
     assert faults_of(example) == ([], 2)
     example.__doc__ = re.sub("default=2", "default=3", example.__doc__)
     assert len(faults_of(example)[0]) == 1
+
+
+# Estimators that are no paper's: wrappers, baselines, and what is bagwise's own.
+OWN = {
+    *("AutoVGPMIL", "BagPipeline", "Coupled", "InstanceTransformer", "OneVsRest", "SingleInstance"),
+    *("StatisticsBoosting", "StatisticsForest", "PhotographDetector", "Proposals"),
+    *("RegionFeatures", "ScanClassifier", "TrackerSettings"),
+}
+ESTIMATORS = [v for _, v in REFERENCE if inspect.isclass(v) and issubclass(v, BaseEstimator)]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
+def test_estimators_name_their_kind_and_their_paper(estimator):
+    sections = NumpyDocString(inspect.cleandoc(estimator.__doc__))
+    assert sections["See Also"]
+    assert bool(sections["References"]) != (estimator.__name__ in OWN)
+    papers = (ROOT / "docs/reference/bibliography.rst").read_text(encoding="utf-8")
+    for key in re.findall(r"\[(\w+)\]_", estimator.__doc__):
+        assert f".. [{key}]" in papers, key
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.__name__)
+def test_predictions_have_shapes(estimator):
+    for name, method in inspect.getmembers(estimator, inspect.isroutine):
+        if re.match("(predict|decision_function)(_|$)", name) and "bagwise" in method.__module__:
+            returned = NumpyDocString(inspect.cleandoc(method.__doc__ or ""))["Returns"]
+            assert any(re.search(r"shape|list", value.type) for value in returned), name

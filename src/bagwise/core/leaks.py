@@ -62,7 +62,7 @@ def determining_features(X: Rows, offsets: ArrayLike, y: ArrayLike) -> Ints:
     of two classes (a copy of the label, a site that sent one class only). And a feature whose
     values in the rows of one class all lie apart from those of the others: in real bags most
     instances of a positive bag look like those of a negative one, so no single feature does that.
-    In bags of one instance a good feature may do either honestly; there, only a feature with one
+    In bags of one instance a good feature may do either by merit; there, only a feature with one
     value per class is named, which is the label under another name.
 
     Rows are read bag by bag, from all classes in turn, and only as long as a feature is under

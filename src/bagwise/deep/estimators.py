@@ -201,11 +201,21 @@ class _NetworkClassifier(_TrainsNetwork, BagClassifier):
         return self
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Log-odds of each bag."""
+        """Log-odds of each bag.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         return self._pooled(bags)[0]
 
     def predict_proba(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each bag."""
+        """Class probabilities of each bag.
+
+        Returns
+        -------
+        p : array of shape (n_bags, n_classes)
+        """
         return two_probabilities(self.decision_function(bags))
 
     def _pooled(self, bags: BagsLike) -> tuple[Floats, Floats]:
@@ -238,6 +248,14 @@ class AttentionMIL(_Attends, _NetworkClassifier):
 
     Parameters and attributes are those of `AttentionFeatures`, and it has ``classes_``.
 
+    See Also
+    --------
+    AttentionFeatures, DSMIL
+
+    References
+    ----------
+    [Ilse2018]_
+
     Examples
     --------
     >>> from bagwise import datasets, deep
@@ -248,7 +266,12 @@ class AttentionMIL(_Attends, _NetworkClassifier):
     """
 
     def attention_weights(self, bags: BagsLike) -> Floats:
-        """Attention of each instance; sums to one in every bag. Not a probability."""
+        """Attention of each instance; sums to one in every bag. Not a probability.
+
+        Returns
+        -------
+        weights : array of shape (n_instances,)
+        """
         return self._pooled(bags)[1]
 
 
@@ -290,6 +313,14 @@ class AttentionFeatures(_Attends, TransformerMixin):
     loss_history_, validation_loss_history_ : arrays, one entry per epoch
     n_iter_ : int, epochs run
 
+    See Also
+    --------
+    AttentionMIL, bagwise.make_pipeline
+
+    References
+    ----------
+    [Ilse2018]_, [CastroMacias2024]_
+
     Examples
     --------
     >>> from bagwise import datasets, deep
@@ -318,7 +349,12 @@ class AttentionFeatures(_Attends, TransformerMixin):
         return features.with_columns(held_out=segments.spread(self.held_out_, features.offsets))
 
     def transform(self, bags: BagsLike) -> Bags:
-        """Instance features, as Bags with the same names and columns."""
+        """Instance features, as Bags with the same names and columns.
+
+        Returns
+        -------
+        bags : Bags with instances of shape (n_instances, n_features)
+        """
         check_is_fitted(self)
         bags = check_bags(
             bags, n_features=self.n_features_in_, allow_nd=True, estimator="AttentionFeatures"
@@ -346,6 +382,14 @@ class MeanPoolingMIL(_FeaturePooling):
     Parameters are those of `AttentionFeatures` without ``attention_size``, attributes those of
     `AttentionMIL`.
 
+    See Also
+    --------
+    MaxPoolingMIL, AttentionMIL
+
+    References
+    ----------
+    [Wang2018]_
+
     Examples
     --------
     >>> from bagwise import datasets, deep
@@ -364,6 +408,14 @@ class MaxPoolingMIL(_FeaturePooling):
     Each feature may come from another instance, so it does not rank instances.
 
     Parameters and attributes are those of `MeanPoolingMIL`.
+
+    See Also
+    --------
+    MeanPoolingMIL, AttentionMIL
+
+    References
+    ----------
+    [Wang2018]_
 
     Examples
     --------
@@ -388,6 +440,14 @@ class DSMIL(_NetworkClassifier, InstanceClassifier):
 
     Parameters are those of `AttentionFeatures`, attributes those of `AttentionMIL`.
 
+    See Also
+    --------
+    AttentionMIL
+
+    References
+    ----------
+    [LiLiEliceiri2021]_
+
     Notes
     -----
     Features come from the bags themselves; the paper's self-supervised pretraining is left to
@@ -410,9 +470,19 @@ class DSMIL(_NetworkClassifier, InstanceClassifier):
         return DualStreamNetwork(backbone, self.n_features, self.attention_size)
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Score of each instance by the first stream."""
+        """Score of each instance by the first stream.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         return self._pooled(bags)[1]
 
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
-        """Sigmoid of the first stream's scores; trained on bag labels only."""
+        """Sigmoid of the first stream's scores; trained on bag labels only.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        """
         return two_probabilities(self.decision_function_instances(bags))

@@ -71,7 +71,7 @@ def _allowed_bytes(size_on_disk: int) -> int:
 
 
 def check_unpacked(n_bytes: int, size_on_disk: int) -> None:
-    """Refuse a file that claims far more than it can honestly hold.
+    """Refuse a file that claims far more than it can hold.
 
     Examples
     --------

@@ -200,11 +200,21 @@ class BagClassifier(ClassifierMixin, HasParameters):
         return np.array([*self.classes_, None], dtype=object)[known]  # code -1 is the last
 
     def decision_function(self, bags: BagsLike) -> Any:
-        """Score of each bag; > 0 means ``classes_[1]``."""
+        """Score of each bag; > 0 means ``classes_[1]``.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         raise AttributeError(f"{type(self).__name__} has no decision_function")
 
     def predict(self, bags: BagsLike) -> Column:
-        """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to."""
+        """Label of each bag, shape (n_bags,), or rows of the indicator matrix it was fitted to.
+
+        Returns
+        -------
+        labels : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         return self._classes_of(self.decision_function(bags))
 
     def _classes_of(self, scores: Floats) -> Column:
@@ -227,11 +237,21 @@ class InstanceClassifier(BagClassifier):
     """A bag classifier that also ranks the instances."""
 
     def decision_function_instances(self, bags: BagsLike) -> Any:
-        """Score of each instance, aligned with ``bags.instances``; > 0 means positive."""
+        """Score of each instance, aligned with ``bags.instances``; > 0 means positive.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         raise AttributeError(f"{type(self).__name__} has no decision_function_instances")
 
     def predict_instances(self, bags: BagsLike) -> Column:
-        """Label of each instance, aligned with ``bags.instances``."""
+        """Label of each instance, aligned with ``bags.instances``.
+
+        Returns
+        -------
+        labels : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         return self._classes_of(self.decision_function_instances(bags))
 
 

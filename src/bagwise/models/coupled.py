@@ -88,6 +88,10 @@ class Coupled(InstanceClassifier):
         What every strength gained on held-out bags; None where the strength was given.
     classes_ : array of shape (2,)
 
+    See Also
+    --------
+    predict_levels, AutoVGPMIL
+
     Examples
     --------
     >>> from bagwise import Coupled, VGPMIL
@@ -219,12 +223,22 @@ class Coupled(InstanceClassifier):
         return InstanceScores(scores.bag, coupled, std)
 
     def decision_function(self, bags: BagsLike) -> Any:
-        """Score of each bag, by the model."""
+        """Score of each bag, by the model.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         check_is_fitted(self)
         return self.estimator_.decision_function(bags)
 
     def predict(self, bags: BagsLike) -> Any:
-        """Label of each bag, by the model."""
+        """Label of each bag, by the model.
+
+        Returns
+        -------
+        labels : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         check_is_fitted(self)
         return self.estimator_.predict(bags)
 
@@ -239,6 +253,10 @@ class Coupled(InstanceClassifier):
             gives none.
         **options
             Further options of the model.
+
+        Returns
+        -------
+        p : array of shape (n_bags, n_classes)
         """
         check_is_fitted(self)
         if not return_std or options:
@@ -248,14 +266,24 @@ class Coupled(InstanceClassifier):
         return two_columns(np.asarray(p, dtype=np.float64)), std
 
     def decision_function_instances(self, bags: BagsLike) -> Any:
-        """Log-odds of each instance among its neighbours, aligned with ``bags.instances``."""
+        """Log-odds of each instance among its neighbours, aligned with ``bags.instances``.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         check_is_fitted(self)
         if self.strength_ == 0:
             return self.estimator_.decision_function_instances(bags)
         return self._scores(bags).instance
 
     def predict_instances(self, bags: BagsLike) -> Any:
-        """Label of each instance, aligned with ``bags.instances``."""
+        """Label of each instance, aligned with ``bags.instances``.
+
+        Returns
+        -------
+        labels : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         check_is_fitted(self)
         if self.strength_ == 0:
             return self.estimator_.predict_instances(bags)
@@ -271,6 +299,10 @@ class Coupled(InstanceClassifier):
             Also return the standard deviation of the positive probability: that of a Beta
             distribution with the coupled mean and the concentration that the model gave the
             instance. NaN where the model gives none.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
         """
         check_is_fitted(self)
         if self.strength_ == 0:

@@ -156,6 +156,14 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         The lower bound at the end, and after every iteration.
     n_iter_, converged_ : int and bool
 
+    See Also
+    --------
+    VGPMIL, bagwise.report.plot_mixture_weights, bagwise.report.plot_cluster_examples
+
+    References
+    ----------
+    [Kandemir2014]_
+
     Examples
     --------
     >>> from bagwise import DPMIL
@@ -480,22 +488,41 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
 
         Shape (n_instances,); with more than two classes (n_instances, n_classes), whose first
         column is 0.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
         """
         return self._decision(self._odds(bags)[1])
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Log-odds of each bag by the bag rule; shaped like those of the instances."""
+        """Log-odds of each bag by the bag rule; shaped like those of the instances.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         return self._decision(self._bag_odds(bags))
 
     def _decision(self, odds: Floats) -> Floats:
         return squeezed(odds[:, 1:]) if odds.shape[1] == 2 else odds
 
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each instance, shape (n_instances, n_classes)."""
+        """Class probabilities of each instance, shape (n_instances, n_classes).
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        """
         return softmax(self._odds(bags)[1], axis=1)
 
     def predict_proba(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each bag, shape (n_bags, n_classes)."""
+        """Class probabilities of each bag, shape (n_bags, n_classes).
+
+        Returns
+        -------
+        p : array of shape (n_bags, n_classes)
+        """
         return softmax(self._bag_odds(bags), axis=1)
 
     def _odds(self, bags: BagsLike) -> tuple[Bags, Floats]:

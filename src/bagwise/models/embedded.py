@@ -130,6 +130,10 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
 
         The bias is shared by the instances of a bag that make a feature, whose contributions
         add up to the bag's (uncalibrated) score: a positive bag has a positive instance.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
         """
         bags = self._validate_predict(bags)
         anchors, w = self._anchors_and_weights()

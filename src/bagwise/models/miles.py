@@ -68,6 +68,14 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     sigma_ : float
     classes_ : the two bag classes
 
+    See Also
+    --------
+    MIO
+
+    References
+    ----------
+    [Chen2006]_
+
     Notes
     -----
     Memory is n_bags x n_instances; distances are computed in blocks. A search over ``sigma`` or

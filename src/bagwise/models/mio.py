@@ -104,6 +104,14 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     sigma_ : float
     classes_ : the two bag classes
 
+    See Also
+    --------
+    MILES, bagwise.vision.MIOTracker
+
+    References
+    ----------
+    [Li2010]_
+
     Notes
     -----
     A step costs O(kept instances), memory too; without ``max_instances`` both grow with the

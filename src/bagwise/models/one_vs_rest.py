@@ -49,6 +49,10 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
     class_rule_ : ClassRule
         How the models' answers become class probabilities.
 
+    See Also
+    --------
+    VGPMIL, DPMIL
+
     Examples
     --------
     >>> import numpy as np
@@ -126,17 +130,31 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         """Log-odds of each class for each bag; scores where the models give no probabilities.
 
         Shape (n_bags, n_classes), or (n_bags,) with two classes.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
         """
         return self._scores(bags, "")
 
     @available_if(_members_have("predict_proba"))
     def predict_proba(self, bags: BagsLike) -> Floats:
-        """Probability of each class for each bag, shape (n_bags, n_classes)."""
+        """Probability of each class for each bag, shape (n_bags, n_classes).
+
+        Returns
+        -------
+        p : array of shape (n_bags, n_classes)
+        """
         return self._proba(bags, "")
 
     @available_if(_members_have("decision_function_instances"))
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """As `decision_function`, for each instance."""
+        """As `decision_function`, for each instance.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         return self._scores(bags, "_instances")
 
     @available_if(_members_have("predict_proba_instances"))
@@ -144,12 +162,21 @@ class OneVsRest(MetaEstimatorMixin, InstanceClassifier):
         """Probability of each class for each instance, shape (n_instances, n_classes).
 
         Without a background class a row may sum to less than one: an instance may be of no class.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
         """
         return self._proba(bags, "_instances")
 
     @available_if(_members_have("decision_function_instances"))
     def predict_instances(self, bags: BagsLike) -> Column:
-        """Class of each instance, aligned with ``bags.instances``."""
+        """Class of each instance, aligned with ``bags.instances``.
+
+        Returns
+        -------
+        labels : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         return self._classes_of(self.decision_function_instances(bags))
 
     def _proba(self, bags: BagsLike, counterpart: str) -> Floats:

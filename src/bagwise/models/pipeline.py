@@ -50,6 +50,10 @@ class InstanceTransformer(  # type: ignore[call-arg]
         their features the transformer sees a frame, so that a ``ColumnTransformer`` may choose
         columns by name.
 
+    See Also
+    --------
+    BagStatistics, make_pipeline
+
     Examples
     --------
     >>> from sklearn.preprocessing import StandardScaler
@@ -88,6 +92,10 @@ class InstanceTransformer(  # type: ignore[call-arg]
 
         Where the bags name their features and the transformer can name its own, so does the
         result, as ``feature_names``.
+
+        Returns
+        -------
+        bags : Bags with instances of shape (n_instances, n_features_out)
         """
         check_is_fitted(self)
         bags = self._check(bags, self.transformer_, self.n_features_in_)
@@ -187,6 +195,14 @@ class BagStatistics(TransformerMixin, BaseEstimator):
     statistics : tuple of str or float, default=("mean", "max", "min")
         What to compute of each feature over the bag; a number is a quantile.
 
+    See Also
+    --------
+    StatisticsClassifier, InstanceTransformer
+
+    References
+    ----------
+    [Gaertner2002]_
+
     Examples
     --------
     >>> from sklearn.linear_model import LogisticRegression
@@ -218,7 +234,12 @@ class BagStatistics(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, bags: BagsLike) -> Reals:
-        """Statistics of each bag, shape (n_bags, n_features * n_statistics)."""
+        """Statistics of each bag, shape (n_bags, n_features * n_statistics).
+
+        Returns
+        -------
+        statistics : array of shape (n_bags, n_features * n_statistics)
+        """
         check_is_fitted(self)
         bags = check_bags(bags, n_features=self.n_features_in_, estimator="BagStatistics")
         check_feature_names(getattr(self, "feature_names_in_", None), bags, "BagStatistics")
@@ -291,6 +312,10 @@ class BagPipeline(Pipeline):
 
     Parameters are those of scikit-learn's ``Pipeline``.
 
+    See Also
+    --------
+    make_pipeline, InstanceTransformer
+
     Examples
     --------
     >>> from sklearn.linear_model import LogisticRegression
@@ -342,7 +367,12 @@ class BagPipeline(Pipeline):
 
     @available_if(_final_has("predict_instances"))
     def predict_instances(self, bags: BagsLike, **params: object) -> Ints:
-        """Label of each instance, by the last step."""
+        """Label of each instance, by the last step.
+
+        Returns
+        -------
+        labels : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         bags = self._before_last(bags)
         return self._final_estimator.predict_instances(bags, **params)
 
@@ -350,19 +380,34 @@ class BagPipeline(Pipeline):
     def predict_proba_instances(
         self, bags: BagsLike, **params: object
     ) -> Floats | tuple[Floats, ...]:
-        """Class probabilities of each instance, by the last step."""
+        """Class probabilities of each instance, by the last step.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        """
         bags = self._before_last(bags)
         return self._final_estimator.predict_proba_instances(bags, **params)
 
     @available_if(_final_has("decision_function_instances"))
     def decision_function_instances(self, bags: BagsLike, **params: object) -> Floats:
-        """Score of each instance, by the last step."""
+        """Score of each instance, by the last step.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         bags = self._before_last(bags)
         return self._final_estimator.decision_function_instances(bags, **params)
 
     @available_if(_final_has("predict_latent"))
     def predict_latent(self, bags: BagsLike, **params: object) -> tuple[Floats, Floats]:
-        """Latent mean and variance of each instance, by the last step."""
+        """Latent mean and variance of each instance, by the last step.
+
+        Returns
+        -------
+        mean, var : arrays of shape (n_instances,), or (n_instances, n_classes)
+        """
         bags = self._before_last(bags)
         return self._final_estimator.predict_latent(bags, **params)
 

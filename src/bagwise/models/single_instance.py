@@ -59,6 +59,10 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
         The calibration function of the scores.
     classes_ : the two bag classes
 
+    See Also
+    --------
+    StatisticsClassifier, AutoVGPMIL
+
     Examples
     --------
     >>> from sklearn.svm import SVC
@@ -124,17 +128,32 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
         return scores
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Score of each instance: calibrated log-odds, or the classifier's own score."""
+        """Score of each instance: calibrated log-odds, or the classifier's own score.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         bags = self._validate_predict(bags)
         return check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each instance."""
+        """Class probabilities of each instance.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        """
         return two_probabilities(self.decision_function_instances(bags))
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Score of each bag by the bag rule."""
+        """Score of each bag by the bag rule.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         bags = self._validate_predict(bags)
         scores = check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
         return rules.bag_log_odds(scores, bags.offsets, self.bag_rule)

@@ -38,6 +38,14 @@ class StatisticsClassifier(WrappingClassifier):
         The calibration function of the scores.
     classes_ : the two bag classes
 
+    See Also
+    --------
+    BagStatistics, SingleInstance
+
+    References
+    ----------
+    [Gaertner2002]_
+
     Notes
     -----
     ``instance_labels`` are checked but carry nothing for this model.

@@ -173,6 +173,14 @@ class MISVM(ScalesFeatures, _KernelSVM, BestInstanceClassifier):
     calibrator_ : with ``calibrate=True``, the calibration function from score to log-odds
     classes_ : the two bag classes
 
+    See Also
+    --------
+    SetKernelSVM, SingleInstance
+
+    References
+    ----------
+    [Andrews2002]_
+
     Notes
     -----
     MI-SVM's program has one slack for a whole negative bag; libsvm has one per row. With
@@ -365,6 +373,14 @@ class SetKernelSVM(ScalesFeatures, _KernelSVM):
         Their instances, where each bag starts, and their lengths.
     gamma_ : float
     classes_ : the two bag classes
+
+    See Also
+    --------
+    MISVM, bagwise.comparators.MiGraph
+
+    References
+    ----------
+    [Gaertner2002]_
 
     Notes
     -----

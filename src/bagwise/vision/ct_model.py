@@ -30,7 +30,7 @@ _BRIGHTEST = 0.02  # share of the brain
 
 
 class CTLabels(NamedTuple):
-    """Findings by scan or by slice, as a label file has them.
+    """Labels by scan or by slice, as a label file has them.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def read_ct_labels(path: str | PathLike[str]) -> CTLabels:
     r"""Read a label file: that of RSNA 2019, that of CQ500, or a table of scans.
 
     RSNA's has a row per slice and subtype, ``ID_<slice>_<subtype>,Label``. CQ500's has a row per
-    scan and a column per reader and finding, ``R1:ICH``; two of three readers decide. Any other
+    scan and a column per reader and class, ``R1:ICH``; two of three readers decide. Any other
     table has a column ``scan`` and a column of 0 and 1 for each class.
 
     Examples
@@ -218,17 +218,21 @@ def describe_slice(hu: ArrayLike) -> Floats:
 
 @dataclass(eq=False, repr=False)
 class ScanClassifier(HasParameters):
-    """Findings in CT scans and their slices, each by a model of its own.
+    """Classes of CT scans and their slices, with one model per class.
 
     Parameters
     ----------
     model : estimator or None, default=None
-        A bag classifier with instance probabilities; a copy is trained for each finding.
+        A bag classifier with instance probabilities; a copy is trained for each class.
 
     Attributes
     ----------
     class_names_ : tuple of str
     models_ : dict of str to fitted model
+
+    See Also
+    --------
+    read_scans, bagwise.Coupled
 
     Examples
     --------
@@ -269,12 +273,22 @@ class ScanClassifier(HasParameters):
         return self
 
     def predict_proba(self, bags: Bags) -> Floats:
-        """Probability of each finding, [n_scans, n_classes]."""
+        """Probability of each class.
+
+        Returns
+        -------
+        p : array of shape (n_scans, n_classes)
+        """
         check_is_fitted(self)
         return np.column_stack([m.predict_proba(bags)[:, 1] for m in self.models_.values()])
 
     def predict_proba_instances(self, bags: Bags) -> Floats:
-        """Probability of each finding in each slice, [n_slices, n_classes]."""
+        """Probability of each class in each slice.
+
+        Returns
+        -------
+        p : array of shape (n_slices, n_classes)
+        """
         check_is_fitted(self)
         columns = [m.predict_proba_instances(bags)[:, 1] for m in self.models_.values()]
         return np.column_stack(columns)

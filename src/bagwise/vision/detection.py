@@ -218,7 +218,12 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
         return self
 
     def predict(self, images: DescribedT | Iterable[ImageSource]) -> list[Detections]:
-        """Objects in each image, over all classes, best first."""
+        """Objects in each image, over all classes, best first.
+
+        Returns
+        -------
+        detections : list of n_images `Detections`
+        """
         check_is_fitted(self)
         described = self._described(images)
         if described.n_features != self.n_features_in_:

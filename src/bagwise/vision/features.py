@@ -59,6 +59,10 @@ class RegionFeatures(HasParameters):
     device : str, default="cpu"
         Where torch runs.
 
+    See Also
+    --------
+    Proposals, WeakDetector
+
     Examples
     --------
     >>> import numpy as np

@@ -46,6 +46,14 @@ class HaarFeatures(HasParameters):
     n_orientations : int, default=4
         Maps of edges that rectangles are drawn from.
 
+    See Also
+    --------
+    MIOTracker
+
+    References
+    ----------
+    [Li2010]_
+
     Examples
     --------
     >>> import numpy as np

@@ -48,6 +48,10 @@ class Proposals(HasParameters):
     random_state : int, default=0
         Seed. Selective search orders boxes by the C library's ``rand``, which is seeded with it.
 
+    See Also
+    --------
+    RegionFeatures, WeakDetector
+
     Notes
     -----
     An image without any proposal gets one box: the whole image.

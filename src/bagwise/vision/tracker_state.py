@@ -25,6 +25,10 @@ from bagwise.vision.haar import Features, Grey, HaarBank, HaarFeatures
 class TrackerSettings(HasParameters):
     """The parameters of `MIOTracker`, which explains them.
 
+    See Also
+    --------
+    MIOTracker
+
     Examples
     --------
     >>> from bagwise.vision import TrackerSettings

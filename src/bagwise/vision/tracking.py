@@ -604,6 +604,14 @@ class MIOTracker(TrackerSettings):
         The probability that the last box shows the target, for even odds beforehand; `update`
         says whether it is above 0.5.
 
+    See Also
+    --------
+    bagwise.MIO, track
+
+    References
+    ----------
+    [Li2010]_
+
     Examples
     --------
     >>> import numpy as np

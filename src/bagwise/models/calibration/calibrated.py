@@ -116,13 +116,23 @@ class CalibratedClassifier(BagClassifier):
         return scores if self.calibrator_ is None else self.calibrator_.log_odds(scores)
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``calibrate=True``."""
+        """Score of each bag, > 0 means ``classes_[1]``; log-odds with ``calibrate=True``.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         bags = self._validate_predict(bags)
         return check_scores(self._calibrated(self._raw_scores(bags)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each bag, shape (n_bags, 2); needs ``calibrate=True``."""
+        """Class probabilities of each bag, shape (n_bags, 2); needs ``calibrate=True``.
+
+        Returns
+        -------
+        p : array of shape (n_bags, n_classes)
+        """
         return two_probabilities(self.decision_function(bags))
 
 
@@ -141,13 +151,23 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
         return segments.max(self._raw_instance_scores(bags), bags.offsets)
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Score of each instance; the bag's score is the largest of its instances'."""
+        """Score of each instance; the bag's score is the largest of its instances'.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         bags = self._validate_predict(bags)
         return check_scores(self._calibrated(self._raw_instance_scores(bags)), bags)
 
     @available_if(gives_probabilities)
     def predict_proba_instances(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each instance, by the calibration of the bags."""
+        """Class probabilities of each instance, by the calibration of the bags.
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        """
         return two_probabilities(self.decision_function_instances(bags))
 
 

@@ -155,6 +155,14 @@ class APR(InstanceComparator):
     key_instances_ : array of int
         The training row chosen from each positive bag.
 
+    See Also
+    --------
+    DiverseDensity
+
+    References
+    ----------
+    [Dietterich1997]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

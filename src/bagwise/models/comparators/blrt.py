@@ -49,6 +49,14 @@ class BLRT(Comparator):
     thresholds_ : array of shape (n_thresholds, n_features)
     trees_ : the extremely randomised trees, as arrays
 
+    See Also
+    --------
+    StatisticsForest, MIForest
+
+    References
+    ----------
+    [Komarek2018]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -77,6 +77,14 @@ class CitationKNN(PairwiseComparator):
     unit_ : float
         Distances that differ by less are equal.
 
+    See Also
+    --------
+    CitationKNNROI
+
+    References
+    ----------
+    [Wang2000]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

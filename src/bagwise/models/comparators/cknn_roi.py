@@ -29,6 +29,14 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier):
     Parameters and attributes are those of `CitationKNN`. Known instance labels are checked and not
     used: it is bags that vote.
 
+    See Also
+    --------
+    CitationKNN
+
+    References
+    ----------
+    [ZhouXueJiang2005]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

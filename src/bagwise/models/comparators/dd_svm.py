@@ -72,6 +72,14 @@ class DDSVM(Comparator):
     distance_scaler_ : StandardScaler of the distances
     svc_ : SVC
 
+    See Also
+    --------
+    DiverseDensity, EMDD
+
+    References
+    ----------
+    [Chen2004]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

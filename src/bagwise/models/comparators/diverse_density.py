@@ -153,6 +153,14 @@ class DiverseDensity(InstanceComparator):
     loss_ : float
         Negative log-likelihood of the training bags.
 
+    See Also
+    --------
+    EMDD, APR
+
+    References
+    ----------
+    [Maron1998]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -84,6 +84,14 @@ class EMDD(InstanceComparator):
     losses_ : list of float
         Negative log-likelihood after each turn of the best start; it only falls.
 
+    See Also
+    --------
+    DiverseDensity
+
+    References
+    ----------
+    [Zhang2001]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -85,6 +85,14 @@ class GICF(InstanceComparator):
     coef_, intercept_ : of the logistic score
     loss_ : float
 
+    See Also
+    --------
+    VotingFramework
+
+    References
+    ----------
+    [Kotzias2015]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -92,6 +92,14 @@ class GPMIL(GaussianProcessComparator):
     inducing_ : array of shape (n_points, n_features)
     length_scale_ : float
 
+    See Also
+    --------
+    bagwise.VGPMIL, ProbitGP
+
+    References
+    ----------
+    [Kim2010]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -108,6 +108,14 @@ class BagKISVM(InstanceComparator):
     coef_, intercept_ : the SVM on the Nyström features
     landmarks_ : array of shape (n_landmarks, n_features)
 
+    See Also
+    --------
+    InstanceKISVM
+
+    References
+    ----------
+    [LiKwokTsang2009]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets
@@ -179,6 +187,14 @@ class InstanceKISVM(BagKISVM):
     SVM are kept: the others are far from the margin.
 
     Parameters and attributes are those of `BagKISVM`.
+
+    See Also
+    --------
+    BagKISVM
+
+    References
+    ----------
+    [LiKwokTsang2009]_
 
     Examples
     --------

@@ -68,6 +68,14 @@ class MIForest(InstanceComparator):
     trees_ : the last forest, as arrays
     labels_ : array, the labels it was grown on
 
+    See Also
+    --------
+    MILBoost
+
+    References
+    ----------
+    [Leistner2010]_
+
     Notes
     -----
     The trees are extremely randomised ones, which are quicker to grow than the paper's.

@@ -97,6 +97,14 @@ class MiGraph(_GraphMachine):
     gamma_ : float
     rule_ : SVC on the kernel of bags
 
+    See Also
+    --------
+    MIGraph, bagwise.SetKernelSVM
+
+    References
+    ----------
+    [Zhou2009]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets
@@ -154,6 +162,14 @@ class MIGraph(_GraphMachine):
         The training bags, their summed features of edges (length one), and lengths of the nodes.
     edge_features_ : Nystroem, or None where no bag has an edge
     gamma_, rule_ : as in `MiGraph`
+
+    See Also
+    --------
+    MiGraph
+
+    References
+    ----------
+    [Zhou2009]_
 
     Examples
     --------

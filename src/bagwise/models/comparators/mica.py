@@ -83,6 +83,14 @@ class MICA(InstanceComparator):
     hull_weights_ : array of shape (n_instances_of_positive_bags,)
         λ, which sums to one in every positive bag.
 
+    See Also
+    --------
+    bagwise.MISVM
+
+    References
+    ----------
+    [Fung2006]_
+
     Notes
     -----
     The SVM has squared hinge losses (liblinear), where the paper solves linear programs;

@@ -109,6 +109,14 @@ class MILBoost(InstanceComparator):
     losses_ : list of float
         Negative log-likelihood of the training bags after each round.
 
+    See Also
+    --------
+    MIForest
+
+    References
+    ----------
+    [Viola2005]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

@@ -68,6 +68,14 @@ class PPMM(Comparator):
     feature_scale_ : array, standard deviation of each pooled posterior
     svc_ : SVC
 
+    See Also
+    --------
+    DDSVM
+
+    References
+    ----------
+    [Wang2008]_
+
     Notes
     -----
     The mixture has equal spherical covariances, fitted by k-means: with 166 features and 400

@@ -84,6 +84,14 @@ class ProbitGP(GaussianProcessComparator):
         Draws of the process's weights.
     inducing_, length_scale_ : as in `GPMIL`
 
+    See Also
+    --------
+    GPMIL, bagwise.VGPMIL
+
+    References
+    ----------
+    [WangPinar2021]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets

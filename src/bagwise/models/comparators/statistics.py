@@ -63,6 +63,10 @@ class StatisticsForest(_OnStatistics):
     trees_ : the trees, as arrays
     statistics_ : BagStatistics
 
+    See Also
+    --------
+    StatisticsBoosting, bagwise.BagStatistics
+
     Examples
     --------
     >>> from bagwise import comparators, datasets
@@ -101,6 +105,10 @@ class StatisticsBoosting(_OnStatistics):
     ----------
     intercept_ : float, log-odds of the classes
     trees_, statistics_ : as in `StatisticsForest`
+
+    See Also
+    --------
+    StatisticsForest, bagwise.BagStatistics
 
     Examples
     --------

@@ -77,6 +77,14 @@ class VotingFramework(InstanceComparator):
     threshold_ : float, midway between the classes' mean best votes
     unit_ : as in `CitationKNN`
 
+    See Also
+    --------
+    VotingWalk, CitationKNN
+
+    References
+    ----------
+    [LiuWuZhou2012]_
+
     Examples
     --------
     >>> from bagwise import comparators, datasets
@@ -161,6 +169,14 @@ class VotingWalk(VotingFramework):
     scale : {"feature", "global", None}, default="feature"
     calibrate, calibration, cv : as in `CitationKNN`, default=True, "platt", None
         As in `VotingFramework`, as are the attributes.
+
+    See Also
+    --------
+    VotingFramework
+
+    References
+    ----------
+    [LiuWuZhou2012]_
 
     Examples
     --------

@@ -105,6 +105,14 @@ class MICRF(BestInstanceClassifier):
         With ``C="cv"``, the accuracy of each trade-off on held-out bags.
     classes_ : the two bag classes
 
+    See Also
+    --------
+    MISVM, bagwise.report.plot_energies
+
+    References
+    ----------
+    [Deselaers2010]_
+
     Notes
     -----
     Deselaers and Ferrari, "A conditional random field for multiple-instance learning" (ICML
@@ -282,6 +290,10 @@ class MICRF(BestInstanceClassifier):
         With ``joint=True`` it is the energy of a bag's non-instance less that of its best
         instance, while the other bags keep what they select together (sec. 4.2). Probabilities
         are calibrated for bags decided alone, so this score has none.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
         """
         if not joint:
             return super().decision_function(bags)
@@ -290,7 +302,12 @@ class MICRF(BestInstanceClassifier):
         return non - segments.min(inst, bags.offsets)
 
     def predict(self, bags: BagsLike, joint: bool = False) -> Column:
-        """Label of each bag; ``joint=True`` classifies all of them together (sec. 4.2)."""
+        """Label of each bag; ``joint=True`` classifies all of them together (sec. 4.2).
+
+        Returns
+        -------
+        labels : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         if not joint:
             return super().predict(bags)
         return self.classes_[(self.decision_function(bags, joint=True) > 0).astype(int)]

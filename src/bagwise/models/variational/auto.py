@@ -119,6 +119,10 @@ class AutoVGPMIL(LatentClassifier):
     n_iter_, converged_ : int, bool
         Most iterations of any member; whether all converged.
 
+    See Also
+    --------
+    VGPMIL, bagwise.SingleInstance
+
     Examples
     --------
     >>> import numpy as np

@@ -343,6 +343,14 @@ class VGPMIL(GaussianProcessClassifier):
     held_out_decision_ : array of shape (n_bags,)
         Calibrated log-odds of the training bags, each from a fit that did not see it.
 
+    See Also
+    --------
+    AutoVGPMIL, PsiVGPMIL, bagwise.models.variational.SoftMax, bagwise.models.variational.Or
+
+    References
+    ----------
+    [Haussmann2017]_, [CastroMacias2024]_
+
     Examples
     --------
     >>> from bagwise import VGPMIL, datasets
@@ -420,9 +428,6 @@ class _PaperClassifier(GaussianProcessClassifier):
 class PsiVGPMIL(_PaperClassifier):
     """psi-VGPMIL: VGPMIL with any Gaussian-scale-mixture density, by closed-form updates.
 
-    Morales-Alvarez, Schmidt, Hernandez-Lobato and Molina, "Introducing instance label correlation
-    in multiple instance learning", and the AIJ paper it extends.
-
     Parameters
     ----------
     density : density object or None, default=None
@@ -438,6 +443,14 @@ class PsiVGPMIL(_PaperClassifier):
     likelihood, execution, random_state, callback : as in `VGPMIL`, default=None
     verbose : bool, default=False
         All as in `VGPMIL` with ``inference="paper"``.
+
+    See Also
+    --------
+    VGPMIL, GVGPMIL, bagwise.models.variational.Gamma
+
+    References
+    ----------
+    [CastroMacias2024]_
 
     Examples
     --------
@@ -459,8 +472,6 @@ class PsiVGPMIL(_PaperClassifier):
 class GVGPMIL(_PaperClassifier):
     """G-VGPMIL: VGPMIL with Gamma-mixed Gaussians, by closed-form updates.
 
-    Equation 37 of [CastroMacias2024]_.
-
     Parameters
     ----------
     alpha, beta : float, default=1.0
@@ -475,6 +486,14 @@ class GVGPMIL(_PaperClassifier):
     likelihood, execution, random_state, callback : as in `VGPMIL`, default=None
     verbose : bool, default=False
         All as in `VGPMIL` with ``inference="paper"``.
+
+    See Also
+    --------
+    VGPMIL, PsiVGPMIL
+
+    References
+    ----------
+    [CastroMacias2024]_
 
     Examples
     --------
@@ -495,8 +514,6 @@ class GVGPMIL(_PaperClassifier):
 @dataclass(kw_only=True, eq=False, repr=False)
 class LMVGPMIL(_PaperClassifier):
     """LM-VGPMIL: VGPMIL with a large margin.
-
-    Section 3.3 and supplement 2 of [Haussmann2017]_.
 
     Every instance has a gate that opens beyond a margin; only instances whose gate is open pull
     the decision surface. The model is cyclic: its objective may fall, and the fit stops
@@ -521,6 +538,14 @@ class LMVGPMIL(_PaperClassifier):
     execution, random_state, callback : as in `VGPMIL`, default=None
     verbose : bool, default=False
         All as in `VGPMIL` with ``inference="paper"``.
+
+    See Also
+    --------
+    VGPMIL, bagwise.models.variational.LargeMargin
+
+    References
+    ----------
+    [Haussmann2017]_
 
     Examples
     --------

@@ -228,6 +228,10 @@ class LatentClassifier(InstanceClassifier):
         """Mean and variance of the latent function at every instance.
 
         Shape (n_instances,); with several classes (n_instances, n_classes), NaN for the background.
+
+        Returns
+        -------
+        mean, var : arrays of shape (n_instances,), or (n_instances, n_classes)
         """
         mean, var = self._read(bags, "latent")
         return mean, var
@@ -246,11 +250,21 @@ class LatentClassifier(InstanceClassifier):
         return Scores(bag, bag_std, instance, instance_std)
 
     def decision_function(self, bags: BagsLike) -> Floats:
-        """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes."""
+        """Log-odds of each bag, shape (n_bags,); (n_bags, n_classes) with several classes.
+
+        Returns
+        -------
+        scores : array of shape (n_bags,), or (n_bags, n_classes)
+        """
         return self._read(bags, "bags")[0]
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags."""
+        """Log-odds of each instance, aligned with ``bags.instances``; shaped as for bags.
+
+        Returns
+        -------
+        scores : array of shape (n_instances,), or (n_instances, n_classes)
+        """
         return self._read(bags, "instances")[0]
 
     def predict_proba(
@@ -300,6 +314,14 @@ class LatentClassifier(InstanceClassifier):
             of those that made its bag positive? That takes the bag into account, and what
             held-out positive and negative bags have in common. ``alone``: would a bag of this
             instance alone be positive?
+
+        Returns
+        -------
+        p : array of shape (n_instances, n_classes)
+        std : array of shape (n_instances,) or (n_instances, n_classes)
+            With ``return_std``.
+        interval : array of shape (n_instances, 2) or (n_instances, n_classes, 2)
+            With ``return_interval``.
         """
         return self._proba(bags, "instances", question, return_std, return_interval)
 
@@ -314,6 +336,10 @@ class LatentClassifier(InstanceClassifier):
 
         The mean of `predict_proba_instances` over a bag; its standard deviation and interval are
         those of the share over draws of the latent function.
+
+        Returns
+        -------
+        share : array of shape (n_bags,), or (n_bags, n_classes)
         """
         return self._proba(bags, "fractions", question, return_std, return_interval)
 
