@@ -560,6 +560,12 @@ def test_datasets(capsys):
     assert "musk1" in capsys.readouterr().out
 
 
+def test_reproduce_lists(capsys):
+    assert run("reproduce", "--list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {"paper", "data", "time"} <= set(listed["margin"])
+
+
 def test_audit_finds_a_label_among_the_features(tmp_path, capsys):
     rng = np.random.default_rng(0)
     rows, labels = ["slide_id,mass,outcome"], ["slide_id,label"]

@@ -26,6 +26,7 @@ from experiments._runner import (
 from experiments._tables import RESULT_COLUMNS, published_table, to_markdown, write_table
 from rich.console import Console
 
+from bagwise.cli.reproduce import load_runner
 from bagwise.datasets.registry import ADDRESSES
 from bagwise.report.tables import print_comparison
 
@@ -166,6 +167,12 @@ def test_clips_are_tracked_without_the_data_home(tmp_path, monkeypatch):
     table = tracking.run(True, tmp_path, trackers=["CSRT (OpenCV)"])
     assert {"plain", "hidden"} <= set(table["data"])
     assert table.loc[table["data"] == "david", "note"].item().startswith("its data is missing")
+
+
+def test_runner_is_found_in_a_checkout_only(tmp_path):
+    assert load_runner(tmp_path, ROOT).reproduce is reproduce
+    with pytest.raises(FileNotFoundError, match="clone the repository"):
+        load_runner(tmp_path)
 
 
 def test_writes_and_prints_tables(tmp_path, console):

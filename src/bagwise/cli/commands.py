@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": "measure a saved model on labelled bags it has not seen",
     "compare": "cross-validate several models on the same folds",
     "audit": "look for leaks: features that know the label, copies across folds, too good a score",
+    "reproduce": "run the experiments behind the documented numbers (needs a checkout)",
     "demo": "the whole path on bundled digits: files, fit, predict, report",
     "datasets": "list the data sets that come with bagwise, and those it can fetch",
     "info": "say what a model file holds, without running it",
