@@ -264,7 +264,9 @@ def contributing_example():
     # A real module, so that its classes can be pickled.
     module = sys.modules["contributing_example"] = types.ModuleType("contributing_example")
     for block in blocks:
-        if not any(word in block for word in ("CHECKS", "FORMATS", "METRICS", "RULES")):
+        if not any(
+            word in block for word in ("CHECKS", "Comparator", "FORMATS", "METRICS", "RULES")
+        ):
             exec(compile(block, "contributing.md", "exec"), vars(module))
     return module
 
@@ -287,6 +289,24 @@ def test_contributing_docstring_example():
         runner.run(test)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+def test_contributing_baseline_method_is_one_class(monkeypatch):
+    """The class of the page is a model by its name, like all others."""
+    from bagwise.datasets import make_gaussian_bags
+    from bagwise.evaluate import BagFolds, compare
+    from bagwise.models.comparators import BASELINES
+    from bagwise.models.registry import MODELS
+
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n((?:(?!```).)*?Comparator.*?)```", text, flags=re.DOTALL)
+    monkeypatch.setitem(BASELINES, "nearest-mean", None)  # what the page sets is taken back
+    exec(compile(block, "contributing.md", "exec"), vars(EXAMPLE))
+    assert MODELS["nearest-mean"].assumption == "standard"
+    assert "nearest-mean" in list(MODELS)
+    data = {"toy": make_gaussian_bags(n_bags=30, random_state=0)}
+    made = compare(["nearest-mean"], data, BagFolds(3, seeds=(0,)), progress=False)
+    assert made.summary(["auc"])["mean"].item() > 0.7
 
 
 def test_contributing_bag_rule_is_one_entry(monkeypatch):

@@ -1,13 +1,13 @@
 """Models by name: what ``bagwise fit --model NAME`` and ``evaluate.compare`` build.
 
-Names, summaries and claims only: a model's settings are its class's defaults. A family is
-imported when one of its models is asked for, so the registry depends on no family and none
-depends on it.
+Names and claims only: a model's settings are its class's defaults. A family is imported when one
+of its models is asked for, so the registry depends on no family and none depends on it.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,117 +22,45 @@ class Entry(NamedTuple):
     bag is described as a whole and any evidence, also absence, may count.
     """
 
-    name: str
     home: str  # "module:Class"
-    summary: str
     assumption: Literal["standard", "embedding"]
 
 
-_ENTRIES = [
-    Entry(
-        "auto",
-        "bagwise.models.variational:AutoVGPMIL",
-        "Gaussian processes by soft maximum and by mean, weighed by held-out bags",
-        "embedding",
-    ),
-    Entry(
-        "vgpmil",
-        "bagwise.models.variational:VGPMIL",
-        "sparse Gaussian process, bag and instance probabilities with uncertainty",
-        "standard",
-    ),
-    Entry(
-        "lm-vgpmil",
-        "bagwise.models.variational:LMVGPMIL",
-        "VGPMIL with a large margin, by the paper's updates",
-        "standard",
-    ),
-    Entry(
-        "g-vgpmil",
-        "bagwise.models.variational:GVGPMIL",
-        "VGPMIL with the Gamma scale mixture, by the paper's updates",
-        "standard",
-    ),
-    Entry(
-        "dpmil",
-        "bagwise.models.dpmil:DPMIL",
-        "Dirichlet-process mixtures per class, names the positive instances",
-        "standard",
-    ),
-    Entry(
-        "misvm",
-        "bagwise.models.svm:MISVM",
-        "support vector machine on the most positive instance of each bag",
-        "standard",
-    ),
-    Entry(
-        "micrf",
-        "bagwise.models.micrf:MICRF",
-        "conditional random field over bags, states are instances",
-        "standard",
-    ),
-    Entry(
-        "single-instance",
-        "bagwise.models.single_instance:SingleInstance",
-        "any classifier on instances that inherit their bag's label",
-        "standard",
-    ),
-    Entry(
-        "miles",
-        "bagwise.models.miles:MILES",
-        "sparse linear program on similarities to instances",
-        "embedding",
-    ),
-    Entry(
-        "mio",
-        "bagwise.models.mio:MIO",
-        "MILES learned online, bag by bag",
-        "embedding",
-    ),
-    Entry(
-        "setkernel",
-        "bagwise.models.svm:SetKernelSVM",
-        "SVM on a kernel between whole bags",
-        "embedding",
-    ),
-    Entry(
-        "statistics",
-        "bagwise.models.statistics:StatisticsClassifier",
-        "logistic regression on mean, minimum and maximum of each feature",
-        "embedding",
-    ),
-]
-# The baseline methods of the papers' tables; they scale and calibrate themselves.
-_COMPARATORS: list[tuple[str, str, str, Literal["standard", "embedding"]]] = [
-    ("apr", "APR", "axis-parallel box by iterated discrimination", "standard"),
-    ("diverse-density", "DiverseDensity", "point of highest diverse density", "standard"),
-    ("em-dd", "EMDD", "diverse density with one responsible instance per bag", "standard"),
-    ("mica", "MICA", "sparse SVM on points of the convex hulls", "standard"),
-    ("bag-ki-svm", "BagKISVM", "key-instance SVM, margin per negative bag", "standard"),
-    ("ki-svm", "InstanceKISVM", "key-instance SVM, margin per negative instance", "standard"),
-    ("milboost", "MILBoost", "boosted stumps under noisy-or", "standard"),
-    ("gpmil", "GPMIL", "Gaussian process with a softened maximum, Laplace", "standard"),
-    ("probit-gp", "ProbitGP", "probit Gaussian process, sampled", "standard"),
-    ("mi-forest", "MIForest", "random forest with annealed instance labels", "standard"),
-    ("vf", "VotingFramework", "votes of the instances that cite an instance", "standard"),
-    ("vfr", "VotingWalk", "the same by a random walk", "standard"),
-    ("gicf", "GICF", "similar instances alike, averages of bags as labelled", "embedding"),
-    ("citation-knn", "CitationKNN", "nearest bags and bags that are near to", "embedding"),
-    ("cknn-roi", "CitationKNNROI", "Citation-kNN that names the key instance", "embedding"),
-    ("dd-svm", "DDSVM", "SVM on distances to points of high diverse density", "embedding"),
-    ("ppmm", "PPMM", "SVM on pooled posteriors of a mixture", "embedding"),
-    ("mi-graph", "MiGraph", "SVM on bags whose near copies share a vote", "embedding"),
-    ("mi-graph-edges", "MIGraph", "SVM on nodes and edges of the bags' graphs", "embedding"),
-    ("blrt", "BLRT", "trees on the share of a bag that exceeds a value", "embedding"),
-    ("forest", "StatisticsForest", "random forest on statistics of the bag", "embedding"),
-    ("boosting", "StatisticsBoosting", "gradient boosting on statistics of the bag", "embedding"),
-]
-_ENTRIES += [
-    Entry(name, f"bagwise.models.comparators:{class_name}", summary, assumption)
-    for name, class_name, summary, assumption in _COMPARATORS
-]
-# The one place where a model gets a name.
-MODELS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+_FAMILIES = {
+    "auto": Entry("bagwise.models.variational:AutoVGPMIL", "embedding"),
+    "vgpmil": Entry("bagwise.models.variational:VGPMIL", "standard"),
+    "lm-vgpmil": Entry("bagwise.models.variational:LMVGPMIL", "standard"),
+    "g-vgpmil": Entry("bagwise.models.variational:GVGPMIL", "standard"),
+    "dpmil": Entry("bagwise.models.dpmil:DPMIL", "standard"),
+    "misvm": Entry("bagwise.models.svm:MISVM", "standard"),
+    "micrf": Entry("bagwise.models.micrf:MICRF", "standard"),
+    "single-instance": Entry("bagwise.models.single_instance:SingleInstance", "standard"),
+    "miles": Entry("bagwise.models.miles:MILES", "embedding"),
+    "mio": Entry("bagwise.models.mio:MIO", "embedding"),
+    "setkernel": Entry("bagwise.models.svm:SetKernelSVM", "embedding"),
+    "statistics": Entry("bagwise.models.statistics:StatisticsClassifier", "embedding"),
+}
+
+
+class _Models(Mapping[str, Entry]):
+    """The families' models, and the baseline methods, which are imported when one is looked for."""
+
+    def __getitem__(self, name: str) -> Entry:
+        return _FAMILIES[name] if name in _FAMILIES else self._baselines()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*_FAMILIES, *self._baselines()])
+
+    def __len__(self) -> int:
+        return len(_FAMILIES) + len(self._baselines())
+
+    def _baselines(self) -> dict[str, Entry]:
+        """What the classes of `comparators` declare themselves."""
+        declared = importlib.import_module("bagwise.models.comparators").BASELINES
+        return {n: Entry(f"{c.__module__}:{c.__name__}", c.assumption) for n, c in declared.items()}
+
+
+MODELS = _Models()
 
 
 def make_model(name: str, **params: object) -> BagClassifier:

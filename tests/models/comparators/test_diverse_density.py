@@ -6,12 +6,12 @@ from scipy.optimize import approx_fprime
 
 from bagwise import Bags
 from bagwise.comparators import DDSVM, EMDD, DiverseDensity
-from bagwise.models.comparators import points
+from bagwise.core import baseline_passes
 from bagwise.models.comparators.dd_svm import select_prototypes
 from bagwise.models.comparators.diverse_density import (
     Concept,
+    NearestLoss,
     draw_starts,
-    nearest_loss,
     noisy_or_loss,
 )
 from bagwise.models.comparators.em_dd import em, most_likely
@@ -49,9 +49,9 @@ def test_nearest_loss_and_gradient(seed):
         p = max(np.exp(-((s * (row - h)) ** 2).sum()) for row in x)
         naive -= np.log(p if label else 1 - p)
     chosen = bags.instances[most_likely(bags, h, s)]
-    loss, gradient = nearest_loss(theta, chosen, y)
+    loss, gradient = NearestLoss(chosen, y)(theta)
     assert loss == pytest.approx(naive)
-    numeric = approx_fprime(theta, lambda t: nearest_loss(t, chosen, y)[0], 1e-7)
+    numeric = approx_fprime(theta, lambda t: NearestLoss(chosen, y)(t)[0], 1e-7)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
 
 
@@ -59,8 +59,8 @@ def test_distances_and_moments_equal_whole_matrices():
     rng = np.random.default_rng(0)
     X, point, scales, g = (rng.normal(size=size) for size in ((40, 7), 7, 7, 40))
     q = ((X - point) ** 2) @ scales**2
-    np.testing.assert_allclose(points.distances(X, point, scales), q, rtol=1e-12)
-    first, second = points.moments(g, X)
+    np.testing.assert_allclose(baseline_passes.distances(X, point, scales), q, rtol=1e-12)
+    first, second = baseline_passes.moments(g, X)
     np.testing.assert_allclose(first, g @ X, atol=1e-12)
     np.testing.assert_allclose(second, g @ X**2, atol=1e-12)
 
@@ -72,7 +72,7 @@ def test_the_likelihood_of_em_never_falls(seed):
     assert losses == sorted(losses, reverse=True)
     chosen = bags.instances[most_likely(bags, concept.point, concept.scales)]
     theta = np.concatenate([concept.point, concept.scales])
-    assert nearest_loss(theta, chosen, y)[0] == pytest.approx(losses[-1])
+    assert NearestLoss(chosen, y)(theta)[0] == pytest.approx(losses[-1])
 
 
 def test_starts_take_one_row_of_each_positive_bag_first():

@@ -23,6 +23,7 @@ from bagwise.comparators import (
     VotingFramework,
     VotingWalk,
 )
+from bagwise.core.baseline_passes import largest_gain
 from bagwise.models.comparators import (
     apr,
     blrt,
@@ -31,7 +32,6 @@ from bagwise.models.comparators import (
     mi_forest,
     mica,
     milboost,
-    stumps,
     voting,
 )
 from bagwise.models.comparators.features import resolve_gamma
@@ -156,7 +156,11 @@ def test_best_stump_equals_whole_cumulative_sums(seed):
     below[columns.is_tied] = 0
     best = np.argwhere(np.abs(below) == np.abs(below).max())
     d, k = best[np.lexsort(best.T)[0]]
-    assert stumps.largest_gain(columns.order, columns.is_tied, w, w.sum()) == (d, k, below[d, k])
+    assert largest_gain(columns.order, columns.is_tied, w, w.sum()) == (
+        d,
+        k,
+        below[d, k],
+    )
 
 
 def test_boosting_weights_are_the_derivative():

@@ -1,48 +1,22 @@
 """Baseline methods of the papers' tables, one file each, under the contract of the other models.
 
-Besides the attributes they name, all have ``classes_``, the two bag classes.
+Besides the attributes they name, all have ``classes_``, the two bag classes. A file of this package
+is all that a new one takes: its class declares the name that the registry knows it by.
 """
 
-from bagwise.models.comparators.apr import APR
-from bagwise.models.comparators.blrt import BLRT
-from bagwise.models.comparators.citation_knn import CitationKNN
-from bagwise.models.comparators.cknn_roi import CitationKNNROI
-from bagwise.models.comparators.dd_svm import DDSVM
-from bagwise.models.comparators.diverse_density import DiverseDensity
-from bagwise.models.comparators.em_dd import EMDD
-from bagwise.models.comparators.gicf import GICF
-from bagwise.models.comparators.gpmil import GPMIL
-from bagwise.models.comparators.ki_svm import BagKISVM, InstanceKISVM
-from bagwise.models.comparators.mi_forest import MIForest
-from bagwise.models.comparators.mi_graph import MIGraph, MiGraph
-from bagwise.models.comparators.mica import MICA
-from bagwise.models.comparators.milboost import MILBoost
-from bagwise.models.comparators.ppmm import PPMM
-from bagwise.models.comparators.probit_gp import ProbitGP
-from bagwise.models.comparators.statistics import StatisticsBoosting, StatisticsForest
-from bagwise.models.comparators.voting import VotingFramework, VotingWalk
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "APR",
-    "BLRT",
-    "DDSVM",
-    "EMDD",
-    "GICF",
-    "GPMIL",
-    "MICA",
-    "PPMM",
-    "BagKISVM",
-    "CitationKNN",
-    "CitationKNNROI",
-    "DiverseDensity",
-    "InstanceKISVM",
-    "MIForest",
-    "MIGraph",
-    "MILBoost",
-    "MiGraph",
-    "ProbitGP",
-    "StatisticsBoosting",
-    "StatisticsForest",
-    "VotingFramework",
-    "VotingWalk",
-]
+from bagwise.models.comparators.common import BASELINES as BASELINES
+from bagwise.models.comparators.common import Comparator
+
+for _found in iter_modules(__path__):
+    import_module(f"{__name__}.{_found.name}")
+_classes = {cls.__name__: cls for cls in BASELINES.values()}
+globals().update(_classes)
+__all__ = sorted(_classes)  # noqa: PLE0605
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[Comparator]: ...

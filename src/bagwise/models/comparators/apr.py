@@ -122,7 +122,7 @@ def widen(values: Floats, miss: float, width: float) -> tuple[Floats, Floats]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class APR(InstanceComparator):
+class APR(InstanceComparator, name="apr"):
     """Axis-parallel rectangle by iterated discrimination.
 
     A bag is positive when one of its instances lies inside a box over a few features. The score

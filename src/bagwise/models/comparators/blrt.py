@@ -26,7 +26,7 @@ def shares_above(X: Floats, offsets: Ints, thresholds: Floats) -> Floats:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BLRT(Comparator):
+class BLRT(Comparator, name="blrt"):
     """Extremely randomised trees on "which share of the bag lies above this value?".
 
     A split has a feature, a value and a share. Values are drawn uniformly between the smallest

@@ -47,7 +47,7 @@ def votes(between: Floats, among: Floats, n_references: int, n_citers: int) -> F
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CitationKNN(PairwiseComparator):
+class CitationKNN(PairwiseComparator, name="citation-knn"):
     """Nearest neighbours of bags, counted in both directions.
 
     The label of a bag is that of the majority among the bags nearest to it (references) and

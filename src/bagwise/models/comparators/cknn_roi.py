@@ -18,7 +18,7 @@ from bagwise.models.comparators.citation_knn import CitationKNN
 _TIE_BREAK = 1e-3
 
 
-class CitationKNNROI(CitationKNN, BestInstanceClassifier):
+class CitationKNNROI(CitationKNN, BestInstanceClassifier, name="cknn-roi"):
     """Citation-kNN for bags, and each instance judged as if it were a bag of one.
 
     The label of a bag is that of `CitationKNN`. Each of its instances, taken alone, is voted on

@@ -7,7 +7,7 @@ known instance labels and calibration are done here, once for all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,13 +19,25 @@ from bagwise.models.embedded import make_examples
 from bagwise.models.held_out import splits
 from bagwise.models.scaled import ScalesFeatures
 
+# The baseline methods by the names that their classes declare.
+BASELINES: dict[str, type[Comparator]] = {}
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Comparator(ScalesFeatures, CalibratedClassifier):
     """A baseline method with ``scale``, ``calibrate``, ``calibration`` and ``cv``.
 
-    A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags.
+    A subclass implements ``_learn(bags, y)`` and ``_raw_scores(bags)``, both on scaled bags, and
+    declares its name: ``class APR(InstanceComparator, name="apr")``.
     """
+
+    # What a method claims, as in `bagwise.models.registry.Entry`.
+    assumption: ClassVar[Literal["standard", "embedding"]] = "embedding"
+
+    def __init_subclass__(cls, name: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if name is not None:
+            BASELINES[name] = cls
 
     def _fit(self, data: TrainingData) -> None:
         self._learn(data.bags, data.y)
@@ -45,6 +57,8 @@ class InstanceComparator(BestInstanceClassifier, Comparator):
 
     A subclass implements ``_learn(bags, y)`` and ``_instance_scores(X)`` on scaled instances.
     """
+
+    assumption = "standard"
 
     def _instance_scores(self, X: Floats) -> Floats:
         """Score of each scaled instance; > 0 means positive."""

@@ -46,7 +46,7 @@ def _same(a: Concept, b: Concept) -> bool:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DDSVM(Comparator):
+class DDSVM(Comparator, name="dd-svm"):
     """SVM on the distances of a bag to learned instance prototypes.
 
     Searches for high diverse density end in different local maxima; the good ones are kept as

@@ -35,7 +35,7 @@ class Concept(NamedTuple):
 
 def scaled_distances(X: Floats, point: Floats, scales: Floats) -> Floats:
     """Q of each instance, [N]."""
-    from bagwise.models.comparators.points import distances
+    from bagwise.core.baseline_passes import distances
 
     q: Floats = distances(X, point, scales)
     return np.maximum(q, _LEAST)
@@ -60,7 +60,7 @@ def _noisy_or(q: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
 
 def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[float, Floats]:
     """Negative log of the diverse density and its gradient in (point, scales), stacked in theta."""
-    from bagwise.models.comparators.points import moments
+    from bagwise.core.baseline_passes import moments
 
     D = X.shape[1]
     h, s = theta[:D], theta[D:]
@@ -73,13 +73,8 @@ def noisy_or_loss(theta: Floats, X: Floats, offsets: Ints, y: Ints) -> tuple[flo
     return loss, _chain(g.sum(), gX, gX2, h, s)
 
 
-def nearest_loss(theta: Floats, chosen: Floats, y: Ints) -> tuple[float, Floats]:
-    """The same where one chosen instance [B, D] stands for each bag, as EM-DD has it."""
-    return NearestLoss(chosen, y)(theta)
-
-
 class NearestLoss:
-    """`nearest_loss` of the same chosen instances for many concepts.
+    """The same where one chosen instance [B, D] stands for each bag, as EM-DD has it.
 
     The sums are NumPy's: turns of EM make another concept of a difference in the last digit.
     """
@@ -128,7 +123,7 @@ def draw_starts(bags: Bags, y: Ints, n: int, rng: np.random.RandomState) -> Ints
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DiverseDensity(InstanceComparator):
+class DiverseDensity(InstanceComparator, name="diverse-density"):
     """The point of highest diverse density, searched from several starts.
 
     An instance is positive with a probability that falls with its scaled distance from the

@@ -59,7 +59,7 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class EMDD(InstanceComparator):
+class EMDD(InstanceComparator, name="em-dd"):
     """Diverse density with one responsible instance per bag, from several starts.
 
     Given the concept, the instance of a bag nearest to it is held responsible for the label;

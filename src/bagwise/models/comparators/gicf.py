@@ -60,7 +60,7 @@ def group_loss(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GICF(InstanceComparator):
+class GICF(InstanceComparator, name="gicf"):
     """Logistic labels of instances from the average label of their bag.
 
     Instances near each other should have similar probabilities, and those of a bag should
@@ -101,6 +101,7 @@ class GICF(InstanceComparator):
     (476, 2)
     """
 
+    assumption = "embedding"
     smooth: float = parameter(0.1, NOT_NEGATIVE)
     decay: float = parameter(0.01, NOT_NEGATIVE)
     n_neighbors: int = parameter(10, AT_LEAST_1)

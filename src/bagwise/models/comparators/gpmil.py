@@ -57,7 +57,7 @@ def _softened_maximum(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GPMIL(GaussianProcessComparator):
+class GPMIL(GaussianProcessComparator, name="gpmil"):
     """Gaussian process with the softened maximum of a bag as its latent value.
 
     The posterior is approximated by Laplace's method. The process is held by inducing points, as

@@ -78,7 +78,7 @@ def best_bias(positives: Floats, negatives: Floats, costs: Floats) -> float:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BagKISVM(InstanceComparator):
+class BagKISVM(InstanceComparator, name="bag-ki-svm"):
     """Key-instance SVM with one margin per negative bag.
 
     Of a positive bag one key instance must pass the margin; a negative bag is represented by
@@ -179,7 +179,7 @@ class BagKISVM(InstanceComparator):
         return self._features(X) @ self.coef_ + self.intercept_
 
 
-class InstanceKISVM(BagKISVM):
+class InstanceKISVM(BagKISVM, name="ki-svm"):
     """Key-instance SVM with one margin per negative instance.
 
     As `BagKISVM`, but every instance of a negative bag has its own margin; those of a bag of n

@@ -41,7 +41,7 @@ def draw_labels(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MIForest(InstanceComparator):
+class MIForest(InstanceComparator, name="mi-forest"):
     """Random forest on instances, with labels inferred by deterministic annealing.
 
     The first trees take all instances of positive bags as positive. Then labels are drawn from

@@ -73,7 +73,7 @@ class _GraphMachine(PairwiseComparator):
         return rule.decision_function(matrix)
 
 
-class MiGraph(_GraphMachine):
+class MiGraph(_GraphMachine, name="mi-graph"):
     """SVM on bags whose instances share the weight of their clique (miGraph).
 
     Instances of a bag that are nearer to each other than the average distance in the bag are
@@ -135,7 +135,7 @@ def _all_weights(bags: Bags) -> Floats:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MIGraph(_GraphMachine):
+class MIGraph(_GraphMachine, name="mi-graph-edges"):
     """SVM on bags as graphs, comparing their nodes and their edges (MIGraph).
 
     The kernel is the sum of RBF kernels over all pairs of instances, normalised to length one,

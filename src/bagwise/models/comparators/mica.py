@@ -53,7 +53,7 @@ def hull_weights(scores: Floats, target: float) -> Floats:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MICA(InstanceComparator):
+class MICA(InstanceComparator, name="mica"):
     """Multiple-instance learning by convex hulls.
 
     A positive bag is represented by one point of the convex hull of its instances, which need

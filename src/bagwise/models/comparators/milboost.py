@@ -56,7 +56,7 @@ def best_stump(columns: _SortedColumns, w: Floats) -> _Stump:
 
     Of equals it is the one of lowest position in its column, and then of the first column.
     """
-    from bagwise.models.comparators.stumps import largest_gain
+    from bagwise.core.baseline_passes import largest_gain
 
     d, k, gain = largest_gain(columns.order, columns.is_tied, w, w.sum())
     here = columns.values[d]
@@ -83,7 +83,7 @@ def instance_weights(scores: Floats, offsets: Ints, y: Ints) -> Floats:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MILBoost(InstanceComparator):
+class MILBoost(InstanceComparator, name="milboost"):
     """Boosted stumps on instances, with the noisy-or likelihood of bags.
 
     In each round every instance is weighted by the derivative of the bag likelihood, the best

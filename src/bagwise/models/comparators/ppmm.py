@@ -35,7 +35,7 @@ def p_posterior(log_posterior: Floats, offsets: Ints, p: float) -> Floats:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PPMM(Comparator):
+class PPMM(Comparator, name="ppmm"):
     """SVM on the posterior probabilities of mixture components, pooled over the bag.
 
     A mixture of Gaussians describes all instances. A bag's feature k is the p-norm mean of the

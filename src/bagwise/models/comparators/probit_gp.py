@@ -63,7 +63,7 @@ def draw_values(f: Floats, offsets: Ints, y: Ints, rng: np.random.RandomState) -
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ProbitGP(GaussianProcessComparator):
+class ProbitGP(GaussianProcessComparator, name="probit-gp"):
     """Probit Gaussian process with Gibbs sampling, exact up to its inducing points.
 
     Parameters

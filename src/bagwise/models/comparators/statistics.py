@@ -41,7 +41,7 @@ class _OnStatistics(Comparator):
         self.trees_ = keep(list(np.ravel(ensemble.estimators_)))
 
 
-class StatisticsForest(_OnStatistics):
+class StatisticsForest(_OnStatistics, name="forest"):
     """Random forest on mean, minimum, maximum and deviation of each feature over the bag.
 
     A strong baseline without instances: where it is as good as a model of instances, these
@@ -84,7 +84,7 @@ class StatisticsForest(_OnStatistics):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class StatisticsBoosting(_OnStatistics):
+class StatisticsBoosting(_OnStatistics, name="boosting"):
     """Gradient boosting on mean, minimum, maximum and deviation of each feature over the bag.
 
     Parameters

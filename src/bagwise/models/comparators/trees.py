@@ -28,7 +28,7 @@ class Trees(NamedTuple):
 
     def leaves(self, X: Reals) -> Floats:
         """Value of the leaf that each row reaches in each tree, [N, T]."""
-        from bagwise.models.comparators.walks import walk
+        from bagwise.core.baseline_passes import walk
 
         x = np.asfortranarray(X, dtype=np.float32)  # as scikit-learn compares
         values = np.empty((len(x), len(self.roots)))

@@ -56,7 +56,7 @@ def _shares(cited: Ints, citer: Ints, shape: tuple[int, ...]) -> sp.csr_array:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VotingFramework(InstanceComparator):
+class VotingFramework(InstanceComparator, name="vf"):
     """Votes of the training instances that cite an instance (VF).
 
     A training instance cites those nearer than its k-th neighbour. It votes -1 when its bag is
@@ -154,7 +154,7 @@ class VotingFramework(InstanceComparator):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VotingWalk(VotingFramework):
+class VotingWalk(VotingFramework, name="vfr"):
     """The voting framework with votes that travel over the graph of citers (VFr).
 
     The standing of an instance of a positive bag is the limit of a random walk with restart:
