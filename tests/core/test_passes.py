@@ -1,4 +1,4 @@
-"""Sums over long chunks of instances, and compiled loops over rows, against plain products."""
+"""Sums over long chunks of instances, and scaled rows, against plain products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bagwise.core import linalg, passes
+from bagwise.core import linalg
+from bagwise.models.scaling import FeatureScaling, measure
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -75,16 +76,18 @@ def way(request):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_standardised_and_measured_rows_are_those_of_plain_numpy(rng, dtype):
-    X = (3 * rng.normal(size=(70, 5)) + 1e3).astype(dtype)
+def test_scaled_and_measured_rows_are_those_of_plain_numpy(rng, dtype):
+    n = 70_000  # more than one run of rows
+    X = (3 * rng.normal(size=(n, 5)) + 1e3).astype(dtype)
     rows = X.astype(np.float64)
-    mean, squares = passes.feature_sums(X)
-    np.testing.assert_array_equal(mean, rows.sum(axis=0) / 70)
-    np.testing.assert_array_equal(squares, np.square(rows - mean).sum(axis=0))
-    out = np.full((80, 5), np.nan)
-    found = passes.standardised(X, mean, squares, out)
+    _, mean, squares = measure(X)
+    np.testing.assert_allclose(mean, rows.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(squares, np.square(rows - mean).sum(axis=0), rtol=1e-12)
+    out = np.full((n + 10, 5), np.nan)
+    found = FeatureScaling(mean, squares)(X, out)
     np.testing.assert_array_equal(found, (rows - mean) / squares)
-    assert np.isnan(out[70:]).all()
+    assert found.base is out
+    assert np.isnan(out[n:]).all()
 
 
 def test_float32_sums_are_short(rng):

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.utils.random import sample_without_replacement
 from threadpoolctl import threadpool_limits
 
@@ -132,6 +131,8 @@ def _distinct(
 
 
 def _centroids(pool: _Pool, k: int, rng: np.random.RandomState) -> Floats:
+    from sklearn.cluster import KMeans, MiniBatchKMeans
+
     if k >= len(pool.rows):
         return pool.rows
     many = len(pool.rows) > _MINI_BATCH_FROM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,11 +18,11 @@ from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_ba
 from bagwise.files.formats import TableFormat, array_format, format_of, suffixes
 from bagwise.files.limits import check_array, check_zip, read_text
 from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, one_line
-from bagwise.files.rows import FileRows, close, read_whole
+from bagwise.files.rows import FileRows, close
 from bagwise.files.tables import read_table
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
+    from bagwise.core.arrays import Column, Reals, Rows
 
 
 # Features beyond this many bytes stay on disk.
@@ -204,10 +204,14 @@ def _scan_files(
     problems: list[FileProblem],
 ) -> ScannedBags:
     scanned: list[_Scanned] = []
+    keep = lazy is not True
     for file in files:
         try:
             with reachable(file):
-                scanned.append(_scan(file, names))
+                scanned.append(_scan(file, names, keep))
+            if keep and lazy == "auto" and sum(s.rows.nbytes for s in scanned) > _IN_MEMORY:
+                keep = False
+                scanned = [replace(s, content=None) for s in scanned]
         except BadFilesError as error:
             problems += error.problems
         except UNREADABLE as error:
@@ -221,23 +225,28 @@ def _scan_files(
             problems.append(FileProblem(str(file), said))
     scanned, odd = _agree(scanned)
     problems += odd
-    return ScannedBags(_assemble(scanned, lazy) if scanned else None, problems)
+    return ScannedBags(_assemble(scanned) if scanned else None, problems)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Scanned:
-    """One good file: where its rows are, and its small columns, already read."""
+    """One good file: where its rows are, and what was read of it."""
 
     rows: FileRows
     name: str
+    content: Reals | None = None  # the rows, where they fit memory
     coords: Column | None = None
     patch_size: float | None = None
     instance_labels: Column | None = None
     images: Column | None = None
 
 
-def _scan(file: AnyPath, names: Names) -> _Scanned:
-    """Check one file through and through; raises with the reason when it cannot be used."""
+def _scan(file: AnyPath, names: Names, keep: bool) -> _Scanned:
+    """Check one file through and through; raises with the reason when it cannot be used.
+
+    The check reads all rows; ``keep`` says whether they stay in memory, so that nobody has to read
+    them again.
+    """
     kind = array_format(file)
     size = _size_on_disk(file, kind.is_folder)
     arrays = kind.open(file)
@@ -247,7 +256,6 @@ def _scan(file: AnyPath, names: Names) -> _Scanned:
         nested = _check_shape(features)
         check_array(features, size)
         n_rows, width = features.shape[-2:]
-        _check_finite(features, nested)
         place = names.coords or "coords"
         for name in (names.coords, names.images):  # a name that was given must be there
             if name is not None:
@@ -267,6 +275,7 @@ def _scan(file: AnyPath, names: Names) -> _Scanned:
         return _Scanned(
             FileRows(str(file), key, (n_rows, width), dtype, nested),
             file.stem,
+            _read_finite(features, nested, dtype if keep else None),
             coords,
             None if patch_size is None else float(patch_size),
             _column(arrays, names.instance_labels, n_rows, size),
@@ -319,7 +328,9 @@ def _check_shape(features: Any) -> bool:
     return nested
 
 
-def _check_finite(features: Any, nested: bool) -> None:
+def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Reals | None:
+    """The rows in this type, or None where they are only looked at; all must be finite."""
+    rows = None if dtype is None else np.empty(features.shape[-2:], dtype)
     for start in range(0, features.shape[-2], _SCAN_ROWS):
         run = slice(start, start + _SCAN_ROWS)
         block = features[0, run] if nested else features[run]
@@ -329,6 +340,9 @@ def _check_finite(features: Any, nested: bool) -> None:
             raise ValueError(
                 f"contains {what} in instance {start + row}, feature {col}; features must be finite"
             )
+        if rows is not None:
+            rows[run] = block
+    return rows
 
 
 def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | None:
@@ -375,11 +389,8 @@ def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[FileProblem]]:
     return scanned, problems
 
 
-def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
-    sources = [s.rows for s in scanned]
-    on_disk = LazyRows(sources)
-    in_memory = lazy is False or (lazy == "auto" and on_disk.nbytes <= _IN_MEMORY)
-    sizes = [source.shape[0] for source in sources]
+def _assemble(scanned: list[_Scanned]) -> Bags:
+    sizes = [s.rows.shape[0] for s in scanned]
     columns = {}
     for name in _COLUMNS:
         if getattr(scanned[0], name) is not None:
@@ -387,6 +398,11 @@ def _assemble(scanned: list[_Scanned], lazy: bool | Literal["auto"]) -> Bags:
     if "coords" in columns and all(s.patch_size is not None for s in scanned):
         sides = np.asarray([s.patch_size for s in scanned], dtype=np.float32)
         columns["patch_size"] = np.repeat(sides, sizes)
-    rows = read_whole(on_disk, sources) if in_memory else on_disk
     offsets = np.concatenate([[0], np.cumsum(sizes)])
+    rows: Rows = LazyRows([s.rows for s in scanned])
+    if scanned[0].content is not None:
+        rows = np.empty(rows.shape, rows.dtype)
+        for s, start, stop in zip(scanned, offsets[:-1], offsets[1:], strict=True):
+            rows[start:stop] = s.content
+            s.content = None  # nothing is in memory twice
     return Bags(rows, offsets, [s.name for s in scanned], columns=columns)

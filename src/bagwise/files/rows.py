@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from bagwise.bags import Bags, BagsLike
-from bagwise.bags.on_disk import LazyRows, PlainFile, map_rows_of, plain_file
+from bagwise.bags.on_disk import PlainFile, map_rows_of, plain_file
 from bagwise.files.addresses import as_path, is_remote
 from bagwise.files.formats import array_format
 from bagwise.files.hdf5 import is_contiguous
@@ -38,6 +37,11 @@ class FileRows:
     dtype: np.dtype[np.floating]
     nested: bool = False  # stored as 1 x N x D
     start: int = 0  # row of the array that is the first here
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the rows would take in memory."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
 
     def select_rows(self, key: slice) -> FileRows:
         """A run of rows, still on disk."""
@@ -89,7 +93,7 @@ class _OpenFiles:
             known, rows = self._plain.get((source.path, source.array), ((), None))
             if known != stamp:
                 if known:
-                    self.release([source.path])
+                    close(self._open.pop((os.getpid(), source.path), None))
                 array = self._arrays(source.path)[source.array]
                 if isinstance(array, np.memmap):
                     rows = plain_file(array[0] if source.nested else array)
@@ -100,12 +104,6 @@ class _OpenFiles:
                     rows = None
                 self._plain[source.path, source.array] = stamp, rows
             return rows
-
-    def release(self, paths: Iterable[str]) -> None:
-        """Close files that are not needed any more, so that others may write them."""
-        with self._lock:
-            for path in paths:
-                close(self._open.pop((os.getpid(), path), None))
 
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
@@ -127,13 +125,6 @@ def _unreadable(path: str, error: BaseException) -> ValueError:
 
 
 _FILES = _OpenFiles()
-
-
-def read_whole(rows: LazyRows, sources: Iterable[FileRows]) -> Reals:
-    """All rows as an ndarray; the files are closed again."""
-    everything = rows[:]
-    _FILES.release(source.path for source in sources)
-    return everything
 
 
 def close(arrays: Any) -> None:

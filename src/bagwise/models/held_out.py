@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
-from sklearn.model_selection import (
-    BaseCrossValidator,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    check_cv,
-)
 
 from bagwise.core.arrays import Bools, Ints
 
 if TYPE_CHECKING:
+    from sklearn.model_selection import BaseCrossValidator
+
     from bagwise.core.arrays import Column, Floats
     from bagwise.models.base import TrainingData
 
@@ -60,6 +56,8 @@ def folds(
     >>> sorted(folds(np.array([0, 0, 0, 1, 1, 1]), 4).tolist())
     [0, 0, 1, 1, 2, 2]
     """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
     y = np.asarray(y)
     _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     n_folds = min(n_folds, int(counts.min()))
@@ -82,6 +80,8 @@ def splits(y: Ints, cv: CV = None) -> list[Split]:
     if cv is None or isinstance(cv, int):
         fold = folds(y, calibration_folds(y) if cv is None else cv)
         return [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)]
+    from sklearn.model_selection import check_cv
+
     chosen = list(check_cv(cv, y, classifier=True).split(y, y))
     without = len(y) - len(np.unique(np.concatenate([test for _, test in chosen])))
     if without:

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 # Numbers read at a time while the features are measured: 8 MB.
 _NUMBERS = 1_000_000
-# From so many numbers on one compiled pass takes the place of several plain ones.
-_COMPILED_FROM = 200_000
+# Numbers that two operations in turn find in the cache.
+_CACHED = 1 << 17
 # Such chunks in a run of rows that one worker measures.
 _CHUNKS = 32
 
@@ -36,26 +36,21 @@ class FeatureScaling(NamedTuple):
         if is_tensor(self.center):
             return (torch_rows(X, self.center.device) - self.center) / self.width
         rows = np.asarray(X)
-        if _is_long(rows):
-            from bagwise.core import passes
-
-            room = np.empty(rows.shape) if out is None else out
-            return passes.standardised(rows, self.center, self.width, room)
-        rows = rows.astype(np.float64)
-        rows -= self.center  # in place: fresh memory takes longer than the arithmetic
-        rows /= self.width
-        return rows
+        scaled = np.empty(rows.shape) if out is None else out[: len(rows)]
+        for run in _cached_runs(rows):
+            np.subtract(rows[run], self.center, out=scaled[run])
+            scaled[run] /= self.width
+        return scaled
 
     def undo(self, X: Doubles) -> Doubles:
         """Back to the user's units."""
         return X * self.width + self.center
 
 
-def _is_long(rows: NDArray[np.generic]) -> bool:
-    """Whether one compiled pass over rows is worth loading the compiler for."""
-    # Numbers of the other byte order, as some files hold, are for NumPy to read.
-    plain = rows.dtype in (np.dtype(np.float32), np.dtype(np.float64)) and rows.flags.c_contiguous
-    return plain and rows.size >= _COMPILED_FROM
+def _cached_runs(rows: NDArray[np.generic]) -> list[slice]:
+    """Rows in runs that stay in the cache while they are worked on."""
+    step = max(1, _CACHED // rows.shape[1])
+    return [slice(a, a + step) for a in range(0, len(rows), step)]
 
 
 class FeatureMoments(NamedTuple):
@@ -74,16 +69,13 @@ def measure(X: Rows) -> FeatureMoments:
 
 def _measure(X: Rows) -> FeatureMoments:
     rows = np.asarray(X)
-    if _is_long(rows):
-        from bagwise.core import passes
-
-        return FeatureMoments(len(rows), *passes.feature_sums(rows))
-    rows = rows.astype(np.float64)
+    runs = _cached_runs(rows)
     # NaN and infinity go through, so that one pass over rows on disk also finds them.
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = rows.sum(axis=0) / len(rows)
-        rows -= mean
-        return FeatureMoments(len(rows), mean, np.square(rows, out=rows).sum(axis=0))
+        sums = [rows[run].sum(axis=0, dtype=np.float64) for run in runs]
+        mean = np.sum(sums, axis=0) / len(rows)
+        squares = [np.square(rows[run] - mean).sum(axis=0) for run in runs]
+        return FeatureMoments(len(rows), mean, np.sum(squares, axis=0))
 
 
 def pooled(parts: Sequence[FeatureMoments]) -> FeatureMoments:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
-from sklearn.isotonic import IsotonicRegression
 
 from bagwise.core import segments
 from bagwise.core.rules import RULES
@@ -75,6 +74,8 @@ def fit_isotonic(scores: Floats, y: Codes | Bools | Floats) -> Isotonic:
     Probabilities stay inside [1 / (n + 2), 1 - 1 / (n + 2)]: n bags cannot show that
     something never happens, and a log-loss must stay finite.
     """
+    from sklearn.isotonic import IsotonicRegression
+
     floor = 1 / (len(y) + 2)
     fitted = IsotonicRegression(y_min=floor, y_max=1 - floor).fit(scores, y)
     return Isotonic(fitted.X_thresholds_, fitted.y_thresholds_)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
@@ -47,6 +46,8 @@ class Patience:
 
     def __call__(self, iteration: Iteration) -> bool:
         """Whether to stop."""
+        from sklearn.metrics import roc_auc_score
+
         reader = Predictor((iteration.posterior,), (1.0,))
         scores, _, _ = read_bags(reader, self.bags, self.execution, "raw")
         auc = float(roc_auc_score(self.y, scores[:, 0]))
