@@ -89,10 +89,11 @@ def words_of(path: Path) -> set[str]:
 
 
 def unused_public(files: list[Path]) -> list[str]:
-    """Public functions and classes that no other file, no test and not ``docs/api.rst`` names."""
+    """Public functions and classes that no other file, no test and no page of the API names."""
     tests = {path: words_of(path) for path in (ROOT / "tests").rglob("*.py")}
     words = {path: words_of(path) for path in files} | tests
-    api = set(re.findall(r"^   (\w+)$", (ROOT / "docs/api.rst").read_text("utf-8"), re.MULTILINE))
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs/reference/api").glob("*.rst")]
+    api = set(re.findall(r"^   (\w+)$", "\n".join(pages), re.MULTILINE))
     return [
         f"{path}:{node.lineno} {node.name}"
         for path in files

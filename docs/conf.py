@@ -26,6 +26,8 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -34,6 +36,8 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+default_role = "py:obj"  # a name in single backquotes is a link
+nitpicky = True
 autosummary_generate = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
@@ -44,6 +48,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
     "within_subsection_order": "FileNameSortKey",
+    "backreferences_dir": "reference/api/generated",
+    "doc_module": ("bagwise",),
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
@@ -111,7 +117,23 @@ def _write_results(app):
     write_pages(RESULTS, Path(app.srcdir) / "results")
 
 
+def _link_by_last_name(app, env, node, contnode):
+    """A public name is a link in the docstrings of other packages, too."""
+    known = env.domains["py"].objects
+    ending = "." + node["reftarget"].removeprefix("bagwise.")
+    names = sorted((name for name in known if name.endswith(ending)), key=len)
+    if not names or node.get("refdomain") != "py":
+        return None
+    entry = known[names[0]]
+    from sphinx.util.nodes import make_refnode
+
+    return make_refnode(
+        app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, names[0]
+    )
+
+
 def setup(app):
+    app.connect("missing-reference", _link_by_last_name)
     app.connect("builder-inited", _write_results)
     app.connect("autodoc-skip-member", _skip)
     app.add_html_math_renderer("mathml", (_visit_inline, None), (_visit_block, None))
