@@ -8,10 +8,18 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from bagwise import BagStatistics, InstanceTransformer, SingleInstance, make_pipeline
+from bagwise import Bags, BagStatistics, InstanceTransformer, SingleInstance, make_pipeline
 from bagwise.datasets import load_musk1, make_gaussian_bags
-from bagwise.evaluate import BagFolds, GroupFolds, Nested, PublishedFolds, Split, check_model
-from bagwise.evaluate.protocols import Scheme, check_split
+from bagwise.evaluate import (
+    BagFolds,
+    FixedSplits,
+    GroupFolds,
+    Nested,
+    PublishedFolds,
+    Split,
+    check_model,
+)
+from bagwise.evaluate.protocols import Scheme, checked_splits
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +28,22 @@ def data():
 
 
 def test_bag_folds_are_stratified_and_complete(data):
-    splits = list(BagFolds(n_splits=4, seeds=(3, 5)).splits(data.bags, data.y))
+    splits = checked_splits(BagFolds(n_splits=4, seeds=(3, 5)), data.bags, data.y)
     assert [s.seed for s in splits] == [3] * 4 + [5] * 4
     for seed in (3, 5):
         tested = np.concatenate([s.test for s in splits if s.seed == seed])
         np.testing.assert_array_equal(np.sort(tested), np.arange(40))
     for split in splits:
         assert data.y[split.test].sum() == 5
-        check_split(split, 40, data.y)
     assert not np.array_equal(splits[0].test, splits[4].test)
 
 
 def test_group_folds_keep_patients_together(data):
     patient = np.array([f"p{i // 3}" for i in range(40)])
-    splits = list(GroupFolds(n_splits=4, seeds=(0, 1)).splits(data.bags, data.y, patient))
+    splits = checked_splits(GroupFolds(n_splits=4, seeds=(0, 1)), data.bags, data.y, patient)
     assert len(splits) == 8
     for split in splits:
         assert not set(patient[split.train]) & set(patient[split.test])
-        check_split(split, 40, data.y, patient)
 
 
 def test_published_folds_are_followed_exactly():
@@ -143,6 +149,7 @@ def test_bad_splits(call, message, data):
     ],
 )
 def test_a_leaking_split_is_refused(train, test, groups, message):
-    split = Split(0, 0, np.array(train), np.array(test, dtype=int))
+    scheme = FixedSplits((Split(0, 0, np.array(train), np.array(test, dtype=int)),))
+    bags = Bags(np.ones((4, 1)), np.arange(5))
     with pytest.raises(ValueError, match=message):
-        check_split(split, 4, [0, 1, 0, 1], groups)
+        checked_splits(scheme, bags, [0, 1, 0, 1], groups)

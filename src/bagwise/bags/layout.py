@@ -178,7 +178,7 @@ def grouped(bags: Column, within: Column | None = None) -> tuple[Ints | None, In
     return (None if np.all(np.diff(order) == 1) else order), offsets, names
 
 
-class GroupRows(NamedTuple):
+class _GroupRows(NamedTuple):
     """The rows of bags by their groups, bag after bag."""
 
     order: Ints | None  # [N] rows, or None where those of a group lie together in order already
@@ -187,7 +187,7 @@ class GroupRows(NamedTuple):
     owner: Ints  # [G] number of the bag
 
 
-def group_rows(groups: Column, bag_index: Ints) -> GroupRows:
+def group_rows(groups: Column, bag_index: Ints) -> _GroupRows:
     """Groups of every bag in order of first appearance."""
     codes, names = _codes(groups.astype(str))
     keys, _ = _codes(bag_index * np.int64(len(names)) + codes)
@@ -196,7 +196,7 @@ def group_rows(groups: Column, bag_index: Ints) -> GroupRows:
     # Bags come in order and so do the first rows of their groups: keys are sorted by bag already.
     first = order[offsets[:-1]]
     plain = bool(np.all(np.diff(order) == 1))
-    return GroupRows(None if plain else order, offsets, names[codes[first]], bag_index[first])
+    return _GroupRows(None if plain else order, offsets, names[codes[first]], bag_index[first])
 
 
 def _codes(values: Column) -> tuple[Ints, Column]:

@@ -24,6 +24,7 @@ from bagwise.evaluate.metrics import (
     targets,
 )
 from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, checked_splits
+from bagwise.models.base import squeezed
 from bagwise.models.one_vs_rest import for_labels
 
 if TYPE_CHECKING:
@@ -196,11 +197,9 @@ def _predict(model: Model, bags: Bags, y: Column) -> tuple[HeldOut, HeldOut | No
 
 def _held_out(y: Any, outputs: Mapping[str, Any]) -> HeldOut:
     """Labels and outputs [n, F]; this is where two classes, F = 1, lose their class axis."""
-
-    def squeezed(columns: Any) -> Any:
-        return columns[:, 0] if columns is not None and columns.shape[1] == 1 else columns
-
-    return HeldOut(squeezed(y), **{name: squeezed(v) for name, v in outputs.items()})
+    columns: dict[str, Any] = {"y": y, **outputs}
+    columns = {name: None if v is None else squeezed(v) for name, v in columns.items()}
+    return HeldOut(**columns)
 
 
 def seeded(model: Model, seed: int) -> Model:

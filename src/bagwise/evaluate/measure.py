@@ -33,7 +33,14 @@ class Measure:
     peak_mb: float
 
     def __enter__(self) -> Measure:
-        _reset_high_water()
+        # Freed memory is given back, and the mark lowered to what is resident, where possible.
+        if sys.platform == "linux":
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
+            if trim is not None:
+                trim(0)
+            # With a read-only /proc the mark keeps its old height, a documented lower bound.
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._memory = _resident_kb("VmRSS")
         self._start = time.perf_counter()
         return self
@@ -46,17 +53,6 @@ class Measure:
     ) -> None:
         self.seconds = time.perf_counter() - self._start
         self.peak_mb = max(0.0, (_resident_kb("VmHWM") - self._memory) / 1024)
-
-
-def _reset_high_water() -> None:
-    """Give freed memory back and lower the high-water mark to what is resident, where possible."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
-        if trim is not None:
-            trim(0)
-        # With a read-only /proc the mark keeps its old height, a documented lower bound.
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _resident_kb(field: str) -> float:

@@ -429,7 +429,7 @@ def targets(y: Any, model: Any, class_names: Sequence[object] | None = None) -> 
         raise ValueError(f"the model was fitted to {wanted}, and is measured on the same.")
     classes = np.asarray(model.classes_ if class_names is None else class_names)
     if not multilabel:
-        return _one_hot(known_codes(y, classes), model)
+        return (known_codes(y, classes)[:, None] == class_columns(model)).astype(int)
     matrix = np.asarray(y)
     if matrix.shape[1] != len(classes):
         raise ValueError(
@@ -484,7 +484,7 @@ def instance_targets(model: Any, bags: Bags, labels: Any = None) -> tuple[Ints, 
     if not known.any():
         names = np.asarray(model.classes_).tolist()
         raise ValueError(f"no instance label is one of the classes {names}.")
-    return _one_hot(codes[known], model), known
+    return (codes[known][:, None] == class_columns(model)).astype(int), known
 
 
 def instance_codes(labels: Any, bags: Bags, classes: Any) -> Ints:
@@ -500,10 +500,6 @@ def instance_codes(labels: Any, bags: Bags, classes: Any) -> Ints:
     for code, name in enumerate(classes):
         codes[labels == name] = code
     return codes
-
-
-def _one_hot(codes: Ints, model: Any) -> Ints:
-    return (codes[:, None] == class_columns(model)).astype(int)
 
 
 def check_binary(y: ArrayLike, scores: ArrayLike) -> tuple[Ints, Floats]:

@@ -2,7 +2,7 @@
 
 A cross-validation scheme is a small frozen object: ``splits(bags, y, groups, published_folds)``
 yields `Split`s of bag numbers. Whatever the scheme, `check_model` refuses a pipeline that has
-already seen data and `check_split` refuses a bag, or a patient, on both sides.
+already seen data and `checked_splits` refuses a bag, or a patient, on both sides.
 """
 
 from __future__ import annotations
@@ -333,29 +333,27 @@ def check_model(model: Model) -> Model:
 def checked_splits(
     scheme: Scheme, bags: Bags, y: Column, groups: Any = None, published_folds: Any = None
 ) -> list[Split]:
-    """Every split of a scheme, each checked by `check_split`."""
-    splits = list(scheme.splits(bags, y, groups, published_folds))
+    """Every split of a scheme; refuses one that shares bags or groups, or trains on one class."""
+    splits, n_bags = list(scheme.splits(bags, y, groups, published_folds)), len(bags)
     for split in splits:
-        check_split(split, len(bags), y, groups)
-    return splits
-
-
-def check_split(split: Split, n_bags: int, y: Column, groups: ArrayLike | None = None) -> None:
-    """Refuse a split that shares bags or groups, or trains on one class."""
-    shared = np.intersect1d(split.train, split.test)
-    if len(shared):
-        raise ValueError(f"bag {shared[0]} is in both training and test of {split}.")
-    used = np.concatenate([split.train, split.test])
-    if len(split.train) == 0 or len(split.test) == 0 or used.min() < 0 or used.max() >= n_bags:
-        raise ValueError(f"{split} must have training and test bags numbered 0 to {n_bags - 1}.")
-    if groups is not None:
-        both = np.intersect1d(np.asarray(groups)[split.train], np.asarray(groups)[split.test])
-        if len(both):
+        train, test = np.asarray(split.train), np.asarray(split.test)
+        shared = np.intersect1d(train, test)
+        if len(shared):
+            raise ValueError(f"bag {shared[0]} is in both training and test of {split}.")
+        used = np.concatenate([train, test])
+        if len(train) == 0 or len(test) == 0 or used.min() < 0 or used.max() >= n_bags:
             raise ValueError(
-                f"group {both[:1].tolist()[0]!r} is in both training and test of {split}."
+                f"{split} must have training and test bags numbered 0 to {n_bags - 1}."
             )
-    if len(np.unique(np.asarray(y)[split.train], axis=0)) < 2:
-        raise ValueError(f"the training bags of {split} have one class only.")
+        if groups is not None:
+            both = np.intersect1d(np.asarray(groups)[train], np.asarray(groups)[test])
+            if len(both):
+                raise ValueError(
+                    f"group {both.tolist()[0]!r} is in both training and test of {split}."
+                )
+        if len(np.unique(np.asarray(y)[train], axis=0)) < 2:
+            raise ValueError(f"the training bags of {split} have one class only.")
+    return splits
 
 
 def strata(y: Any, n_splits: int) -> Any:

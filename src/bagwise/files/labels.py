@@ -93,7 +93,7 @@ def read_labels(
     ids, labels = text[bag][keep], text[label][keep]
     if len(columns) == 1:
         _check_spelling(str(path), labels)
-        y, classes = as_classes(labels), None
+        y, classes = _as_classes(labels), None
     else:
         y, classes = np.array([[int(v) for v in flags] for flags in labels]), columns
     patients = text[patient][keep] if patient else None
@@ -194,7 +194,7 @@ def background_class(classes: Sequence[object]) -> object:
     return classes[at[0]] if len(at) == 1 else None
 
 
-def as_classes(labels: Column) -> Column:
+def _as_classes(labels: Column) -> Column:
     """Whole numbers where all labels are written as such, else text."""
     if all(v.lstrip("-").isdecimal() and str(int(v)) == v for v in labels):
         return np.asarray([int(v) for v in labels])
@@ -225,7 +225,7 @@ def read_instance_labels(
     position = {name: i for i, name in enumerate(bags.ids)}
     out = np.full(bags.n_instances, None, dtype=object)
     texts = [str(v).strip() for v in frame[label]]
-    known = as_classes(np.asarray([t for t in texts if t not in _MISSING], dtype=object))
+    known = _as_classes(np.asarray([t for t in texts if t not in _MISSING], dtype=object))
     values = iter(known.tolist())
     problems = []
     for line, name, number, text in zip(frame.index, frame[bag], frame[index], texts, strict=True):

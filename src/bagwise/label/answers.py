@@ -59,18 +59,18 @@ class Answers(NamedTuple):
         return value, (y - p) @ weights, (p * (1 - p)) @ weights
 
 
-class AnswerSites(NamedTuple):
+class _AnswerSites(NamedTuple):
     """What every label added to the natural parameters of q(v)."""
 
     precision: Floats  # [k] along a a^T
     linear: Floats  # [k] along a
 
 
-def sites(answers: Answers, q: Posteriors) -> AnswerSites:
+def sites(answers: Answers, q: Posteriors) -> _AnswerSites:
     """The sites that hold q(v) where it is, if it is the posterior given the answers."""
     mean, _ = answers.moments(q)
     _, gradient, h = answers.expectations(q)
-    return AnswerSites(h, h * (mean - answers.offset) + gradient)
+    return _AnswerSites(h, h * (mean - answers.offset) + gradient)
 
 
 def condition(before: Posteriors, answers: Answers) -> Posteriors:

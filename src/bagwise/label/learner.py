@@ -48,7 +48,7 @@ class LearnerScores(NamedTuple):
     instance_std: Floats  # [N]
 
 
-class OutOfFold(NamedTuple):
+class _OutOfFold(NamedTuple):
     """Log-odds of what has a label, each predicted without it, and where that comes from."""
 
     log_odds: Floats
@@ -236,18 +236,18 @@ class Learner:
         place = offsets[which] + rows - self.bags.offsets[owners[which]]
         return scores.instance[place], scores.instance_std[place]
 
-    def out_of_fold(self) -> OutOfFold:
+    def out_of_fold(self) -> _OutOfFold:
         """Log-odds of what has a label, each predicted without it, after `learn`.
 
         These are the training bags where they were learned from, else the known instances.
         """
         if self._out_of_fold is not None and self.y is not None:
-            return OutOfFold(self._out_of_fold, self.y, "training bags, each predicted without it")
+            return _OutOfFold(self._out_of_fold, self.y, "training bags, each predicted without it")
         moments = [answers.left_out(m.q, m.answers(self.known)) for m in self._members]
         weights, (mean, var) = np.array(self.predictor.weights), np.stack(moments, axis=1)
         z = sigmoid_moments(weights @ mean, weights**2 @ var).log_odds
         y = self.known[self.known >= 0].astype(np.int64)
-        return OutOfFold(z, y, "answered instances, each predicted without its answer")
+        return _OutOfFold(z, y, "answered instances, each predicted without its answer")
 
     def copy(self) -> Learner:
         """A learner that shares the projected instances and can learn apart from this one."""

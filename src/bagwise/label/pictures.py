@@ -19,7 +19,7 @@ _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".we
 _LEAST_SIDE = 64
 
 
-class EncodedPicture(NamedTuple):
+class _EncodedPicture(NamedTuple):
     """A picture as a browser reads it."""
 
     content: bytes
@@ -53,7 +53,7 @@ class ArrayPictures:
         if images.dtype != np.uint8:
             self._range = float(images.min()), float(images.max())
 
-    def read(self, row: int) -> EncodedPicture | None:
+    def read(self, row: int) -> _EncodedPicture | None:
         """The picture of an instance."""
         pixels = self.images[row]
         if pixels.dtype != np.uint8:
@@ -61,7 +61,7 @@ class ArrayPictures:
             pixels = ((pixels - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
         if pixels.ndim == 3 and pixels.shape[2] == 1:
             pixels = pixels[..., 0]
-        return EncodedPicture(_png(pixels), "image/png")
+        return _EncodedPicture(_png(pixels), "image/png")
 
 
 class FolderPictures:
@@ -97,12 +97,12 @@ class FolderPictures:
             what = "has no picture of these bags; they are called BAG/INDEX.png or BAG_INDEX.png"
             raise bad_file(folder, what)
 
-    def read(self, row: int) -> EncodedPicture | None:
+    def read(self, row: int) -> _EncodedPicture | None:
         """The picture of an instance, None where the folder has none."""
         path = self.paths.get(row)
         if path is None:
             return None
-        return EncodedPicture(path.read_bytes(), _TYPES[path.suffix.lower()])
+        return _EncodedPicture(path.read_bytes(), _TYPES[path.suffix.lower()])
 
 
 def _instance_of(path: Path) -> tuple[str, int] | None:

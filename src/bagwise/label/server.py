@@ -56,7 +56,7 @@ class _TooLargeError(Exception):
     """A body beyond the limit."""
 
 
-class Guard:
+class _Guard:
     """Refuses what does not come from our own page, and puts the policy on every answer."""
 
     def __init__(self, app: ASGIApp, token: str, port: int, on_visit: Callable[[], object]) -> None:
@@ -308,7 +308,7 @@ class LabelServer:
             _changing("/api/learn", pages.learn),
             _changing("/api/settings", pages.settings),
         ]
-        self.app = Guard(
+        self.app = _Guard(
             Starlette(routes=routes), self.token, self.port, on_visit or (lambda: None)
         )
         config = uvicorn.Config(self.app, log_level="warning", access_log=False, lifespan="off")

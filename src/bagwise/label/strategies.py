@@ -40,7 +40,7 @@ EXPLORE_EVERY = 10
 _LEAST_SPREAD = 1e-6
 
 
-class Moments(NamedTuple):
+class _Moments(NamedTuple):
     """Of the log-odds z of the candidates under one member; a label is a draw of sigmoid(z)."""
 
     mean: Floats  # [n] E z
@@ -64,7 +64,7 @@ class Moments(NamedTuple):
         p = self.p
         return p * (1 - p) * np.einsum("mn,mn->n", self.C, self.H @ self.C)
 
-    def answered(self, i: int) -> Moments:
+    def answered(self, i: int) -> _Moments:
         """After an observation of z_i with the precision of a label at z = 0, 1/4.
 
         ``cov' = cov - cov_i cov_i^T / (cov_ii + 4)``; C and H are kept as factors of it.
@@ -208,7 +208,7 @@ def choose(
     if strategy == "disagreement" and len(views) < 2:
         raise ValueError("disagreement needs several members; use AutoVGPMIL, or information.")
     informed = strategy == "information"
-    scales = [instance_scale(v, bags, known, y) if informed else model_scale(v) for v in views]
+    scales = [instance_scale(v, bags, known, y) if informed else _model_scale(v) for v in views]
     pool = np.arange(bags.n_instances)
     if len(pool) > MAX_CANDIDATES:
         pool = np.sort(rng.choice(pool, MAX_CANDIDATES, replace=False))
@@ -219,7 +219,7 @@ def choose(
     return candidates[_greedy(members, bags, candidates, n, strategy, known, rng)]
 
 
-def model_scale(view: ProcessView) -> InstanceScale:
+def _model_scale(view: ProcessView) -> InstanceScale:
     """The model's own map to log-odds."""
     return InstanceScale(view.slope, -view.intercept / view.slope)
 
@@ -255,7 +255,7 @@ def instance_scale(view: ProcessView, bags: Bags, known: Codes, y: Column | None
         is_positive[top[(y == 1) & ~explained & (known[top] < 0)]] = True
     negative, positive = f[is_negative], f[is_positive]
     if min(len(negative), len(positive)) < 2:
-        return model_scale(view)
+        return _model_scale(view)
     spread = np.array([negative.std(), positive.std()]) + _LEAST_SPREAD
     gap = max(float(positive.mean() - negative.mean()), _LEAST_SPREAD)
     # As many standard deviations from one group as from the other.
@@ -265,18 +265,18 @@ def instance_scale(view: ProcessView, bags: Bags, known: Codes, y: Column | None
 
 def moments(
     view: ProcessView, scale: InstanceScale, candidates: Ints, pool: Ints, share: Floats
-) -> Moments:
-    """Moments of the candidates on a scale of log-odds; ``share`` are weights of the pool."""
+) -> _Moments:
+    """_Moments of the candidates on a scale of log-odds; ``share`` are weights of the pool."""
     W = scale.slope * view.W.astype(view.A.dtype)
     A = view.A[:, candidates]
     C, P = (np.asarray(W @ part, dtype=np.float64) for part in (A, view.A[:, pool]))
     mean = scale.slope * (np.asarray(view.m @ A, dtype=np.float64) - scale.center)
     var = np.einsum("mn,mn->n", C, C) + scale.slope**2 * view.r[candidates]
-    return Moments(mean, var, C, (P * share) @ P.T, view.weight)
+    return _Moments(mean, var, C, (P * share) @ P.T, view.weight)
 
 
 def _greedy(
-    members: list[Moments],
+    members: list[_Moments],
     bags: Bags,
     candidates: Ints,
     n: int,
@@ -303,20 +303,16 @@ def _greedy(
     return np.array(chosen, dtype=np.int64)
 
 
-def _value(members: Sequence[Moments], strategy: str) -> Floats:
+def _value(members: Sequence[_Moments], strategy: str) -> Floats:
     """What a label is worth, [n]."""
     weights = np.array([member.weight for member in members])
     weights /= weights.sum()
     if strategy == "information":
         return weights @ [member.expected_movement() for member in members]
     p = np.stack([member.p for member in members])
-    entropy = binary_entropy(weights @ p)
+    mean = weights @ p
+    entropy = entr(mean) + entr(1 - mean)  # of a label, in nats
     if strategy == "disagreement":
-        return entropy - weights @ binary_entropy(p)
+        return entropy - weights @ (entr(p) + entr(1 - p))
     # The entropy does not fall when a neighbour was chosen; the deviation of z does.
     return entropy * (weights @ [np.sqrt(member.var) for member in members])
-
-
-def binary_entropy(p: Floats) -> Floats:
-    """Entropy of Bernoulli(p), in nats."""
-    return entr(p) + entr(1 - p)

@@ -38,7 +38,7 @@ _NEIGHBORS = {1: 2, 2: 4, 3: 6}
 LEAST_BAGS = 4
 
 
-class InstanceScores(NamedTuple):
+class _InstanceScores(NamedTuple):
     """Probabilities of bags and instances as log-odds, and the instances' uncertainty."""
 
     bag: Floats  # [B]
@@ -170,7 +170,7 @@ class Coupled(InstanceClassifier):
         held_out = np.empty(bags.n_instances)
         for fitted, _, test in fitted_without(self._estimator(), data, self.classes_, left_out):
             rows, _ = segments.take(bags.offsets, test)
-            held_out[rows] = read_scores(fitted, bags[test]).instance
+            held_out[rows] = _read_scores(fitted, bags[test]).instance
         search = choose_strength(
             held_out, self._graph(bags), bags.offsets, data.y, data.instance_labels
         )
@@ -205,12 +205,12 @@ class Coupled(InstanceClassifier):
             return chain_graph(points[:, 0], stretch)
         return neighbour_graph(points, stretch, self.n_neighbors or _NEIGHBORS[n_axes])
 
-    def _scores(self, bags: BagsLike) -> InstanceScores:
+    def _scores(self, bags: BagsLike) -> _InstanceScores:
         """The coupled instances, none more probable than its bag."""
         from bagwise.core.coupling import couple
 
         self._coords(bags)
-        scores = read_scores(self.estimator_, bags)
+        scores = _read_scores(self.estimator_, bags)
         assert isinstance(bags, Bags)
         coupled = couple(scores.instance, self._graph(bags), self.strength_)
         most = np.maximum(scores.bag, segments.max(scores.instance, bags.offsets))
@@ -220,7 +220,7 @@ class Coupled(InstanceClassifier):
         with np.errstate(divide="ignore", invalid="ignore"):
             factor = np.sqrt(q * (1 - q) / (p * (1 - p)))
         std = np.where(p * (1 - p) > 0, scores.instance_std * factor, scores.instance_std)
-        return InstanceScores(scores.bag, coupled, std)
+        return _InstanceScores(scores.bag, coupled, std)
 
     def decision_function(self, bags: BagsLike) -> Any:
         """Score of each bag, by the model.
@@ -315,10 +315,10 @@ class Coupled(InstanceClassifier):
         return (proba, scores.instance_std) if return_std else proba
 
 
-def read_scores(model: Any, bags: BagsLike) -> InstanceScores:
+def _read_scores(model: Any, bags: BagsLike) -> _InstanceScores:
     """What a fitted model says about bags and instances, as log-odds; one pass where it can."""
     if hasattr(model, "score_bags"):
         scores = model.score_bags(bags)
-        return InstanceScores(scores.bag, scores.instance, scores.instance_std)
+        return _InstanceScores(scores.bag, scores.instance, scores.instance_std)
     p, std = positive_proba(model, bags, "_instances")
-    return InstanceScores(log_odds(positive_proba(model, bags)[0]), log_odds(p), std)
+    return _InstanceScores(log_odds(positive_proba(model, bags)[0]), log_odds(p), std)

@@ -27,37 +27,33 @@ def remember_feature_names(estimator: BaseEstimator, bags: Bags) -> None:
 
 
 def warn_of_leaks(bags: Bags, y: Column) -> None:
-    """Warn of features that give the label of every bag away."""
-    message = leak_message(bags, y)
-    if message is not None:
-        warnings.warn(message, UserWarning, stacklevel=4)
-
-
-def leak_message(bags: Bags, y: Column) -> str | None:
-    """One sentence about features that determine the label of every bag, or None.
+    """Warn of features that give the label of every bag away.
 
     Examples
     --------
-    >>> import numpy as np
+    >>> import numpy as np, warnings
     >>> from bagwise import Bags
-    >>> from bagwise.models.feature_checks import leak_message
+    >>> from bagwise.models.feature_checks import warn_of_leaks
     >>> y = np.arange(20) % 2
     >>> X = np.column_stack([np.random.default_rng(0).normal(size=60), np.repeat(y, 3)])
     >>> bags = Bags(X, np.arange(0, 61, 3), feature_names=["mass", "label"])
-    >>> leak_message(bags, y).partition(";")[0]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warn_of_leaks(bags, y)
+    >>> str(caught[0].message).partition(";")[0]
     "feature 1 ('label') alone determines the label of every bag"
     """
     at = determining_features(bags.instances, bags.offsets, y)
     if len(at) == 0:
-        return None
+        return
     names = bags.feature_names
     shown = [f"{j}" if names is None else f"{j} ({names[j]!r})" for j in at[:5]]
     more = f" and {len(at) - 5} more" if len(at) > 5 else ""
-    subject = "feature" if len(at) == 1 else "features"
-    verb = "determines" if len(at) == 1 else "each determine"
-    return (
+    subject, verb = ("feature", "determines") if len(at) == 1 else ("features", "each determine")
+    warnings.warn(
         f"{subject} {', '.join(shown)}{more} alone {verb} the label of every bag; is it a copy of "
-        "the label? Leave it out, or no figure of this model can be trusted."
+        "the label? Leave it out, or no figure of this model can be trusted.",
+        UserWarning,
+        stacklevel=4,
     )
 
 

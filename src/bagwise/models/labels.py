@@ -90,12 +90,12 @@ class Labels(NamedTuple):
         if class_weight is None:
             weights = rare_weights(present, counts)
         elif isinstance(class_weight, str):  # both sides of one class against all others
-            weights = class_weights(class_weight, present, np.arange(2))
+            weights = _class_weights(class_weight, present, np.arange(2))
         elif self.rule.multilabel:
-            of_class = class_weights(class_weight, np.arange(len(self.classes)), self.classes)
+            of_class = _class_weights(class_weight, np.arange(len(self.classes)), self.classes)
             weights = np.where(present == 1, of_class[f], 1.0)
         else:
-            weights = class_weights(class_weight, self.codes, self.classes)
+            weights = _class_weights(class_weight, self.codes, self.classes)
         if weights is None or counts is None:
             return counts if weights is None else weights
         return weights * counts
@@ -372,18 +372,11 @@ def rare_weights(y: Ints, counts: Floats | None = None) -> Floats | None:
     return np.where(y == shares.argmin(), factor, 1.0) if factor > 1 else None
 
 
-def class_weights(class_weight: ClassWeight, y: Ints, classes: Column) -> Floats:
+def _class_weights(class_weight: ClassWeight, y: Ints, classes: Column) -> Floats:
     """Weight of every bag by its class: "balanced", or a mapping from class to weight, [B].
 
     ``y`` holds positions in ``classes``. Balanced weights make all classes count the same and
     have mean 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.models.labels import class_weights
-    >>> class_weights("balanced", np.array([0, 0, 0, 1]), np.array([0, 1])).tolist()
-    [0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0]
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         counts = np.bincount(y, minlength=len(classes))

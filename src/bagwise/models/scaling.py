@@ -32,7 +32,7 @@ class FeatureScaling(NamedTuple):
     def __call__(self, X: Rows, out: Floats | None = None) -> Doubles:
         """Scaled rows, in float64, on the device the scaling lives on; on the host in ``out``."""
         if is_sparse(X):
-            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `feature_moments`
+            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `_moments`
         if is_tensor(self.center):
             return (torch_rows(X, self.center.device) - self.center) / self.width
         rows = np.asarray(X)
@@ -53,7 +53,7 @@ def _cached_runs(rows: NDArray[np.generic]) -> list[slice]:
     return [slice(a, a + step) for a in range(0, len(rows), step)]
 
 
-class FeatureMoments(NamedTuple):
+class _FeatureMoments(NamedTuple):
     """Number, mean, and squared distances from that mean, of rows."""
 
     n: int
@@ -61,13 +61,13 @@ class FeatureMoments(NamedTuple):
     squares: NDArray[np.float64]  # [D]
 
 
-def measure(X: Rows) -> FeatureMoments:
+def measure(X: Rows) -> _FeatureMoments:
     """Rows in chunks, each read once."""
     step = max(1, _NUMBERS // X.shape[1])
     return pooled([_measure(X[a : a + step]) for a in range(0, X.shape[0], step)])
 
 
-def _measure(X: Rows) -> FeatureMoments:
+def _measure(X: Rows) -> _FeatureMoments:
     rows = np.asarray(X)
     runs = _cached_runs(rows)
     # NaN and infinity go through, so that one pass over rows on disk also finds them.
@@ -75,10 +75,10 @@ def _measure(X: Rows) -> FeatureMoments:
         sums = [rows[run].sum(axis=0, dtype=np.float64) for run in runs]
         mean = np.sum(sums, axis=0) / len(rows)
         squares = [np.square(rows[run] - mean).sum(axis=0) for run in runs]
-        return FeatureMoments(len(rows), mean, np.sum(squares, axis=0))
+        return _FeatureMoments(len(rows), mean, np.sum(squares, axis=0))
 
 
-def pooled(parts: Sequence[FeatureMoments]) -> FeatureMoments:
+def pooled(parts: Sequence[_FeatureMoments]) -> _FeatureMoments:
     """Rows measured apart as if together; every term is a square, so nothing cancels.
 
     Examples
@@ -96,7 +96,7 @@ def pooled(parts: Sequence[FeatureMoments]) -> FeatureMoments:
     with np.errstate(invalid="ignore", over="ignore"):
         mean = n @ means / n.sum()
         between = n @ np.square(means - mean)
-    return FeatureMoments(int(n.sum()), mean, squares.sum(axis=0) + between)
+    return _FeatureMoments(int(n.sum()), mean, squares.sum(axis=0) + between)
 
 
 def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> FeatureScaling:
@@ -106,10 +106,18 @@ def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> Featur
     """
     if scale is None:
         return FeatureScaling(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-    return scaling_of(feature_moments(X, driver), scale)
+    moments = _moments(X, driver)
+    with np.errstate(invalid="ignore"):
+        width = np.sqrt(moments.squares / moments.n)
+        # Rounding leaves a constant feature with a width that is not quite 0.
+        constant = width <= 1e-12 * np.maximum(np.abs(moments.mean), 1e-300)
+    width = np.where(constant, 0.0, width)
+    if scale == "global":
+        width = np.full(len(width), np.sqrt(np.mean(width**2)))
+    return FeatureScaling(moments.mean, np.where(width > 0, width, 1.0))
 
 
-def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
+def _moments(X: Rows, driver: Driver | None) -> _FeatureMoments:
     """Number, mean and squares of the features, from one pass over the rows."""
     if is_tensor(X):  # where the tensor lives; the result comes to the host
         import torch
@@ -118,11 +126,11 @@ def feature_moments(X: Rows, driver: Driver | None = None) -> FeatureMoments:
         rows = range(0, X.shape[0], step)
         mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
         squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
-        return FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
+        return _FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
     if is_sparse(X):
         # Taking the mean off would fill a sparse matrix: only the widths are used.
         mean, variance = mean_variance_axis(X, axis=0)
-        return FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
+        return _FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
     return pooled(list(over_rows(measure, X, driver)))
 
 
@@ -137,16 +145,3 @@ def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> 
     if not hasattr(X, "select_rows"):
         return Serial().map(function, [X[run] for run in runs])
     return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
-
-
-def scaling_of(moments: FeatureMoments, scale: Scale) -> FeatureScaling:
-    """The scaling of features with these moments."""
-    center = moments.mean
-    with np.errstate(invalid="ignore"):
-        width = np.sqrt(moments.squares / moments.n)
-        # Rounding leaves a constant feature with a width that is not quite 0.
-        constant = width <= 1e-12 * np.maximum(np.abs(center), 1e-300)
-    width = np.where(constant, 0.0, width)
-    if scale == "global":
-        width = np.full(len(width), np.sqrt(np.mean(width**2)))
-    return FeatureScaling(center, np.where(width > 0, width, 1.0))
