@@ -37,7 +37,7 @@ def warn_of_leaks(bags: Bags, y: Column) -> None:
     >>> y = np.arange(20) % 2
     >>> X = np.column_stack([np.random.default_rng(0).normal(size=60), np.repeat(y, 3)])
     >>> bags = Bags(X, np.arange(0, 61, 3), feature_names=["mass", "label"])
-    >>> with warnings.catch_warnings(record=True) as caught:
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
     ...     warn_of_leaks(bags, y)
     >>> str(caught[0].message).partition(";")[0]
     "feature 1 ('label') alone determines the label of every bag"
