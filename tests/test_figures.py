@@ -7,7 +7,15 @@ import re
 
 import pandas as pd
 import pytest
-from benchmarks import bench_auto, bench_files, bench_micrf, bench_mio, bench_peers, bench_svm, gpu
+from benchmarks import (
+    bench_defaults,
+    bench_files,
+    bench_micrf,
+    bench_mio,
+    bench_peers,
+    bench_svm,
+    gpu,
+)
 from benchmarks.stored import MEASURED, store
 from experiments import figures, stored, tables
 from experiments._page import write_pages
@@ -130,7 +138,7 @@ def test_a_benchmark_replaces_its_own_lines(tmp_path):
 
 def test_every_quoted_figure_has_a_benchmark_that_writes_it():
     quoted = {name for names in gpu.QUOTED.values() for name in names}
-    quoted |= {*bench_svm.QUOTED.values(), *bench_auto.QUOTED.values()}
+    quoted |= {*bench_svm.QUOTED.values(), *bench_defaults.QUOTED.values()}
     quoted |= {*bench_peers.QUOTED.values()}
     quoted |= set(bench_mio._passes(quick=True)["quoted"])
     quoted |= set(re.findall(r'"(MI-CRF, .*?)"', inspect.getsource(bench_micrf)))
