@@ -663,7 +663,7 @@ def test_auto_takes_weights(problem):
         (
             lambda y: y,
             {"validation": (make_classes()[0], np.full(36, 5))},
-            "watches the AUC of two classes",
+            "watches two classes",
         ),
     ],
 )

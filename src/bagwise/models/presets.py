@@ -22,8 +22,10 @@ from bagwise.models.mio import MIO
 from bagwise.models.variational import (
     VGPMIL,
     Gamma,
+    KernelStep,
     LargeMargin,
     NoisyMax,
+    ProgramKernelStep,
     PsiVGPMIL,
     Sech,
 )
@@ -81,7 +83,10 @@ _PSI_PAPER: dict[str, Setting] = {
         RBF("sqrt_dim", 0.5),
         "sections 6.1 to 6.3 of [CastroMacias2024]: v = 0.5; the printed l = D is l^2",
     ),
-    "learn_kernel": Setting(True, "Algorithm 1 of [CastroMacias2024], step 8"),
+    "learn_kernel": Setting(
+        KernelStep(),
+        "Algorithm 1 of [CastroMacias2024], step 8; the number of gradient steps is not printed",
+    ),
     "likelihood": Setting(
         NoisyMax(100.0, schedule="paper"), "sections 6.1 to 6.3 of [CastroMacias2024]: H = 100"
     ),
@@ -98,7 +103,10 @@ _PSI_PROGRAM: dict[str, Setting] = {
     "kernel": Setting(
         RBF("sqrt_dim", 0.5), "run_experiment.py, kernel_var = 0.5 and kernel_ls = D, which is l^2"
     ),
-    "learn_kernel": Setting(True, "run_musk_experiments.sh, update_hyperparams"),
+    "learn_kernel": Setting(
+        ProgramKernelStep(warmup=10, n_steps=200, rate=0.01),
+        "run_experiment.py, warmup_iters, max_opt_epochs and lr; variational.py",
+    ),
     "likelihood": Setting(NoisyMax(1e12, schedule="paper"), "psiVGPMIL.py, lH"),
     "init": Setting("random", "psiVGPMIL.py, initialize, which draws up to 0.1 instead of 1"),
     "n_inducing": Setting(100, "one of 50, 100 and 200, run_musk_experiments.sh"),
@@ -110,9 +118,13 @@ _PSI_PROGRAM: dict[str, Setting] = {
     "calibrate": _UNCALIBRATED,
 }
 _AUC_STOP = {
-    "patience": Setting(10, "sections 6.1 to 6.3 of [CastroMacias2024]: ten epochs of the bag AUC")
+    "patience": Setting(10, "sections 6.1 to 6.3 of [CastroMacias2024]: ten epochs"),
+    "monitor": Setting("auc", "sections 6.1 to 6.3 of [CastroMacias2024]"),
 }
-_LOSS_STOP = {"patience": Setting(10, "run_experiment.py, early_stop_patience")}
+_LOSS_STOP = {
+    "patience": Setting(10, "run_experiment.py, early_stop_patience"),
+    "monitor": Setting("log-loss", "engine.py, Trainer.train"),
+}
 _LOGISTIC = Setting(Sech(), "section 6 of [CastroMacias2024]: VGPMIL is Algorithm 1 with psi = phi")
 _GAMMA = Setting(
     Gamma(1.0, 4.0),

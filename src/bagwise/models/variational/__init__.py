@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from bagwise.models.variational.estimators import LMVGPMIL as LMVGPMIL
     from bagwise.models.variational.estimators import VGPMIL as VGPMIL
     from bagwise.models.variational.estimators import PsiVGPMIL as PsiVGPMIL
+    from bagwise.models.variational.hyper import KernelStep as KernelStep
+    from bagwise.models.variational.hyper import ProgramKernelStep as ProgramKernelStep
     from bagwise.models.variational.likelihoods import BagLikelihood as BagLikelihood
     from bagwise.models.variational.likelihoods import Gaussian as Gaussian
     from bagwise.models.variational.likelihoods import Or as Or
@@ -29,6 +31,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "auto": ("AutoVGPMIL",),
         "estimators": ("GVGPMIL", "LMVGPMIL", "PsiVGPMIL", "VGPMIL"),
+        "hyper": ("KernelStep", "ProgramKernelStep"),
         "likelihoods": ("BagLikelihood", "Gaussian", "Or", "Score", "SoftMax"),
         "paper_likelihoods": ("Density", "Gamma", "LargeMargin", "NoisyMax", "Sech"),
     },

@@ -29,8 +29,9 @@ from bagwise.models.parameters import (
     parameter,
 )
 from bagwise.models.scaling import Scale
-from bagwise.models.variational import engine, hyper
+from bagwise.models.variational import engine
 from bagwise.models.variational.engine import Fitted, Problem
+from bagwise.models.variational.hyper import KernelStep, ProgramKernelStep, fit_learning
 from bagwise.models.variational.inference import Iteration, Settings
 from bagwise.models.variational.likelihoods import BagLikelihood
 from bagwise.models.variational.paper import (
@@ -69,7 +70,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         "kmeans", StrOptions({"kmeans", "class-kmeans", "subset"}), "array-like"
     )
     scale: Scale = parameter("feature", *SCALES)
-    learn_kernel: bool | None = parameter(False, "boolean")
+    learn_kernel: Any = parameter(False, "boolean", KernelStep, ProgramKernelStep)
     calibrate: bool = parameter(True, "boolean")
     max_iter: int = parameter(200, AT_LEAST_1)
     tol: float = parameter(1e-3, NOT_NEGATIVE)
@@ -92,6 +93,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         background: Any = None,
         class_weight: ClassWeight | None = None,
         sample_weight: ArrayLike | None = None,
+        monitor: str = "auc",
     ) -> GaussianProcessClassifier:
         """Fit to labelled bags.
 
@@ -105,10 +107,10 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             Class of each instance, or missing: None, NaN, -1. With an indicator matrix also
             of shape (n_instances, n_classes), 1, 0, or -1 where missing.
         validation : (bags, y) or None, default=None
-            Stop early on these bags' AUC.
+            Stop early on these bags.
         patience : int, default=10
-            With ``validation``: stop after so many iterations without a better bag AUC, and go
-            back to the best.
+            With ``validation``: stop after so many iterations in which they are not predicted
+            better, and go back to the best.
         background : class or None, default=None
             With more than two classes: the class of bags in which nothing is found. It has no
             posterior of its own; a bag or an instance is of it when no other class is found.
@@ -118,6 +120,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         sample_weight : array of shape (n_bags,) or None, default=None
             How often each bag counts, in the fit and in its calibration: a bag of weight 2 is
             the bag twice. Scaling and inducing points are chosen without weights.
+        monitor : {"auc", "log-loss"}, default="auc"
+            How ``validation`` is scored; a log-loss counts as better from 0.001 less.
         """
         bags, targets = self._validate_weighted(
             bags, y, instance_labels, background, class_weight, sample_weight
@@ -126,7 +130,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         paper, name = self._paper(), type(self).__name__
         problem = self._plan(bags, targets, held_out=paper is None)
-        watch = self._watch(validation, patience)
+        warmup = getattr(self.learn_kernel, "warmup", 0)
+        watch = self._watch(validation, patience, monitor, warmup)
         monitors = [self.callback, watch]
         with problem.settings(), watched(monitors, self.verbose, self.max_iter, name) as tell:
             if paper is None:
@@ -176,10 +181,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         watch: Patience | None,
     ) -> Fitted:
         """Closed-form updates, and the same without each fold where calibration is asked for."""
-        rng, start, kernel = self._rng(1), paper, self.kernel
-        if paper.learn_kernel:
-            kernel, start = hyper.learned(problem, kernel, paper, rng)
-        fitted = fit_paper(problem, kernel, start, rng, tell)
+        fit = fit_paper if paper.learn_kernel is None else fit_learning
+        fitted = fit(problem, self.kernel, paper, self._rng(1), tell)
         assert fitted.pi is not None
         self.instance_proba_ = fitted.pi if fitted.pi.shape[1] > 1 else fitted.pi[:, 0]
         if not self.calibrate:
@@ -304,9 +307,9 @@ class VGPMIL(GaussianProcessClassifier):
         ``inference="paper"`` alone.
     scale : {"feature", "global", None}, default="feature"
         Standardise every feature, divide all by one number, or leave them.
-    learn_kernel : bool or None, default=None
+    learn_kernel : bool, `KernelStep`, `ProgramKernelStep` or None, default=None
         Whether the kernel's parameters are learned from where they start; by default they are
-        with ``inference="marginal"``.
+        with ``inference="marginal"``. With ``inference="paper"`` True is ``KernelStep()``.
     calibrate : bool, default=True
         Fit a slope and an intercept of the bags' log-odds, and the map that tells which
         instances made a bag positive, to bags that were held out.
@@ -364,7 +367,7 @@ class VGPMIL(GaussianProcessClassifier):
         "marginal", StrOptions({"marginal", "paper"})
     )
     likelihood: Any = parameter(None)
-    learn_kernel: bool | None = parameter(None, "boolean", None)
+    learn_kernel: Any = parameter(None, "boolean", KernelStep, ProgramKernelStep, None)
     bag_rule: str | None = parameter(None, *BAG_RULES, None)
     init: Init | ArrayLike | None = parameter(None, *_INITS, None)
 
@@ -375,8 +378,11 @@ class VGPMIL(GaussianProcessClassifier):
             likelihood, init = self.likelihood or NoisyMax(), self.init
             init = "half" if init is None else init
             return _paper_settings(self, likelihood, Sech(), init, self.bag_rule or "max")
-        for name in ("bag_rule", "init"):
-            if getattr(self, name) is not None:
+        given = {"bag_rule": self.bag_rule, "init": self.init}
+        if not isinstance(self.learn_kernel, bool):
+            given["learn_kernel"] = self.learn_kernel
+        for name, value in given.items():
+            if value is not None:
                 raise ValueError(f"{name} has no effect without inference='paper'; drop it.")
         return None
 
@@ -400,8 +406,10 @@ def _paper_settings(
     init: Init | ArrayLike,
     rule: str,
 ) -> PaperSettings:
-    learns, name = bool(model.learn_kernel), type(model).__name__
-    return PaperSettings(likelihood, density, init, rule, learns, model.max_iter, model.tol, name)
+    learns = model.learn_kernel
+    step = (KernelStep() if learns else None) if isinstance(learns, bool | None) else learns
+    name = type(model).__name__
+    return PaperSettings(likelihood, density, init, rule, step, model.max_iter, model.tol, name)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

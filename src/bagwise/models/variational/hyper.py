@@ -1,117 +1,159 @@
-"""Learning the kernel of the papers' updates: the collapsed bound and L-BFGS-B.
+"""Algorithm 1 of [CastroMacias2024] with its step 8: the kernel of the papers' updates is learned.
 
-Equation 29 of [CastroMacias2024].
+After every update of q(u) and q(y) the kernel's parameters lambda maximise Eq. 29 at fixed q(u) and
+q(y). With ``mu`` and ``s^2`` the moments of q(f) under the kernel of lambda,
 
-For fixed sites (``omega``, ``rho``) the best q(u) has a closed form. Put in, the part of the bound
-that depends on the kernel is, with ``B = I + A diag(omega) A^T`` and ``b = A rho``,
+``J = -KL(q(u) || p(u)) + (pi - 1/2)^T mu + sum_n E log psi(f_n) - log Z``.
 
-``J = 1/2 b^T B^{-1} b - 1/2 log|B| - 1/2 sum_n omega_n r_n``.
+q(u) = N(m, S) is fixed as a distribution of u, so its whitened moments ``L^-1 m`` and
+``L^-1 S L^-T`` change with the kernel. Expectations by Gauss-Hermite quadrature, where the paper
+draws samples.
 
-Unlike the released program of P, which divides the likelihood by N and the KL by M and so
-over-weights the KL, nothing is rescaled here: a step in J is a step in the bound.
-
-For the density ``Sech`` the normaliser log Z (Eq. 19) is 0. For any other density it depends on
-the kernel; the released program drops it, here it is estimated (`log_normaliser`).
+For the density ``Sech`` the normaliser log Z of Eq. 19 is 0. For any other density it depends on
+the kernel; it is estimated by random Fourier features as in the paper (`log_normaliser`).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bagwise.core import linalg
+from bagwise.core import gaussians, linalg
 from bagwise.core.arrays import Floats, RandomState, to_numpy
-from bagwise.core.gaussians import project
+from bagwise.core.gaussians import hermite, project
 from bagwise.core.kernels import RBF, Kernel, make_kernel
-from bagwise.models.drivers import RunningSum, total
+from bagwise.core.rules import RULES
+from bagwise.models.drivers import RunningSum, one_blas_thread
 from bagwise.models.execution import CHUNK_SIZE
-from bagwise.models.variational.blocks import Part
-from bagwise.models.variational.engine import Problem, ready_parts
+from bagwise.models.variational.blocks import InducingPosterior
+from bagwise.models.variational.checkpoint import Checkpoint
+from bagwise.models.variational.engine import Fitted, Problem, ready_parts
 from bagwise.models.variational.evidence import pull_back, through_factor
+from bagwise.models.variational.inference import Iteration
 from bagwise.models.variational.paper import (
     FitState,
     PaperSettings,
     begin,
+    escaped,
     initial,
-    iterate,
+    paper_pass,
     read_beliefs,
-    restored,
-    statistics,
     update_posterior,
 )
-from bagwise.models.variational.paper_likelihoods import Density
+from bagwise.models.variational.paper_likelihoods import Density, NoisyMax
+from bagwise.models.variational.readout import Process
 
-# One call may change a parameter by this factor, and never take it outside this range: the sites
-# were made by the old kernel and are trusted near it only.
+# Nodes of an expectation of log psi: exact to 1e-6 for standard deviations up to 10.
+_NODES = 32
+# One step may change a parameter by this factor, and never take it outside this range.
 _STEP = float(np.log(20.0))
 _RANGE = float(np.log(1e6))
-# Steps of L-BFGS-B at fixed sites.
-_STEPS = 30
+# A loss must fall by this much to count, in the released program.
+_PROGRAM_TOL = 1e-4
 # Of the draws of `log_normaliser` while a kernel is learned.
 _SEED = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
-# How often a kernel update that lowers the bound is halved before it is given up.
-_HALVINGS = 4
-# This many short fits at most, until no log-parameter moves by more than the tolerance.
-_ROUNDS, _ITERATIONS, _TOL = 10, 10, 0.01
 
 
 class Objective(NamedTuple):
-    """A value and its gradient with respect to the kernel's log-parameters."""
+    """Terms of Eq. 29 and their gradients with respect to the kernel's log-parameters."""
+
+    likelihood: float  # (pi - 1/2)^T mu + sum_n E log psi(f_n)
+    divergence: float  # KL(q(u) || p(u))
+    d_likelihood: Floats  # [P]
+    d_divergence: Floats  # [P]
+
+
+class LogNormaliser(NamedTuple):
+    """log Z and its gradient with respect to the kernel's log-parameters."""
 
     value: float
     gradient: Floats  # [P]
+
+
+class InducingMoments(NamedTuple):
+    """q(u), not whitened."""
+
+    mean: Floats  # [M]
+    root: Floats  # [M, M] S = root root^T
+
+    @classmethod
+    def of(cls, q: InducingPosterior, L: Floats) -> InducingMoments:
+        """From the whitened q(v), u = L v."""
+        return cls(L @ q.m, L @ q.W.T)
+
+    def whitened(self, L: Floats) -> InducingPosterior:
+        """q(v) under the kernel whose Kzz = L L^T."""
+        root = linalg.solve_lower(L, self.root)
+        # W is lower triangular with W^T W = root root^T: a QL decomposition of root^T.
+        _, upper = np.linalg.qr(root.T[:, ::-1])
+        W = upper[::-1, ::-1]
+        W = W * np.sign(np.diagonal(W))[:, None]
+        return InducingPosterior(linalg.solve_lower(L, self.mean), np.asfortranarray(W))
 
 
 def _chunks(n: int, size: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, n, size)]
 
 
-def collapsed_bound(
-    kernel: Kernel, X: Floats, Z: Floats, omega: Floats, rho: Floats, chunk_size: int = CHUNK_SIZE
+def printed_objective(
+    kernel: Kernel,
+    X: Floats,
+    Z: Floats,
+    u: InducingMoments,
+    pi: Floats,
+    density: Density,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Objective:
-    """The collapsed bound J and its gradient, at fixed sites.
-
-    Two passes over chunks of instances, O(N M^2) work, O(chunk x M) memory. With ``S = B^{-1}``
-    and ``m = S b`` the derivatives are ``dJ/dA = m (rho - omega E f)^T - S A diag(omega)`` and
-    ``dJ/dr = -omega / 2``; `evidence.pull_back` takes them to the kernel's parameters.
+    """Eq. 29 of [CastroMacias2024] less log Z, at fixed q(u) and q(y), and its gradient.
 
     Parameters
     ----------
     kernel : kernel object
     X, Z : arrays of shape (N, D), (M, D)
         Instances and inducing points, in the units the kernel acts on.
-    omega, rho : arrays of shape (N,)
-        Sites: precision and linear weights; for VGPMIL theta and pi - 1/2.
-    chunk_size : int, default=1024
-        Instances per chunk.
+    u : InducingMoments
+    pi : array of shape (N,)
+    density : density object
+    chunk_size : int
+        Instances per chunk; O(N M^2) work, O(chunk x M) memory.
     """
     L = to_numpy(linalg.cholesky(kernel(Z, Z)))
-    B, b, residual = np.eye(len(Z)), np.zeros(len(Z)), 0.0
+    m = linalg.solve_lower(L, u.mean)
+    R = linalg.solve_lower(L, u.root)  # S = R R^T, whitened
+    nodes, weights = hermite(_NODES)
+    value, gradient, cross = 0.0, np.zeros(len(kernel.theta)), np.zeros_like(L)
+    dm, dR = np.zeros_like(m), np.zeros_like(R)
     for rows in _chunks(len(X), chunk_size):
-        A, r = project(kernel, X[rows], Z, L)  # [M, n], [n]
-        B += linalg.weighted_gram(A, omega[rows])
-        b += A @ rho[rows]
-        residual += float(omega[rows] @ r)
-    B = np.tril(B) + np.tril(B, -1).T  # the Gram matrix comes as its lower triangle
-    W = linalg.inverse_factor(np.asfortranarray(B))
-    S = W.T @ W
-    m = S @ b
-    value = 0.5 * (b @ m) + np.log(np.diagonal(W)).sum() - 0.5 * residual
-    gradient, cross = np.zeros(len(kernel.theta)), np.zeros_like(L)
-    for rows in _chunks(len(X), chunk_size):
-        A, w = to_numpy(project(kernel, X[rows], Z, L)[0]), omega[rows]
-        dA = np.outer(m, rho[rows] - w * (m @ A)) - (S @ A) * w
-        direct, through = pull_back(kernel, X[rows], Z, L, A, dA, -0.5 * w)
+        A, r = (to_numpy(x) for x in project(kernel, X[rows], Z, L))  # [M, n], [n]
+        RA = R.T @ A
+        mu, s = m @ A, np.sqrt(np.maximum(linalg.column_squares(RA) + r, 1e-300))
+        f = mu + np.outer(nodes, s)  # [nodes, n]
+        value += float((pi[rows] - 0.5) @ mu + (weights @ density.log_psi(np.abs(f))).sum())
+        slope = -f * density.theta(np.abs(f))  # psi'/psi
+        dmu = pi[rows] - 0.5 + weights @ slope
+        dvar = (weights * nodes) @ slope / (2 * s)
+        dm += A @ dmu
+        dR += 2 * (A * dvar) @ RA.T
+        dA = np.outer(m, dmu) + 2 * (R @ RA) * dvar
+        direct, through = pull_back(kernel, X[rows], Z, L, A, dA, dvar)
         gradient += direct
         cross += through
-    return Objective(float(value), gradient + through_factor(kernel, Z, L, cross))
+    # m = L^-1 mean and R = L^-1 root depend on L, too.
+    cross += linalg.solve_lower_transposed(L, np.outer(dm, m) + dR @ R.T)
+    gradient += through_factor(kernel, Z, L, cross)
+    log_det = np.log(np.diagonal(L)).sum() - np.linalg.slogdet(u.root)[1]
+    divergence = 0.5 * float((R * R).sum() + m @ m - len(m)) + log_det
+    cross = linalg.solve_lower_transposed(L, np.outer(m, m) + R @ R.T) - np.diag(1 / np.diagonal(L))
+    return Objective(value, divergence, gradient, through_factor(kernel, Z, L, cross))
 
 
 def log_normaliser(
@@ -123,8 +165,10 @@ def log_normaliser(
     n_samples: int = 64,
     random_state: RandomState = 0,
     chunk_size: int = CHUNK_SIZE,
-) -> Objective:
-    """Monte Carlo estimate of log Z (Eq. 20) by random Fourier features, and its gradient.
+) -> LogNormaliser:
+    """Monte Carlo estimate of log Z by random Fourier features, and its gradient.
+
+    Eq. 20 of [CastroMacias2024].
 
     ``Z = E_{f ~ GP} prod_n 2 cosh(f_n / 2) psi(f_n)``, 1 for `Sech`. Functions are drawn as
     ``f(x) = sqrt(2 v / R) sum_r w_r cos(x.omega_r / l + phase_r)``; the draws are made once, from
@@ -168,165 +212,265 @@ def log_normaliser(
         d_scale += (scaled * (turn @ frequencies)).sum(0)
     if scale.ndim == 0:
         d_scale = d_scale.sum(keepdims=True)
-    return Objective(float(value), np.append(d_scale, d_variance))
+    return LogNormaliser(float(value), np.append(d_scale, d_variance))
 
 
-def learn_kernel(
-    kernel: Kernel, X: Floats, Z: Floats, omega: Floats, rho: Floats, density: Density | None = None
-) -> Kernel:
-    """The kernel whose parameters maximise the collapsed bound, at fixed sites.
+class KernelProblem(NamedTuple):
+    """What a step of the kernel maximises, at fixed q(u) and q(y)."""
 
-    L-BFGS-B on log-parameters with analytic gradients. Never returns a kernel with a lower
-    objective than the one it was given. ``density``: one whose log Z is taken off.
-    """
-
-    def loss(theta: Floats) -> tuple[float, Floats]:
-        trial = kernel.with_theta(theta)
-        J = collapsed_bound(trial, X, Z, omega, rho)
-        if density is not None:
-            log_z = log_normaliser(trial, X, density, random_state=_SEED)
-            J = Objective(J.value - log_z.value, J.gradient - log_z.gradient)
-        return -J.value, -J.gradient
-
-    start = kernel.theta
-    # A step from where a parameter is, which is always allowed.
-    bounds = [
-        (min(t, max(t - _STEP, -_RANGE)), max(t, min(t + _STEP, _RANGE))) for t in start.tolist()
-    ]
-    with warnings.catch_warnings():
-        # A trial kernel may need more jitter; whoever uses the learnt one is told.
-        warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
-        first, options = loss(start)[0], {"maxiter": _STEPS}
-        best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    better = np.isfinite(best.fun) and best.fun <= first
-    return kernel.with_theta(best.x) if better else kernel
+    kernel: Kernel  # where it starts
+    objective: Callable[[Kernel], Objective]
+    log_z: Callable[[Kernel], LogNormaliser] | None  # None where it is constant, or not known
+    n_instances: int
+    n_inducing: int
 
 
-class KernelFit(NamedTuple):
-    """What a fit under one kernel has to tell the next round."""
+@dataclass(frozen=True)
+class KernelStep:
+    """Step 8 of Algorithm 1 of [CastroMacias2024]: the kernel that maximises Eq. 29.
 
-    omega: Floats  # [N] sites that the next kernel is learnt at
-    rho: Floats  # [N]
-    bound: float  # the full bound of the fit
-    carry: Any = None  # beliefs that the next fit starts from
-
-
-class Alternation(NamedTuple):
-    """Where the alternation of fits and kernel updates ended."""
-
-    kernel: Kernel
-    fit: KernelFit
-    bound_history: Floats  # [n_rounds + 1] full bound after each kernel update's fit
-
-
-def learn(
-    kernel: Kernel,
-    X: Floats,
-    Z: Floats,
-    advance: Callable[[Kernel, KernelFit | None], KernelFit],
-    *,
-    n_rounds: int = _ROUNDS,
-    tol: float = _TOL,
-    density: Density | None = None,
-) -> Alternation:
-    """Fits and kernel updates in turn, such that the full bound never falls.
-
-    Each round starts from what the one before believed, never from the prior: restarts let the
-    variance run to the end of its range, and the bound with it to ruin. A kernel whose fit ends
-    below the bound reached so far is refused: a step half as long is tried, in log-parameters,
-    and after four such halvings the alternation ends with the last good kernel.
+    The paper takes a fixed number of gradient steps that it does not print; here L-BFGS-B.
 
     Parameters
     ----------
-    kernel, X, Z
-        As for `collapsed_bound`; X and Z in the units the kernel acts on.
-    advance : function of a kernel and of the last `KernelFit` (None at first)
-        Fits q(v) under the kernel from those beliefs and says what came of it. With the
-        same kernel it must not lower the bound.
-    n_rounds, tol : int, float, default=10, 0.01
-        At most so many kernel updates; ends when log-parameters change by less than ``tol``.
-    density : Density or None, default=None
-        As for `learn_kernel`; the bound that must not fall has log Z taken off too.
+    warmup : int, default=0
+        Iterations before the first step of the kernel.
+    n_steps : int, default=10
+        Most steps of the optimiser in one iteration.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.models.variational import KernelStep
+    >>> model = VGPMIL(inference="paper", learn_kernel=KernelStep(warmup=5))
     """
 
-    def value(trial: Kernel, fit: KernelFit) -> float:
-        if density is None:
-            return fit.bound
-        return fit.bound - log_normaliser(trial, X, density).value
+    warmup: int = 0
+    n_steps: int = 10
 
-    start, fit = kernel.theta, advance(kernel, None)
-    history = [value(kernel, fit)]
-    for _ in range(n_rounds):
-        step = learn_kernel(kernel, X, Z, fit.omega, fit.rho, density).theta - kernel.theta
-        for _ in range(_HALVINGS + 1):
-            trial = kernel.with_theta(kernel.theta + step)
-            new = advance(trial, fit)
-            reached = value(trial, new)
-            if np.isfinite(reached) and reached >= history[-1]:
-                break
-            step = step / 2
-        else:
+    def __call__(self, problem: KernelProblem) -> Kernel:
+        """A kernel with an objective that is not lower."""
+        kernel, start = problem.kernel, problem.kernel.theta
+
+        def loss(theta: Floats) -> tuple[float, Floats]:
+            trial = kernel.with_theta(theta)
+            J = problem.objective(trial)
+            value, gradient = J.likelihood - J.divergence, J.d_likelihood - J.d_divergence
+            if problem.log_z is not None:
+                log_z = problem.log_z(trial)
+                value, gradient = value - log_z.value, gradient - log_z.gradient
+            return -value, -gradient
+
+        # A step from where a parameter is, which is always allowed.
+        limits = [(min(t, max(t - _STEP, -_RANGE)), max(t, min(t + _STEP, _RANGE))) for t in start]
+        options = {"maxiter": self.n_steps}
+        best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options=options)
+        better = np.isfinite(best.fun) and best.fun <= loss(start)[0]
+        return kernel.with_theta(best.x) if better else kernel
+
+
+@dataclass(frozen=True)
+class ProgramKernelStep:
+    """The step of the kernel in the released program of [CastroMacias2024] (variational.py).
+
+    Gradient descent at a fixed rate on an objective that is not the bound: the likelihood is
+    divided by the number of instances, the KL divergence by the number of inducing points and
+    multiplied by a weight that grows from 1/2 to 1, and log Z is left out. The program draws one
+    sample of f for the expectation of log psi, where this uses quadrature.
+
+    Parameters
+    ----------
+    warmup : int, default=10
+        Iterations before the first step of the kernel.
+    n_steps : int, default=200
+        Steps of gradient descent in one iteration.
+    rate : float, default=0.01
+        Length of a step, in units of the gradient by the log-parameters.
+
+    Examples
+    --------
+    >>> from bagwise import VGPMIL
+    >>> from bagwise.models.variational import ProgramKernelStep
+    >>> model = VGPMIL(inference="paper", learn_kernel=ProgramKernelStep(n_steps=50))
+    """
+
+    warmup: int = 10
+    n_steps: int = 200
+    rate: float = 0.01
+
+    def __call__(self, problem: KernelProblem) -> Kernel:
+        """The kernel of lowest loss on the way."""
+        theta = best = problem.kernel.theta
+        # A step in log l^2, the program's parameter, is a fourth of the same in log l.
+        rates = np.full(len(theta), self.rate)
+        if isinstance(problem.kernel, RBF):
+            rates[:-1] /= 4
+        lowest = np.inf
+        for i in range(self.n_steps):
+            J = problem.objective(problem.kernel.with_theta(theta))
+            weight = max(i / self.n_steps, 0.5) / problem.n_inducing
+            loss = weight * J.divergence - J.likelihood / problem.n_instances
+            if loss < lowest - _PROGRAM_TOL:
+                lowest, best = loss, theta
+            slope = weight * J.d_divergence - J.d_likelihood / problem.n_instances
+            theta = np.clip(theta - rates * slope, -_RANGE, _RANGE)
+        return problem.kernel.with_theta(best)
+
+
+class LearningState(NamedTuple):
+    """Where a fit stands after an iteration."""
+
+    kernel: Kernel
+    q: InducingPosterior | None  # whitened by the kernel; None before the first iteration
+    pi: Floats  # [N]
+    history: list[float]  # bounds
+    change: float = np.inf
+
+
+def fit_learning(
+    problem: Problem,
+    kernel: Kernel | str,
+    settings: PaperSettings,
+    rng: np.random.RandomState,
+    on_iteration: Callable[[Iteration], bool],
+) -> Fitted:
+    """Algorithm 1 of [CastroMacias2024]; goes on from a checkpoint where there is one."""
+    _check(problem, settings)
+    kernel = make_kernel(kernel).resolve(problem.sample)
+    first = kernel.theta
+    X = to_numpy(problem.scaling(to_numpy(problem.bags.instances[:])))
+    log_z = _log_z(kernel, X, settings.density)
+    labels, step = problem.labels.of_tasks(0), settings.learn_kernel
+    state = LearningState(kernel, None, initial(settings.init, labels, rng), [])
+    arrays = (*labels, state.pi, problem.Z, *problem.scaling)
+    asked = (kernel, settings._replace(max_iter=0, init="half"), problem.dtype)
+    keeper = Checkpoint(problem.execution, arrays, asked)
+    if keeper.stored:
+        state = _restored(state, keeper.stored)
+    projected = None
+    while True:
+        if projected is None or state.kernel != projected.kernel:
+            projected = problem.projector(state.kernel)
+            parts, cache = ready_parts(problem, projected)
+        q, bound, pi, its_parts = _closed_form(problem, parts, settings, state)
+        change = np.inf if state.q is None else _distance(q.m, state.q.m)
+        state = LearningState(state.kernel, q, pi, [*state.history, bound], change)
+        if len(state.history) > step.warmup:
+            u = InducingMoments.of(q, to_numpy(projected.L))
+            objective = partial(
+                printed_objective, X=X, Z=problem.Z, u=u, pi=pi, density=settings.density
+            )
+            at = KernelProblem(state.kernel, objective, log_z, len(X), len(problem.Z))
+            state = _with_kernel(state, step(at), u, problem)
+        n_iter, converged = len(state.history), state.change < settings.tol
+        process = _process(problem, state, settings)
+        stopped = on_iteration(Iteration(n_iter, bound, state.change, process))
+        if stopped or converged or n_iter >= settings.max_iter or _edges(state.kernel, first):
             break
-        kernel, fit = trial, new
-        history.append(reached)
-        if np.abs(step).max() < tol:
-            break
-    # Say which parameters ended where the search has to stop, far from where they began.
-    theta = kernel.theta
-    ended = np.flatnonzero((np.abs(theta) >= _RANGE - 1e-6) & (np.abs(start) < _RANGE))
-    if len(ended):
-        values = ", ".join(f"parameter {i} = {np.exp(theta[i]):.3g}" for i in ended)
-        warnings.warn(
-            f"kernel learning ended at the edge of its range: {values} of {kernel!r}. The labels "
-            "do not determine it; fix it, or start elsewhere.",
-            stacklevel=2,
-        )
-    return Alternation(kernel, fit, np.array(history))
+        if n_iter % keeper.every == 0:
+            _save(keeper, state)
+    keeper.done()
+    ended = FitState(n_iter, q, state.history, state.change, converged)
+    left = escaped(problem, its_parts, ended, settings, projected.kernel)
+    converged = converged and not (_warn_of_edges(state.kernel, first) or left)
+    history = np.array(state.history)
+    return Fitted(process, None, history, n_iter, converged, cache, pi[:, None])
 
 
-def learned(
-    problem: Problem, kernel: Kernel | str, settings: PaperSettings, rng: np.random.RandomState
-) -> tuple[Kernel, PaperSettings]:
-    """The kernel by short fits and updates in turn, and where q(y) then starts."""
+def _check(problem: Problem, settings: PaperSettings) -> None:
     if problem.tasks.n_classes > 1:
         raise ValueError(
             "learn_kernel=True with inference='paper' learns the kernel of two classes; with "
             "several classes use inference='marginal', or wrap the model in OneVsRest."
         )
-    kernel = make_kernel(kernel).resolve(problem.sample)
-    pi = initial(settings.init, problem.labels.of_tasks(0), rng)
-    X = to_numpy(problem.scaling(to_numpy(problem.bags.instances[:])))
-    driver, likelihood, density = problem.driver, settings.likelihood, settings.density
+    if not isinstance(settings.likelihood, NoisyMax):
+        raise ValueError(
+            "the kernel of the papers' updates is learned for NoisyMax alone; "
+            f"{type(settings.likelihood).__name__} needs learn_kernel=False."
+        )
 
-    def advance(kernel: Kernel, last: KernelFit | None) -> KernelFit:
-        parts, _ = ready_parts(problem, problem.projector(kernel))
-        parts = driver.sweep(partial(begin, task=0, start=pi), parts, lambda _: None)
-        state, n_done = None, 0
-        if last is not None:
-            # Sites and beliefs carry over: the sites make the first q under the new projection.
-            parts = restored(parts, last.carry, likelihood, driver)
-            sums = RunningSum()
-            driver.sweep(_site_statistics, parts, sums)
-            q = update_posterior(sums.value.precision, sums.value.linear)
-            state, n_done = FitState(1, q, [], np.inf, False), 1
-        run = partial(iterate, max_iter=n_done + _ITERATIONS, tol=settings.tol, driver=driver)
-        ended, parts = run(parts, len(problem.Z), likelihood, density, state=state)
-        carry = read_beliefs(parts, driver)
-        return KernelFit(carry["omega"], carry["rho"], ended.history[-1], carry)
 
-    known = settings.normalised or isinstance(kernel, RBF)
-    if not known:
+def _log_z(kernel: Kernel, X: Floats, density: Density) -> Callable[[Kernel], LogNormaliser] | None:
+    """Log Z as a function of the kernel; None where it is 0, or where it is not known."""
+    if getattr(density, "normalised", False):
+        return None
+    if not isinstance(kernel, RBF):
         warnings.warn(
             f"log Z of {type(density).__name__} is known for the RBF kernel alone; this kernel is "
-            "learnt without it.",
-            stacklevel=4,
+            "learned without it.",
+            stacklevel=5,
         )
-    takes_off = None if settings.normalised or not known else density
-    ended = learn(kernel, X, problem.Z, advance, density=takes_off)
-    return ended.kernel, settings._replace(init=ended.fit.carry["belief_pi"])
+        return None
+    return partial(log_normaliser, X=X, density=density, random_state=_SEED)
 
 
-def _site_statistics(part: Part) -> tuple[Part, Any]:
-    """The statistics that the sites of a part make under its projection."""
-    pairs = zip(part.blocks, part.sites, strict=True)
-    return part, total(statistics(block.A, sites, 0.0) for block, sites in pairs)
+def _closed_form(
+    problem: Problem, parts: list[Any], settings: PaperSettings, state: LearningState
+) -> tuple[InducingPosterior, float, Floats, list[Any]]:
+    """Steps 4 to 7: q(u) from theta and pi, then pi; also the bound of both."""
+    driver, sums = problem.driver, RunningSum()
+    run = partial(paper_pass, likelihood=settings.likelihood, density=settings.density)
+    parts = driver.sweep(partial(begin, task=0, start=state.pi), parts, lambda _: None)
+    with one_blas_thread():
+        parts = driver.sweep(partial(run, q=state.q, last=False), parts, sums)
+        q = update_posterior(sums.value.precision, sums.value.linear)
+        sums = RunningSum()
+        parts = driver.sweep(partial(run, q=q, last=True), parts, sums)
+    q = q.on_host()
+    bound = float(sums.value.bound) - float(gaussians.kl_to_standard(q.m, q.W))
+    return q, bound, read_beliefs(parts, driver)["belief_pi"], parts
+
+
+def _distance(m: Floats, before: Floats) -> float:
+    """How far a mean moved, relative to its length where that exceeds 1."""
+    return float(np.linalg.norm(m - before)) / max(1.0, float(np.linalg.norm(m)))
+
+
+def _with_kernel(
+    state: LearningState, kernel: Kernel, u: InducingMoments, problem: Problem
+) -> LearningState:
+    """The same q(u) under another kernel."""
+    moved = float(np.abs(kernel.theta - state.kernel.theta).max())
+    q = u.whitened(to_numpy(problem.projector(kernel).L))
+    return state._replace(kernel=kernel, q=q, change=max(state.change, moved))
+
+
+def _process(problem: Problem, state: LearningState, settings: PaperSettings) -> Process:
+    assert state.q is not None
+    m, W = state.q
+    rule: Any = RULES[settings.rule]
+    return Process(problem.projector(state.kernel), m[None], W[None], np.zeros(1), rule)
+
+
+def _save(keeper: Checkpoint, state: LearningState) -> None:
+    assert state.q is not None
+    theta, history = state.kernel.theta, np.array(state.history)
+    change = np.array(state.change)
+    keeper.save(theta=theta, m=state.q.m, W=state.q.W, pi=state.pi, history=history, change=change)
+
+
+def _restored(state: LearningState, saved: dict[str, Any]) -> LearningState:
+    q = InducingPosterior(saved["m"], np.asfortranarray(saved["W"]))
+    kernel = state.kernel.with_theta(saved["theta"])
+    return LearningState(kernel, q, saved["pi"], [*saved["history"]], float(saved["change"]))
+
+
+def _edges(kernel: Kernel, first: Floats) -> list[int]:
+    """Parameters that ended where the search has to stop, far from where they began."""
+    ended = (np.abs(kernel.theta) >= _RANGE - 1e-6) & (np.abs(first) < _RANGE)
+    return np.flatnonzero(ended).tolist()
+
+
+def _warn_of_edges(kernel: Kernel, first: Floats) -> bool:
+    """Whether, and then say that, a parameter ended at the edge of its range."""
+    ended = _edges(kernel, first)
+    if ended:
+        values = ", ".join(f"parameter {i} = {np.exp(kernel.theta[i]):.3g}" for i in ended)
+        warnings.warn(
+            f"kernel learning ended at the edge of its range: {values} of {kernel!r}. The labels "
+            "do not determine it, and neither does an estimate of log Z; do not trust this fit. "
+            "Keep the kernel (learn_kernel=False), or lower beta or raise alpha of a Gamma.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+    return bool(ended)

@@ -51,7 +51,7 @@ class PaperSettings(NamedTuple):
     density: Density
     init: Init | ArrayLike
     rule: str
-    learn_kernel: bool
+    learn_kernel: Any  # a step of the kernel, see `hyper`; None keeps the kernel
     max_iter: int
     tol: float
     name: str  # of the model, in messages
@@ -108,16 +108,17 @@ def expect(
 ) -> tuple[Any, SiteParameters, float | Array]:
     """LatentMoments, beliefs and theta of a block: new beliefs, sites, and the bound's part.
 
-    ``q`` None means the prior, where ``beliefs`` are the probabilities to start from.
+    ``q`` None means the prior. ``beliefs`` are those of the pass before, or the probabilities [n]
+    of an array to start from.
     """
     labels = block.labels
     f = moments(block.A, block.r, q)
     c = f.second**0.5  # the best c, (28)
     log_psi = density.log_psi(c)
-    if q is None:
-        targets = likelihood.start(f, labels, beside(beliefs, block.A))
-    else:
+    if isinstance(beliefs, tuple):
         targets = likelihood.targets(f, log_psi, labels, beliefs)
+    else:
+        targets = likelihood.start(f, labels, beside(beliefs, block.A))
     bound = likelihood.bound(f, log_psi, labels, targets)
     omega, rho = likelihood.weights(f, targets, density.theta(c))
     if labels.each is not None:  # a bag of weight 2 is the bag twice
@@ -160,7 +161,7 @@ class OfTask:
             yield block._replace(labels=block.labels.of_tasks(self.task))
 
 
-def _paper_pass(
+def paper_pass(
     part: Part,
     likelihood: PaperLikelihood,
     density: Density,
@@ -216,7 +217,7 @@ def iterate(
             if n_iter and on_state is not None:
                 on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
             sums = RunningSum()
-            step = partial(_paper_pass, likelihood=likelihood, density=density, last=last)
+            step = partial(paper_pass, likelihood=likelihood, density=density, last=last)
             parts = driver.sweep(partial(step, q=q if n_iter else None), parts, sums)
             precision, linear, bound = sums.value
             if n_iter:
@@ -304,8 +305,8 @@ def fit_paper(
     fits, beliefs = [], []
     for f, pi in enumerate(pis):
         fit, its_parts = _fit_class(problem, parts, projector, settings, f, pi, tell)
-        escaped = _escaped(problem, its_parts, fit, settings, kernel)
-        fits.append(fit._replace(converged=fit.converged and not escaped))
+        left = escaped(problem, its_parts, fit, settings, kernel)
+        fits.append(fit._replace(converged=fit.converged and not left))
         beliefs.append(read_beliefs(its_parts, problem.driver)["belief_pi"])
     longest = max(len(fit.history) for fit in fits)
     histories = [np.pad(fit.history, (0, longest - len(fit.history)), mode="edge") for fit in fits]
@@ -409,7 +410,7 @@ def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> Hel
     return HeldOutReadings(bag, mean, var)
 
 
-def _escaped(
+def escaped(
     problem: Problem, parts: list[Any], fit: FitState, settings: PaperSettings, kernel: Kernel
 ) -> bool:
     """Whether, and then warn that, the latent function left the prior.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -35,14 +36,23 @@ Validation = tuple[BagsLike, ArrayLike]
 Monitor = Callable[[Iteration], object]
 
 
+# How validation bags are scored, and the least rise that counts.
+MONITORS = {"auc": 0.0, "log-loss": 1e-3}
+
+
+@dataclass
 class Patience:
-    """Stops when the validation bags' AUC has not risen for a while; remembers the best."""
+    """Stops when validation bags are not predicted better for a while; remembers the best."""
 
-    best_process: Process
-
-    def __init__(self, bags: Bags, y: Ints, execution: Execution, patience: int) -> None:
-        self.bags, self.y, self.execution, self.patience = bags, y, execution, patience
-        self.top, self.best = -np.inf, 0
+    bags: Bags
+    y: Ints
+    execution: Execution
+    patience: int
+    monitor: str
+    warmup: int  # iterations of which none counts against the patience
+    top: float = -np.inf
+    best: int = 0
+    best_process: Process = field(init=False)
 
     def __call__(self, iteration: Iteration) -> bool:
         """Whether to stop."""
@@ -50,11 +60,15 @@ class Patience:
 
         reader = Predictor((iteration.posterior,), (1.0,))
         scores, _, _ = read_bags(reader, self.bags, self.execution, "raw")
-        auc = float(roc_auc_score(self.y, scores[:, 0]))
-        if auc > self.top:
-            self.top, self.best = auc, iteration.n_iter
+        z = scores[:, 0]
+        if self.monitor == "auc":
+            value = float(roc_auc_score(self.y, z))
+        else:
+            value = -float(np.logaddexp(0.0, np.where(self.y == 1, -z, z)).mean())
+        if value > self.top + MONITORS[self.monitor]:
+            self.top, self.best = value, iteration.n_iter
             self.best_process = iteration.posterior
-        return iteration.n_iter - self.best >= self.patience
+        return iteration.n_iter - max(self.best, self.warmup) >= self.patience
 
 
 @contextmanager
@@ -157,14 +171,18 @@ class LatentClassifier(InstanceClassifier):
         counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
         return bags, labels.weighted(class_weight, counts)
 
-    def _watch(self, validation: Validation | None, patience: int) -> Patience | None:
+    def _watch(
+        self, validation: Validation | None, patience: int, monitor: str, warmup: int = 0
+    ) -> Patience | None:
         """What stops a fit on validation bags."""
         if validation is None:
             return None
         if not (isinstance(patience, Integral) and patience >= 1):
             raise ValueError(f"patience must be a whole number of at least 1; got {patience!r}.")
+        if monitor not in MONITORS:
+            raise ValueError(f"monitor must be one of {list(MONITORS)}; got {monitor!r}.")
         if len(self.classes_) > 2:
-            raise ValueError("validation watches the AUC of two classes; this fit has more.")
+            raise ValueError("validation watches two classes; this fit has more.")
         bags = self._check_bags(validation[0], n_features=self.n_features_in_)
         y = check_column(validation[1], bags)
         if set(np.unique(y)) != set(self.classes_):
@@ -172,9 +190,8 @@ class LatentClassifier(InstanceClassifier):
                 f"validation needs bags of both classes {self.classes_.tolist()}; got labels "
                 f"{np.unique(y).tolist()}."
             )
-        return Patience(
-            bags, (y == self.classes_[1]).astype(int), resolve(self.execution), patience
-        )
+        positive = (y == self.classes_[1]).astype(int)
+        return Patience(bags, positive, resolve(self.execution), patience, monitor, warmup)
 
     def _keep(
         self,
