@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,18 +61,22 @@ def table_metrics(fold: Fold) -> dict[str, float]:
     return values
 
 
-def measure(model: Any, train: Any, y_train: Any, test: Any, y_test: Any) -> dict[str, float]:
+def measure(
+    model: Any, train: Any, y_train: Any, test: Any, y_test: Any, **options: Any
+) -> dict[str, float]:
     """Fit on training bags, measure on the others; instance metrics where the truth is known."""
+    start = time.process_time()
     with warnings.catch_warnings():
         # A published number of iterations is meant to end before convergence.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(train, y_train)
+        model.fit(train, y_train, **options)
+    seconds = time.process_time() - start
     made = bag_metrics(model, test, y_test, list(BAG_METRICS.values()))
     values = {name: made[metric] for name, metric in BAG_METRICS.items()}
     if test.instance_labels is not None:
         made = instance_metrics(model, test, metrics=list(INSTANCE_METRICS.values()))
         values |= {name: made[metric] for name, metric in INSTANCE_METRICS.items()}
-    return values
+    return values | {"fit seconds": seconds}
 
 
 def folds(y: Any, seeds: Iterable[int], n_splits: int = 5) -> list[tuple[int, Any, Any]]:
@@ -156,13 +161,14 @@ def gather(
     tasks: Sequence[tuple[Any, ...]],
     out: Path,
     n_jobs: int,
+    journal: str = "rows.jsonl",
 ) -> pd.DataFrame:
-    """Rows that a function makes of tasks, in their order; those in ``out/rows.jsonl`` are kept.
+    """Rows that a function makes of tasks, in their order; those in the journal are kept.
 
     Every row is written as soon as it is made, so that a run that was stopped goes on from there,
     as long as the library is the same; the file is removed at the end.
     """
-    path, package = out / "rows.jsonl", package_digest()
+    path, package = out / journal, package_digest()
     rows: dict[str, dict[str, Any]] = {}
     if path.exists():
         lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
