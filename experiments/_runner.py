@@ -32,6 +32,8 @@ from experiments._source import digest, package_digest
 from experiments._tables import published_table, to_markdown, to_rich, write_table
 
 HERE = Path(__file__).parent
+# Sets that no one can download.
+PRIVATE = ("barrett",)
 
 
 class Experiment(NamedTuple):
@@ -57,8 +59,9 @@ class Experiment(NamedTuple):
     @property
     def data(self) -> str:
         """What it needs, and which of that is not in the data home."""
+        known = (*ADDRESSES, *PRIVATE)
         names = (
-            f"{name} (absent)" if name in ADDRESSES and not _is_present(name) else name
+            f"{name} (absent)" if name in known and not _is_present(name) else name
             for name in self.needs
         )
         return ", ".join(names) or "none"

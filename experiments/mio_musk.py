@@ -4,7 +4,7 @@ Ten folds drawn at random, as the paper does, on raw features: fifteen runs with
 beforehand (there also with stratified folds, which move a figure by a point), and five runs with
 settings chosen by cross-validation inside each training fold. A seed draws the folds and the order
 in which MIO sees the bags. MIO and MILES run on the same folds: the paired rows are differences of
-the fifteen runs with the paper's paired t-test, whose runs share their bags and are not independent.
+the fifteen runs with the paper's paired t-test, whose runs share bags and are not independent.
 """
 
 from __future__ import annotations

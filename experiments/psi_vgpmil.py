@@ -1,19 +1,19 @@
 """VGPMIL and G-VGPMIL on MNIST and MUSK, held out (psi-VGPMIL paper, Tables 4 to 7).
 
 *paper* are the settings that the paper prints (H = 100, Algorithm 1 with its step 8, the bag
-probability of Eq. 34), *program* those of the authors' released program (H = 1e12, a bag is its most
-positive instance); both are presets. As in the paper: five stratified splits, M of 50, 100 and 200,
-alpha of 0.5 and 1, beta of 1, 2.5 and 4, and a fit stops when the bag AUC on validation bags (a fifth
-of the training bags) has not risen for ten iterations. The paper selects "the best model" by bag
-accuracy and does not say on which bags. G-VGPMIL's rows choose (alpha, beta):
+probability of Eq. 34), *program* those of the authors' released program (H = 1e12, a bag is its
+most positive instance); both are presets. As in the paper: five stratified splits, M of 50, 100
+and 200, alpha of 0.5 and 1, beta of 1, 2.5 and 4, and a fit stops when the bag AUC on validation
+bags (a fifth of the training bags) has not risen for ten iterations. The paper selects "the best
+model" by bag accuracy and does not say on which bags. G-VGPMIL's rows choose (alpha, beta):
 
 - on the validation bags of every split;
 - rows *best on test bags* by the mean accuracy on the test bags: an oracle, not a result.
 
 On MNIST (alpha, beta) is chosen once, on the validation bags of the first split with M = 50, and
-there is no oracle: the whole grid is fifteen hours of processor time. PCA is fitted on the training
-digits; bags of ten are positive when they hold a 2 or a 9. Times of a fit stand beside the AUC, as in
-Figures 3 and 5.
+there is no oracle: the whole grid is many hours of processor time. PCA is fitted on the training
+digits; bags of ten are positive when they hold a 2 or a 9. Times of a fit stand beside the AUC, as
+in Figures 3 and 5.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def run(
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
-    """Time of a fit against the bag AUC (Figures 3 and 5): a point for each M, the smallest first."""
+    """Time of a fit against the bag AUC (Figures 3 and 5), a point for each M."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -197,7 +197,9 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     sets = [name for name in TABLES if (table["data"] == name).any()]
     figure, axes = plt.subplots(1, len(sets), figsize=(3.4 * len(sets), 3.2), squeeze=False)
     for ax, name in zip(axes[0], sets, strict=True):
-        wide = table[table["data"] == name].pivot_table(index="model", columns="metric", values="mean")
+        wide = table[table["data"] == name].pivot_table(
+            index="model", columns="metric", values="mean"
+        )
         for model, colour in (("VGPMIL", "C3"), ("G-VGPMIL", "C0")):
             for kind, marker in zip(KINDS, ("o-", "s--"), strict=True):
                 names = [f"{model}, M = {M}, {kind}" for M in INDUCING]

@@ -17,6 +17,7 @@ from experiments import _runner as module
 from experiments._held_out import present
 from experiments._page import write_pages
 from experiments._runner import (
+    PRIVATE,
     absent_data,
     choose,
     find_experiments,
@@ -91,7 +92,7 @@ def test_experiments_are_found_without_importing(tmp_path):
 def test_repository_experiments_are_declared():
     found = find_experiments()
     assert {"published_arithmetic", "learning_curves", "unavailable"} <= set(found)
-    known = {"bundled", "synthetic", *ADDRESSES}
+    known = {"bundled", "synthetic", *ADDRESSES, *PRIVATE}
     for experiment in found.values():
         assert experiment.paper, experiment.name
         assert set(experiment.needs) <= known, experiment.name
