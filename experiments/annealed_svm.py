@@ -15,6 +15,7 @@ of ``micrf``; the paper quotes the figures and names no settings.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def label_weights(
     """Probability of each instance to be positive, a share of each bag expected to be."""
     odds = (np.maximum(0.0, 1 + scores) - np.maximum(0.0, 1 - scores)) / T
     p = np.ones_like(scores)
-    for a, b in zip(offsets[:-1], offsets[1:], strict=True):
+    for a, b in pairwise(offsets):
         expected = max(share, 1 / (b - a))
         if expected < 1:
             bound = float(np.abs(odds[a:b]).max()) + 50.0
@@ -124,7 +125,7 @@ def one_fold(model: str, data: str, seed: int, fold: int, n_folds: int) -> dict[
 
 
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
-    """Ten folds, one draw of them as in the paper, five sets; quick: three folds of MUSK1, MI-SVM + DA."""
+    """Ten folds, drawn once as in the paper; quick: three folds of MUSK1, MI-SVM + DA."""
     sets, models = (("musk1",), MODELS[:1]) if quick else (tuple(SETS), MODELS)
     n_seeds, n_folds = (1, 3) if quick else (1, 10)
     # MUSK2, the longest, first.

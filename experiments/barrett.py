@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
-from bagwise import MISVM, Bags, InstanceTransformer, SingleInstance, comparators, make_pipeline
+from bagwise import MISVM, Bags, InstanceTransformer, comparators, make_pipeline
 from bagwise.datasets import data_home
 from bagwise.evaluate import BagFolds, cross_validate
 from bagwise.models.presets import preset

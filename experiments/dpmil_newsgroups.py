@@ -267,8 +267,10 @@ def plot(table: pd.DataFrame, path: Path) -> None:
 def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     names = ("rec_sport_hockey", "sci_med") if quick else NEWSGROUPS
     seeds, n_folds = range(1), 2 if quick else 10
+    models = [model for model, *_ in variants(fetch_newsgroups(names[0]).bags)]
+    jobs = [(name, model) for model in models for name in names]
     parts = Parallel(n_jobs=n_jobs, verbose=0 if quick else 5)(
-        delayed(run_set)(name, seeds, n_folds) for name in names
+        delayed(run_set)(name, seeds, n_folds, [model]) for name, model in jobs
     )
     table = pd.DataFrame([row for part in parts for row in part])
     out.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from experiments import comparators, margin_sweep, micrf, vgpmil_grid, vgpmil_kpca
+from experiments import (
+    annealed_svm,
+    barrett,
+    comparators,
+    margin_sweep,
+    micrf,
+    psi_vgpmil,
+    vgpmil_grid,
+    vgpmil_kpca,
+)
 from experiments._tables import RESULT_COLUMNS
 
 from bagwise.datasets import data_home, load_digit_bags
@@ -147,3 +156,52 @@ def test_another_classifier_learns_from_the_same_regions(tmp_path, data_home, mo
     assert table["metric"].tolist() == ["CorLoc", "AP"] * 2
     assert table["mean"].between(0, 1).all()
     assert len(pd.read_csv(tmp_path / "detection_ablation.csv")) == len(table)
+
+
+def test_barretts_cancer_runs_on_a_file_of_its_layout(tmp_path):
+    digits = load_digit_bags(random_state=0)
+    bags, y = digits.bags[:40], digits.y[:40]
+    arrays = {"X": bags.instances, "bag": bags.bag_index, "bag_label": y}
+    np.savez(tmp_path / "barrett.npz", **arrays, instance_label=bags.instance_labels)
+    loaded, labels = barrett.load(tmp_path / "barrett.npz")
+    np.testing.assert_array_equal(loaded.offsets, bags.offsets)
+    np.testing.assert_array_equal(labels, y)
+    table = barrett.run(quick=True, out=tmp_path, path=tmp_path / "barrett.npz")
+    assert list(table["model"].unique()) == [row for _, row in barrett.models()]
+    value = table.set_index(["model", "metric"])["mean"]
+    assert value["VGPMIL", "instance accuracy"] > 0.85
+    assert table["published"].notna().all()
+    steps = {row: model for (_, row), model in barrett.models().items()}
+    assert steps["VGPMIL"][-1].n_inducing == 50
+    assert steps["VGPMIL"][-1].inducing == "class-kmeans"
+    with pytest.raises(FileNotFoundError, match="private"):
+        barrett.load(tmp_path / "nothing.npz")
+
+
+def test_annealed_weights_keep_the_bags_in_balance():
+    offsets = np.array([0, 1, 4, 9])
+    scores = np.random.default_rng(0).normal(size=9)
+    key = annealed_svm.key_weights(scores, offsets, 0.01)
+    np.testing.assert_allclose(np.add.reduceat(key, offsets[:-1]), 1.0)
+    assert key[1:4].argmax() == scores[1:4].argmax()
+    p = annealed_svm.label_weights(scores, offsets, 0.5, 0.4)
+    np.testing.assert_allclose(np.add.reduceat(p, offsets[:-1]), [1.0, 1.2, 2.0], atol=1e-9)
+    assert (np.argsort(p[4:]) == np.argsort(scores[4:])).all()
+    # Hot weights know nothing of the scores.
+    np.testing.assert_allclose(annealed_svm.key_weights(scores, offsets, 1e9)[4:], 0.2, atol=1e-6)
+
+
+def test_psi_vgpmil_chooses_alpha_and_beta_on_validation_bags():
+    made = [("a", 0, 0.9, 0.5), ("b", 0, 0.5, 0.9), ("a", 1, 0.5, 0.7), ("b", 1, 0.9, 0.8)]
+    names = {"a": (0.5, 1.0), "b": (1.0, 4.0)}
+    rows = [
+        {"alpha": names[n][0], "beta": names[n][1], "split": split}
+        | {"validation accuracy": watch, "bag accuracy": test}
+        for n, split, watch, test in made
+    ]
+    fits = pd.DataFrame(rows)
+    assert psi_vgpmil.pick(fits, "")["bag accuracy"].tolist() == [0.5, 0.8]
+    assert psi_vgpmil.pick(fits, psi_vgpmil.ON_TEST)["bag accuracy"].tolist() == [0.9, 0.8]
+    every = psi_vgpmil.cells("MUSK1", quick=False)
+    assert len(every) == 2 * 3 * 5 * (1 + 6)
+    assert len(psi_vgpmil.cells("MNIST PCA", quick=False)) == 2 * 3 * 5 + 2 * 6
