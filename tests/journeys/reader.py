@@ -71,7 +71,12 @@ def main() -> dict[str, float]:
     assert "no-such-set" in line
 
     # 5. The whole path from files to a report, on bundled digits.
-    assert bagwise(["demo", "--out", "demo", "--bags", "40"]) == 0
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert bagwise(["demo", "--out", "demo", "--bags", "40"]) == 0
+    assert "report.html" in said.getvalue()
+    names = ["model.bagwise", "new", "new.csv", "results", "train", "train.csv"]
+    assert sorted(path.name for path in Path("demo").iterdir()) == names
     page = Path("demo/results/report.html").read_text(encoding="utf-8")
     assert "cross-validat" in page
     top = pd.read_csv("demo/results/top_instances.csv")

@@ -194,15 +194,23 @@ def test_large_reports_show_the_most_probable_bags(report, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3), (9, 7, 1), (9, 7, 4)])
-def test_pictures(report, shape, monkeypatch, rng):
+def test_pictures(report, shape, rng):
     images = rng.uniform(size=(report.bags.n_instances, *shape))
     with_images = report._replace(bags=report.bags.with_columns(images=images))
     found = payload(render_report(with_images))["instances"]["images"]
     assert (found["height"], found["width"]) == (9, 7)
     assert found["channels"] == (3 if shape[2:] in ((3,), (4,)) else 1)
-    monkeypatch.setattr(payload_module, "_MAX_PIXELS", 20 * report.bags.n_instances)
-    small = payload(render_report(with_images))["instances"]["images"]
-    assert small["height"] < 9
+
+
+def test_pictures_are_thinned_until_they_fit(report):
+    """At most six million pixels, however many there are."""
+    n = report.bags.n_instances
+    side = int(np.sqrt(7e6 / n))
+    images = np.zeros((n, side, side), dtype=np.uint8)
+    with_images = report._replace(bags=report.bags.with_columns(images=images))
+    found = payload(render_report(with_images))["instances"]["images"]
+    assert found["height"] == found["width"] == side // 2
+    assert n * side**2 > 6_000_000 >= n * found["height"] * found["width"]
 
 
 def test_write_report_and_tables(report, tmp_path):
