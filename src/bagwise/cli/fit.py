@@ -18,7 +18,7 @@ from rich.markup import escape
 from bagwise.cli.arguments import bag_options, class_options, output_options, set_up, strength
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import show_evaluation
-from bagwise.cli.inputs import Roles, class_roles, mixed_patients, patients_as_bags, read_labelled
+from bagwise.cli.inputs import class_roles, mixed_patients, patients_as_bags, read_labelled
 from bagwise.files import Training, check_output
 
 if TYPE_CHECKING:
@@ -99,7 +99,12 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
 
-    data, names, fit_params = _read(arguments, printer)
+    data = read_labelled(arguments, printer)
+    if arguments.use_instance_labels and data.instance_labels is None:
+        if data.bags.instance_labels is None:
+            raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
+        data = data._replace(instance_labels=data.bags.instance_labels)
+    data, names, fit_params = class_roles(data, arguments, printer)
     # What the model cannot use is refused before anything slow begins.
     model = _for_labels(model, data, fit_params, arguments.model, printer)
     # The audit compares slides of a patient, which are one bag afterwards.
@@ -152,16 +157,6 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
         "audit": audited,
         "skipped": [str(problem) for problem in data.skipped],
     }
-
-
-def _read(arguments: Namespace, printer: Printer) -> Roles:
-    """Bags, labels and instance labels to train on."""
-    data = read_labelled(arguments, printer)
-    if arguments.use_instance_labels and data.instance_labels is None:
-        if data.bags.instance_labels is None:
-            raise ValueError(f"{arguments.bags}: the files have no dataset 'instance_labels'.")
-        data = data._replace(instance_labels=data.bags.instance_labels)
-    return class_roles(data, arguments, printer)
 
 
 def _for_labels(

@@ -155,32 +155,41 @@ class Metric(NamedTuple):
     pooled: bool = False  # in a comparison: once over the folds of a repetition, not mean over them
 
 
+class _Metrics(dict[str, Metric]):
+    """Metrics by name; another name is an error that lists them."""
+
+    def __missing__(self, name: str) -> Metric:
+        raise ValueError(f"there is no metric {name!r}; choose among {tuple(self)}.")
+
+
 # The one place where metrics are registered.
-METRICS: dict[str, Metric] = {
-    # The share of rows that are right in every column.
-    "accuracy": Metric("accuracy", "label", lambda y, x: float((y == x).all(axis=1).mean())),
-    "f1": Metric(
-        "F1 score", "label", mean_over_classes(lambda y, x: skm.f1_score(y, x, zero_division=0))
-    ),
-    "auc": Metric(
-        "area under the ROC curve", "score", mean_over_classes(skm.roc_auc_score, both=True)
-    ),
-    "auc_pr": Metric(
-        "average precision", "score", mean_over_classes(skm.average_precision_score, both=True)
-    ),
-    "log_loss": Metric("log-loss", "proba", _log_loss, lower_is_better=True),
-    "brier": Metric(
-        "Brier score", "proba", mean_over_classes(skm.brier_score_loss), lower_is_better=True
-    ),
-    # Of one fold of a dozen bags it is mostly binning noise, hence pooled.
-    "ece": Metric(
-        "calibration error",
-        "proba",
-        mean_over_classes(expected_calibration_error),
-        lower_is_better=True,
-        pooled=True,
-    ),
-}
+METRICS: dict[str, Metric] = _Metrics(
+    {
+        # The share of rows that are right in every column.
+        "accuracy": Metric("accuracy", "label", lambda y, x: float((y == x).all(axis=1).mean())),
+        "f1": Metric(
+            "F1 score", "label", mean_over_classes(lambda y, x: skm.f1_score(y, x, zero_division=0))
+        ),
+        "auc": Metric(
+            "area under the ROC curve", "score", mean_over_classes(skm.roc_auc_score, both=True)
+        ),
+        "auc_pr": Metric(
+            "average precision", "score", mean_over_classes(skm.average_precision_score, both=True)
+        ),
+        "log_loss": Metric("log-loss", "proba", _log_loss, lower_is_better=True),
+        "brier": Metric(
+            "Brier score", "proba", mean_over_classes(skm.brier_score_loss), lower_is_better=True
+        ),
+        # Of one fold of a dozen bags it is mostly binning noise, hence pooled.
+        "ece": Metric(
+            "calibration error",
+            "proba",
+            mean_over_classes(expected_calibration_error),
+            lower_is_better=True,
+            pooled=True,
+        ),
+    }
+)
 METRIC_NAMES = tuple(METRICS)
 # What tables of results and pages show where nothing else is asked for.
 SHOWN_METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
@@ -264,7 +273,7 @@ def score_predictions(
     predictions = {"label": label, "score": score, "proba": proba}
     values = {}
     for name in metrics:
-        metric = _metric(name)
+        metric = METRICS[name]
         read = predictions[metric.reads]
         values[name] = float("nan") if read is None else metric.function(y, as_columns(read))
     return values
@@ -274,12 +283,6 @@ def as_columns(values: Any) -> Any:
     """Labels or predictions with a class axis, [n, F]; a vector is that of two classes, F = 1."""
     array = np.asarray(values)
     return array[:, None] if array.ndim == 1 else array
-
-
-def _metric(name: str) -> Metric:
-    if name not in METRICS:
-        raise ValueError(f"there is no metric {name!r}; choose among {tuple(METRICS)}.")
-    return METRICS[name]
 
 
 def bag_metrics(
@@ -301,7 +304,7 @@ def bag_metrics(
 
 
 def _reads(metrics: Sequence[str]) -> set[str]:
-    return {_metric(name).reads for name in metrics}
+    return {METRICS[name].reads for name in metrics}
 
 
 def instance_metrics(
@@ -363,7 +366,7 @@ def make_instance_scorer(metric: str = "auc") -> Callable[..., float]:
     True
     """
     # Of functions alone, so that it travels to other processes.
-    sign = -1 if _metric(metric).lower_is_better else 1
+    sign = -1 if METRICS[metric].lower_is_better else 1
     return partial(_score_instances, metric=metric, sign=sign)
 
 

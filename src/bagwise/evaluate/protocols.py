@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -111,17 +111,23 @@ class BagFolds(Scheme):
 
     n_splits: int = 5
     seeds: tuple[int, ...] = (0, 1, 2)
+    _whole_groups: ClassVar[bool] = False
 
     def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
-        """Stratified folds; refuses groups, which need `GroupFolds`."""
-        if groups is not None and len(np.unique(groups)) < n_bags:
+        """Stratified folds; groups need, and are needed by, `GroupFolds`."""
+        if self._whole_groups:
+            if groups is None:
+                raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
+            groups = np.asarray(groups)
+            if len(groups) != n_bags:
+                raise ValueError(f"groups must name every bag: got {len(groups)} for {n_bags}.")
+        elif groups is not None and len(np.unique(groups)) < n_bags:
             raise ValueError(
                 "several bags share a group (a patient), and BagFolds would put one group on both "
                 "sides; use GroupFolds."
             )
-        return self._seeded(y, None)
-
-    def _seeded(self, y: Column, groups: Any) -> _Folds:
+        else:
+            groups = None
         y = strata(y, self.n_splits)
         classes, counts = np.unique(y, return_counts=True)
         if not 2 <= self.n_splits <= counts.min():
@@ -160,14 +166,7 @@ class GroupFolds(BagFolds):
     set()
     """
 
-    def folds_of_bags(self, n_bags: int, y: Column, groups: Any, published: Any) -> _Folds:
-        """Stratified folds of whole groups; needs one group per bag."""
-        if groups is None:
-            raise ValueError("GroupFolds needs the group (patient) of every bag: pass groups.")
-        groups = np.asarray(groups)
-        if len(groups) != n_bags:
-            raise ValueError(f"groups must name every bag: got {len(groups)} for {n_bags}.")
-        return self._seeded(y, groups)
+    _whole_groups = True
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,25 @@ class Driver(Protocol):
         ...
 
 
-class Serial:
+class _InProcess:
+    """What the back-ends of one process share: parts are handed out like blocks."""
+
+    def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
+        """Results in order."""
+        raise NotImplementedError
+
+    def sweep(
+        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
+    ) -> list[Any]:
+        """New parts, and their results handed on, in order."""
+        new = []
+        for part, result in self.map(function, parts):
+            new.append(part)
+            receive(result)
+        return new
+
+
+class Serial(_InProcess):
     """One block after the other."""
 
     n_parts = 1
@@ -137,14 +155,8 @@ class Serial:
         with one_blas_thread():
             yield from map(function, *blocks)
 
-    def sweep(
-        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
-    ) -> list[Any]:
-        """Part after part."""
-        return _received(self.map(function, parts), receive)
 
-
-class Threads:
+class Threads(_InProcess):
     """Blocks in parallel; BLAS and NumPy release the interpreter lock where the work is."""
 
     def __init__(self, n_jobs: int) -> None:
@@ -158,12 +170,6 @@ class Threads:
         with one_blas_thread():
             tasks = (pool.submit(function, *block) for block in zip(*blocks, strict=True))
             yield from in_order(tasks, 2 * self.n_jobs)
-
-    def sweep(
-        self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
-    ) -> list[Any]:
-        """Parts in parallel, results in order."""
-        return _received(self.map(function, parts), receive)
 
 
 @lru_cache(maxsize=4)
@@ -206,16 +212,6 @@ def in_order(tasks: Iterable[Task[Result]], most: int) -> Iterator[Result]:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
-
-
-def _received(
-    pairs: Iterable[tuple[Part, Result]], receive: Callable[[Result], object]
-) -> list[Part]:
-    parts = []
-    for part, result in pairs:
-        parts.append(part)
-        receive(result)
-    return parts
 
 
 DRIVERS = ("serial", "threads", "dask")

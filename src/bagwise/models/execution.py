@@ -36,7 +36,6 @@ _LONGEST_CHUNK = 32_768
 _LONG_FROM = 8192
 # On a GPU launches cost more than the cache saves.
 DEVICE_CHUNK_SIZE = 1 << 24
-_CHECKPOINT_EVERY = 10
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -99,16 +98,22 @@ class Execution:
     checkpoint_every: int | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("dtype", self.dtype, ("float64", "float32", None))
-        _check_choice("precision", self.precision, ("tf32", None))
-        _check_choice("cache", self.cache, CACHES)
+        choices: dict[str, tuple[str | None, ...]] = {
+            "dtype": ("float64", "float32", None),
+            "precision": ("tf32", None),
+            "cache": CACHES,
+        }
         if isinstance(self.driver, str) or self.driver is None:
-            _check_choice("driver", self.driver, (*DRIVERS, None))
+            choices["driver"] = (*DRIVERS, None)
         elif not (hasattr(self.driver, "map") and hasattr(self.driver, "sweep")):
             raise ValueError(
                 f"driver must be one of {list(DRIVERS)} or an object with map and sweep; got "
                 f"{self.driver!r}."
             )
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {list(known)}; got {value!r}.")
         for name in ("chunk_size", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not (_is_whole(value) and value >= 1):
@@ -152,11 +157,6 @@ class Execution:
             return max(share // CHUNKS_PER_SPAN, CHUNK_SIZE)
         # Bags do not end where shares do: a span that may be no longer would be cut in two.
         return min(max(share + share // 4, LONG_CHUNK), _LONGEST_CHUNK)
-
-    @property
-    def saves_every(self) -> int:
-        """Iterations between two checkpoints."""
-        return self.checkpoint_every or _CHECKPOINT_EVERY
 
     def torch_device(self, instances: Rows | None) -> str | None:
         """The torch device to work on, or None for plain NumPy.
@@ -252,11 +252,6 @@ def resolve(execution: Execution | str | None) -> Execution:
     raise ValueError(
         f"execution must be an Execution or one of {list(_SHORT_FORMS)}; got {execution!r}."
     )
-
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}.")
 
 
 def _is_whole(value: object) -> bool:

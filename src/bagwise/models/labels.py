@@ -76,29 +76,25 @@ class Labels(NamedTuple):
         ``counts`` [B] says how often each bag counts, whatever its class. By default a class
         against all others has the weights of `rare_weights`.
         """
-        columns = [self._weights(class_weight, counts, f) for f in range(self.present.shape[1])]
+        columns = []
+        for f, present in enumerate(self.present.T):
+            if class_weight is None:
+                weights = rare_weights(present, counts)
+            elif isinstance(class_weight, str):  # both sides of one class against all others
+                weights = _class_weights(class_weight, present, np.arange(2))
+            elif self.rule.multilabel:
+                of_class = _class_weights(class_weight, np.arange(len(self.classes)), self.classes)
+                weights = np.where(present == 1, of_class[f], 1.0)
+            else:
+                weights = _class_weights(class_weight, self.codes, self.classes)
+            if weights is not None and counts is not None:
+                weights = weights * counts
+            columns.append(counts if weights is None else weights)
         if all(column is None for column in columns):
             return self._replace(counts=counts)
         once = np.ones(len(self.present))
         weight = np.stack([once if c is None else c for c in columns], axis=1)
         return self._replace(weight=weight, counts=counts)
-
-    def _weights(
-        self, class_weight: ClassWeight | None, counts: Floats | None, f: int
-    ) -> Floats | None:
-        present = self.present[:, f]
-        if class_weight is None:
-            weights = rare_weights(present, counts)
-        elif isinstance(class_weight, str):  # both sides of one class against all others
-            weights = _class_weights(class_weight, present, np.arange(2))
-        elif self.rule.multilabel:
-            of_class = _class_weights(class_weight, np.arange(len(self.classes)), self.classes)
-            weights = np.where(present == 1, of_class[f], 1.0)
-        else:
-            weights = _class_weights(class_weight, self.codes, self.classes)
-        if weights is None or counts is None:
-            return counts if weights is None else weights
-        return weights * counts
 
 
 def read_classes(

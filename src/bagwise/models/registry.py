@@ -80,7 +80,9 @@ def make_model(name: str, **params: object) -> BagClassifier:
     >>> make_model("misvm", C=0.5).C
     0.5
     """
-    model_class = load_class(find(name))
+    if name not in MODELS:
+        raise ValueError(f"there is no model {name!r}; choose one of {list(MODELS)}.")
+    model_class = load_class(MODELS[name])
     known = model_class._get_param_names()
     if "random_state" not in known:
         params.pop("random_state", None)
@@ -88,13 +90,6 @@ def make_model(name: str, **params: object) -> BagClassifier:
     if unknown:
         raise ValueError(f"model {name!r} has no parameter {unknown[0]!r}; it has {sorted(known)}.")
     return model_class(**params)
-
-
-def find(name: str) -> Entry:
-    """The registry's entry for a name, or an error that lists the names."""
-    if name not in MODELS:
-        raise ValueError(f"there is no model {name!r}; choose one of {list(MODELS)}.")
-    return MODELS[name]
 
 
 def load_class(entry: Entry) -> type[BagClassifier]:

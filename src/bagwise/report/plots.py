@@ -47,12 +47,7 @@ def _instances_of(
     """Number and rows of a bag given by number or name, and its instances' probability and std."""
     from bagwise.report.predictions import predict_tables
 
-    if isinstance(bag, str):
-        numbers = np.flatnonzero(bags.ids == bag)
-        if len(numbers) == 0:
-            raise ValueError(f"there is no bag {bag!r}; the first is {bags.ids[0]!r}.")
-        bag = int(numbers[0])
-    i = range(len(bags))[bag]
+    i = bags.index_of(bag) if isinstance(bag, str) else range(len(bags))[bag]
     table = predict_tables(model, bags[i : i + 1]).instances
     if table is None:
         raise ValueError(f"{type(model).__name__} cannot rank instances.")

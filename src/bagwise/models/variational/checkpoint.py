@@ -18,6 +18,9 @@ from bagwise.files import new_file
 from bagwise.files.problems import UNREADABLE, one_line
 from bagwise.models.execution import Execution
 
+# Iterations between two checkpoints, unless set otherwise.
+_EVERY = 10
+
 
 class Checkpoint:
     """The arrays that a stopped fit goes on from; without a path nothing is stored.
@@ -27,7 +30,8 @@ class Checkpoint:
 
     def __init__(self, execution: Execution, arrays: Iterable[Any], settings: object) -> None:
         self.path = None if execution.checkpoint is None else Path(execution.checkpoint)
-        self.every, self.stored = execution.saves_every, dict[str, Column]()
+        self.every = execution.checkpoint_every or _EVERY
+        self.stored = dict[str, Column]()
         if self.path is None:
             return
         digest = hashlib.sha256()
