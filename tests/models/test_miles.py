@@ -75,6 +75,72 @@ def test_linear_programme_equals_independent_ones(seed):
     assert value == pytest.approx(reference.optimum_by_the_dual(Z, signs, alpha, costs), abs=1e-8)
 
 
+def _similarities(seed, n_bags=40, noise=0.1):
+    """Features of bags of five, some labels wrong, and the other data of the linear program."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n_bags) % 3 > 0)
+    X = rng.standard_normal((5 * n_bags, 4))
+    X[::5][y] += 2
+    D = distances.bag_distances(X, np.arange(n_bags + 1) * 5, X)
+    signs = np.where(y ^ (rng.random(n_bags) < noise), 1.0, -1.0)
+    costs = np.where(signs > 0, *rng.uniform(0.2, 3, 2))
+    return distances.similarity(D, rng.uniform(0.5, 3)), signs, rng.uniform(0.1, 1), costs
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 6, 7, 8])
+def test_interior_point_ends_in_the_vertex_of_the_whole_program(seed, monkeypatch):
+    program = _similarities(seed)
+    simplex = l1_svm.solve_lp(*program)
+    monkeypatch.setattr(l1_svm, "_SIMPLEX_ENTRIES", 0)
+    monkeypatch.setattr(l1_svm, "_column_generation", None)  # the vertex must do
+    weights = l1_svm.solve_lp(*program)
+    np.testing.assert_allclose(weights.w, simplex.w, atol=1e-7)
+    assert weights.b == pytest.approx(simplex.b, abs=1e-7)
+    assert l1_svm.objective(*program, weights) == pytest.approx(
+        reference.optimum_by_the_dual(*program), abs=1e-8
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_column_generation_where_many_optima_are_equal(seed, monkeypatch):
+    """Instances that occur twice: no single vertex is optimal, the objective still is."""
+    Z, *others = _similarities(seed)
+    program = (np.column_stack([Z, Z]), *others)
+    monkeypatch.setattr(l1_svm, "_SIMPLEX_ENTRIES", 0)
+    vertex, prices = l1_svm._interior_point(l1_svm._Program(*program))
+    assert vertex is None
+    optimum = reference.optimum_by_the_dual(*program)
+    # From too few instances as well: the others are added until none can help.
+    for start in (prices, prices * (np.arange(len(prices)) % 7 == 0)):
+        weights = l1_svm._column_generation(l1_svm._Program(*program), start)
+        assert l1_svm.objective(*program, weights) == pytest.approx(optimum, abs=1e-6)
+
+
+def test_no_weight_at_all(monkeypatch):
+    program = _similarities(5)
+    simplex = l1_svm.solve_lp(*program)
+    monkeypatch.setattr(l1_svm, "_SIMPLEX_ENTRIES", 0)
+    weights = l1_svm.solve_lp(*program)
+    assert not weights.w.any() and not simplex.w.any()
+    assert l1_svm.objective(*program, weights) == pytest.approx(l1_svm.objective(*program, simplex))
+
+
+def test_limits_are_errors_before_the_fit(monkeypatch):
+    bags, y, _ = make_problem()
+    for model in (MILES(), MILES(solver="liblinear")):
+        monkeypatch.setattr("bagwise.models.embedded.free_memory", lambda: 1000)
+        with pytest.raises(ValueError, match=r"GB of memory; 0\.0 GB are free\. Keep fewer"):
+            model.fit(bags, y)
+    with pytest.raises(ValueError, match="GB of memory"):
+        search_grid(MILES(), bags, y, {"alpha": [1.0]}, cv=2)
+    with pytest.raises(ValueError, match=r"10,000 bags and 100,000 instances .* 1\.6 hours"):
+        l1_svm.check_size(10_000, 100_000)
+    l1_svm.check_size(1000, 10_000)
+    monkeypatch.setattr(l1_svm, "_MOST_WORK", 1.0)
+    with pytest.raises(ValueError, match="the limit is 1"):
+        MILES().fit(bags, y)
+
+
 def test_fit_is_the_programme_on_the_features():
     bags, y, _ = make_problem(shift=1.5)
     model = MILES(sigma=1.5, alpha=0.3, class_weight={0: 1, 1: 2}).fit(bags, y)

@@ -52,7 +52,8 @@ def bag_distances(
 
 def similarity(distances: Floats, sigma: float) -> Floats:
     """exp(-d / sigma²), equation (1) of the MIO paper for d = squared distance."""
-    return np.exp(distances / -(sigma**2))
+    exponents = distances / -(sigma**2)
+    return np.exp(exponents, out=exponents)
 
 
 def contributions(

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Classifier = TypeVar("Classifier")
 # Where this share of the rows outside violates its margin, the rest is added with them: another
-# round would cost more than those few rows.
-_MOST = 0.9
+# round, which starts anew, would cost more than those rows.
+_MOST = 0.5
 
 
 def solve_on_working_set(

@@ -20,6 +20,7 @@ from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
 from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.calibration.calibrated import CalibratedClassifier
+from bagwise.models.execution import free_memory
 from bagwise.models.held_out import CV
 from bagwise.models.parameters import POSITIVE, parameter
 
@@ -90,9 +91,21 @@ class EmbeddedClassifier(CalibratedClassifier, InstanceClassifier):
         return distances.bag_distances(X, offsets, anchors, self._instance_distance())
 
     def _training_distances(self, bags: Bags, examples: Examples) -> Floats:
+        self._check_memory(len(examples), bags.n_instances)
         X = bags.instances
         rows_are_all = len(examples) == len(bags)
         return self._distances(X if rows_are_all else X[examples.rows], examples.offsets, X)
+
+    def _check_memory(self, n_examples: int, n_instances: int) -> None:
+        """Raise an error where distances and similarities, [E, N] each, do not fit memory."""
+        needed, free = 2 * 8 * n_examples * n_instances, free_memory()
+        if needed > free:
+            raise ValueError(
+                f"{type(self).__name__} compares {n_examples:,} bags with {n_instances:,} "
+                f"instances, which takes {needed / 1e9:.1f} GB of memory; {free / 1e9:.1f} GB are "
+                "free. Keep fewer bags or instances, or use MIO with n_passes=1 and "
+                "max_instances, or VGPMIL."
+            )
 
     def _instance_distance(self) -> Distance:
         return self.distance if callable(self.distance) else distances.squared_distances
@@ -187,6 +200,7 @@ def search_grid(
     """
     checked = clone(model)
     bags, y, _ = checked._validate_fit(bags, y)
+    checked._check_memory(len(bags), bags.n_instances)
     D = checked._distances(bags.instances, bags.offsets, bags.instances)  # [B, N]
     folds = list(check_cv(cv, y, classifier=True).split(y, y))
     params = list(ParameterGrid(grid))

@@ -6,7 +6,6 @@ turns its short forms into an `Execution`, which is checked when it is made.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -291,9 +290,7 @@ def free_memory(device: str | None = None) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
-    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", ()):
-        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    import psutil  # macOS and Windows do not say otherwise
+    import psutil  # what the page cache would give up counts as free
 
     return int(psutil.virtual_memory().available)
 

@@ -45,8 +45,8 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     class_weight : dict, "balanced" or None, default=None
         C1 and C2: cost of an error on a bag, by class. None is 1 for both.
     solver : {"highs", "liblinear"}, default="highs"
-        The linear program of (2), exactly; or squared hinge losses by coordinate descent,
-        which is quicker on large sets and penalises the bias too.
+        The linear program of (2), exactly (large ones by an interior point method that ends in a
+        vertex); or squared hinge losses by coordinate descent, which penalises the bias too.
     distance : {"sqeuclidean"} or callable, default="sqeuclidean"
         A callable maps rows [n, D] and anchors [K, D] to distances [n, K] >= 0, used in place
         of d².
@@ -78,9 +78,11 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
 
     Notes
     -----
-    Memory is n_bags x n_instances; distances are computed in blocks. A search over ``sigma`` or
-    ``alpha`` shares one matrix of distances: `bagwise.models.embedded.search_grid`. A labelled
-    instance of a positive bag is learned from as a bag of one.
+    Memory is n_bags x n_instances, the time of the linear program n_bags² x n_instances: what
+    would not fit memory, or would take a core more than an hour, is an error before the fit. A
+    search over ``sigma`` or ``alpha`` shares one matrix of distances:
+    `bagwise.models.embedded.search_grid`. A labelled instance of a positive bag is learned from
+    as a bag of one.
 
     Examples
     --------
@@ -100,6 +102,8 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     def _fit(self, data: TrainingData) -> None:
         self.sigma_ = self._resolve_sigma(data.bags.instances)
         examples = make_examples(data)
+        if self.solver == "highs":
+            l1_svm.check_size(len(examples), data.bags.n_instances)
         self._learn(data, examples, self._training_distances(data.bags, examples))
 
     def _learn(self, data: TrainingData, examples: Examples, D: Floats) -> None:

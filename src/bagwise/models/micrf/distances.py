@@ -266,7 +266,7 @@ def descend(  # type: ignore[no-untyped-def]
         if tied and L[b] >= 0:
             measure(near, place[L[b]], place[ids])
             for k in ids:
-                cost[k] += _psi(table, weights, place[k], place[L[b]])
+                cost[k] += _psi(table, weights, place[L[b]], place[k])  # along a row of the table
     moved = True
     while moved:
         moved = False
@@ -294,9 +294,9 @@ def descend(  # type: ignore[no-untyped-def]
                 measure(near, place[best], place[ids])
             for k in ids:
                 if best >= 0:
-                    cost[k] += _psi(table, weights, place[k], place[best])
+                    cost[k] += _psi(table, weights, place[best], place[k])
                 if old >= 0:
-                    cost[k] -= _psi(table, weights, place[k], place[old])
+                    cost[k] -= _psi(table, weights, place[old], place[k])
 
 
 @njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"})

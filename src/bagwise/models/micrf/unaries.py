@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from sklearn.svm import SVC
 
+from bagwise.core.interrupts import interruptible
 from bagwise.core.squared import row_blocks
 from bagwise.core.working_set import solve_on_working_set
 
@@ -106,9 +107,10 @@ def train(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine
 
 def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machine:
     if kernel == "intersection" or len(X) <= _GRAM_ROWS:
-        svc = SVC(C=C, kernel="precomputed").fit(gram(kernel, X, gamma), t)
+        svc, rows = SVC(C=C, kernel="precomputed"), gram(kernel, X, gamma)
     else:
-        svc = SVC(C=C, kernel=kernel, gamma=gamma).fit(_lean(X), t)
+        svc, rows = SVC(C=C, kernel=kernel, gamma=gamma), _lean(X)
+    interruptible(svc.fit, rows, t)
     coef = svc.dual_coef_
     a = (coef if isinstance(coef, np.ndarray) else coef.toarray()).ravel()
     support = svc.support_
