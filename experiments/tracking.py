@@ -203,23 +203,29 @@ def _speed(runs: dict[tuple[str, str], list[Run]]) -> list[dict[str, Any]]:
 
 
 def _confidence(runs: dict[tuple[str, str], list[Run]]) -> list[dict[str, Any]]:
-    """How well the tracker knows whether its box shows the target, over all frames."""
-    mine = [one for (tracker, _), part in runs.items() for one in part if tracker == "MIO"]
-    if not mine:
+    """How well the tracker knows whether its box shows the target, per sequence and over all."""
+    mine = {name: part for (tracker, name), part in runs.items() if tracker == "MIO"}
+    rows = [row for name, part in mine.items() for row in _believed(name, part)]
+    everything = [one for part in mine.values() for one in part]
+    return [*rows, *_believed("all sequences", everything)]
+
+
+def _believed(name: str, runs: list[Run]) -> list[dict[str, Any]]:
+    """Shares of frames with and without the target in which ``found`` is right, and AUC."""
+    if not runs:
         return []
-    shown = np.concatenate([(one.overlap > _SHOWN)[one.judged] for one in mine])
-    scores = np.concatenate([one.track.scores[one.judged] for one in mine])
-    found = np.concatenate([one.track.found[one.judged] for one in mine])
-    if shown.all():
-        return []
-    rows = {
-        "AUC of scores": roc_auc_score(shown, scores),
-        "AUC of found": roc_auc_score(shown, found),
-        "found, of frames with the target": found[shown].mean(),
-        "not found, of frames without": (~found[~shown]).mean(),
-        "frames without the target": (~shown).mean(),
-    }
-    return [_row("MIO", "all sequences", name, np.array([v])) for name, v in rows.items()]
+    shown = np.concatenate([(one.overlap > _SHOWN)[one.judged] for one in runs])
+    scores = np.concatenate([one.track.scores[one.judged] for one in runs])
+    found = np.concatenate([one.track.found[one.judged] for one in runs])
+    rows = {"found, of frames with the target": found[shown].mean()}
+    if not shown.all():
+        rows |= {
+            "not found, of frames without": (~found[~shown]).mean(),
+            "frames without the target": (~shown).mean(),
+            "AUC of scores": roc_auc_score(shown, scores),
+            "AUC of found": roc_auc_score(shown, found),
+        }
+    return [_row("MIO", name, metric, np.array([value])) for metric, value in rows.items()]
 
 
 def _row(

@@ -192,6 +192,8 @@ def test_track_writes_video_and_tables(frames, tmp_path):
         assert len(line) == 10
         assert (int(line[0]), line[1]) == (int(row["frame"]) + 1, row["target"])
         assert line[2:7] == [row["x"], row["y"], row["w"], row["h"], row["probability"]]
+    call("track", source, "--box", "2,60,24,24", "--mot", mot, "--mot-all", "--force")
+    assert [line.split(",")[0] for line in mot.read_text().splitlines()] == list("12345678")
     capture = cv2.VideoCapture(str(out))
     assert int(capture.get(cv2.CAP_PROP_FRAME_COUNT)) == 8
     capture.release()

@@ -39,6 +39,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--out", type=Path, metavar="FILE", help="tracked video, .mp4 or .avi")
     add("--csv", type=Path, metavar="FILE", help="table of boxes, a row per frame")
     add("--mot", type=Path, metavar="FILE", help="table in MOT Challenge's format")
+    add("--mot-all", action="store_true", help="with --mot: also rows where the target is lost")
     add("--seed", type=int, default=0)
     add("--force", action="store_true", help="replace an existing output")
 
@@ -60,6 +61,8 @@ def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
     outputs = {"--out": arguments.out, "--csv": arguments.csv, "--mot": arguments.mot}
     if not arguments.json and not any(outputs.values()):
         raise ValueError("say what to write: --out for a video, --csv or --mot for a table.")
+    if arguments.mot_all and arguments.mot is None:
+        raise ValueError("--mot-all says which rows the table of --mot has; pass --mot FILE too.")
     for path in outputs.values():
         if path is not None:
             check_output(path, arguments.force)
@@ -80,8 +83,10 @@ def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
         header = ["frame", "target", "x", "y", "w", "h", "found", "probability"]
         _write_rows(arguments.csv, [header, *([i, n, *box, ok, p] for i, n, box, ok, p in boxed)])
     if arguments.mot is not None:
-        # MOT Challenge's ten columns, frames and targets from 1; a lost target has no row.
-        ten = [[i + 1, n, *box, p, -1, -1, -1] for i, n, box, ok, p in boxed if ok]
+        # MOT Challenge's ten columns, frames and targets from 1; a lost target has no row, unless
+        # all rows are wanted: then the seventh column, the probability, is to be thresholded.
+        kept = [row for row in boxed if row[3] or arguments.mot_all]
+        ten = [[i + 1, n, *box, p, -1, -1, -1] for i, n, box, _, p in kept]
         _write_rows(arguments.mot, ten)
     for path in outputs.values():
         if path is not None:

@@ -16,10 +16,8 @@ import numpy as np
 from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.vision.haar import Grey
 
-_INNER = 0.8  # share of the box that a picture shows; its corners are mostly background
-_GLANCE = 16  # side of the target in the small copy of a frame
+_GLANCE = 13  # side of a picture in the small copy of a frame
 _ITERATIONS = 12
-_STRETCH = 1.35  # largest ratio of the two axes of a transform that still shows the target
 
 
 class Alignment(NamedTuple):
@@ -31,19 +29,23 @@ class Alignment(NamedTuple):
     correlation: float
 
 
-def cut(grey: Grey, centre: Floats, scale: float, size: Ints) -> Grey:
-    """The inner part of a target as a picture, of which a pixel is ``scale`` of the frame's."""
+def cut(grey: Grey, centre: Floats, scale: float, shape: Ints) -> Grey:
+    """A picture of width and height ``shape``, a pixel of which is ``scale`` of the frame's."""
     import cv2
 
-    inner = np.maximum(np.rint(size * _INNER).astype(int), 4)
-    M = np.column_stack([scale * np.eye(2), centre - 0.5 - scale * (inner - 1) / 2])
+    M = np.column_stack([scale * np.eye(2), centre - 0.5 - scale * (shape - 1) / 2])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    picture = cv2.warpAffine(grey, M, inner.tolist(), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    picture = cv2.warpAffine(grey, M, shape.tolist(), flags=flags, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(picture, dtype=np.uint8)
 
 
-def align(grey: Grey, picture: Grey, centre: Floats, angle: float) -> Alignment | None:
-    """Align a picture with a frame, starting from a guess; None where that does not converge."""
+def align(
+    grey: Grey, picture: Grey, centre: Floats, angle: float, stretch: float
+) -> Alignment | None:
+    """Align a picture with a frame, starting from a guess; None where that does not converge.
+
+    A transform whose axes differ by more than the factor ``stretch`` does not show the target.
+    """
     import cv2
 
     middle = (np.array(picture.shape[::-1]) - 1) / 2
@@ -67,7 +69,7 @@ def align(grey: Grey, picture: Grey, centre: Floats, angle: float) -> Alignment 
     # shape = U diag(axes) V: the rotation U V is the one nearest to it, and the singular values
     # are its stretches along two perpendicular axes, the larger first.
     U, axes, V = np.linalg.svd(shape)
-    if axes[1] <= 0 or axes[0] / axes[1] > _STRETCH:
+    if axes[1] <= 0 or axes[0] / axes[1] > stretch:
         return None
     R = U @ V
     turned = float(np.arctan2(R[1, 0], R[0, 0]))
@@ -115,39 +117,35 @@ def _vertex(values: Reals, peak: int) -> float:
 
 def resemblance(a: Grey, b: Grey) -> float:
     """The correlation of two pictures of one size as they lie."""
-    import cv2
-
-    value = float(cv2.matchTemplate(a, b, cv2.TM_CCOEFF_NORMED)[0, 0])
-    return value if np.isfinite(value) else 0.0
+    return float(_correlations(a, b)[0, 0])
 
 
-def candidates(grey: Grey, pictures: Sequence[Grey], size: Floats, n_peaks: int) -> list[Floats]:
+def candidates(grey: Grey, pictures: Sequence[Grey], scale: float, n_peaks: int) -> list[Floats]:
     """Centres of places in a frame that look like one of the pictures, best first.
 
-    ``size`` is the target's in pixels of the frame. The frame is compared at a size at which the
-    target has sixteen pixels, which is enough to find a place and takes little time.
+    A pixel of a picture is ``scale`` pixels of the frame. They are compared at a size at which a
+    picture has thirteen pixels, which is enough to find a place and takes little time.
     """
     import cv2
 
-    factor = min(_GLANCE / float(np.sqrt(np.prod(size))), 1.0)
-    shape = np.maximum(np.rint(np.array(grey.shape[::-1]) * factor), 1).astype(int)
-    small = cv2.resize(grey, shape.tolist(), interpolation=cv2.INTER_AREA)
-    ratio = np.array(grey.shape[::-1]) / shape
-    inner = np.maximum(np.rint(size * _INNER / ratio).astype(int), 3)
+    shape = np.array(pictures[0].shape[::-1])
+    factor = min(_GLANCE / (scale * float(np.sqrt(np.prod(shape)))), 1.0)
+    small_shape = np.maximum(np.rint(np.array(grey.shape[::-1]) * factor), 1).astype(int)
+    small = cv2.resize(grey, small_shape.tolist(), interpolation=cv2.INTER_AREA)
+    ratio = np.array(grey.shape[::-1]) / small_shape
+    inner = np.maximum(np.rint(shape * scale / ratio).astype(int), 3)
     pad = inner // 2
     small = cv2.copyMakeBorder(small, pad[1], pad[1], pad[0], pad[0], cv2.BORDER_REPLICATE)
     if np.any(small.shape < inner[::-1]):
         return []
-    peaks: list[tuple[float, Floats]] = []
-    for picture in pictures:
-        template = cv2.resize(picture, inner.tolist(), interpolation=cv2.INTER_AREA)
-        match = _correlations(small, template)
-        for _ in range(n_peaks):
-            _, value, _, (x, y) = cv2.minMaxLoc(match)
-            if value <= 0:
-                break
-            peaks.append((float(value), (np.array([x, y]) - pad + inner / 2) * ratio))
-            low, high = np.maximum([x, y] - pad, 0), [x, y] + pad + 1
-            match[low[1] : high[1], low[0] : high[0]] = -1  # the next peak is another place
-    peaks.sort(key=lambda peak: -peak[0])
-    return [centre for _, centre in peaks[:n_peaks]]
+    templates = [cv2.resize(p, inner.tolist(), interpolation=cv2.INTER_AREA) for p in pictures]
+    match = np.max([_correlations(small, template) for template in templates], axis=0)
+    peaks: list[Floats] = []
+    while len(peaks) < n_peaks:
+        _, value, _, (x, y) = cv2.minMaxLoc(match)
+        if value <= 0:
+            break
+        peaks.append((np.array([x, y]) - pad + inner / 2) * ratio)
+        low, high = np.maximum([x, y] - pad, 0), [x, y] + pad + 1
+        match[low[1] : high[1], low[0] : high[0]] = -1  # the next peak is another place
+    return peaks

@@ -118,15 +118,6 @@ class HaarFeatures(HasParameters):
         return nearest_distances(A, B, self.n_nearest, self.n_nearest // 16)
 
 
-def rescaled(bank: HaarBank, scale: float) -> HaarBank:
-    """The same features for a patch whose sides are ``scale`` times as long."""
-    corners = np.rint(bank.corners * scale).astype(np.int64)
-    corners[..., 2:] = np.maximum(corners[..., 2:], corners[..., :2] + 1)
-    return bank._replace(
-        corners=corners, weights=bank.weights * (_areas(bank.corners) / _areas(corners))
-    )
-
-
 def _areas(corners: Ints) -> Ints:
     return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 

@@ -50,8 +50,6 @@ class TrackerSettings(HasParameters):
     cost: tuple[float, float] = parameter((1.0, 1.0), tuple)
     bias: float = parameter(1.0, NOT_NEGATIVE)
     motion: float = parameter(0.8, NOT_NEGATIVE)
-    return_above: float = parameter(0.5, NOT_NEGATIVE)
-    patience: int = parameter(60, AT_LEAST_1)
     growth: float = parameter(1.05, Interval(Real, 1, 1.2, closed="both"))
     side: int = parameter(56, Interval(Integral, 8, None, closed="left"))
 
@@ -89,6 +87,35 @@ class Voter(NamedTuple):
     memory: Memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """The constants of the tracker; docs/methods.md has an ablation of each.
+
+    Lengths are shares of the target's side, correlations those of two pictures.
+
+    Examples
+    --------
+    >>> from bagwise.vision.tracker_state import Thresholds
+    >>> Thresholds(n_pictures=1).fits
+    0.75
+    """
+
+    early_frames: int = 10  # frames after which the early voters are frozen
+    n_passes: int = 5  # over the first frame, which is the only certain one
+    follows: float = 0.7  # correlation with the last frame at which its motion is followed
+    share: float = 0.7  # of that motion in the place; the rest is the voters'
+    inner: float = 0.8  # share of the box that a picture shows: its corners are background
+    slip: float = 0.15  # how far from the place pictures are sought, and may move it
+    stretch: float = 1.35  # largest ratio of the axes of an alignment that shows the target
+    fits: float = 0.75  # correlation at which an alignment counts
+    familiar: float = 0.85  # correlation below which the target is pictured anew
+    margin: float = 0.15  # of correlation within which an older picture is preferred
+    relax: float = 0.01  # per frame, of an unseen size towards the usual one, and of that
+    n_pictures: int = 10  # kept pictures, that of the first frame among them
+    n_peaks: int = 3  # places that are looked at when the whole frame is searched
+    known: float = 0.5  # score of the early voters above which a picture may be taken
+
+
 class Pose(NamedTuple):
     """Where the target is in a frame."""
 
@@ -102,7 +129,6 @@ class Picture(NamedTuple):
 
     grey: Grey  # the inner part of its box in the first size
     angle: float  # of its pose then
-    anchored: bool  # whether an unbroken chain of alignments leads to it from the first frame
 
 
 class View(NamedTuple):
@@ -115,37 +141,35 @@ class View(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What the voters say about a view."""
-
-    position: Floats  # [2] top left corner in the view
-    score: float  # median over the voters
-    agreement: float  # share of voters that alone would have gone to the same place
-
-
-class Settled(NamedTuple):
-    """A pose, and what the kept pictures say about it."""
+    """Where the voters and the motion since the last frame see the target."""
 
     pose: Pose
-    correlation: float  # with the picture that fits best, 0 where none does
-    anchored: bool  # whether that picture is
+    link: float  # correlation of the last picture of the target with this frame
 
 
-class Doubt(NamedTuple):
-    """The tracker from before the target was lost from sight."""
+class Fit(NamedTuple):
+    """A pose, and how well a kept picture fits there."""
 
-    voters: tuple[Voter, ...]
-    pictures: tuple[Picture, ...]
     pose: Pose
-    age: int
+    correlation: float  # 0 where no picture fits
+
+
+class Evidence(NamedTuple):
+    """What speaks for a box, and the probability that it shows the target."""
+
+    early: float  # score of the early voters
+    score: float  # score of the voters, in doubt of those from before the doubt
+    chain: float  # lowest correlation from frame to frame since the early voters knew the target
+    probability: float
 
 
 class Step(NamedTuple):
     """What is known of the target in a frame."""
 
-    ok: bool  # confidence above one half
+    ok: bool  # probability above one half
     box: Floats  # [4] x, y, w, h in pixels of the frame
-    confidence: float  # probability that the box overlaps the target, for even odds beforehand
-    signals: Floats  # [4] score, score of the early voters, agreement, correlation
+    confidence: float  # probability that the box shows the target
+    evidence: Evidence
 
 
 class TrackerState(NamedTuple):
@@ -157,11 +181,12 @@ class TrackerState(NamedTuple):
     >>> from bagwise.vision import start
     >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
     >>> state = start(scene, (30, 20, 24, 24))
-    >>> state.n_frames, state.pose.centre.tolist(), state.doubt
-    (1, [42.0, 32.0], None)
+    >>> state.n_frames, state.pose.centre.tolist(), state.before_doubt
+    (1, [42.0, 32.0], ())
     """
 
     settings: TrackerSettings
+    thresholds: Thresholds
     features: HaarFeatures  # of the settings, or its defaults
     seed: int
     frame_shape: tuple[int, int]
@@ -175,5 +200,5 @@ class TrackerState(NamedTuple):
     voters: tuple[Voter, ...] = ()
     early: tuple[Voter, ...] = ()
     pictures: tuple[Picture, ...] = ()  # the first frame's first
-    unbroken: float = 1.0  # lowest correlation between consecutive frames since certainly seen
-    doubt: Doubt | None = None
+    chain: float = 1.0  # lowest correlation between frames since the early voters knew the target
+    before_doubt: tuple[Voter, ...] = ()  # voters as they were when the target was last believed

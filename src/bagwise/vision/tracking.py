@@ -32,69 +32,36 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.core.arrays import Bools, Floats, Ints
+from bagwise.core.arrays import Bools, Floats
 from bagwise.models.parameters import parameter
-from bagwise.vision.alignment import Alignment, align, candidates, cut, moved, resemblance
+from bagwise.vision.alignment import align, candidates, cut, moved, resemblance
 from bagwise.vision.haar import Grey, HaarFeatures
 from bagwise.vision.images import eight_bit
 from bagwise.vision.tracker_state import (
-    Doubt,
+    Evidence,
+    Fit,
     Picture,
     Pose,
-    Settled,
     Sighting,
     Step,
+    Thresholds,
     TrackerSettings,
     TrackerState,
     View,
 )
-from bagwise.vision.voters import (
-    bag_score,
-    corner,
-    disc,
-    inside,
-    learn,
-    new_voter,
-    scores,
-    search,
-    see,
-)
+from bagwise.vision.voters import bag_score, corner, learn, new_voter, search, see
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
-_SCALES = (0.2, 5.0)  # of the target against the first frame
-_EARLY = 10  # frames after which the early voters are frozen
-_PICTURES = 10  # kept pictures of the target, that of the first frame among them
-_KNOWN = 0.5  # score of the early voters that anchors a new picture without an alignment
-_PICTURE_EVERY = 3  # frames between new pictures, at least
-_ALIGNED = 0.6  # least correlation at which an alignment is believed
-_LINK = 0.75  # correlation with an anchored picture below which its pose is too vague to picture
-_FAMILIAR = 0.85  # correlation below which another picture is tried
-_NEW_PICTURE = 0.85  # correlation below which the target is pictured anew
-_REACH = 8  # pixels around the voters' place in which pictures are sought
-_NUDGE = 3.0  # pixels by which any alignment may move the voters' place
-_SLIP = 0.15  # share of the side by which one that fits well may move it
-_GLIMPSES = 2  # places that resemble the last picture, searched beside the neighbourhood
-_LEAP_CORRELATION = 0.9  # least correlation at which the target is believed to have leapt
-_RETURN_CORRELATION = 0.8  # least correlation at which it is believed to be back, or to one side
-_FOUND = 0.875  # familiarity above which a place far away may be the target's
-_BETTER = 1.0  # by which the early voters must know such a place better than the one followed
-_RELAX = 0.01  # by how much the size goes back to the usual one in a frame that does not show it
-_USUAL = 0.01  # share by which the usual size follows the size in a frame that shows it
-_RESIZED = 0.01  # a view is made anew for learning where the size changed by more
-_MARGIN = 0.15  # of resemblance within which an older picture is preferred
-_DOUBT = 0.3  # familiarity below which the target is in doubt
-_GLANCE_EVERY = 5  # frames between looks for the first target while the present one is not known
-_STEADY = 0.7  # least correlation with the last frame at which its motion is followed
-_SMOOTH = 0.9  # correlation with the last frame above which a vague fit is not believed
-_CARRY = 0.7  # share of that motion in the place; the rest is the voters'
-_CHAIN = (0.5, 0.7)  # correlations of consecutive frames between which a chain counts as weak
-_STRONG = 0.925  # correlation of all consecutive frames at which they alone vouch for the target
-_PROTEST = -0.8  # score of the early voters below which a picture that fits is not enough
-_PEAKS = 6  # places that are looked at when the whole frame is searched
+# Coefficients of `belief_terms`, fitted by experiments/tracking_belief.py.
+BELIEF = np.array([2.28, 0.26, 5.47, -1.73])
 
 
 def start(
-    frame: ArrayLike, box: ArrayLike, settings: TrackerSettings | None = None, seed: int = 0
+    frame: ArrayLike,
+    box: ArrayLike,
+    settings: TrackerSettings | None = None,
+    seed: int = 0,
+    thresholds: Thresholds | None = None,
 ) -> TrackerState:
     """Learn a target from its box ``x, y, w, h`` in the first frame.
 
@@ -122,6 +89,7 @@ def start(
     values = {name: getattr(settings, name) for name in TrackerSettings.__dataclass_fields__}
     state = TrackerState(
         settings=TrackerSettings(**values),
+        thresholds=thresholds or Thresholds(),
         features=settings.features or HaarFeatures(),
         seed=seed,
         frame_shape=grey.shape,
@@ -135,7 +103,7 @@ def start(
     position = corner(state, view, pose)
     rng = np.random.default_rng([seed, 0])
     voters = tuple(new_voter(state, view, position, rng) for _ in range(settings.n_voters))
-    picture = _picture(state, grey, pose, anchored=True)
+    picture = take_picture(state, grey, pose)
     return state._replace(
         voters=voters, early=voters, pictures=(picture,), last=picture.grey, n_frames=1
     )
@@ -153,346 +121,208 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     >>> seen.ok, seen.box.round().tolist()
     (True, [35.0, 20.0, 24.0, 24.0])
     """
-    rng = np.random.default_rng([state.seed, state.n_frames])
-    scene = grey = as_grey(frame)
-    if grey.shape != state.frame_shape:
-        import cv2
-
-        # A stream that changes its resolution shows the same scene: bring it to the first.
-        scene = cv2.resize(grey, state.frame_shape[::-1], interpolation=cv2.INTER_AREA)
+    grey = as_grey(frame)
+    scene = in_first_shape(state, grey)
     view = see(state, scene, state.pose)
-    sighting, settled, steady = locate(state, scene, view)
-    early = bag_score(state, state.early, view, settled.pose)
-    if _certain(settled) and early <= _PROTEST:
-        steady = last_motion(state, view)[1]
-    state, settled = settle_size(state, settled, early)
-    score, agreement = sighting.score, sighting.agreement
-    signals = np.array([score, early, agreement, settled.correlation * settled.anchored])
-    state = state._replace(pose=settled.pose, n_frames=state.n_frames + 1)
-    state = update_doubt(state, view, settled, familiarity(signals))
-    seek = whom_to_seek(state, early, settled)
-    again = None if seek is None else look_everywhere(state, scene, seek, early)
-    if seek is not None and again is not None:
-        settled, score = again
-        view = see(state, scene, settled.pose)
-        state = state._replace(
-            voters=seek.voters, pictures=seek.pictures, pose=settled.pose, doubt=None
-        )
-        early = bag_score(state, state.early, view, settled.pose)
-        signals = np.array([score, early, 1.0, settled.correlation * settled.anchored])
-    state = state._replace(unbroken=unbroken_chain(state.unbroken, steady, settled, early))
-    box = _box(state, state.pose)
-    confidence = confidence_of(early, signals[3] > 0, state.unbroken, share_inside(box, scene))
-    sure = signals[0] > 0 and signals[2] > 0.5  # most voters agree on a patch that they know
-    state = learn_frame(state, scene, view, rng, sure, settled, early)
+    sighting = vote(state, view)  # 1. where: voters, and the motion since the last frame
+    fit = fit_pictures(state, view, sighting)  # 2. how large: kept pictures
+    evidence = believe(state, view, sighting, fit)  # 3. whether it is the target
+    if evidence.probability <= 0.5:  # 4. if not, where else it may be
+        state, view, fit, evidence = recover(state, scene, view, fit, evidence)
+    state = learn_frame(state, scene, view, fit, evidence)  # 5. what it looks like now
     ratio = np.array(grey.shape[::-1]) / np.array(state.frame_shape[::-1])
-    return state, Step(confidence > 0.5, box * np.tile(ratio, 2), confidence, signals)
+    box = _box(state, state.pose) * np.tile(ratio, 2)
+    return state, Step(evidence.probability > 0.5, box, evidence.probability, evidence)
 
 
-def locate(state: TrackerState, scene: Grey, view: View) -> tuple[Sighting, Settled, float]:
-    """Where voters and pictures see the target, and how steadily it moved since the last frame."""
-    # Beside the neighbourhood, places that resemble the last picture are searched.
-    peaks = candidates(view.grey, [state.pictures[-1].grey], state.size.astype(float), _GLIMPSES)
-    corners = np.array(peaks).reshape(-1, 2) - state.size / 2
-    elsewhere = inside(state, view, np.rint(corners).astype(int))
-    sighting = search(state, state.voters, view, state.pose, elsewhere)
-    pose = pose_at(state, view, sighting.position, state.pose)
-    settled = prefer_anchored(state, view, fit_pictures(state, view, pose, state.pictures))
-    leap = find_leap(state, view, elsewhere, sighting) if settled.correlation == 0 else None
-    if leap is not None:
-        sighting, settled = leap
-    place, steady = (settled.pose.centre, 1.0) if _certain(settled) else last_motion(state, view)
-    # A target that turns fits its old pictures badly, and the best fit may lie beside it: beside
-    # so smooth a motion it is not believed. What is cut off fits its pictures badly for that.
-    whole = share_inside(_box(state, settled.pose), scene) > 1 - 1e-9  # but for rounding
-    if whole and settled.correlation < _LINK and steady >= _SMOOTH:
-        settled = _unfitted(pose)
-    if settled.correlation == 0:
-        settled = settled._replace(pose=carry(state, settled.pose, place, steady))
-    return sighting, settled, steady
+def vote(state: TrackerState, view: View) -> Sighting:
+    """The place by the voters, drawn to the one that looks as the target did in the last frame.
 
-
-def settle_size(
-    state: TrackerState, settled: Settled, early: float
-) -> tuple[TrackerState, Settled]:
-    """The usual size follows a size that the frame shows; else the size goes back towards it."""
-    usual = state.usual_scale
-    if settled.anchored or (settled.correlation > 0 and early > 0):
-        usual = float(usual * (settled.pose.scale / usual) ** _USUAL)
-        return state._replace(usual_scale=usual), settled
-    scale = state.pose.scale
-    scale = float(scale * np.exp(np.clip(np.log(usual / scale), -_RELAX, _RELAX)))
-    return state, settled._replace(pose=settled.pose._replace(scale=scale))
-
-
-def update_doubt(
-    state: TrackerState, view: View, settled: Settled, familiar: float
-) -> TrackerState:
-    """The state in doubt, where little is familiar; or out of it, where the target is known."""
-    doubt = state.doubt
-    if doubt is None:
-        if familiar >= _DOUBT:
-            return state
-        return state._replace(doubt=Doubt(state.voters, state.pictures, state.pose, 0))
-    doubt = doubt._replace(age=doubt.age + 1)
-    known = settled.anchored and settled.correlation > _FAMILIAR
-    known = known or bag_score(state, doubt.voters, view, state.pose) > 0
-    ended = known or doubt.age >= state.settings.patience
-    return state._replace(doubt=None if ended else doubt)
-
-
-def whom_to_seek(state: TrackerState, early: float, settled: Settled) -> Doubt | None:
-    """What to look for in the whole frame: the target before the doubt; now and then, the first."""
-    if state.doubt is not None:
-        return state.doubt
-    sure = early > 0 or settled.anchored
-    if sure or state.n_frames % _GLANCE_EVERY:
-        return None
-    return Doubt(state.early, state.pictures[:1], state.pose, 0)
-
-
-def familiarity(signals: Floats) -> float:
-    """How much the frame looks like the target, 0 to 1, from what the parts of the tracker say."""
-    score, early, agreement, correlation = signals
-    z = 0.7 * score + 1.0 * early + 1.5 * (agreement - 0.5) + 4 * (correlation - 0.3)
-    return float(1 / (1 + np.exp(-z)))
-
-
-def confidence_of(early: float, fits: bool, unbroken: float, inside: float) -> float:
-    """The probability that the box overlaps the target, if that is as likely as not beforehand.
-
-    A target that turns looks strange to the ``early`` voters, as what hides it does, but it changes
-    little from one frame to the next: ``unbroken`` tells the two apart, and a chain without a weak
-    link is enough alone. Where an anchored picture ``fits`` though the early voters protest, the
-    picture may have drifted away from the target, so more is asked of them there. A box that is
-    partly outside the frame, of which ``inside`` is the share that is not, often follows what the
-    target left behind.
+    Where that place is clear, the voters search around it, else around where the target was. A
+    target that turns looks new to the voters, who may slip, while it hardly changes from one frame
+    to the next. Its surface turns away with it, though, so that the voters keep a share.
     """
-    chain = 20 * (float(np.clip(unbroken, *_CHAIN)) - _CHAIN[1])
-    z = max(4.2 + 3 * min(early, 0.0) + chain - 2 * fits, 20 * (unbroken - _STRONG))
-    return float(1 / (1 + np.exp(-z - 8 * (inside - 1))))
-
-
-def unbroken_chain(before: float, steady: float, settled: Settled, early: float) -> float:
-    """The lowest correlation from one frame to the next since the target was certainly seen."""
-    return 1.0 if _certain(settled) and early > _PROTEST else min(before, steady)
-
-
-def share_inside(box: Floats, scene: Grey) -> float:
-    """The share of a box that lies in the frame."""
-    low = np.maximum(box[:2], 0)
-    high = np.minimum(box[:2] + box[2:], scene.shape[::-1])
-    return float(np.prod(np.maximum(high - low, 0)) / np.prod(box[2:]))
-
-
-def _unfitted(pose: Pose) -> Settled:
-    """Where the voters see the target, and no picture fits."""
-    return Settled(pose._replace(angle=0.0), 0.0, False)
-
-
-def _certain(settled: Settled) -> bool:
-    """Whether an anchored picture fits well."""
-    return settled.anchored and settled.correlation >= _LINK
-
-
-def find_leap(
-    state: TrackerState, view: View, places: Ints, sighting: Sighting
-) -> tuple[Sighting, Settled] | None:
-    """The first of the places that an anchored picture fits and the voters prefer."""
-    for place in places:
-        score = float(np.median(scores(state, state.voters, view, place[None])[:, 0]))
-        if score <= sighting.score:
-            continue
-        pose = pose_at(state, view, place.astype(float), state.pose)
-        settled = fit_pictures(state, view, pose, state.pictures)
-        if settled.anchored and settled.correlation >= _LEAP_CORRELATION:
-            return Sighting(place.astype(float), score, 1.0), settled
-    return None
-
-
-def last_motion(state: TrackerState, view: View) -> tuple[Floats, float]:
-    """Where the view looks as the target did in the last frame, in the frame, and how much so."""
+    limits, reach = state.thresholds, state.settings.search_radius
     here = (state.pose.centre - view.origin) * view.factor
-    place, correlation = moved(view.grey, state.last, here, state.settings.search_radius)
-    return place / view.factor + view.origin, correlation
+    motion, link = moved(view.grey, state.last, here, reach)
+    if link < limits.follows:
+        return Sighting(_pose_at(state, view, search(state, view, state.pose, reach)), link)
+    voted = search(state, view, _pose_at(state, view, motion), int(_slip(state)))
+    return Sighting(_pose_at(state, view, limits.share * motion + (1 - limits.share) * voted), link)
 
 
-def carry(state: TrackerState, pose: Pose, place: Floats, correlation: float) -> Pose:
-    """The voters' place, drawn to the one that looks as the target did in the last frame.
-
-    A target that turns fits no kept picture and looks new to the voters, who may slip, while it
-    hardly changes from one frame to the next. Its surface turns away with it, though, so that the
-    voters keep a share.
-    """
-    if correlation < _STEADY:
-        return pose
-    centre = _CARRY * place + (1 - _CARRY) * pose.centre
-    return pose._replace(centre=np.clip(centre, 0, np.array(state.frame_shape[::-1], dtype=float)))
-
-
-def pose_at(state: TrackerState, view: View, position: Floats, pose: Pose) -> Pose:
-    """The pose of a target whose top left corner in a view is ``position``, in the frame."""
-    centre = (position + state.size / 2) / view.factor + view.origin
-    limits = np.array(state.frame_shape[::-1], dtype=float)
-    return pose._replace(centre=np.clip(centre, 0, limits))
-
-
-def _picture(state: TrackerState, grey: Grey, pose: Pose, anchored: bool) -> Picture:
-    grey = cut(grey, pose.centre, pose.scale / state.factor, state.size)
-    return Picture(grey, pose.angle, anchored)
-
-
-def fit_pictures(
-    state: TrackerState, view: View, pose: Pose, pictures: Sequence[Picture]
-) -> Settled:
-    """Pose and correlation of the picture that fits; the pose as it is where none does.
+def fit_pictures(state: TrackerState, view: View, sighting: Sighting) -> Fit:
+    """The pose by the kept picture that fits best near the place, where one fits.
 
     The size is read off the axis that changed least: one that turns away grows narrow on the
-    other axis only.
+    other axis only. A size that no picture shows goes back to the usual one.
     """
-    place = (pose.centre - view.origin) * view.factor - 0.5
-    slip = _SLIP * float(np.sqrt(np.prod(state.size)))
-    best: Alignment | None = None
-    used = pictures[0]
-    for picture, near in promising_pictures(view, place, pictures):
-        match = align(view.grey, picture.grey, near, pose.angle - picture.angle)
-        if match is None:
+    limits, pose, slip = state.thresholds, sighting.pose, _slip(state)
+    place = (pose.centre - view.origin) * view.factor
+    usual = np.clip(np.log(state.usual_scale / pose.scale), -limits.relax, limits.relax)
+    best = Fit(Pose(pose.centre, float(pose.scale * np.exp(usual)), 0.0), 0.0)
+    for picture, near in promising_pictures(state, view, place):
+        angle = pose.angle - picture.angle
+        found = align(view.grey, picture.grey, near - 0.5, angle, limits.stretch)
+        if found is None or found.correlation < max(limits.fits, best.correlation):
             continue
-        # An alignment may correct the voters' place by much only where it fits well.
-        far = np.hypot(*(match.centre - place))
-        if far > _NUDGE and (far > slip or match.correlation < _RETURN_CORRELATION):
-            continue
-        if best is None or match.correlation > best.correlation:
-            best, used = match, picture
-        if best.correlation > _FAMILIAR:
+        centre = found.centre + 0.5
+        if np.hypot(*(centre - place)) <= slip:
+            scale = _grown(state, float(found.axes[np.argmin(np.abs(np.log(found.axes)))]))
+            angle = picture.angle + found.angle
+            moved_to = _pose_at(state, view, centre).centre
+            best = Fit(Pose(moved_to, scale, angle), found.correlation)
+        if best.correlation > limits.familiar:
             break
-    if best is None or best.correlation < _ALIGNED:
-        return _unfitted(pose)
-    growth = float(best.axes[np.argmin(np.abs(np.log(best.axes)))])
-    limit = state.settings.growth
-    scale = float(np.clip(pose.scale * np.clip(growth, 1 / limit, limit), *_SCALES))
-    centre = (best.centre + 0.5) / view.factor + view.origin
-    settled = Pose(centre, scale, used.angle + best.angle)
-    return Settled(settled, best.correlation, used.anchored)
-
-
-def prefer_anchored(state: TrackerState, view: View, settled: Settled) -> Settled:
-    """The pose by an anchored picture where one fits, though another picture may fit better.
-
-    A picture taken in a frame that no other one fits resembles the next frames most of all, and
-    would break the chain of alignments for good.
-    """
-    if settled.anchored or settled.correlation == 0:
-        return settled
-    anchored = [picture for picture in state.pictures if picture.anchored]
-    again = fit_pictures(state, view, settled.pose._replace(scale=state.pose.scale), anchored)
-    return again if again.correlation >= _LINK else settled
+    return best
 
 
 def promising_pictures(
-    view: View, place: Floats, pictures: Sequence[Picture]
+    state: TrackerState, view: View, place: Floats
 ) -> list[tuple[Picture, Floats]]:
     """Two pictures to align: the oldest that is seen near the place, and the best; and where.
 
     Chains of alignments drift. An old picture brings the target back, but only if it is sought
     around the place: as it lies it resembles less the further the target has drifted.
     """
-    near = [moved(view.grey, picture.grey, place + 0.5, _REACH) for picture in pictures]
+    reach, pictures = _slip(state), state.pictures
+    near = [moved(view.grey, picture.grey, place, reach) for picture in pictures]
     likeness = np.array([correlation for _, correlation in near])
-    oldest = int(np.argmax(likeness >= likeness.max() - _MARGIN))
+    oldest = int(np.argmax(likeness >= likeness.max() - state.thresholds.margin))
     chosen = dict.fromkeys([oldest, int(likeness.argmax())])
-    return [(pictures[i], near[i][0] - 0.5) for i in chosen]
+    return [(pictures[i], near[i][0]) for i in chosen]
 
 
-def look_everywhere(
-    state: TrackerState, scene: Grey, doubt: Doubt, early: float
-) -> tuple[Settled, float] | None:
-    """The place in the whole frame where the voters from before the doubt see the target.
+def believe(state: TrackerState, view: View, sighting: Sighting, fit: Fit) -> Evidence:
+    """What speaks for a box, and the probability that it shows the target.
 
-    The early voters must know it better than the place that was followed, which they score
-    ``early``: the voters from before the doubt may have learned background with a turned target.
-    Far away it must be much better, and all signs together must speak for it.
+    A target that turns looks strange to the early voters, as what hides it does, but it changes
+    little from one frame to the next: the chain of correlations tells the two apart.
     """
-    settings = state.settings
-    pictures = list(dict.fromkeys([0, len(doubt.pictures) - 1]))
-    size = state.box_size * doubt.pose.scale
-    peaks = candidates(scene, [doubt.pictures[i].grey for i in pictures], size, _PEAKS)
-    best, chosen = -np.inf, None
-    for centre in peaks:
-        pose = Pose(centre, doubt.pose.scale, 0.0)
-        view = see(state, scene, pose, reach=max(state.size) / 4 + 4)
-        near = inside(state, view, corner(state, view, pose) + disc(4, 2))
-        value = np.median(scores(state, doubt.voters, view, near), axis=0)
-        if value.max() > best:
-            best = float(value.max())
-            place = pose_at(state, view, near[int(value.argmax())].astype(float), pose)
-            chosen = (view, place)
-    if chosen is None:
-        return None
-    view, pose = chosen
-    settled = fit_pictures(state, view, pose, doubt.pictures)
-    if settled.correlation < _RETURN_CORRELATION:
-        return None
-    known = bag_score(state, state.early, view, settled.pose)
-    above = best - settings.return_above
-    far = np.hypot(*(settled.pose.centre - doubt.pose.centre)) * view.factor
-    if far <= 2 * settings.search_radius:
-        back = above > 0 and known > early
-    else:
-        signs = np.array([above, known, 0.5, settled.correlation])
-        back = familiarity(signs) > _FOUND and known > early + _BETTER
-    return (settled, best) if back else None
+    early = bag_score(state, state.early, view, fit.pose)
+    score = bag_score(state, state.before_doubt or state.voters, view, fit.pose)
+    chain = 1.0 if early > 0 else min(state.chain, sighting.link)
+    log_odds = float(belief_terms(early, score, chain) @ BELIEF)
+    return Evidence(early, score, chain, float(1 / (1 + np.exp(-log_odds))))
+
+
+def belief_terms(early: float, score: float, chain: float) -> Floats:
+    """What the log-odds of the belief are linear in, and 1 for the constant.
+
+    Bags of the target are learned to score 1: what scores more is not known any better.
+    """
+    return np.array([min(early, 1.0), min(score, 1.0), max(chain, 0.0), 1.0])
+
+
+def recover(
+    state: TrackerState, scene: Grey, view: View, fit: Fit, evidence: Evidence
+) -> tuple[TrackerState, View, Fit, Evidence]:
+    """Look for the target in the whole frame, and go back to where it is believed to be.
+
+    The box may show the target from another side, which must be learned, or what hides it, which
+    must not be. Later frames tell: the tracker follows and learns, and keeps the voters from before
+    the doubt, which learn nothing. They are gone back to at another place.
+    """
+    before = state.before_doubt or state.voters
+    state, best = state._replace(before_doubt=before), evidence
+    pictures = [state.pictures[i].grey for i in dict.fromkeys([0, len(state.pictures) - 1])]
+    scale = state.pose.scale / state.factor
+    for centre in candidates(scene, pictures, scale, state.thresholds.n_peaks):
+        there = Sighting(state.pose._replace(centre=centre, angle=0.0), link=0.0)
+        near = see(state, scene, there.pose, reach=2 * _slip(state))
+        found = fit_pictures(state, near, there)
+        if found.correlation == 0:
+            continue
+        signs = believe(state, near, there, found)
+        if signs.probability > max(0.5, best.probability):
+            best, fit = signs, found
+    if best is not evidence:
+        view, state = see(state, scene, fit.pose), state._replace(voters=before)
+    return state, view, fit, best
 
 
 def learn_frame(
-    state: TrackerState,
-    scene: Grey,
-    view: View,
-    rng: np.random.Generator,
-    sure: bool,
-    settled: Settled,
-    early: float,
+    state: TrackerState, scene: Grey, view: View, fit: Fit, evidence: Evidence
 ) -> TrackerState:
-    """The state after the voters have learned from the frame, with new pictures where needed."""
-    if abs(np.log(view.factor * state.pose.scale / state.factor)) > _RESIZED:
-        view = see(state, scene, state.pose)
-    position = corner(state, view, state.pose)
+    """The state after the voters have learned from the frame, with a new picture where needed."""
+    rng = np.random.default_rng([state.seed, state.n_frames])
+    position = corner(state, view, fit.pose)
     voters = tuple(learn(state, voter, view, position, rng) for voter in state.voters)
-    frozen = voters if state.n_frames <= _EARLY else state.early
-    pictures = state.pictures
-    weak = settled.anchored and settled.correlation < _LINK and early <= _KNOWN
-    new = sure and not weak and settled.correlation < _NEW_PICTURE
-    if new and state.n_frames % _PICTURE_EVERY == 0:
-        anchored = settled.anchored or (early > _KNOWN and state.doubt is None)
-        pictures = keep_picture(pictures, _picture(state, scene, state.pose, anchored))
-    last = _picture(state, scene, state.pose, anchored=False).grey
-    return state._replace(voters=voters, early=frozen, pictures=pictures, last=last)
+    picture = take_picture(state, scene, fit.pose)
+    pictures, usual, limits = state.pictures, state.usual_scale, state.thresholds
+    if evidence.early > limits.known and fit.correlation < limits.familiar:
+        pictures = keep_picture(pictures, picture, limits.n_pictures)
+    if fit.correlation > 0:
+        usual = usual * (fit.pose.scale / usual) ** limits.relax
+    ok = evidence.probability > 0.5
+    return state._replace(
+        pose=fit.pose,
+        last=picture.grey,
+        n_frames=state.n_frames + 1,
+        voters=voters,
+        early=voters if ok and state.n_frames < limits.early_frames else state.early,
+        pictures=pictures,
+        usual_scale=usual,
+        chain=evidence.chain,
+        before_doubt=() if ok else state.before_doubt,
+    )
 
 
-def keep_picture(pictures: tuple[Picture, ...], new: Picture) -> tuple[Picture, ...]:
-    """The pictures with a new one; where they are too many, an old one that is not anchored goes.
+def keep_picture(pictures: tuple[Picture, ...], new: Picture, most: int) -> tuple[Picture, ...]:
+    """The pictures with a new one; where they are too many, one that resembles an older one goes.
 
-    If all are, the one that most resembles an older one goes: chains of alignments drift, so the
-    oldest picture of every look is worth most. That of the first frame always stays.
+    Chains of alignments drift, so the oldest picture of every look is worth most. That of the first
+    frame always stays.
     """
-    if len(pictures) < _PICTURES:
+    if len(pictures) < most:
         return (*pictures, new)
-    loose = [i for i, picture in enumerate(pictures) if i and not picture.anchored]
-    if loose:
-        drop = loose[0]
-    else:
-        repeats = [
-            max(resemblance(old.grey, pictures[i].grey) for old in pictures[:i])
-            for i in range(1, len(pictures))
-        ]
-        drop = 1 + int(np.argmax(repeats))
+    repeats = [
+        max(resemblance(old.grey, pictures[i].grey) for old in pictures[:i])
+        for i in range(1, len(pictures))
+    ]
+    drop = 1 + int(np.argmax(repeats))
     return (*pictures[:drop], *pictures[drop + 1 :], new)
+
+
+def take_picture(state: TrackerState, grey: Grey, pose: Pose) -> Picture:
+    """The inner part of the target, upright in its first size."""
+    shape = np.maximum(np.rint(state.size * state.thresholds.inner).astype(int), 4)
+    return Picture(cut(grey, pose.centre, pose.scale / state.factor, shape), pose.angle)
+
+
+def _pose_at(state: TrackerState, view: View, place: Floats) -> Pose:
+    """The last pose with its centre moved to a place in the view, but not out of the frame."""
+    limits = np.array(state.frame_shape[::-1], dtype=float)
+    return state.pose._replace(centre=np.clip(place / view.factor + view.origin, 0, limits))
+
+
+def _slip(state: TrackerState) -> float:
+    """How far from the place a target is sought in detail, in pixels of a view."""
+    return state.thresholds.slip * float(np.sqrt(np.prod(state.size)))
+
+
+def _grown(state: TrackerState, growth: float) -> float:
+    """The target's scale after it has grown: not below the smallest box, nor beyond the frame."""
+    most = state.settings.growth
+    frame = np.array(state.frame_shape[::-1])
+    limits = _MIN_SIDE / state.box_size.min(), (frame / state.box_size).max()
+    return float(np.clip(state.pose.scale * np.clip(growth, 1 / most, most), *limits))
 
 
 def _box(state: TrackerState, pose: Pose) -> Floats:
     """The box of a pose in a frame of the first size, x, y, w, h."""
     size = state.box_size * pose.scale
     return np.concatenate([pose.centre - size / 2, size])
+
+
+def in_first_shape(state: TrackerState, grey: Grey) -> Grey:
+    """A stream that changes its resolution shows the same scene: bring it to the first."""
+    if grey.shape == state.frame_shape:
+        return grey
+    import cv2
+
+    shape = state.frame_shape[::-1]
+    return np.asarray(cv2.resize(grey, shape, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 def as_grey(frame: ArrayLike) -> Grey:
@@ -581,12 +411,6 @@ class MIOTracker(TrackerSettings):
         Value of the constant feature.
     motion : float, default=0.8
         Penalty on the score of a patch at ``search_radius``; it grows with the squared distance.
-    return_above : float, default=0.5
-        In doubt, the target is taken to be elsewhere in the frame where the voters from before the
-        doubt score a patch above this and it agrees with a kept picture. Far from where it was
-        lost, the early voters and the picture may make up for a lower score.
-    patience : int, default=60
-        The doubt ends after this many frames: what was followed meanwhile is taken for the target.
     growth : float, default=1.05
         The factor by which the target may grow or shrink from one frame to the next; 1 keeps the
         size of the box.

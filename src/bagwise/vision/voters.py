@@ -10,20 +10,14 @@ from numba import njit
 
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.mio import ElasticNet, exact_step, weights
-from bagwise.vision.haar import Features, Grey, rescaled
+from bagwise.vision.haar import Features, Grey
 from bagwise.vision.tracker_state import (
     Memory,
     Pose,
-    Sighting,
-    TrackerSettings,
     TrackerState,
     View,
     Voter,
 )
-
-_WRONG_SIZE = 1.3  # patches larger or smaller by this factor do not show the target
-_LEAP = 0.7  # cost of going beyond the search radius, besides that of going so far
-_WARM_UP = 5  # passes over the first frame, which is the only certain one
 
 
 def see(state: TrackerState, grey: Grey, pose: Pose, reach: float | None = None) -> View:
@@ -59,19 +53,14 @@ def see(state: TrackerState, grey: Grey, pose: Pose, reach: float | None = None)
 
 
 def corner(state: TrackerState, view: View, pose: Pose) -> Ints:
-    """The target's top left corner in a view."""
+    """The target's top left corner in a view, where a patch lies in the view."""
     place = (pose.centre - view.origin) * view.factor - state.size / 2
-    return np.clip(np.rint(place).astype(int), 0, _limit(state, view))
+    return np.clip(np.rint(place).astype(int), 0, np.array(view.grey.shape[::-1]) - state.size)
 
 
-def _limit(state: TrackerState, view: View, scale: float = 1.0) -> Ints:
-    """The largest top left corner of a patch in the view."""
-    return np.array(view.grey.shape[::-1]) - np.ceil(state.size * scale).astype(int)
-
-
-def inside(state: TrackerState, view: View, positions: Ints, scale: float = 1.0) -> Ints:
+def inside(state: TrackerState, view: View, positions: Ints) -> Ints:
     """The positions at which a patch lies in the view."""
-    limit = _limit(state, view, scale)
+    limit = np.array(view.grey.shape[::-1]) - state.size
     return positions[np.all((positions >= 0) & (positions <= limit), axis=1)]
 
 
@@ -92,44 +81,25 @@ def _similarity(state: TrackerState, voter: Voter, features: Features, to: Featu
     return np.exp(-state.features.distances(features, to) / voter.sigma2)
 
 
-def search(
-    state: TrackerState,
-    voters: Sequence[Voter],
-    view: View,
-    pose: Pose,
-    others: Ints | None = None,
-) -> Sighting:
-    """Where the voters see the target: around its last place, or at ``others`` [n, 2].
+def search(state: TrackerState, view: View, pose: Pose, radius: int) -> Floats:
+    """Where in a view the voters see the target's centre, the median of where each would go.
 
-    A coarse grid is searched first, then the neighbourhood of the best there. Of the other places
-    only those that the voters know count: a target that looks new in place has not gone there.
+    A coarse grid around a pose is searched first, then the neighbourhood of the best there. A move
+    costs its squared distance.
     """
     settings = state.settings
     origin = corner(state, view, pose)
+
+    def values(positions: Ints) -> Floats:
+        far = ((positions - origin) ** 2).sum(axis=1) / settings.search_radius**2
+        return scores(state, state.voters, view, positions) - settings.motion * far
+
     stride = int(np.clip(np.sqrt(np.prod(state.size)) / 12, 2, 4))
-    coarse = inside(state, view, origin + disc(settings.search_radius, stride))
-    raw = scores(state, voters, view, coarse)
-    if others is not None:
-        elsewhere = scores(state, voters, view, others)
-        known = np.median(elsewhere, axis=0) > 0
-        coarse = np.vstack([coarse, others[known]])
-        raw = np.hstack([raw, elsewhere[:, known]])
-    values = raw - cost_of_moving(settings, coarse, origin)
-    best = coarse[int(np.argmax(np.median(values, axis=0)))]
-    alone = coarse[np.argmax(values, axis=1)]  # [V, 2] where each voter would have gone
-    agreement = float(np.mean(np.abs(alone - best).max(axis=1) <= 2 * stride))
+    coarse = inside(state, view, origin + disc(radius, stride))
+    best = coarse[int(np.argmax(np.median(values(coarse), axis=0)))]
     fine = inside(state, view, best + disc(stride, 1))
-    raw = scores(state, voters, view, fine)
-    values = raw - cost_of_moving(settings, fine, origin)
-    place = np.median(fine[np.argmax(values, axis=1)], axis=0)
-    nearest = int(np.argmin(((fine - place) ** 2).sum(axis=1)))
-    return Sighting(place.astype(float), float(np.median(raw[:, nearest])), agreement)
-
-
-def cost_of_moving(settings: TrackerSettings, positions: Ints, origin: Ints) -> Floats:
-    """The cost of having moved from ``origin``: quadratic, and the same for every leap."""
-    moved = ((positions - origin) ** 2).sum(axis=1) / settings.search_radius**2
-    return np.where(moved <= 1, settings.motion * moved, settings.motion + _LEAP)
+    place = np.median(fine[np.argmax(values(fine), axis=1)], axis=0)
+    return np.asarray(place + state.size / 2)
 
 
 def bag_score(state: TrackerState, voters: Sequence[Voter], view: View, pose: Pose) -> float:
@@ -160,7 +130,7 @@ def new_voter(state: TrackerState, view: View, position: Ints, rng: np.random.Ge
     bag = features.describe(view.maps, _positives(state, view, position, first, rng), bank)
     _put(state, voter, np.arange(first), bag)
     _put(state, voter, first + later + np.arange(negative), away)
-    for _ in range(_WARM_UP):
+    for _ in range(state.thresholds.n_passes):
         voter = learn(state, voter, view, position, rng)
     return voter
 
@@ -222,12 +192,6 @@ def learn(
     bag = describe(view.maps, _positives(state, view, position, n, rng), voter.bank)
     n = min(settings.n_negative, negative)
     away = describe(view.maps, _negatives(state, view, position, n, rng), voter.bank)
-    wrong = []  # patches around the target's middle that are too large or too small
-    for scale in (_WRONG_SIZE, 1 / _WRONG_SIZE):
-        place = np.rint(position + state.size * (1 - scale) / 2).astype(int)
-        places = inside(state, view, place[None], scale)
-        wrong.append(describe(view.maps, places, rescaled(voter.bank, scale)))
-    away = np.vstack([*wrong, away])[: len(away)]
     kept = bag[: min(2, later)]
     _put(state, voter, _slots(memory, first, later, len(kept), rng), kept)
     fresh = _slots(memory, first + later, negative, len(away), rng)
