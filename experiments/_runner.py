@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -32,6 +33,8 @@ from experiments._source import digest, package_digest
 from experiments._tables import published_table, to_markdown, to_rich, write_table
 
 HERE = Path(__file__).parent
+# Processor time of the quick forms, by `store_quick_seconds`.
+QUICK = HERE / "quick.csv"
 # Sets that no one can download.
 PRIVATE = ("barrett",)
 
@@ -55,6 +58,17 @@ class Experiment(NamedTuple):
         minutes = about["seconds"] / 60
         cores = about["machine"].rpartition(",")[2].strip()
         return f"{about['seconds']:.0f} s" if minutes < 2 else f"{minutes:.0f} min, {cores}"
+
+    @property
+    def quick(self) -> str:
+        """How long its quick form took one core; empty where that was not measured."""
+        seconds = quick_seconds().get(self.name)
+        return "" if seconds is None else f"{seconds:.0f} s"
+
+    @property
+    def needs_no_download(self) -> bool:
+        """Whether the package brings all its data."""
+        return set(self.needs) <= {"bundled", "synthetic"}
 
     @property
     def data(self) -> str:
@@ -89,10 +103,40 @@ def find_experiments(folder: Path = HERE) -> dict[str, Experiment]:
 
 
 def list_experiments(folder: Path = HERE) -> pd.DataFrame:
-    """Every experiment with its paper, the data it needs and the time of its stored run."""
+    """Every experiment with its paper, its data, the time of its stored run and of --quick."""
     return pd.DataFrame(
         {"experiment": e.name, "what": e.title, "paper": e.paper, "data": e.data, "time": e.time}
+        | {"quick": e.quick}
         for e in find_experiments(folder).values()
+    )
+
+
+@functools.cache
+def quick_seconds() -> dict[str, float]:
+    """Processor time of the quick forms that were measured, by experiment."""
+    if not QUICK.exists():
+        return {}
+    table = pd.read_csv(QUICK)
+    return dict(zip(table["experiment"], table["seconds"], strict=True))
+
+
+def store_quick_seconds(run: Path) -> None:
+    """Keep the processor times of a quick run in one process."""
+    abouts = [read_about(place.parent) for place in sorted(run.glob("*/run.json"))]
+    keys = ("experiment", "processor_seconds", "date", "machine")
+    rows = [[a[key] for key in keys] + [a["versions"]["bagwise"]] for a in abouts if a["quick"]]
+    with new_file(QUICK) as draft:
+        table = pd.DataFrame(rows, columns=["experiment", "seconds", "date", "machine", "bagwise"])
+        table.to_csv(draft, index=False)
+
+
+def quick_sum() -> str:
+    """How long all experiments whose data the package brings take in their quick form."""
+    names = [e.name for e in find_experiments().values() if e.needs_no_download]
+    known = [quick_seconds()[name] for name in names if name in quick_seconds()]
+    return (
+        f"The {len(names)} experiments that need no download take {sum(known) / 60:.0f} minutes "
+        f"of one core with --quick ({len(known)} of them measured)."
     )
 
 
@@ -185,7 +229,7 @@ def _measure(
     place = out / experiment.name
     place.mkdir(parents=True, exist_ok=True)
     (place / "run.json").unlink(missing_ok=True)  # incomplete from here on
-    start = time.perf_counter()
+    start, began = time.perf_counter(), _processor_seconds()
     try:
         frame = _load(experiment).run(quick=quick, out=place, n_jobs=n_jobs)
     except FileNotFoundError as error:
@@ -196,6 +240,7 @@ def _measure(
         return None
     write_table(frame, place, "table")
     about = _describe(experiment, quick, time.perf_counter() - start)
+    about["processor_seconds"] = round(_processor_seconds() - began, 1)
     with new_file(place / "run.json") as draft:
         draft.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     # Read back, so that a first and a resumed run print and return the same numbers.
@@ -218,6 +263,12 @@ def _describe(experiment: Experiment, quick: bool, seconds: float) -> dict[str, 
         "seconds": round(seconds, 1),
         **environment(),
     }
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _finished(

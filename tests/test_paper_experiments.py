@@ -12,6 +12,7 @@ from experiments import (
     margin_sweep,
     micrf,
     psi_vgpmil,
+    psi_vgpmil_mnist,
     vgpmil_grid,
     vgpmil_kpca,
 )
@@ -204,4 +205,9 @@ def test_psi_vgpmil_chooses_alpha_and_beta_on_validation_bags():
     assert psi_vgpmil.pick(fits, psi_vgpmil.ON_TEST)["bag accuracy"].tolist() == [0.9, 0.8]
     every = psi_vgpmil.cells("MUSK1", quick=False)
     assert len(every) == 2 * 3 * 5 * (1 + 6)
-    assert len(psi_vgpmil.cells("MNIST PCA", quick=False)) == 2 * 3 * 5 + 2 * 6
+    choices = psi_vgpmil_mnist.first_cells(psi_vgpmil_mnist.SETS, 7000, quick=False)
+    assert len(choices) == 2 * 2 * 6
+    scored = pd.DataFrame(choices).assign(**{"validation accuracy": [*range(24)][::-1]})
+    tables = psi_vgpmil_mnist.table_cells(scored, quick=False)
+    assert len(tables) == 2 * 2 * 3 * (2 + 5)
+    assert {(cell.alpha, cell.beta) for cell in tables} == {(None, None), psi_vgpmil.GRID[0]}

@@ -23,7 +23,7 @@ def configure(parser: ArgumentParser) -> None:
     set_up(parser, reproduce, "bagwise reproduce --list", "bagwise reproduce musk --quick")
     add = parser.add_argument
     add("names", nargs="*", help="experiments, or words of their names")
-    add("--list", action="store_true", help="only list them: paper, data, time")
+    add("--list", action="store_true", help="only list them: paper, data, times")
     add("--quick", action="store_true", help="fewer seeds and sets")
     add("--fresh", action="store_true", help="run again what is complete")
     add("--jobs", type=int, default=1, help="processes (default: 1)")
@@ -36,7 +36,7 @@ def reproduce(arguments: Namespace, printer: Printer) -> dict[str, object]:
     if arguments.list:
         listing = runner.list_experiments()
         printer.show(importlib.import_module("experiments._tables").to_rich(listing))
-        for line in runner.absent_data():
+        for line in (*runner.absent_data(), runner.quick_sum()):
             printer.say(escape(line))
         return {row["experiment"]: row for row in listing.to_dict("records")}
     frame = runner.reproduce(
