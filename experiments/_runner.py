@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import datetime
-import functools
 import importlib
 import importlib.metadata
 import json
@@ -33,8 +32,8 @@ from experiments._source import digest, package_digest
 from experiments._tables import published_table, to_markdown, to_rich, write_table
 
 HERE = Path(__file__).parent
-# Processor time of the quick forms, by `store_quick_seconds`.
-QUICK = HERE / "quick.csv"
+# Processor time of the quick forms in a folder of experiments, by `store_quick_seconds`.
+QUICK = "quick.csv"
 # Sets that no one can download.
 PRIVATE = ("barrett",)
 
@@ -62,7 +61,7 @@ class Experiment(NamedTuple):
     @property
     def quick(self) -> str:
         """How long its quick form took one core; empty where that was not measured."""
-        seconds = quick_seconds().get(self.name)
+        seconds = quick_seconds(self.path.parent).get(self.name)
         return "" if seconds is None else f"{seconds:.0f} s"
 
     @property
@@ -111,29 +110,32 @@ def list_experiments(folder: Path = HERE) -> pd.DataFrame:
     )
 
 
-@functools.cache
-def quick_seconds() -> dict[str, float]:
+def quick_seconds(folder: Path = HERE) -> dict[str, float]:
     """Processor time of the quick forms that were measured, by experiment."""
-    if not QUICK.exists():
+    if not (folder / QUICK).exists():
         return {}
-    table = pd.read_csv(QUICK)
+    table = pd.read_csv(folder / QUICK)
     return dict(zip(table["experiment"], table["seconds"], strict=True))
 
 
-def store_quick_seconds(run: Path) -> None:
+def store_quick_seconds(run: Path, folder: Path = HERE) -> None:
     """Keep the processor times of a quick run in one process."""
     abouts = [read_about(place.parent) for place in sorted(run.glob("*/run.json"))]
-    keys = ("experiment", "processor_seconds", "date", "machine")
-    rows = [[a[key] for key in keys] + [a["versions"]["bagwise"]] for a in abouts if a["quick"]]
-    with new_file(QUICK) as draft:
-        table = pd.DataFrame(rows, columns=["experiment", "seconds", "date", "machine", "bagwise"])
-        table.to_csv(draft, index=False)
+    rows = [
+        {"experiment": a["experiment"], "seconds": a["processor_seconds"], "date": a["date"]}
+        | {"machine": a["machine"], "bagwise": a["versions"]["bagwise"]}
+        for a in abouts
+        if a is not None and a["quick"]
+    ]
+    with new_file(folder / QUICK) as draft:
+        pd.DataFrame(rows).to_csv(draft, index=False)
 
 
-def quick_sum() -> str:
+def quick_sum(folder: Path = HERE) -> str:
     """How long all experiments whose data the package brings take in their quick form."""
-    names = [e.name for e in find_experiments().values() if e.needs_no_download]
-    known = [quick_seconds()[name] for name in names if name in quick_seconds()]
+    times = quick_seconds(folder)
+    names = [e.name for e in find_experiments(folder).values() if e.needs_no_download]
+    known = [times[name] for name in names if name in times]
     return (
         f"The {len(names)} experiments that need no download take {sum(known) / 60:.0f} minutes "
         f"of one core with --quick ({len(known)} of them measured)."

@@ -22,7 +22,9 @@ from experiments._runner import (
     choose,
     find_experiments,
     list_experiments,
+    quick_sum,
     reproduce,
+    store_quick_seconds,
 )
 from experiments._tables import RESULT_COLUMNS, published_table, to_markdown, write_table
 from rich.console import Console
@@ -106,7 +108,8 @@ def test_list_says_paper_data_and_time(tmp_path, monkeypatch):
     (stored / "run.json").write_text('{"seconds": 300.0, "machine": "Linux, some chip, 2 cores"}')
     listing = list_experiments(folder).set_index("experiment")
     assert listing.loc["alpha"].tolist() == [
-        *("Title of alpha", "Paper of alpha", "bundled, tracking/girl (absent)", "no stored run")
+        *("Title of alpha", "Paper of alpha", "bundled, tracking/girl (absent)", "no stored run"),
+        "",
     ]
     assert listing.loc["beta", "time"] == "5 min, 2 cores"
     (line,) = absent_data(folder)
@@ -115,6 +118,25 @@ def test_list_says_paper_data_and_time(tmp_path, monkeypatch):
     (tmp_path / "home" / "tracking" / "girl").mkdir(parents=True)
     assert list_experiments(folder)["data"].tolist() == ["bundled, tracking/girl"] * 2
     assert absent_data(folder) == []
+
+
+def test_quick_times_are_stored_and_summed(tmp_path, console):
+    folder = make_folder(tmp_path, alpha="sum(range(10**6))")
+    (folder / "gamma.py").write_text(
+        (folder / "alpha.py").read_text().replace('("bundled", "tracking/girl")', '("bundled",)')
+    )
+    reproduce("all", quick=True, out=tmp_path / "out", folder=folder, console=console)
+    about = json.loads((tmp_path / "out" / "gamma" / "run.json").read_text())
+    about["processor_seconds"] = 150.0
+    (tmp_path / "out" / "gamma" / "run.json").write_text(json.dumps(about))
+    store_quick_seconds(tmp_path / "out", folder)
+    listing = list_experiments(folder).set_index("experiment")
+    assert listing.loc["gamma", "quick"] == "150 s"
+    # Alpha needs a film that must be downloaded.
+    assert quick_sum(folder) == (
+        "The 1 experiments that need no download take 2 minutes of one core with --quick "
+        "(1 of them measured)."
+    )
 
 
 def test_sets_that_are_absent_become_rows(tmp_path):
