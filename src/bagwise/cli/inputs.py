@@ -135,7 +135,7 @@ def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None
     return None
 
 
-class Roles(NamedTuple):
+class _Roles(NamedTuple):
     """Training data, and which class is the positive one or the background."""
 
     data: Training
@@ -143,7 +143,7 @@ class Roles(NamedTuple):
     fit_params: dict[str, object]  # arguments of ``fit``
 
 
-def class_roles(data: Training, arguments: Namespace, printer: Printer) -> Roles:
+def class_roles(data: Training, arguments: Namespace, printer: Printer) -> _Roles:
     """Which of two classes is positive, or which of several is the background."""
     from bagwise.models.labels import is_binary
 
@@ -153,7 +153,7 @@ def class_roles(data: Training, arguments: Namespace, printer: Printer) -> Roles
     if is_binary(data.y):
         if arguments.background is not None:
             raise ValueError("--background is for more than two classes; use --positive.")
-        return _positive_last(Roles(data, None, fit_params), arguments.positive, printer)
+        return _positive_last(_Roles(data, None, fit_params), arguments.positive, printer)
     if arguments.positive is not None:
         raise ValueError("--positive is for two classes; with more, name the --background.")
     if data.classes is None:
@@ -162,10 +162,10 @@ def class_roles(data: Training, arguments: Namespace, printer: Printer) -> Roles
             fit_params["background"] = background
     elif arguments.background is not None:
         raise ValueError("--background has no meaning where a bag may have several classes.")
-    return Roles(data, None, fit_params)
+    return _Roles(data, None, fit_params)
 
 
-def _positive_last(roles: Roles, positive: str | None, printer: Printer) -> Roles:
+def _positive_last(roles: _Roles, positive: str | None, printer: Printer) -> _Roles:
     """Labels whose positive class comes last, as estimators sort their classes."""
     data = roles.data
     classes = np.unique(data.y).tolist()

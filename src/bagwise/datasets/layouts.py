@@ -120,7 +120,7 @@ def read_annotated(folder: str | Path) -> dict[str, Column]:
     missing = [path for path in jpegs if not path.is_file()]
     if missing:
         raise ValueError(f"{missing[0]} is annotated, but it is not there.")
-    parsed = [_parse_annotation(path) for path in notes]
+    parsed = [read_annotation(path) for path in notes]
     named = {box[0] for _, boxes in parsed for box in boxes}
     classes = [c for c in _CLASS_ORDER if c in named] + sorted(named - set(_CLASS_ORDER))
     owner, box_class, xywh = [], [], []
@@ -151,7 +151,7 @@ def read_annotated(folder: str | Path) -> dict[str, Column]:
     }
 
 
-def _parse_annotation(
+def read_annotation(
     path: Path,
 ) -> tuple[tuple[int, int], list[tuple[Any, ...]]]:
     """Height and width of a picture, and name and corners of its boxes."""

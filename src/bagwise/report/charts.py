@@ -24,7 +24,7 @@ _MAX_POINTS = 300
 _NINETY = 1.645
 
 
-class Axis(NamedTuple):
+class _Axis(NamedTuple):
     """Name and range of an axis."""
 
     name: str
@@ -48,7 +48,7 @@ class Axis(NamedTuple):
         return [float(round(first + i * step, 10)) for i in range(count)]
 
 
-class Shape(NamedTuple):
+class _Shape(NamedTuple):
     """Lines, dots or bars of one CSS class; ``points`` are x and y, of a bar width and height."""
 
     style: str
@@ -64,18 +64,18 @@ class Chart(NamedTuple):
     y: str
     x_ticks: list[tuple[float, float]]  # place and value
     y_ticks: list[tuple[float, float]]
-    shapes: list[Shape]
+    shapes: list[_Shape]
 
 
-def _x(axis: Axis, values: Reals | float) -> Floats:
+def _x(axis: _Axis, values: Reals | float) -> Floats:
     return axis.place(values, LEFT, WIDTH - RIGHT)
 
 
-def _y(axis: Axis, values: Reals | float) -> Floats:
+def _y(axis: _Axis, values: Reals | float) -> Floats:
     return axis.place(values, HEIGHT - BOTTOM, TOP)  # pixels count from the top
 
 
-def _chart(title: str, alt: str, x: Axis, y: Axis, shapes: list[Shape]) -> Chart:
+def _chart(title: str, alt: str, x: _Axis, y: _Axis, shapes: list[_Shape]) -> Chart:
     x_ticks = [(float(_x(x, value)), value) for value in x.ticks]
     y_ticks = [(float(_y(y, value)), value) for value in y.ticks]
     return Chart(title, alt, x.name, y.name, x_ticks, y_ticks, shapes)
@@ -84,8 +84,8 @@ def _chart(title: str, alt: str, x: Axis, y: Axis, shapes: list[Shape]) -> Chart
 def _curve_chart(
     title: str,
     alt: str,
-    x: Axis,
-    y: Axis,
+    x: _Axis,
+    y: _Axis,
     series: Sequence[tuple[str, Sequence[float] | Column, Sequence[float] | Column]],
 ) -> Chart:
     """Lines, dots and bands over two axes; a series is a CSS class of those, x and y."""
@@ -93,21 +93,21 @@ def _curve_chart(
     for style, xs, ys in series:
         keep = np.unique(np.linspace(0, len(xs) - 1, min(len(xs), _MAX_POINTS)).astype(int))
         points = np.column_stack([_x(x, np.asarray(xs)[keep]), _y(y, np.asarray(ys)[keep])])
-        shapes.append(Shape(style, points.tolist()))
+        shapes.append(_Shape(style, points.tolist()))
     return _chart(title, alt, x, y, shapes)
 
 
-def histogram(title: str, alt: str, x: Axis, groups: Sequence[tuple[str, Floats]]) -> Chart:
+def histogram(title: str, alt: str, x: _Axis, groups: Sequence[tuple[str, Floats]]) -> Chart:
     """Stacked counts of values in twenty bins; a group is a CSS class and values."""
     edges = np.linspace(x.low, x.high, 21)
     counts = [np.histogram(values, edges)[0] for _, values in groups]
-    y = Axis("bags", 0, max(1, int(np.sum(counts, axis=0).max())))
+    y = _Axis("bags", 0, max(1, int(np.sum(counts, axis=0).max())))
     left, right = _x(x, edges[:-1]) + 1, _x(x, edges[1:]) - 1
     shapes, below = [], np.zeros(20)
     for (style, _), count in zip(groups, counts, strict=True):
         high, low = _y(y, below + count), _y(y, below)
         bars = np.column_stack([left, high, right - left, np.maximum(low - high - 1, 0.5)])
-        shapes.append(Shape(style, bars[count > 0].tolist()))
+        shapes.append(_Shape(style, bars[count > 0].tolist()))
         below += count
     return _chart(title, alt, x, y, shapes)
 
@@ -125,23 +125,23 @@ def quality_charts(evaluation: Evaluation, number: int = 0) -> list[Chart]:
         _curve_chart(
             "ROC curve",
             f"Area under the curve {area:.3f}; the dashed diagonal is guessing.",
-            Axis("false positive rate"),
-            Axis("true positive rate"),
+            _Axis("false positive rate"),
+            _Axis("true positive rate"),
             [diagonal, ("line", false_positive, true_positive)],
         ),
         _curve_chart(
             "Precision and recall",
             f"Guessing would have a precision of {prevalence:.2f}, the share of positive bags.",
-            Axis("recall"),
-            Axis("precision"),
+            _Axis("recall"),
+            _Axis("precision"),
             [("guide", ends, [prevalence, prevalence]), ("line", recall, precision)],
         ),
         _curve_chart(
             "Are the probabilities calibrated?",
             "Among bags given a probability, the share that is positive. On the dashed line "
             "they agree.",
-            Axis("predicted probability"),
-            Axis("share that is positive"),
+            _Axis("predicted probability"),
+            _Axis("share that is positive"),
             [
                 diagonal,
                 ("line", bins.predicted, bins.observed),
@@ -161,7 +161,7 @@ def probability_chart(p: Floats, truth: NDArray[np.int64] | None) -> Chart:
         groups = [(style, p[codes == code]) for code, style in styles]
     extreme = int(((p < 0.1) | (p > 0.9)).sum())
     alt = f"{extreme} of {len(p)} bags are below 0.1 or above 0.9."
-    return histogram("Probabilities", alt, Axis("probability of a bag"), groups)
+    return histogram("Probabilities", alt, _Axis("probability of a bag"), groups)
 
 
 def history_chart(history: Floats) -> Chart:
@@ -173,8 +173,8 @@ def history_chart(history: Floats) -> Chart:
     return _curve_chart(
         "Training",
         f"The evidence bound goes {rise}.",
-        Axis("iteration", 1, max(2, len(history))),
-        Axis("evidence bound", low - pad, high + pad),
+        _Axis("iteration", 1, max(2, len(history))),
+        _Axis("evidence bound", low - pad, high + pad),
         [("line", steps, history)],
     )
 
@@ -195,7 +195,7 @@ def slices_chart(name: str, position: Floats, p: Floats, std: Floats) -> Chart:
     return _curve_chart(
         f"{name} by slice",
         sentence,
-        Axis("position of the slice in mm", low - room, high + room),
-        Axis("probability"),
+        _Axis("position of the slice in mm", low - room, high + room),
+        _Axis("probability"),
         series,
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.core.arrays import Codes, Column, Floats, Ints
+from bagwise.datasets.layouts import read_annotation
 from bagwise.files.tables import named_columns, read_frame
 from bagwise.vision.detection import Detections, Limits, shown
 from bagwise.vision.images import SUFFIXES, ImageSource
@@ -107,9 +108,11 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         raise ValueError(f"{str(folder)!r} names no images.")
     paths, boxes, classes = [], [], []
     for name in names:
-        box, box_classes = read_voc_boxes(folder / "Annotations" / f"{name}.xml")
-        boxes.append(box)
-        classes.append(box_classes)
+        _, objects = read_annotation(folder / "Annotations" / f"{name}.xml")
+        classes.append([of_class for of_class, *_ in objects])
+        # VOC counts pixels from 1 and includes the last one.
+        corners = np.array([of_box for _, *of_box in objects], dtype=np.float64).reshape(-1, 4)
+        boxes.append(np.hstack([corners[:, :2] - 1, corners[:, 2:] - corners[:, :2] + 1]))
         candidates = [
             folder / "JPEGImages" / (name + suffix)
             for suffix in (*SUFFIXES, *(s.upper() for s in SUFFIXES))
@@ -123,25 +126,6 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         paths.append(path)
     class_names = tuple(sorted({name for row in classes for name in row}))
     return _image_set(paths, names, boxes, classes, class_names)
-
-
-def read_voc_boxes(path: Path) -> tuple[Floats, list[str]]:
-    """Boxes [k, 4] and their class names from an annotation of one image."""
-    try:
-        root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError) as error:
-        raise ValueError(f"annotation {str(path)!r} cannot be read: {error}.") from error
-    boxes, classes = [], []
-    for item in root.iter("object"):
-        corners = [item.findtext(f"bndbox/{corner}") for corner in _CORNERS]
-        name = item.findtext("name")
-        if name is None or any(c is None for c in corners):
-            raise ValueError(f"annotation {str(path)!r} has an object without a name or a box.")
-        left, top, right, bottom = (float(c) for c in corners if c is not None)
-        # VOC counts pixels from 1 and includes the last one.
-        boxes.append([left - 1, top - 1, right - left + 1, bottom - top + 1])
-        classes.append(name)
-    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4), classes
 
 
 def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
