@@ -190,8 +190,8 @@ def slides() -> tuple[Bags, Any, Any]:
     import h5py
 
     with tempfile.TemporaryDirectory() as folder:
-        made = datasets.make_slide_folder(
-            folder, n_slides=60, n_patches=(200, 400), n_features=32, random_state=0
+        made = datasets.make_slides(
+            60, patches=(200, 400), n_features=32, to=folder, random_state=0
         )
         features = []
         for path in sorted(Path(folder).glob("*.h5")):

@@ -19,7 +19,7 @@ import pandas as pd
 from sklearn.metrics import log_loss, roc_auc_score
 
 from bagwise import VGPMIL, AutoVGPMIL
-from bagwise.datasets import make_slide_folder
+from bagwise.datasets import make_slides
 from bagwise.files import read_bags
 from experiments._held_out import gather, importable, quiet_fits, rows
 
@@ -36,13 +36,7 @@ def one_run(
 ) -> dict[str, Any]:
     """One model on the slides of one seed."""
     with tempfile.TemporaryDirectory() as folder:
-        truth = make_slide_folder(
-            folder,
-            n_slides=n_slides + N_NEW,
-            n_patches=patches,
-            n_features=n_features,
-            random_state=seed,
-        )
+        truth = make_slides(n_slides + N_NEW, patches, n_features, to=folder, random_state=seed)
         start = time.perf_counter()
         bags = read_bags(folder)
         fitted = MODELS[model](random_state=0)

@@ -50,7 +50,7 @@ def make_training(seed=0, n_bags=8, n_tasks=1, M=6, D=3):
     X[offsets[:-1], 0] += 3 * y[:, 0]
     labels = BagLabels(offsets, y).dealt()
     Z = X[rng.choice(len(X), M, replace=False)]
-    return whole_bags(X, labels, Z, learn_scaling(X, None), Serial())
+    return whole_bags(X, np.arange(len(X)), labels, Z, learn_scaling(X, None), Serial())
 
 
 def some_posteriors(rng, T, M):

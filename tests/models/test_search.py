@@ -49,7 +49,9 @@ def make_search(seed=0, n_bags=24, n_folds=3, separation=3.0, F=1):
     tasks = Tasks(fold, y)
     labels = BagLabels(offsets, tasks.spread(y), None, tasks.weight()).dealt()
     Z = X[rng.choice(len(X), 8, replace=False)]
-    return Search(whole_bags(X, labels, Z, learn_scaling(X, None), Serial()), tasks, 4.0)
+    return Search(
+        whole_bags(X, np.arange(len(X)), labels, Z, learn_scaling(X, None), Serial()), tasks, 4.0
+    )
 
 
 # The tasks.
@@ -152,7 +154,7 @@ def test_the_path_finds_rare_key_instances():
     labels = BagLabels(offsets, tasks.spread(y[:, None]), None, tasks.weight()).dealt()
     rows = X.reshape(-1, D)
     Z = np.concatenate([rows[rng.choice(len(rows), 20)], X[y == 1, 0][:4]])
-    data = whole_bags(rows, labels, Z, learn_scaling(rows, None), Serial())
+    data = whole_bags(rows, np.arange(len(rows)), labels, Z, learn_scaling(rows, None), Serial())
     finder, kernel = Search(data, tasks, float(size)), RBF(4.0, 100.0)
     path = finder.path(kernel, Or())
     cold = finder.fitted(kernel, data.project(kernel), Or(), prior(5, 24), np.zeros(5))

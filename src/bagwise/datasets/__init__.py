@@ -26,7 +26,7 @@ from bagwise.datasets.generators import (
     make_patient_bags,
     make_two_concept_bags,
 )
-from bagwise.datasets.slides import make_slide_folder
+from bagwise.datasets.slides import make_slides
 
 __all__ = [
     "NEWSGROUPS",
@@ -45,6 +45,6 @@ __all__ = [
     "make_gaussian_bags",
     "make_neighbour_bags",
     "make_patient_bags",
-    "make_slide_folder",
+    "make_slides",
     "make_two_concept_bags",
 ]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bagwise.files.formats import Arrays
 
 
+# Runs of rows that are read apart, such as the first and the last row of a bag.
+_MOST_RUNS = 8
 # Files kept open at a time; well under the usual limit of 1,024 descriptors.
 _MAX_OPEN = 128
 
@@ -55,8 +57,13 @@ class FileRows:
             rows = np.asarray(key) + self.start
             if plain is not None:
                 return plain[rows]
-            low = int(rows.min())
-            return _FILES.read(self, low, int(rows.max()) + 1)[rows - low]
+            distinct, back = np.unique(rows, return_inverse=True)
+            runs = np.split(distinct, np.flatnonzero(np.diff(distinct) != 1) + 1)
+            if len(runs) > _MOST_RUNS:  # one read of all between costs less than so many
+                low = int(distinct[0])
+                return _FILES.read(self, low, int(distinct[-1]) + 1)[rows - low]
+            read = [_FILES.read(self, int(run[0]), int(run[-1]) + 1) for run in runs]
+            return np.concatenate(read)[back]
         first, last, _ = key.indices(self.shape[0])
         run = self.start + first, self.start + max(first, last)
         return _FILES.read(self, *run) if plain is None else plain[slice(*run)]

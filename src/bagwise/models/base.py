@@ -277,6 +277,15 @@ def squeezed(columns: Floats) -> Floats:
     return columns[:, 0] if columns.shape[1] == 1 else columns
 
 
+class Scores(NamedTuple):
+    """What a model says about bags and instances: log-odds, and deviations of probabilities."""
+
+    bag: Floats  # [B] or [B, C]
+    bag_std: Floats  # NaN where the model gives none
+    instance: Floats  # [N] or [N, C]
+    instance_std: Floats
+
+
 def class_probabilities(log_odds: Floats) -> Floats:
     """Probabilities [n, C] from log-odds of the positive class [n], or of every class [n, C]."""
     return two_probabilities(log_odds) if log_odds.ndim == 1 else expit(log_odds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import segments
 from bagwise.core.arrays import Floats
-from bagwise.core.rules import log_odds
 from bagwise.models.base import (
     InstanceClassifier,
+    Scores,
     two_class_data,
     two_columns,
     two_probabilities,
@@ -27,7 +27,7 @@ from bagwise.models.classes import TWO_CLASSES
 from bagwise.models.held_out import fitted_without, folds
 from bagwise.models.labels import is_binary, read_labels
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
-from bagwise.models.pipeline import positive_proba
+from bagwise.models.pipeline import positive_proba, read_scores
 
 if TYPE_CHECKING:
     from bagwise.core.neighbour_evidence import StrengthSearch
@@ -36,14 +36,6 @@ if TYPE_CHECKING:
 _NEIGHBORS = {1: 2, 2: 4, 3: 6}
 # Bags of each class that choosing a strength needs: every fold trains on at least two.
 LEAST_BAGS = 4
-
-
-class _InstanceScores(NamedTuple):
-    """Probabilities of bags and instances as log-odds, and the instances' uncertainty."""
-
-    bag: Floats  # [B]
-    instance: Floats  # [N]
-    instance_std: Floats  # [N] NaN where the model gives none
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -170,7 +162,7 @@ class Coupled(InstanceClassifier):
         held_out = np.empty(bags.n_instances)
         for fitted, _, test in fitted_without(self._estimator(), data, self.classes_, left_out):
             rows, _ = segments.take(bags.offsets, test)
-            held_out[rows] = _read_scores(fitted, bags[test]).instance
+            held_out[rows] = read_scores(fitted, bags[test]).instance
         search = choose_strength(
             held_out, self._graph(bags), bags.offsets, data.y, data.instance_labels
         )
@@ -205,12 +197,20 @@ class Coupled(InstanceClassifier):
             return chain_graph(points[:, 0], stretch)
         return neighbour_graph(points, stretch, self.n_neighbors or _NEIGHBORS[n_axes])
 
-    def _scores(self, bags: BagsLike) -> _InstanceScores:
-        """The coupled instances, none more probable than its bag."""
+    def score_bags(self, bags: BagsLike) -> Scores:
+        """Log-odds and deviations of bags and of coupled instances, none above its bag.
+
+        Returns
+        -------
+        scores : tuple of arrays
+        """
         from bagwise.core.coupling import couple
 
+        check_is_fitted(self)
+        if self.strength_ == 0:
+            return read_scores(self.estimator_, bags)
         self._coords(bags)
-        scores = _read_scores(self.estimator_, bags)
+        scores = read_scores(self.estimator_, bags)
         assert isinstance(bags, Bags)
         coupled = couple(scores.instance, self._graph(bags), self.strength_)
         most = np.maximum(scores.bag, segments.max(scores.instance, bags.offsets))
@@ -220,7 +220,7 @@ class Coupled(InstanceClassifier):
         with np.errstate(divide="ignore", invalid="ignore"):
             factor = np.sqrt(q * (1 - q) / (p * (1 - p)))
         std = np.where(p * (1 - p) > 0, scores.instance_std * factor, scores.instance_std)
-        return _InstanceScores(scores.bag, coupled, std)
+        return scores._replace(instance=coupled, instance_std=std)
 
     def decision_function(self, bags: BagsLike) -> Any:
         """Score of each bag, by the model.
@@ -275,7 +275,7 @@ class Coupled(InstanceClassifier):
         check_is_fitted(self)
         if self.strength_ == 0:
             return self.estimator_.decision_function_instances(bags)
-        return self._scores(bags).instance
+        return self.score_bags(bags).instance
 
     def predict_instances(self, bags: BagsLike) -> Any:
         """Label of each instance, aligned with ``bags.instances``.
@@ -310,15 +310,6 @@ class Coupled(InstanceClassifier):
                 return self.estimator_.predict_proba_instances(bags)
             p, std = positive_proba(self.estimator_, bags, "_instances")
             return two_columns(np.asarray(p, dtype=np.float64)), std
-        scores = self._scores(bags)
+        scores = self.score_bags(bags)
         proba = two_probabilities(scores.instance)
         return (proba, scores.instance_std) if return_std else proba
-
-
-def _read_scores(model: Any, bags: BagsLike) -> _InstanceScores:
-    """What a fitted model says about bags and instances, as log-odds; one pass where it can."""
-    if hasattr(model, "score_bags"):
-        scores = model.score_bags(bags)
-        return _InstanceScores(scores.bag, scores.instance, scores.instance_std)
-    p, std = positive_proba(model, bags, "_instances")
-    return _InstanceScores(log_odds(positive_proba(model, bags)[0]), log_odds(p), std)

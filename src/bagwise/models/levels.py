@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from bagwise.bags import Bags
 from bagwise.bags.layout import group_rows
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
-from bagwise.models.pipeline import positive_proba
+from bagwise.models.pipeline import positive_proba, read_scores
 
 if TYPE_CHECKING:
     from bagwise.models.base import Model
@@ -68,16 +69,13 @@ def predict_levels(model: Model, bags: Bags) -> Levels:
             raise ValueError(f"predict_levels needs a model with {method}; this one has none.")
     inner = bags.by_group()
     owner = group_rows(np.asarray(bags.groups), bags.bag_index).owner
-    instances = _level(model, inner, "_instances")
-    groups = _raised(_level(model, inner), instances, inner.offsets)
+    scores = read_scores(model, inner)
+    instances = Level(expit(scores.instance), scores.instance_std)
+    groups = _raised(Level(expit(scores.bag), scores.bag_std), instances, inner.offsets)
     ends = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(bags)))])
-    outer = _raised(_level(model, bags), groups, ends)
+    p, std = positive_proba(model, bags)
+    outer = _raised(Level(np.asarray(p, dtype=np.float64), std), groups, ends)
     return Levels(outer, groups, instances, inner, owner)
-
-
-def _level(model: Model, bags: Bags, suffix: str = "") -> Level:
-    p, std = positive_proba(model, bags, suffix)
-    return Level(np.asarray(p, dtype=np.float64), std)
 
 
 def _raised(whole: Level, parts: Level, offsets: Ints) -> Level:

@@ -25,6 +25,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, check_bags, check_feature_names
 from bagwise.core import segments
+from bagwise.core.rules import log_odds
+from bagwise.models.base import Scores
 from bagwise.models.feature_checks import check_bag_weights, remember_feature_names
 
 if TYPE_CHECKING:
@@ -365,6 +367,16 @@ class BagPipeline(Pipeline):
             bags = transform.transform(bags)
         return bags
 
+    @available_if(_final_has("score_bags"))
+    def score_bags(self, bags: BagsLike) -> Scores:
+        """Log-odds and deviations of bags and instances, by one pass of the last step.
+
+        Returns
+        -------
+        scores : tuple of arrays
+        """
+        return self._final_estimator.score_bags(self._before_last(bags))
+
     @available_if(_final_has("predict_instances"))
     def predict_instances(self, bags: BagsLike, **params: object) -> Ints:
         """Label of each instance, by the last step.
@@ -429,6 +441,14 @@ def positive_proba(model: Any, bags: BagsLike, suffix: str = "") -> tuple[Reals,
         return proba[:, 1], std
     p = getattr(model, name)(bags)[:, 1]
     return p, np.full(len(p), np.nan)
+
+
+def read_scores(model: Any, bags: BagsLike) -> Scores:
+    """What a fitted model of two classes says about bags and instances; one pass where it can."""
+    if hasattr(model, "score_bags"):
+        return model.score_bags(bags)
+    (bag, bag_std), (p, std) = (positive_proba(model, bags, end) for end in ("", "_instances"))
+    return Scores(log_odds(bag), bag_std, log_odds(p), std)
 
 
 def make_pipeline(*steps: object, memory: object = None, verbose: bool = False) -> BagPipeline:

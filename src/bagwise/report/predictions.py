@@ -13,6 +13,7 @@ import pandas as pd
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is_multilabel
+from bagwise.models.base import class_probabilities
 from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
@@ -171,9 +172,10 @@ def predict_tables(
     predictions = Predictions(
         pd.DataFrame(), None, classes, threshold, None, model_notes(model), is_multilabel(model)
     )
-    predictions = predictions._replace(bags=_table(model, bags, predictions))
-    if hasattr(model, "decision_function_instances"):
-        instances = _table(model, bags, predictions, "_instances")
+    outputs = _outputs(model, bags)
+    predictions = predictions._replace(bags=_table(outputs[""], bags, predictions))
+    if "_instances" in outputs:
+        instances = _table(outputs["_instances"], bags, predictions, "_instances")
         predictions = predictions._replace(instances=instances)
     if patients is None:
         return predictions
@@ -187,9 +189,10 @@ def predict_tables(
     return predictions._replace(patients=pd.concat(tables, ignore_index=True))
 
 
-def _table(model: Any, bags: Bags, about: Predictions, suffix: str = "") -> pd.DataFrame:
+def _table(
+    outputs: dict[str, Floats], bags: Bags, about: Predictions, suffix: str = ""
+) -> pd.DataFrame:
     """A row per bag or instance; this is where two classes lose their class axis."""
-    outputs = _outputs(model, bags, suffix)
     columns = _instance_places(bags) if suffix else {"id": bags.ids}
     for f, column in enumerate(about.axis):
         columns |= {f"{what}{column.suffix}": values[:, f] for what, values in outputs.items()}
@@ -208,7 +211,28 @@ def _table(model: Any, bags: Bags, about: Predictions, suffix: str = "") -> pd.D
     return pd.DataFrame({**columns, "label": label})
 
 
-def _outputs(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
+def _outputs(model: Any, bags: Bags) -> dict[str, dict[str, Floats]]:
+    """Probability and deviation of bags, and under "_instances" of instances, where ranked, [n, F].
+
+    From one pass over the rows, where the model can.
+    """
+    if hasattr(model, "score_bags"):
+        columns, scores = class_columns(model), model.score_bags(bags)
+        read = {"": scores[:2], "_instances": scores[2:]}
+        outputs = {
+            end: {"probability": class_probabilities(z)[:, columns], "std": as_columns(std)}
+            for end, (z, std) in read.items()
+        }
+    else:
+        ranks = hasattr(model, "decision_function_instances")
+        outputs = {end: _asked(model, bags, end) for end in ("", *["_instances"] * ranks)}
+    for end, values in outputs.items():
+        if "score" not in values:
+            _check_probabilities(values["probability"], bags, end)
+    return outputs
+
+
+def _asked(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
     """Probability and standard deviation [n, F]; where there are none NaN, and a score."""
     columns, name = class_columns(model), f"predict_proba{suffix}"
     n_rows = bags.n_instances if suffix else len(bags)
@@ -222,6 +246,11 @@ def _outputs(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
         p, std = p[:, columns], as_columns(std)
     else:
         p, std = getattr(model, name)(bags)[:, columns], unknown
+    return {"probability": p, "std": std}
+
+
+def _check_probabilities(p: Floats, bags: Bags, suffix: str) -> None:
+    """Refuse numbers that are no probabilities, and name the bag."""
     wrong = np.argwhere(~((p >= 0) & (p <= 1)))
     if len(wrong):
         row, column = wrong[0]
@@ -230,7 +259,6 @@ def _outputs(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
             f"the model gives a probability of {p[row, column]:g} for {bags.describe_bag(bag)}; "
             "its parameters are damaged, or the features are far from those it was trained on."
         )
-    return {"probability": p, "std": std}
 
 
 _MEANINGS = {

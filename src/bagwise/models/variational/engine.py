@@ -17,7 +17,7 @@ import numpy as np
 
 from bagwise.bags import Bags, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Bools, Floats, Ints, host_rows, to_numpy
+from bagwise.core.arrays import Bools, Floats, Ints, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
 from bagwise.models.calibration.fit import correct_optimism, fit_platt
@@ -187,7 +187,8 @@ def searched(problem: Problem) -> Search:
     # A device is worth the transfer, and single precision its digits, where instances are many.
     many = len(rows) > _SINGLE
     data = whole_bags(
-        host_rows(bags.instances, rows),
+        bags.instances,
+        rows,
         own,
         problem.Z,
         problem.scaling,

@@ -23,7 +23,17 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 from bagwise.core import linalg
-from bagwise.core.arrays import Array, Floats, Ints, at_least, is_tensor, namespace, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    Floats,
+    Ints,
+    Rows,
+    at_least,
+    host_rows,
+    is_tensor,
+    namespace,
+    to_numpy,
+)
 from bagwise.core.kernels import Kernel
 from bagwise.models.drivers import Driver, cut, total
 from bagwise.models.scaling import FeatureScaling
@@ -103,7 +113,8 @@ class WholeBags:
 
 
 def whole_bags(
-    X: Floats,
+    X: Rows,
+    rows: Ints,
     labels: BagLabels,
     Z: Floats,
     scaling: FeatureScaling,
@@ -111,11 +122,12 @@ def whole_bags(
     device: str | None = None,
     dtype: str = "float64",
 ) -> WholeBags:
-    """Rows in the user's units and their labels, cut, arranged and brought to the device."""
+    """The numbered rows of X and their labels, cut, arranged and brought to the device."""
     pieces = []
-    for span in cut(labels.offsets, len(X) if device else _PIECE, 1):
-        rows, part = X[span.start : span.stop], labels.slice(span.first_bag, span.last_bag)
-        block = arranged(Block(rows.T, np.zeros(len(rows)), part))
+    for span in cut(labels.offsets, len(rows) if device else _PIECE, 1):
+        part = labels.slice(span.first_bag, span.last_bag)
+        piece = host_rows(X, rows[span.start : span.stop])
+        block = arranged(Block(piece.T, np.zeros(len(piece)), part))
         pieces.append(RowPiece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
     return WholeBags(tuple(pieces), Z, scaling, driver, device, dtype)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,7 @@ from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.kernels import Kernel
 from bagwise.files import read_plainly
-from bagwise.models.base import InstanceClassifier, class_probabilities, squeezed
+from bagwise.models.base import InstanceClassifier, Scores, class_probabilities, squeezed
 from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.feature_checks import check_bag_weights
@@ -93,15 +93,6 @@ def watched(
             kept.append(show)
         # All of them are called, also where one asks to stop.
         yield lambda at: max([bool(monitor(at)) for monitor in kept], default=False)
-
-
-class Scores(NamedTuple):
-    """Log-odds, and the probabilities' standard deviations."""
-
-    bag: Floats  # [B] or [B, C]
-    bag_std: Floats
-    instance: Floats  # [N] or [N, C]
-    instance_std: Floats
 
 
 class LatentClassifier(InstanceClassifier):
