@@ -68,6 +68,7 @@ def one_cell(root: Path, name: str, execution: str | None) -> dict[str, Any]:
     from sklearn.metrics import log_loss, roc_auc_score
 
     from bagwise import load, persist, save
+    from bagwise.core import segments
     from bagwise.files import read_bags, read_training
     from bagwise.report import predict_tables, write_predictions
     from bagwise.report.html import Report, write_report
@@ -95,11 +96,13 @@ def one_cell(root: Path, name: str, execution: str | None) -> dict[str, Any]:
     done("report")
     truth = np.load(root / "truth.npz")
     p = predictions.bags["probability"].to_numpy()
-    instances = predictions.instances
-    of_instances = np.nan
-    if instances is not None:
-        score = instances["score" if "score" in instances else "probability"]
-        of_instances = roc_auc_score(truth["patches"][-len(score) :], score)
+    if predictions.instances is not None:
+        score = predictions.instances["probability"].to_numpy()
+    else:  # attention sums to one in every bag; what a bag is called decides between bags
+        attention = model.attention_weights(new)
+        relative = attention / segments.spread(segments.max(attention, new.offsets), new.offsets)
+        score = relative * segments.spread(p, new.offsets)
+    of_instances = roc_auc_score(truth["patches"][-len(score) :], score)
     device = 0.0
     if execution is not None:
         import torch

@@ -18,6 +18,7 @@ import importlib
 import io
 import json
 import platform
+import sys
 import textwrap
 import warnings
 import zipfile
@@ -114,9 +115,7 @@ def save(
     >>> bool((bagwise.load(path).predict(bags) == model.predict(bags)).all())
     True
     """
-    from skops import io as skops_io
-
-    payload = skops_io.dumps(_pack(model))
+    payload = _skops().dumps(_pack(model))
     _, refused = _types(payload)
     if refused:
         raise ValueError(
@@ -160,8 +159,6 @@ def load(path: str | Path) -> Any:
     >>> load(path).predict(bags).shape
     (20,)
     """
-    from skops import io as skops_io
-
     with _opened(path) as archive:
         about = _read_about(path, archive)
         payload = _read_member(path, archive, _MODEL)
@@ -178,7 +175,7 @@ def load(path: str | Path) -> Any:
     with _explained(path, "the model in it cannot be read"), warnings.catch_warnings():
         # scikit-learn warns about other versions of itself; `about` has them for who asks.
         warnings.filterwarnings("ignore", message="Trying to unpickle", module="sklearn")
-        model = _unpack(skops_io.loads(payload, trusted=trusted))
+        model = _unpack(_skops().loads(payload, trusted=trusted))
     with _explained(path, "the model in it is damaged and cannot predict"):
         classes = _describe(model)["classes"]
         if json.loads(json.dumps(classes, default=plain_json)) != about["classes"]:
@@ -461,13 +458,27 @@ def _explained(path: str | Path, what: str) -> Iterator[None]:
 # The closed list.
 
 
+def _skops() -> Any:
+    """``skops.io``, imported without torch, dask and cupy.
+
+    It lists the estimators of scikit-learn by importing its modules. Those that adapt other
+    libraries hold none, and would import the libraries.
+    """
+    adapters = [f"sklearn.externals.array_api_compat.{name}" for name in ("torch", "dask", "cupy")]
+    absent = [name for name in adapters if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # None: not found, see `importlib`
+    try:
+        return importlib.import_module("skops.io")
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
 def _types(payload: bytes) -> tuple[list[str], list[str]]:
     """Types in the payload beyond those skops itself vouches for; those that are refused.
 
     Refused is what is not on the closed list, and what is stored as none of ours is.
     """
-    from skops import io as skops_io
-
     # Our own walk comes first, wherever the parts are in the schema: what skops reports has had
     # gaps.
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
@@ -483,7 +494,7 @@ def _types(payload: bytes) -> tuple[list[str], list[str]]:
                 odd.add(f"{part.get('__module__')}.{part.get('__class__')} ({part['__loader__']})")
     if odd:
         return [], sorted(odd)
-    types = skops_io.get_untrusted_types(data=payload)
+    types = _skops().get_untrusted_types(data=payload)
     known = _library_types()
     return types, sorted(t for t in types if t not in known and _own_class(t) is None)
 

@@ -12,33 +12,26 @@ import json
 import shlex
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pandas as pd
 
 from bagwise.cli import main as command
+from bagwise.datasets import make_slides
 
-N_PATIENTS, WIDTH = 30, 16
+N_PATIENTS = 30
 
 
-def make_slides(folder: Path, first: int, seed: int) -> pd.DataFrame:
-    """What an extractor wrote: two slides a patient, 1 x N x D features and coordinates."""
-    rng = np.random.default_rng(seed)
+def by_patient(slides: list[tuple[Path, int]], folder: Path, first: int) -> pd.DataFrame:
+    """Move slides to a folder, two a patient, which both hold tumour or both do not."""
     folder.mkdir(parents=True)
     rows = []
-    for patient in range(first, first + N_PATIENTS):
-        sick = patient % 2
-        for slide in "AB":
-            name, n = f"{patient:04d}_{slide}", int(rng.integers(20, 40))
-            x = rng.normal(size=(n, WIDTH)).astype(np.float16)
-            x[: sick * 4, :3] += 3
-            with h5py.File(folder / f"{name}.h5", "w") as file:
-                file["features"] = x[None]
-                grid = np.stack([np.arange(n) % 6, np.arange(n) // 6], axis=1) * 512
-                coords = file.create_dataset("coords", data=grid[None])
-                coords.attrs["patch_size_level0"] = 512
+    for sick in (0, 1):
+        for k, path in enumerate(path for path, y in slides if y == sick):
+            patient = first + k // 2 * 2 + sick
+            name = f"{patient:04d}_{'AB'[k % 2]}"
+            path.rename(folder / f"{name}.h5")
             rows.append((name, f"P{patient}", "Tumor" if sick else "normal"))
-    return pd.DataFrame(rows, columns=["Slide ID", "Patient", "Label"])
+    return pd.DataFrame(sorted(rows), columns=["Slide ID", "Patient", "Label"])
 
 
 def bagwise(line: str, expect: int = 0) -> tuple[dict, str]:
@@ -52,8 +45,11 @@ def bagwise(line: str, expect: int = 0) -> tuple[dict, str]:
 
 
 def main() -> dict[str, float]:
-    old = make_slides(Path("job/20x_256px/features_uni_v1"), first=0, seed=0)
-    new = make_slides(Path("new"), first=100, seed=1)
+    n, made = 2 * N_PATIENTS, Path("made")
+    truth = make_slides(2 * n, (20, 40), 16, rate=(0.1, 0.2), to=made, random_state=0)
+    slides = list(zip(sorted(made.glob("*.h5")), truth.y.tolist(), strict=True))
+    old = by_patient(slides[:n], Path("job/20x_256px/features_uni_v1"), first=0)
+    new = by_patient(slides[n:], Path("new"), first=100)
 
     # 1. Labels as Excel saves them in Europe: semicolons, a byte order mark, a blank, a repeat.
     lines = [";".join(old.columns), *(";".join(row) for row in old.to_numpy())]
