@@ -466,7 +466,8 @@ def _skops() -> Any:
     """
     adapters = [f"sklearn.externals.array_api_compat.{name}" for name in ("torch", "dask", "cupy")]
     absent = [name for name in adapters if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # None: not found, see `importlib`
+    for name in absent:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import says: not found
     try:
         return importlib.import_module("skops.io")
     finally:
