@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # Features beyond this many bytes stay on disk.
 _IN_MEMORY = 512 * 2**20
 _SCAN_ROWS = 16_384
+# Arrays of more bytes than this are memory maps of their own.
+_MAPPED = 2**20
 # Instance-aligned arrays that become columns of the bags.
 _COLUMNS = ("coords", "instance_labels", "images")
 
@@ -330,7 +333,7 @@ def _check_shape(features: Any) -> bool:
 
 def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Reals | None:
     """The rows in this type, or None where they are only looked at; all must be finite."""
-    rows = None if dtype is None else np.empty(features.shape[-2:], dtype)
+    rows = None if dtype is None else _room(features.shape[-2:], dtype)
     for start in range(0, features.shape[-2], _SCAN_ROWS):
         run = slice(start, start + _SCAN_ROWS)
         block = features[0, run] if nested else features[run]
@@ -343,6 +346,15 @@ def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Re
         if rows is not None:
             rows[run] = block
     return rows
+
+
+def _room(shape: tuple[int, int], dtype: np.dtype[Any]) -> Reals:
+    """An array whose memory the system has back as soon as it is gone, where that is much.
+
+    What an allocator has back it may keep, and the rows would be in memory twice.
+    """
+    n_bytes = shape[0] * shape[1] * dtype.itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, n_bytes) if n_bytes > _MAPPED else None)
 
 
 def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | None:
