@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from joblib import Memory
 from sklearn.model_selection import StratifiedKFold
 
 import bagwise.vision
+from bagwise.bags import Bags
 from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
 from bagwise.vision import PhotographDetector, RegionFeatures, read_image
@@ -83,15 +85,37 @@ def contour_boxes(name: str, step: int, version: str) -> Any:
     return np.array(best)
 
 
-class Task:
-    """One class of one set: labels, true boxes and described images."""
+def truth_of(data: Any, names: list[str], step: int = 1) -> list[Any]:
+    """True boxes of some classes in every ``step``-th image."""
+    codes = [list(data.class_names).index(n) for n in names]
+    pairs = list(zip(data.boxes, data.box_classes, strict=True))[::step]
+    return [boxes[np.isin(classes, codes)] for boxes, classes in pairs]
 
-    def __init__(self, data: Any, photos: Photographs, names: list[str], step: int) -> None:
-        codes = [list(data.class_names).index(n) for n in names]
-        pairs = list(zip(data.boxes, data.box_classes, strict=True))[::step]
-        self.photos = photos
-        self.truth = [b[np.isin(c, codes)] for b, c in pairs]
-        self.y = np.array([int(len(t) > 0) for t in self.truth])
+
+def join(one: Photographs, two: Photographs) -> Photographs:
+    """The images of two sets, one after the other."""
+    salient = [photos.cells.columns["salient"] for photos in (one, two)]
+    cells = Bags.from_list([*one.cells, *two.cells])
+    return replace(
+        one,
+        cells=cells.with_columns(salient=np.concatenate(salient)),
+        grids=np.concatenate([one.grids, two.grids]),
+        sizes=np.concatenate([one.sizes, two.sizes]),
+        boxes=[*one.boxes, *two.boxes],
+        components=[*one.components, *two.components],
+    )
+
+
+class Task(NamedTuple):
+    """One class of one set: described images and their true boxes."""
+
+    photos: Photographs
+    truth: list[Any]
+
+    @property
+    def y(self) -> Any:
+        """Which images show the class."""
+        return np.array([int(len(t) > 0) for t in self.truth])
 
 
 def measure(boxes: Any, scores: Any, truth: Any) -> tuple[float, float]:
@@ -165,16 +189,27 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         photos = describe("animals", networks, step, version)
         contours = contour_boxes("animals", step, version)
         for name in animals.class_names:
-            task = Task(animals, photos, [str(name)], step)
+            task = Task(photos, truth_of(animals, [str(name)], step))
             found = run_task(task, lambda _, folds=fixed: folds, networks, contours, seeds)
             rows += as_rows(found, f"animals: {name}")
             if networks and not quick:
                 rows += mixed(task, fixed, f"animals: {name}", seeds)
-        photos = describe("scenes", networks, step, version)
-        contours = contour_boxes("scenes", step, version)
+        of_scenes = describe("scenes", networks, step, version)
+        of_contours = contour_boxes("scenes", step, version)
+        # Photographs without either animal, half of them for training and half for testing.
+        odd = np.arange(len(of_scenes)) % 2 == 1
+        among = np.concatenate([split, np.where(odd, "test", "train")])
+        mixed_folds = [(np.flatnonzero(among == "train"), np.flatnonzero(among == "test"))]
+        for name in animals.class_names:
+            truth = truth_of(animals, [str(name)], step) + [np.empty((0, 4))] * len(of_scenes)
+            task = Task(join(photos, of_scenes), truth)
+            both = np.concatenate([contours, of_contours])
+            found = run_task(task, lambda _, folds=mixed_folds: folds, networks, both, seeds)
+            rows += as_rows(found, f"animals among scenes: {name}")
+        photos, contours = of_scenes, of_contours
         total: dict[str, list[Any]] = {}
         for name, names in GROUPS.items():
-            task = Task(scenes, photos, names, step)
+            task = Task(photos, truth_of(scenes, names, step))
             if np.bincount(task.y, minlength=2).min() < 4:
                 continue  # a quick run has too few of some
 

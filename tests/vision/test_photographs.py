@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import expit
+from sklearn.metrics import log_loss
 
 from bagwise import Bags, load, save
 from bagwise.evaluate import box_iou, corloc
@@ -17,6 +20,14 @@ from bagwise.vision import (
     WeakDetector,
     photographs,
     saliency,
+)
+from bagwise.vision.box_probability import (
+    CLUES,
+    WITH_NETWORKS,
+    WITHOUT_NETWORKS,
+    correct_weights,
+    hits,
+    probability_clues,
 )
 from bagwise.vision.networks import have_backbone, load_network
 from bagwise.vision.photographs import Agreement
@@ -213,17 +224,10 @@ def test_finds_objects_and_knows_their_class(fitted, photos):
     best = [found[i].boxes[0] for i in positive]
     assert corloc(best, [boxes[i] for i in positive]) > 0.8
     top = np.array([d.probabilities[0] for d in found])
-    assert top[labels == 1].min() > fitted.thresholds_["red"] > top[labels == 0].max()
-    p = fitted.models_[0].image_probability(described)
-    np.testing.assert_allclose(top, p)  # the best box carries the image's probability
+    assert top[labels == 1].min() > top[labels == 0].max()
     for d in found:
-        np.testing.assert_allclose(
-            # Scores fall by the square of relative wholeness, probabilities by its fourth power.
-            d.probabilities,
-            d.probabilities[0] * (d.scores / d.scores[0]) ** 2,
-        )
         assert np.all(np.diff(d.scores) <= 0)
-        assert np.all(d.probabilities <= top.max())
+        assert np.all((d.probabilities > 0) & (d.probabilities <= d.probabilities[0]))
     assert fitted.agreement_["red"].auc > 0.95
 
 
@@ -384,8 +388,9 @@ def test_ranking_joins_the_probabilities_of_image_and_box(photos, fitted):
         joint = np.sqrt(image[i] / (1 + np.exp(-log_odds)))
         expected = joint * scores[part] ** 2 / scores[part].max()
         np.testing.assert_allclose(ranking[part], expected, rtol=1e-6)
-        share = (expected / expected.max()) ** 2
-        np.testing.assert_allclose(p[part], image[i] * share, rtol=1e-6)
+        of_image = np.log(image[i] / (1 - image[i]))
+        clues = probability_clues(of_image, log_odds, expected, described.boxes[i])
+        np.testing.assert_allclose(p[part], expit(clues @ WITH_NETWORKS), rtol=1e-6)
 
 
 def test_without_a_saliency_network_regions_say_nothing():
@@ -423,27 +428,93 @@ def test_boxed_images_count_more_and_keep_their_cells(photos, monkeypatch):
     assert np.abs(first[image == 3] - second[image == 3]).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("p", "y", "threshold"),
-    [
-        ([0.1, 0.2, 0.3, 0.7], [0, 0, 1, 1], 0.25),  # the middle of the only gap without errors
-        (
-            [0.1, 0.4, 0.6, 0.9],
-            [0, 1, 0, 1],
-            0.25,
-        ),  # of two equally good gaps as near to 1/2, the lower
-        ([0.1, 0.3, 0.5, 0.9], [0, 1, 0, 1], 0.7),  # the nearer one
-    ],
-)
-def test_the_threshold_tells_images_apart_best(p, y, threshold):
-    found = photographs.best_threshold(np.array(p), np.array(y))
-    assert found == pytest.approx(threshold)
+def test_clues_of_a_probability_match_loops():
+    rng = np.random.default_rng(0)
+    boxes = np.column_stack([rng.uniform(0, 20, (30, 2)), rng.uniform(20, 40, (30, 2))])
+    region, scores = rng.normal(size=30), rng.uniform(size=30)
+    for image in (-1.5, 2.0, 99.0):
+        clues = probability_clues(image, region, scores, boxes)
+        limit = np.log(9999)
+        for k, row in enumerate(clues):
+            near = [j for j in range(30) if box_iou(boxes[[k]], boxes[[j]])[0, 0] > 0.6]
+            expected = [
+                *(min(image, limit), min(image, 0), region[k], np.log(scores[k] / scores.max())),
+                *(sum(scores[j] for j in near) / scores.sum(), 1),
+            ]
+            np.testing.assert_allclose(row, expected)
+    nothing = probability_clues(0.0, region, np.zeros(30), boxes)
+    assert np.isfinite(nothing).all()
+
+
+def test_a_second_box_on_an_object_is_wrong():
+    true = np.array([[0.0, 0, 10, 10], [20, 0, 10, 10]])
+    boxes = np.array([[0.0, 0, 10, 9], [0, 0, 10, 10], [20, 0, 10, 10], [50, 50, 5, 5]])
+    assert hits(boxes, true, 0.5).tolist() == [True, False, True, False]
+    assert hits(boxes, true[:0], 0.5).tolist() == [False] * 4
+
+
+def test_weights_of_the_package_are_those_of_the_stored_run():
+    """The weights come from a run of `experiments/detection_probability.py`, to four digits."""
+    path = Path(__file__).parents[2] / "experiments/results/detection_probability/weights.csv"
+    rows = [line.rsplit(",", 2) for line in path.read_text().splitlines()[1:]]
+    assert [name.strip('"') for name, _, _ in rows] == list(CLUES)
+    stored = np.array([[float(v) for v in values] for _, *values in rows])
+    np.testing.assert_allclose(stored[:, 0], WITH_NETWORKS, atol=2e-3)
+    np.testing.assert_allclose(stored[:, 1], WITHOUT_NETWORKS, atol=2e-3)
+
+
+def test_held_out_boxes_correct_the_weights():
+    """They move towards what is seen: more with more boxes, and not at all without any."""
+    rng = np.random.default_rng(0)
+    clues = np.column_stack([rng.normal(size=(400, 5)), np.ones(400)])
+    right = rng.random(400) < expit(clues @ (WITH_NETWORKS / 4))
+
+    def loss(weights):
+        return log_loss(right, expit(clues @ weights))
+
+    some, all_ = (correct_weights(WITH_NETWORKS, clues[:n], right[:n]) for n in (20, 400))
+    assert loss(all_) < loss(some) < loss(WITH_NETWORKS)
+    none = correct_weights(WITH_NETWORKS, clues[:0], right[:0])
+    np.testing.assert_array_equal(none, WITH_NETWORKS)
+
+
+def test_true_boxes_of_held_out_images_calibrate(photos):
+    described, labels, boxes = photos
+    given = [{"red": boxes[i]} if labels[i] else None for i in range(len(labels))]
+    one = plain_detector().fit(described, labels[:, None], given, ["red"]).models_[0]
+    other = plain_detector(check=False).fit(described, labels[:, None], given, ["red"]).models_[0]
+    np.testing.assert_array_equal(other.weights, WITH_NETWORKS)
+    assert np.abs(one.weights - WITH_NETWORKS).max() > 0.01
+    held_out = photographs.hold_out(
+        described,
+        labels,
+        [None if g is None else g["red"] for g in given],
+        *(0.5, 0.3, np.random.default_rng(0)),
+    )
+    assert held_out.right.sum() <= labels.sum()  # each image has one object
+    before, after = (
+        log_loss(held_out.right, expit(held_out.clues @ w)) for w in (WITH_NETWORKS, one.weights)
+    )
+    assert after < before
+
+
+def test_what_is_missing_is_said_in_one_line(photos, monkeypatch):
+    images, labels, _ = make_photos(8)
+    monkeypatch.setattr(photographs, "choose", lambda method: "classical")
+    monkeypatch.setattr(photographs, "best_backbone", lambda: "hog")
+    detector = PhotographDetector(
+        proposals=Proposals(method="edge-boxes", n_boxes=30), check=False, random_state=0
+    )
+    with pytest.warns(UserWarning, match=r"one in the middle.*photographs\]' && pip install"):
+        detector.fit(plain_detector().describe(images), labels[:, None])
+    assert "\n" not in detector.missing_
+    assert plain_detector(check=False).fit(photos[0], photos[1][:, None]).missing_ == ""
 
 
 def test_doubts_are_said():
     simple = {"whole image": 0.0, "centre 60 %": 0.9, "saliency": 0.3}
     margin = dict.fromkeys(simple, 0.05)
-    good = Agreement(0.9, 0.3, simple, margin, 0.5)
+    good = Agreement(0.9, 0.3, simple, margin)
     assert photographs.doubts(good) == []
     assert "AUC of 0.55" in photographs.doubts(good._replace(auc=0.55))[0]
     assert "saliency: 0.30" in photographs.doubts(good._replace(detector=0.2))[0]
@@ -483,9 +554,8 @@ def test_the_experiment_measures_detector_and_simple_boxes(photos, monkeypatch):
     monkeypatch.setattr(
         experiment, "detector", lambda networks, seed=0: plain_detector(check=False)
     )
-    task = experiment.Task.__new__(experiment.Task)
-    task.photos, task.y = described, labels
-    task.truth = [b if y else b[:0] for b, y in zip(boxes, labels, strict=True)]
+    truth = [b if y else b[:0] for b, y in zip(boxes, labels, strict=True)]
+    task = experiment.Task(described, truth)
     folds = [(np.arange(16), np.arange(16, 24))]
     whole = np.array([frames(80, 100)[0]] * 24)
     values = experiment.run_task(task, lambda seed: folds, True, whole, 1)

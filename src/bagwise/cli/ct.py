@@ -20,6 +20,7 @@ from bagwise.files import check_output, new_folder
 if TYPE_CHECKING:
     from bagwise.core.arrays import Reals
     from bagwise.models.base import Model
+    from bagwise.report.predictions import Predictions
     from bagwise.vision.ct import ScanFiles
 
 
@@ -219,7 +220,7 @@ def _write_tables(
     folder: Path,
     scans: Sequence[ScanFiles],
     bags: Bags,
-    tables: Mapping[str, Any],
+    tables: Mapping[str, Predictions],
     truth: NDArray[np.int64] | None,
 ) -> None:
     """Write scans.csv and slices.csv, with a probability and its deviation for every class."""
@@ -237,6 +238,7 @@ def _write_tables(
         "file": [str(file.path) for scan in scans for file in scan.slices],
     }
     for i, (name, table) in enumerate(tables.items()):
+        assert table.instances is not None  # a model of scans has slices
         for columns, frame in ((of_scans, table.bags), (of_slices, table.instances)):
             columns[f"p_{name}"], columns[f"std_{name}"] = frame["probability"], frame["std"]
         if truth is not None:

@@ -15,7 +15,8 @@ from bagwise.files import check_output, new_folder
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
-    from bagwise.vision.detection import Detector
+    from bagwise.vision.detection import Detector, Limits
+    from bagwise.vision.image_sets import ImageSet
 
 
 PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows")
@@ -57,8 +58,8 @@ def configure(parser: ArgumentParser) -> None:
     add("model", type=Path, help="model that detect fit wrote")
     add("--images", type=Path, required=True, metavar="FOLDER")
     what = (
-        "least probability of a box in gallery, overlays and VOC files; default: chosen on "
-        "held-out images when the model was trained"
+        "least probability of a box in gallery, overlays and VOC files (default: 0.3 in "
+        "photographs, 0.5 of regions)"
     )
     add("--min-probability", type=float, help=what)
     add("--skip-bad", action="store_true", help=skip)
@@ -100,7 +101,10 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
         boxes = [{name: rows[i] for name, rows in by_class.items()} for i in kept]
     with printer.working(f"training on {len(kept)} images"):
         detector.fit(described, data.labels[kept], boxes, data.class_names)
-    persist.save(detector.set_params(verbose=False), out, extra={"name": "detector"})
+    missing = getattr(detector, "missing_", "")  # of photographs
+    remarks = [missing] if missing else []
+    extra = {"name": "detector", "remarks": remarks}
+    persist.save(detector.set_params(verbose=False), out, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(data.class_names)}")
     return {
         "model": str(out),
@@ -156,6 +160,8 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     detector = persist.load(arguments.model)
     if not isinstance(detector, Detector):
         raise ValueError(f"{str(arguments.model)!r} is not a detector; train one: detect fit.")
+    for remark in persist.about(arguments.model)["extra"]["remarks"]:
+        printer.warn(f"{arguments.model} was trained without all networks: {remark}")
     by_name = {
         str(path.relative_to(arguments.images)): path for path in list_images(arguments.images)
     }
@@ -166,8 +172,9 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     names = [str(name) for name in described.ids]
     paths = [by_name[name] for name in names]
     detections = detector.predict(described)
-    least: Any = arguments.min_probability
-    least = detector.thresholds_ if least is None else least
+    least: Limits = arguments.min_probability
+    if arguments.min_probability is None:
+        least = detector.thresholds_
     sizes = [read_image(path).shape[:2] for path in paths]
     with new_folder(out) as folder:
         write_table(names, detections, folder / "detections.csv")
@@ -187,7 +194,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     return {"out": str(out), "images": len(names), "objects": n, "skipped": skipped}
 
 
-def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
+def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Measure a table of detections against true boxes: CorLoc and average precision."""
     from bagwise.evaluate.boxes import corloc, detection_ap
     from bagwise.vision.image_sets import read_table
@@ -203,7 +210,8 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
             f"ones, which are named like {truth.ids[0]!r}."
         )
     image = np.array([number.get(name, -1) for name in named])
-    rows, results = [], {}
+    rows: list[tuple[object, ...]] = []
+    results: dict[str, object] = {}
     for name in truth.class_names:
         boxes = truth.boxes_of(name)
         if not any(len(b) for b in boxes):
@@ -214,16 +222,17 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, Any]:
         best = np.zeros((len(boxes), 4))
         order = of_class[np.argsort(detections.scores[of_class], kind="stable")]
         best[image[order]] = detections.boxes[order]  # the last one written, the best, stays
-        results[name] = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*ranked, boxes)}
+        values = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*ranked, boxes)}
+        results[name] = values
         counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
-        rows.append((name, *counts, *results[name].values()))
+        rows.append((name, *counts, *values.values()))
     if not known.all():
         printer.warn(f"{int(np.sum(~known))} boxes are of images without annotation; left out.")
     printer.table(("class", "images", "boxes", "CorLoc", "AP"), rows, words=("class",))
     return results
 
 
-def _image_set(arguments: Namespace) -> Any:
+def _image_set(arguments: Namespace) -> ImageSet:
     from bagwise.vision.image_sets import ImageSet, read_coco, read_voc
     from bagwise.vision.images import list_images
 

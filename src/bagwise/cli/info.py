@@ -30,5 +30,7 @@ def info(arguments: Namespace, printer: Printer) -> dict[str, object]:
         table.add_row(f"training {name}", str(value))
     for name, value in about["parameters"].items():
         table.add_row(f"parameter {name}", value)
+    for remark in about["extra"].get("remarks", []):
+        table.add_row("remark", remark)
     printer.show(table)
     return about

@@ -5,23 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bagwise.files import new_file
 from bagwise.report.html import render
-from bagwise.vision.detection import Detections, draw, shown
-from bagwise.vision.images import fit_within
+from bagwise.vision.detection import Detections, Limits, draw, shown
+from bagwise.vision.images import ImageSource, fit_within
 
 
 def write_gallery(
-    images: Sequence[Any],
+    images: Sequence[ImageSource],
     names: Sequence[str],
     detections: Sequence[Detections],
     path: str | Path,
     *,
-    min_probability: Any = 0.5,
+    min_probability: Limits = 0.5,
     title: str = "Detections",
 ) -> Path:
     """Write one HTML page with every image, its boxes, and their probabilities.
@@ -37,8 +36,10 @@ def write_gallery(
         Boxes less probable than this are left out; an image without any shows its best box.
     title : str, default="Detections"
     """
-    limits = f"{min_probability:g} or more" if not isinstance(min_probability, Mapping) else None
-    limits = limits or ", ".join(f"{k}: {v:.2f} or more" for k, v in min_probability.items())
+    if isinstance(min_probability, Mapping):
+        limits = ", ".join(f"{k}: {v:.2f} or more" for k, v in min_probability.items())
+    else:
+        limits = f"{min_probability:g} or more"
     page = render(
         "gallery.html",
         title=title,
@@ -53,7 +54,9 @@ def write_gallery(
     return Path(path)
 
 
-def _figure(image: Any, name: str, detections: Detections, least: Any) -> dict[str, Any]:
+def _figure(
+    image: ImageSource, name: str, detections: Detections, least: Limits
+) -> dict[str, object]:
     """An image with its boxes drawn, as base64 of a JPEG, and the rows of its table."""
     import cv2
 

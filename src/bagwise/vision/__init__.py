@@ -27,6 +27,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "images": ("list_images", "read_image"),
         "photographs": ("PhotographDetector",),
         "proposals": ("Proposals",),
+        "region_network": ("RegionNetwork", "load_region_network", "paper_detector"),
         "regions": ("WeakDetector",),
         "tracker_state": ("TrackerSettings", "TrackerState"),
         "tracking": ("MIOTracker", "Track", "start", "step", "track", "track_many"),

