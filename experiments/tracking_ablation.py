@@ -35,12 +35,11 @@ VARIANTS: dict[str, dict[str, float]] = {
     "any stretch": {"stretch": 100.0},
     "poor fits count": {"fits": 0.5},
     "no fit counts": {"fits": 2.0},
-    "pictures only where none fits": {"familiar": 0.0},
     "no margin for older pictures": {"margin": 0.0},
     "an unseen size stays": {"relax": 0.0},
     "one picture": {"n_pictures": 1},
     "no search of the frame": {"n_peaks": 0},
-    "an even chance is enough": {"sure": 0.5},
+    "doubt at even odds": {"doubt": 0.5},
 }
 SEEDS = range(200, 204)
 

@@ -108,12 +108,11 @@ class Thresholds:
     slip: float = 0.15  # how far from the place pictures are sought, and may move it
     stretch: float = 1.35  # largest ratio of the axes of an alignment that shows the target
     fits: float = 0.75  # correlation at which an alignment counts
-    familiar: float = 0.85  # correlation below which the target is pictured anew
     margin: float = 0.15  # of correlation within which an older picture is preferred
     relax: float = 0.01  # per frame, of an unseen size towards the usual one, and of that
     n_pictures: int = 10  # kept pictures, that of the first frame among them
     n_peaks: int = 3  # places that are looked at when the whole frame is searched
-    known: float = 0.5  # score of the early voters above which a picture may be taken
+    doubt: float = 0.9  # probability below which the tracker looks for the target elsewhere
 
 
 class Pose(NamedTuple):
@@ -158,7 +157,6 @@ class Evidence(NamedTuple):
     """What speaks for a box, and the probability that it shows the target."""
 
     early: float  # score of the early voters
-    score: float  # score of the voters, in doubt of those from before the doubt
     chain: float  # lowest correlation from frame to frame since the early voters knew the target
     probability: float
 

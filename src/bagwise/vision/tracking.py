@@ -53,7 +53,7 @@ from bagwise.vision.voters import bag_score, corner, learn, new_voter, search, s
 
 _MIN_SIDE = 4  # pixels; a smaller target has no rectangles to compare
 # Coefficients of `belief_terms`, fitted by experiments/tracking_belief.py.
-BELIEF = np.array([2.28, 0.26, 5.47, -1.73])
+BELIEF = np.array([1.87, 6.85, -2.59])
 
 
 def start(
@@ -127,7 +127,7 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     sighting = vote(state, view)  # 1. where: voters, and the motion since the last frame
     fit = fit_pictures(state, view, sighting)  # 2. how large: kept pictures
     evidence = believe(state, view, sighting, fit)  # 3. whether it is the target
-    if evidence.probability <= 0.5:  # 4. if not, where else it may be
+    if evidence.probability < state.thresholds.doubt:  # 4. if not surely, where else it may be
         state, view, fit, evidence = recover(state, scene, view, fit, evidence)
     state = learn_frame(state, scene, view, fit, evidence)  # 5. what it looks like now
     ratio = np.array(grey.shape[::-1]) / np.array(state.frame_shape[::-1])
@@ -152,7 +152,7 @@ def vote(state: TrackerState, view: View) -> Sighting:
 
 
 def fit_pictures(state: TrackerState, view: View, sighting: Sighting) -> Fit:
-    """The pose by the kept picture that fits best near the place, where one fits.
+    """The pose by the first of two promising pictures that fits near the place, if one does.
 
     The size is read off the axis that changed least: one that turns away grows narrow on the
     other axis only. A size that no picture shows goes back to the usual one.
@@ -160,21 +160,16 @@ def fit_pictures(state: TrackerState, view: View, sighting: Sighting) -> Fit:
     limits, pose, slip = state.thresholds, sighting.pose, _slip(state)
     place = (pose.centre - view.origin) * view.factor
     usual = np.clip(np.log(state.usual_scale / pose.scale), -limits.relax, limits.relax)
-    best = Fit(Pose(pose.centre, float(pose.scale * np.exp(usual)), 0.0), 0.0)
     for picture, near in promising_pictures(state, view, place):
         angle = pose.angle - picture.angle
         found = align(view.grey, picture.grey, near - 0.5, angle, limits.stretch)
-        if found is None or found.correlation < max(limits.fits, best.correlation):
+        if found is None or found.correlation < limits.fits:
             continue
-        centre = found.centre + 0.5
-        if np.hypot(*(centre - place)) <= slip:
+        if np.hypot(*(found.centre + 0.5 - place)) <= slip:
             scale = _grown(state, float(found.axes[np.argmin(np.abs(np.log(found.axes)))]))
-            angle = picture.angle + found.angle
-            moved_to = _pose_at(state, view, centre).centre
-            best = Fit(Pose(moved_to, scale, angle), found.correlation)
-        if best.correlation > limits.familiar:
-            break
-    return best
+            centre = _pose_at(state, view, found.centre + 0.5).centre
+            return Fit(Pose(centre, scale, picture.angle + found.angle), found.correlation)
+    return Fit(Pose(pose.centre, float(pose.scale * np.exp(usual)), 0.0), 0.0)
 
 
 def promising_pictures(
@@ -200,18 +195,17 @@ def believe(state: TrackerState, view: View, sighting: Sighting, fit: Fit) -> Ev
     little from one frame to the next: the chain of correlations tells the two apart.
     """
     early = bag_score(state, state.early, view, fit.pose)
-    score = bag_score(state, state.before_doubt or state.voters, view, fit.pose)
     chain = 1.0 if early > 0 else min(state.chain, sighting.link)
-    log_odds = float(belief_terms(early, score, chain) @ BELIEF)
-    return Evidence(early, score, chain, float(1 / (1 + np.exp(-log_odds))))
+    log_odds = float(belief_terms(early, chain) @ BELIEF)
+    return Evidence(early, chain, float(1 / (1 + np.exp(-log_odds))))
 
 
-def belief_terms(early: float, score: float, chain: float) -> Floats:
+def belief_terms(early: float, chain: float) -> Floats:
     """What the log-odds of the belief are linear in, and 1 for the constant.
 
     Bags of the target are learned to score 1: what scores more is not known any better.
     """
-    return np.array([min(early, 1.0), min(score, 1.0), max(chain, 0.0), 1.0])
+    return np.array([min(early, 1.0), max(chain, 0.0), 1.0])
 
 
 def recover(
@@ -234,7 +228,7 @@ def recover(
         if found.correlation == 0:
             continue
         signs = believe(state, near, there, found)
-        if signs.probability > max(0.5, best.probability):
+        if signs.probability > max(state.thresholds.doubt, best.probability):
             best, fit = signs, found
     if best is not evidence:
         view, state = see(state, scene, fit.pose), state._replace(voters=before)
@@ -250,21 +244,21 @@ def learn_frame(
     voters = tuple(learn(state, voter, view, position, rng) for voter in state.voters)
     picture = take_picture(state, scene, fit.pose)
     pictures, usual, limits = state.pictures, state.usual_scale, state.thresholds
-    if evidence.early > limits.known and fit.correlation < limits.familiar:
+    if evidence.early > 0 and fit.correlation == 0:
         pictures = keep_picture(pictures, picture, limits.n_pictures)
     if fit.correlation > 0:
         usual = usual * (fit.pose.scale / usual) ** limits.relax
-    ok = evidence.probability > 0.5
+    sure = evidence.probability >= limits.doubt
     return state._replace(
         pose=fit.pose,
         last=picture.grey,
         n_frames=state.n_frames + 1,
         voters=voters,
-        early=voters if ok and state.n_frames < limits.early_frames else state.early,
+        early=voters if sure and state.n_frames < limits.early_frames else state.early,
         pictures=pictures,
         usual_scale=usual,
         chain=evidence.chain,
-        before_doubt=() if ok else state.before_doubt,
+        before_doubt=() if sure else state.before_doubt,
     )
 
 
