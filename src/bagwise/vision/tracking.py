@@ -166,7 +166,8 @@ def fit_pictures(state: TrackerState, view: View, sighting: Sighting) -> Fit:
         if found is None or found.correlation < limits.fits:
             continue
         if np.hypot(*(found.centre + 0.5 - place)) <= slip:
-            scale = _grown(state, float(found.axes[np.argmin(np.abs(np.log(found.axes)))]))
+            growth = float(found.axes[np.argmin(np.abs(np.log(found.axes)))])
+            scale = _grown(state, pose.scale, growth)
             centre = _pose_at(state, view, found.centre + 0.5).centre
             return Fit(Pose(centre, scale, picture.angle + found.angle), found.correlation)
     return Fit(Pose(pose.centre, float(pose.scale * np.exp(usual)), 0.0), 0.0)
@@ -220,9 +221,9 @@ def recover(
     before = state.before_doubt or state.voters
     state, best = state._replace(before_doubt=before), evidence
     pictures = [state.pictures[i].grey for i in dict.fromkeys([0, len(state.pictures) - 1])]
-    scale = state.pose.scale / state.factor
-    for centre in candidates(scene, pictures, scale, state.thresholds.n_peaks):
-        there = Sighting(state.pose._replace(centre=centre, angle=0.0), link=0.0)
+    scale = state.usual_scale  # what is followed meanwhile may have another size
+    for centre in candidates(scene, pictures, scale / state.factor, state.thresholds.n_peaks):
+        there = Sighting(Pose(centre, scale, 0.0), link=0.0)
         near = see(state, scene, there.pose, reach=2 * _slip(state))
         found = fit_pictures(state, near, there)
         if found.correlation == 0:
@@ -295,12 +296,12 @@ def _slip(state: TrackerState) -> float:
     return state.thresholds.slip * float(np.sqrt(np.prod(state.size)))
 
 
-def _grown(state: TrackerState, growth: float) -> float:
+def _grown(state: TrackerState, scale: float, growth: float) -> float:
     """The target's scale after it has grown: not below the smallest box, nor beyond the frame."""
     most = state.settings.growth
     frame = np.array(state.frame_shape[::-1])
     limits = _MIN_SIDE / state.box_size.min(), (frame / state.box_size).max()
-    return float(np.clip(state.pose.scale * np.clip(growth, 1 / most, most), *limits))
+    return float(np.clip(scale * np.clip(growth, 1 / most, most), *limits))
 
 
 def _box(state: TrackerState, pose: Pose) -> Floats:
