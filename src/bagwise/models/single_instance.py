@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.metaestimators import available_if
 
-from bagwise.bags import BagsLike, InstanceLabels
+from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
-from bagwise.models.base import InstanceClassifier, TrainingData, check_scores, two_probabilities
-from bagwise.models.calibration.calibrated import WrappingClassifier, gives_probabilities
+from bagwise.models.base import TrainingData, check_scores
+from bagwise.models.calibration.calibrated import BestInstanceClassifier, WrappingClassifier
 from bagwise.models.calibration.fit import fit_calibrator
 from bagwise.models.calibration.functions import Calibrator
 from bagwise.models.feature_checks import check_bag_weights
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
+class SingleInstance(WrappingClassifier, ScalesFeatures, BestInstanceClassifier):
     """Any scikit-learn classifier trained on instances with inherited bag labels.
 
     The simplest baseline, and a strong one where most instances of a positive bag are positive.
@@ -127,25 +126,8 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
             scores[rows] = model.decision_function_instances(bags[test])
         return scores
 
-    def decision_function_instances(self, bags: BagsLike) -> Floats:
-        """Score of each instance: calibrated log-odds, or the classifier's own score.
-
-        Returns
-        -------
-        scores : array of shape (n_instances,), or (n_instances, n_classes)
-        """
-        bags = self._validate_predict(bags)
-        return check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
-
-    @available_if(gives_probabilities)
-    def predict_proba_instances(self, bags: BagsLike) -> Floats:
-        """Class probabilities of each instance.
-
-        Returns
-        -------
-        p : array of shape (n_instances, n_classes)
-        """
-        return two_probabilities(self.decision_function_instances(bags))
+    def _raw_instance_scores(self, bags: Bags) -> Floats:
+        return self._scores_of_rows(bags.instances)
 
     def decision_function(self, bags: BagsLike) -> Floats:
         """Score of each bag by the bag rule.
@@ -155,5 +137,5 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, InstanceClassifier):
         scores : array of shape (n_bags,), or (n_bags, n_classes)
         """
         bags = self._validate_predict(bags)
-        scores = check_scores(self._calibrated(self._scores_of_rows(bags.instances)), bags)
+        scores = check_scores(self._calibrated(self._raw_instance_scores(bags)), bags)
         return rules.bag_log_odds(scores, bags.offsets, self.bag_rule)
