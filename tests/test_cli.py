@@ -20,6 +20,7 @@ import bagwise
 from bagwise import persist
 from bagwise.cli import main
 from bagwise.cli.commands import COMMANDS, build_parser
+from bagwise.cli.console import Printer
 from bagwise.cli.fit import settings
 from bagwise.datasets import make_gaussian_bags
 from bagwise.files import read_bags
@@ -107,6 +108,19 @@ def test_how_a_model_runs_is_set_like_its_parameters(tmp_path):
     model = bagwise.load(path)
     assert model.execution == bagwise.Execution(dtype="float32", cache="none")
     assert model.cache_ == "none"
+
+
+def test_a_terminal_shows_how_far_a_fit_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Printer, "is_watched", True)
+    folder, labels = make_folder(tmp_path)
+    path = tmp_path / "m.bagwise"
+    given = ["--model", "vgpmil", "--set", "n_inducing=15", "--set", "max_iter=3"]
+    assert run("fit", "--bags", folder, "--labels", labels, *given, "--out", path) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "training vgpmil on" in printed
+    assert "bound" in printed
+    assert "passed, at most" in printed
+    assert persist.about(path)["parameters"]["verbose"] == "False"
 
 
 def test_predictions_equal_the_model_in_memory(tmp_path):

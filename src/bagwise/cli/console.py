@@ -26,6 +26,11 @@ class Printer:
             stderr=as_json, highlight=False, soft_wrap=True, markup=False, emoji=False
         )
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether someone looks at stdout, and nobody parses it."""
+        return self.console.is_terminal and not self.as_json
+
     def say(self, text: str) -> None:
         """A line with rich markup; names from files go through `rich.markup.escape` first."""
         self.console.print(text, markup=True)

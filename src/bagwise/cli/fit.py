@@ -128,8 +128,16 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     if data.instance_labels is not None:
         fit_params["instance_labels"] = data.instance_labels
     start = time.perf_counter()
-    with printer.working(f"training {arguments.model} on {len(data.bags)} bags"):
-        model.fit(data.bags, y, **fit_params)
+    what, verbose = f"training {arguments.model} on {len(data.bags)} bags", None
+    if printer.is_watched:
+        verbose = model.get_params().get("verbose")
+    if verbose is None:
+        with printer.working(what):
+            model.fit(data.bags, y, **fit_params)
+    else:  # a model's own bar, on stdout, knows the time that remains
+        printer.say(what)
+        model.set_params(verbose=True).fit(data.bags, y, **fit_params)
+        model.set_params(verbose=verbose)
     seconds = time.perf_counter() - start
     # What predict and the report need to know besides the model.
     extra: dict[str, object] = {"name": arguments.model, "remarks": remarks, "class_names": names}

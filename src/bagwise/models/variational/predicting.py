@@ -79,16 +79,22 @@ def watched(
     kept = [monitor for monitor in monitors if monitor is not None]
     with ExitStack() as stack:
         if verbose:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
 
+            times = TimeElapsedColumn(), TextColumn("passed, at most"), TimeRemainingColumn()
             words = TextColumn("{task.description}")
-            columns = TextColumn(name), BarColumn(), words, TimeElapsedColumn()
-            bar = stack.enter_context(Progress(*columns))
-            task = bar.add_task("", total=max_iter)
+            bar = stack.enter_context(Progress(TextColumn(name), BarColumn(), words, *times))
+            task = bar.add_task("search for a kernel", total=None)
 
             def show(at: Iteration) -> None:
                 text = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
-                bar.update(task, completed=at.n_iter, description=text)
+                bar.update(task, completed=at.n_iter, total=max_iter, description=text)
 
             kept.append(show)
         # All of them are called, also where one asks to stop.
