@@ -1,11 +1,11 @@
 """From a folder of DICOM slices to scans and slices with probabilities (psi-VGPMIL paper, 6.3).
 
-The paper's scans (RSNA, CQ500) cannot be shipped, so synthetic heads with bright blobs as lesions
-are written as DICOM, read back, and cut into training and held-out scans that were drawn apart.
-The attention CNN learns from scan labels only, and G-VGPMIL and VGPMIL from its features. Slice
-labels serve for measuring and for the frames of the figure, which is drawn after the paper's Figure
-10. One more set of scans, the same for every seed, shows how far the latent function moves when all
-is drawn and trained anew, to compare its standard deviation with.
+The scans of [CastroMacias2024] (RSNA, CQ500) cannot be shipped, so synthetic heads with bright
+blobs as lesions are written as DICOM, read back, and cut into training and held-out scans that were
+drawn apart. The attention CNN learns from scan labels only, and G-VGPMIL and VGPMIL from its
+features. Slice labels serve for measuring and for the frames of the figure, which is drawn after
+Figure 10 of [CastroMacias2024]. One more set of scans, the same for every seed, shows how far the
+latent function moves when all is drawn and trained anew, to compare its standard deviation with.
 """
 
 from __future__ import annotations

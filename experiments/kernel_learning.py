@@ -1,13 +1,12 @@
 """Kernel learning on random problems: ``python -m experiments.kernel_learning [--jobs N]``.
 
 Two hundred draws of bags that differ in number, features and separation. The kernel is learned from
-its start: by the evidence where the hidden labels are summed out (VGPMIL), by alternating with the
-papers' updates (VGPMIL, paper's updates; G-VGPMIL). Per draw: by how much the bound of the learned
-kernel's fit exceeds that of the start's fit (for G-VGPMIL less log Z of the density, which depends
-on the kernel), and the AUC on 200 unseen bags of both. The bound of the papers' updates may not
-fall by more than 1e-8, and the AUC not by more than 0.01 on average. The evidence is learned with
-a prior on the kernel's parameters, and held-out bags may refuse what was learned: its bound is
-reported.
+its start: by the evidence where the hidden labels are summed out (VGPMIL), by Algorithm 1 of
+[CastroMacias2024] (VGPMIL, paper's updates; G-VGPMIL). Per draw: by how much the bound of the
+learned kernel's fit exceeds that of the start's fit (for G-VGPMIL less log Z of the density, which
+depends on the kernel), and the AUC on 200 unseen bags of both. The AUC may not fall by more than
+0.01 on average. The bounds are reported: the evidence is learned with a prior on the kernel's
+parameters, and Algorithm 1 maximises E log psi, which the bound of its updates of q(u) is not.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def name_of(model: Any) -> str:
 
 
 def bound(model: Any, X: Any) -> float:
-    """The bound that kernel learning may not lower."""
+    """The bound of a fit."""
     value = float(model.bound_history_[-1])
     if not isinstance(model, GVGPMIL):
         return value
@@ -97,7 +96,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
     for model, own in fits.groupby("model"):
         least, gain = own["rise of the bound"].min(), own["AUC, learned"] - own["AUC, start"]
         for metric, mean, fine in (
-            ("least rise of the bound", least, model == "VGPMIL" or least >= -1e-8),
+            ("least rise of the bound", least, True),
             ("mean rise of the AUC", gain.mean(), gain.mean() >= -0.01),
             ("worst rise of the AUC", gain.min(), True),
         ):

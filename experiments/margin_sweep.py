@@ -4,8 +4,9 @@ The paper shows both for a histology set that is not public; here it is bags of 
 how steep the sigmoid is and how hard a margin violation is punished, V how far the margin lies from
 the decision surface. The model is fitted on half of the bags and judges the instances of the other
 half, then the other way round; three draws of the bags. Nothing is chosen by this table: the
-defaults C = V = 2 are the paper's settings for 20 Newsgroups. Probabilities are the model's own,
-without calibration, so that the effect of C and V on them is seen.
+defaults C = V = 2 are the paper's settings for PASCAL VOC (section 4.3 of [Haussmann2017]).
+Probabilities are the model's own, without calibration, so that the effect of C and V on them is
+seen.
 
 The picture of the instances is a t-SNE embedding of all digits: the truth on the left, and what the
 model says of them while their bag is held out on the right. The embedding sees no label.

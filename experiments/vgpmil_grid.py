@@ -1,4 +1,4 @@
-"""The grid of the psi-VGPMIL paper on MUSK: alpha, beta and inducing points, stopped on validation.
+"""The grid of [CastroMacias2024] on MUSK: alpha, beta and inducing points, stopped on validation.
 
 The paper tries 50, 100 and 200 inducing points, alpha of 0.5 and 1 and beta of 1, 2.5 and 4, and
 stops a fit when the bag AUC on validation bags has not risen for ten iterations. It then selects
@@ -10,10 +10,10 @@ the validation bags, and the grid is read in two ways on the same fits:
 - *best of the grid on test bags*: the setting of highest mean test accuracy. This is an oracle, and
   it is what the paper's text allows.
 
-Under most of these alpha and beta nothing but the prior holds the latent function, and bagwise
-warns where it escaped; the warning is left out here, since the grid is the paper's.
-
-H = 100, an RBF kernel with l^2 = D and a bag that is its most positive instance, as in the paper.
+The settings are those of the preset "psi-vgpmil-paper" with a fixed kernel (v = 0.5), so that the
+grid takes minutes; `psi_vgpmil` learns the kernel. A bag is decided by the noisy-or, Eq. 34
+of [CastroMacias2024]. Where
+the latent function escapes, the warning is left out here, since the grid is the paper's.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def grid(quick: bool) -> dict[str, list[dict[str, Any]]]:
 
 def one_fit(data: str, model: str, setting: dict[str, Any], seed: int, fold: int) -> Any:
     """Accuracy and AUC on the validation and the test bags of one split."""
-    warnings.filterwarnings("ignore", "GVGPMIL: the latent function escaped", UserWarning)
+    warnings.filterwarnings("ignore", "PsiVGPMIL: the latent function escaped", UserWarning)
     bags, y = LOADERS[data](return_X_y=True)
     train, test = list(StratifiedKFold(5, shuffle=True, random_state=seed).split(y, y))[fold]
     fit, watch = train_test_split(train, test_size=0.2, stratify=y[train], random_state=seed)

@@ -146,7 +146,7 @@ def fit_noisy_max(problem, pi, theta, log_psi, *, H, exact, schedule, n_iter):
 
 
 def fit_large_margin(problem, pi, *, C, V, H, exact, schedule, n_iter):
-    """xi and phi, S and m, tau, pi: V supplement 2, with the bag term of V(14)."""
+    """xi and phi, S and m, tau, pi: section 2 of the supplement of [Haussmann2017], and Eq. 14."""
     pi = problem.clamp(pi)
     N, M = len(pi), len(problem.KZZ)
     tau = np.full(N, 0.9)

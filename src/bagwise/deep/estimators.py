@@ -1,8 +1,8 @@
 """Networks over bags as scikit-learn estimators: attention, pooling, and two streams.
 
 `AttentionFeatures` hands the learned instance features to any model downstream, so
-``make_pipeline(AttentionFeatures(), VGPMIL())`` is the architecture of section 6.3 of the
-psi-VGPMIL paper; `AttentionMIL` is the network's own classifier (AttCNN, ABMIL). Mean and maximum
+``make_pipeline(AttentionFeatures(), VGPMIL())`` is the architecture of section 6.3 of
+[CastroMacias2024]; `AttentionMIL` is the network's own classifier (AttCNN, ABMIL). Mean and maximum
 pooling are MI-Net of Wang, Yan, Tang, Bai and Liu, "Revisiting multiple instance neural networks"
 (2018); DSMIL is Li, Li and Eliceiri, "Dual-stream multiple instance learning network for whole
 slide image classification with self-supervised contrastive learning" (2021).

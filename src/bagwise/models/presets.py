@@ -125,7 +125,7 @@ _LOSS_STOP = {
     "patience": Setting(10, "run_experiment.py, early_stop_patience"),
     "monitor": Setting("log-loss", "engine.py, Trainer.train"),
 }
-_LOGISTIC = Setting(Sech(), "section 6 of [CastroMacias2024]: VGPMIL is Algorithm 1 with psi = phi")
+_LOGISTIC = Setting(Sech(), "section 6 of [CastroMacias2024]: psi = phi")
 _GAMMA = Setting(
     Gamma(1.0, 4.0),
     "one of the grid of section 6.1 of [CastroMacias2024], and the default of run_experiment.py",

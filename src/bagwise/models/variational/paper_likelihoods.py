@@ -329,7 +329,7 @@ class NoisyMax:
 class LargeMargin:
     """LM-VGPMIL: a gate per instance asks for a margin.
 
-    Section 3.3 and supplement 2 of [Haussmann2017]_.
+    Section 3.2 and section 2 of the supplement of [Haussmann2017]_.
 
     The gate ``g_n ~ Ber(sigmoid(C (s_n f_n - V)))``, s = 2y - 1, opens for instances that lie
     beyond the margin, and only those take part in the classification. The graph is cyclic, so the
