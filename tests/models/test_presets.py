@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 
+import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
@@ -51,6 +52,17 @@ def test_what_paper_and_program_differ_in():
     assert value["psi-vgpmil-paper"]["bag_rule"] == "noisy-or"
     assert value["psi-vgpmil-program"]["bag_rule"] == "max"
     assert value["psi-vgpmil-paper"]["kernel"].variance == 0.5
+
+
+def test_the_printed_prior_of_dpmil_is_the_covariance_of_the_data():
+    """But for the floor, which also makes a singular covariance positive definite."""
+    bags, y = make_gaussian_bags(40, 3, random_state=0, return_X_y=True)
+    root = preset("dpmil-paper", random_state=0).fit(bags, y)._prior.root
+    np.testing.assert_allclose(root @ root.T, np.cov(bags.instances.T), rtol=1e-6, atol=1e-8)
+    twice = bags.map(lambda X: np.hstack([X, X[:, :1]]))  # two equal features
+    preset("dpmil-paper", random_state=0).fit(twice, y)
+    with pytest.raises(ValueError, match="must be positive definite"):
+        preset("dpmil-paper", covariance_floor=0.0).fit(twice.map(lambda X: 0 * X + X[:, :1]), y)
 
 
 def test_an_unknown_name_lists_the_others():

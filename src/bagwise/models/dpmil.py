@@ -145,7 +145,8 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     degrees_of_freedom_, mean_precision_ : arrays of shape (n_classes, n_components)
         Of the clusters' Gaussian-Wishart posteriors.
     class_log_prior_ : array of shape (n_classes,)
-        Log share of each class among the training instances.
+        Log share of each class among the training instances; the paper compares the densities
+        alone.
     platt_ : tuple of Platt, or None
         With ``calibrate``, the calibration function of each class but the background.
     instance_labels_ : array of shape (n_instances,)
@@ -155,6 +156,14 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
     bound_, bounds_ : float and array
         The lower bound at the end, and after every iteration.
     n_iter_, converged_ : int and bool
+
+    Notes
+    -----
+    Departures from [Kandemir2014]_: features are standardised and reduced (``scale``,
+    ``n_dimensions``), the prior covariance has a floor (``covariance_floor``), the log share of
+    the classes is added to their densities, labels start at those of the bags once and not in
+    every iteration, further starts are possible (``n_init``), and probabilities are calibrated.
+    ``preset("dpmil-paper")`` has the printed prior, one start and none of the rest but the shares.
 
     See Also
     --------

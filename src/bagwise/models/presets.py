@@ -139,7 +139,12 @@ _DPMIL: dict[str, Setting] = {
     "covariance_prior": Setting(
         None, "section 4 of [Kandemir2014]: W0 is the inverse covariance of the data"
     ),
-    "covariance_floor": Setting(0.0, "section 4 of [Kandemir2014]: nothing is added"),
+    "covariance_floor": Setting(
+        1e-9,
+        "ours: section 4 of [Kandemir2014] adds nothing, but a covariance of kernel PCA can be "
+        "singular in double precision, and this makes it positive definite; the released program "
+        "adds 0.001 I (dpmil_train.m, initmodel)",
+    ),
     "mean_prior": Setting(None, "section 4 of [Kandemir2014]: m0 is the mean of the data"),
     "mean_precision_prior": Setting(1.0, "section 4 of [Kandemir2014]: beta0"),
     "max_iter": Setting(100, "section 4 of [Kandemir2014]"),
