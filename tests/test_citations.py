@@ -39,7 +39,6 @@ OF_PAPER = {
     f"{SRC}/report/energies.py": "Deselaers2010",
     "experiments/micrf.py": "Deselaers2010",
     "experiments/kernel_learning.py": "CastroMacias2024",
-    f"{SRC}/vision/region_network.py": "Haussmann2017",
     "experiments/barrett.py": "Haussmann2017",
     "experiments/mio_musk.py": "Li2010",
     "experiments/mio_regret.py": "Li2010",

@@ -26,7 +26,7 @@ from bagwise.vision.regions import WeakDetector
 if TYPE_CHECKING:
     from torch import nn
 
-# Section 4.4 of the paper: regions of an image, and principal components of their features.
+# Section 4.3 of [Haussmann2017]: regions of an image, and principal components of their features.
 _REGIONS, _COMPONENTS = 50, 500
 
 
