@@ -19,7 +19,7 @@ from bagwise.evaluate import (
     Split,
     check_model,
 )
-from bagwise.evaluate.protocols import Scheme, checked_splits
+from bagwise.evaluate.protocols import Scheme, checked_splits, strata
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +145,7 @@ def test_bad_splits(call, message, data):
         ([0, 1], [2, 3], ["a", "b", "a", "c"], "group 'a' is in both"),
         ([0, 2], [1, 3], None, "one class only"),
         ([0, 1], [7], None, "numbered 0 to 3"),
+        ([0, 1], [4], None, "numbered 0 to 3"),
         ([0, 1], [], None, "must have training and test"),
     ],
 )
@@ -153,3 +154,28 @@ def test_a_leaking_split_is_refused(train, test, groups, message):
     bags = Bags(np.ones((4, 1)), np.arange(5))
     with pytest.raises(ValueError, match=message):
         checked_splits(scheme, bags, [0, 1, 0, 1], groups)
+
+
+def test_as_few_folds_and_groups_as_there_may_be(data):
+    assert len(list(BagFolds(n_splits=2, seeds=(0,)).splits(data.bags, data.y))) == 2
+    with pytest.raises(ValueError, match="at least 2 folds"):
+        list(BagFolds(n_splits=1, seeds=(0,)).splits(data.bags, data.y))
+    patient = np.arange(40) % 4  # each with bags of both classes
+    assert len(list(GroupFolds(n_splits=4, seeds=(0,)).splits(data.bags, data.y, patient))) == 4
+
+
+def test_a_part_that_says_it_was_fitted_before_is_refused():
+    chosen = SelectFromModel(LogisticRegression(), prefit=True)
+    model = make_pipeline(BagStatistics(), chosen, LogisticRegression())
+    with pytest.raises(ValueError, match="SelectFromModel keeps a part that was fitted outside"):
+        check_model(model)
+
+
+def test_an_indicator_matrix_is_balanced_by_the_rarest_class_of_a_bag():
+    y = np.zeros((20, 3), dtype=int)
+    y[:10, 0], y[6:12, 2], y[0, 1] = 1, 1, 1
+    # Class 1 has fewer bags than there are folds: its bag goes with what most bags have, nothing.
+    found = strata(y, 2)
+    assert len(set(found[1:6])) == len(set(found[6:12])) == len(set(found[12:])) == 1
+    assert len(set(found)) == 3
+    assert found[0] == found[-1]
