@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +130,71 @@ def two_workers(quick: bool, folder: Path, repeats: int = 2) -> dict[str, Any]:
         "must": "runs" if quick else ">= 1.6",
         "ok": quick or one / two >= 1.6,
         "quoted": {"Dask, one worker, seconds": one, "Dask, two workers, seconds": two},
+    }
+
+
+@contextlib.contextmanager
+def counted_scheduler(n_workers: int) -> Iterator[tuple[Any, list[int]]]:
+    """A client of a cluster whose scheduler is reached through a relay that counts the bytes."""
+    import distributed
+
+    n_bytes = [0]
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None, host="127.0.0.1") as cluster,
+        socket.create_server(("127.0.0.1", 0)) as relay,
+    ):
+        host, port = cluster.scheduler_address.removeprefix("tcp://").split(":")
+
+        def forward(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    n_bytes[0] += len(data)
+                    target.sendall(data)
+            for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    here, _ = relay.accept()
+                    there = socket.create_connection((host, int(port)))
+                    for ends in ((here, there), (there, here)):
+                        threading.Thread(target=forward, args=ends, daemon=True).start()
+
+        threading.Thread(target=listen, daemon=True).start()
+        address = f"tcp://127.0.0.1:{relay.getsockname()[1]}"
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+        workers = [
+            subprocess.Popen([*command, "--no-nanny", "--no-dashboard"], stderr=subprocess.DEVNULL)
+            for _ in range(n_workers)
+        ]
+        try:
+            with distributed.Client(address, timeout=60) as client:
+                client.wait_for_workers(n_workers, timeout=60)
+                yield client, n_bytes
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+
+def scheduler_traffic(quick: bool) -> dict[str, Any]:
+    """Bytes through the scheduler during a fit and a prediction of bags in memory."""
+    n = 40_000 if quick else 100_000
+    X, y = np.random.default_rng(0).standard_normal((n, 32)), np.arange(n // BAG) % 2
+    X.reshape(-1, BAG, 32)[y == 1, : BAG // 10, :8] += 1.5
+    bags = Bags(X, np.arange(n // BAG + 1) * BAG)
+    with counted_scheduler(2) as (_, n_bytes):
+        before = n_bytes[0]
+        VGPMIL(n_inducing=50, random_state=0, execution="dask").fit(bags, y).predict_proba(bags)
+        share = (n_bytes[0] - before) / X.nbytes
+    return {
+        "what": f"bytes through the Dask scheduler / bytes of the bags, N={n}, fit and predict",
+        "value": share,
+        "must": "<= 0.1",
+        "ok": share <= 0.1,
+        "quoted": {"Dask, bytes through the scheduler over those of the data": share},
     }
 
 
@@ -248,6 +317,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         folder = Path(name)
         return [
             two_workers(quick, folder),
+            scheduler_traffic(quick),
             ceiling(quick, folder),
             overhead(quick),
             memory(quick, folder),

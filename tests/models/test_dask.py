@@ -26,7 +26,6 @@ from tests.models.test_drivers import (  # noqa: F401
 distributed = pytest.importorskip("distributed", reason="the dask extra is missing")
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Sending large graph:UserWarning"),
     # Two test processes may both be running a cluster.
     pytest.mark.filterwarnings("ignore:Port .* is already in use:UserWarning"),
 ]
@@ -216,6 +215,28 @@ def test_sums_on_the_way(client, n):
     np.testing.assert_array_equal(sums.value.n, [n * (n - 1) / 2] * 2)
     assert sums.value.name == "".join(f"{i}." for i in range(n))  # neighbours, in order
     assert len(gathered) <= 8
+
+
+def test_data_do_not_pass_through_the_scheduler():
+    """Bags in memory, functions and results go directly; no warning of a large graph."""
+    from benchmarks.bench_drivers import scheduler_traffic
+
+    assert scheduler_traffic(quick=True)["value"] <= 0.1
+
+
+def test_a_client_that_cannot_reach_the_workers(client, monkeypatch):
+    """From outside of their network everything goes through the scheduler, to the same result."""
+    scatter = type(client).scatter
+
+    def no_way(self, data, direct=None, **settings):
+        if direct:
+            raise OSError("no route to host")
+        return scatter(self, data, direct=direct, **settings)
+
+    monkeypatch.setattr(type(client), "scatter", no_way)
+    driver = make_driver(driver="dask")
+    assert not driver._direct
+    assert list(driver.map(np.add, [1, 2], [3, 4])) == [4, 6]
 
 
 def _where(part):

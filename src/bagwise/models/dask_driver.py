@@ -1,15 +1,17 @@
 """The Dask driver: parts live on the workers, statistics travel. Needs the ``dask`` extra.
 
-Every part is a chain of tasks, each made from the one before, so that a part lost with its
-worker is computed again by another, to the same result.
+Data, functions and results go between the client and the workers directly; through the scheduler
+only where the client cannot reach them. The client remembers what was done to every part, so that
+one lost with its worker is sent and computed again elsewhere, to the same result.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from importlib.util import find_spec
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 # Statistics added by one task, and gathered by the client at most.
 _FAN_IN = 8
+# How often work is sent again after a worker was lost, and seconds until the next time.
+_ATTEMPTS = 20
+_PAUSE = 0.2
 
 
 class Held(NamedTuple):
@@ -36,6 +41,8 @@ class Held(NamedTuple):
 
     pair: Future  # of (part, result)
     home: str  # address of the worker that works on it
+    first: object  # the part as the client sent it
+    steps: tuple[PartWork[Any], ...]  # what was done to it since
 
 
 class Dask:
@@ -68,15 +75,24 @@ class Dask:
             )
         # One part per thread: every worker does its share in one task and sends one result.
         self.n_parts = len(self._threads())
+        self._direct = True
+        try:
+            self._scatter(b"", self._threads()[0])
+        except OSError:  # the workers are in a network of their own
+            self._direct = False
 
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order, with at most two blocks per thread under way."""
         with self._connected():
-            shared = self.client.submit(_same, function, pure=False)
             homes = self._homes()
+
+            def start(block: tuple[object, ...]) -> Future:
+                home = next(homes)
+                return self.client.submit(_call, self._put((function, *block), home), **_at(home))
+
             tasks = (
-                self.client.submit(_call, shared, *block, **_at(next(homes)))
-                for block in zip(*blocks, strict=True)
+                _Sent(self.client, self._direct, partial(start, b))
+                for b in zip(*blocks, strict=True)
             )
             yield from in_order(tasks, 2 * self.n_parts)
 
@@ -84,25 +100,70 @@ class Dask:
         self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]
     ) -> list[Any]:
         """New parts stay on the workers, as futures; results are gathered in order."""
+        from concurrent.futures import CancelledError
+
         with self._connected():
-            # One task carries the function, with q in it, for all parts and for recomputation.
-            shared = self.client.submit(_same, function, pure=False)
-            homes, held = self._homes(), []
-            work: tuple[object, ...]
-            for part in parts:
-                if isinstance(part, Held):
-                    home, work = part.home, (_call_on_first, shared, part.pair)
-                else:  # seen for the first time: dealt out in turn
-                    home, work = next(homes), (_call, shared, part)
-                held.append(Held(self.client.submit(*work, **_at(home)), home))
-            results = self.client.map(itemgetter(1), [pair for pair, _ in held], pure=False)
-            # Sums of neighbours, and sums of those, until few are left for the client to gather.
-            while isinstance(receive, RunningSum) and len(results) > _FAN_IN:
-                groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
-                results = [self.client.submit(_add, *group, pure=False) for group in groups]
-            for result in results:
-                receive(result.result())
-            return held
+            homes = self._homes()
+            held = [p if isinstance(p, Held) else self._send(p, next(homes)) for p in parts]
+            for attempt in range(_ATTEMPTS):
+                try:
+                    new = self._advance(held, function)
+                    results = self._results([pair for pair, *_ in new], receive)
+                    values = self.client.gather(results, direct=self._direct)
+                    break
+                except CancelledError:  # a worker was lost, with what was sent to it
+                    if attempt == _ATTEMPTS - 1 or self.client.status != "running":
+                        raise
+                    time.sleep(_PAUSE)
+                    held = [self._again(part, next(homes)) for part in held]
+            for value in values:
+                receive(value)
+            return new
+
+    def _put(self, value: object, home: str) -> Future:
+        """A value on a worker, or on another where that one is lost; others copy it from there."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._scatter(value, home)
+            except OSError:
+                if self.client.status != "running":
+                    break
+                time.sleep(_PAUSE)  # until the scheduler knows as well
+                home = next((name for name in self._threads() if name != home), home)
+        return self._scatter(value, home)
+
+    def _scatter(self, value: object, home: str) -> Future:
+        (future,) = self.client.scatter([value], workers=[home], direct=self._direct, hash=False)
+        return future
+
+    def _send(self, part: object, home: str) -> Held:
+        return Held(self._put((part, None), home), home, part, ())
+
+    def _advance(self, held: list[Held], function: PartWork[Result]) -> list[Held]:
+        """All parts after one more step."""
+        shared = self._put(function, self._threads()[0])
+        new = []
+        for part in held:
+            pair = self.client.submit(_call_on_first, shared, part.pair, **_at(part.home))
+            new.append(part._replace(pair=pair, steps=(*part.steps, function)))
+        return new
+
+    def _again(self, part: Held, home: str) -> Held:
+        """A part that was lost, from the start; any other as it is."""
+        if part.pair.status in ("finished", "pending"):
+            return part
+        fresh = self._send(part.first, home)
+        for step in part.steps:
+            (fresh,) = self._advance([fresh], step)
+        return fresh
+
+    def _results(self, pairs: list[Future], receive: Receiver[Result]) -> list[Future]:
+        """The results of parts, neighbours added up until few are left where that is asked for."""
+        results = self.client.map(itemgetter(1), pairs, pure=False)
+        while isinstance(receive, RunningSum) and len(results) > _FAN_IN:
+            groups = [results[i : i + _FAN_IN] for i in range(0, len(results), _FAN_IN)]
+            results = [self.client.submit(_add, *group, pure=False) for group in groups]
+        return results
 
     def _homes(self) -> Iterator[str]:
         """The worker of each thread there is now, in turn without end; asked for at first use."""
@@ -145,15 +206,34 @@ def _add(first: Any, *others: object) -> Any:
     return type(first)(*(reduce(add, column) for column in zip(first, *others, strict=True)))
 
 
-def _same(value: Result) -> Result:
-    return value
+class _Sent:
+    """A task that is sent again where a worker is lost with what the task needs."""
+
+    def __init__(self, client: Client, direct: bool, start: Callable[..., Future]) -> None:
+        self._client, self._direct = client, direct
+        self._start, self._future = start, start()
+
+    def result(self) -> Any:
+        """Wait for it."""
+        from concurrent.futures import CancelledError
+
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._client.gather(self._future, direct=self._direct)
+            except CancelledError:
+                if self._client.status != "running":
+                    break
+                time.sleep(_PAUSE)
+                self._future = self._start()
+        return self._future.result()
 
 
-def _call(function: Callable[..., Result], *arguments: object) -> Result:
+def _call(work: tuple[Any, ...]) -> Any:
     """Run on a worker with one BLAS thread: its processes share the cores already."""
+    function, *arguments = work
     with one_blas_thread():
         return function(*arguments)
 
 
-def _call_on_first(function: Callable[..., Result], pair: tuple[object, object]) -> Result:
-    return _call(function, pair[0])
+def _call_on_first(function: PartWork[Result], pair: tuple[object, object]) -> Any:
+    return _call((function, pair[0]))
