@@ -126,7 +126,9 @@ def whole_bags(
     pieces = []
     for span in cut(labels.offsets, len(rows) if device else _PIECE, 1):
         part = labels.slice(span.first_bag, span.last_bag)
-        piece = host_rows(X, rows[span.start : span.stop])
+        own = rows[span.start : span.stop]
+        # In the precision they have: scaling makes doubles of them where they are projected.
+        piece = host_rows(X, own) if is_tensor(X) else np.asarray(X[own])
         block = arranged(Block(piece.T, np.zeros(len(piece)), part))
         pieces.append(RowPiece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
     return WholeBags(tuple(pieces), Z, scaling, driver, device, dtype)
