@@ -12,7 +12,6 @@ import pandas as pd
 from bagwise import Bags
 from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
-from bagwise.models.presets import preset
 from bagwise.vision import Proposals, RegionFeatures, WeakDetector
 from bagwise.vision.networks import have_backbone
 from experiments._held_out import main, table_row
@@ -26,9 +25,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "without contrast": {"min_side": 0.06, "pca": 50, "contrast": None},
     "with contrast": {"min_side": 0.05, "pca": 25, "contrast": 1.25},
 }
-# Section 4.4 of the paper, where it does not ask for its network: 50 proposals, 500 principal
-# components, and the classifier of the paper. Nothing was chosen on these images.
-PAPER_BOXES, PAPER_COMPONENTS = 50, 500
 CACHE = Path(tempfile.gettempdir()) / "bagwise-bccd"
 
 
@@ -97,21 +93,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1, class_name: str = "Platelets") 
         for metric, column in zip(("CorLoc", "AP"), np.transpose(values), strict=True):
             rows.append(row(f"VGPMIL, {name}{plain()}", class_name, metric, column))
     _show(data, test, found, out)
-    min_side = SETTINGS["without contrast"]["min_side"]
-    fitted, held_out = (describe(data, min_side, part, PAPER_BOXES) for part in (train, test))
-    values = []
-    for seed in range(1 if quick else 5):
-        detector = paper_settings(seed).fit(fitted, y[train][:, None], class_names=[class_name])
-        values.append(measure(detector.predict(held_out), truth, y[test]))
-    for metric, column in zip(("CorLoc", "AP"), np.transpose(values), strict=True):
-        rows.append(row(f"VGPMIL, settings of the paper{plain()}", class_name, metric, column))
     return pd.DataFrame(rows)
-
-
-def paper_settings(seed: int) -> WeakDetector:
-    """The classifier of the paper on regions of ours; `paper_detector` has a network's."""
-    classifier = preset("vgpmil-paper")
-    return WeakDetector(pca=PAPER_COMPONENTS, classifier=classifier, random_state=seed)
 
 
 def row(model: str, data: str, metric: str, values: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from bagwise.datasets.fetched import data_home
 from bagwise.vision import ImageSet, Proposals, WeakDetector, make_digit_canvases
 from experiments._held_out import main
-from experiments.detection_bccd import PAPER_BOXES, measure, paper_settings, row
+from experiments.detection_bccd import measure, row
 
 TITLE = "Weakly supervised detection of digits on clutter: CorLoc and average precision"
 PAPER = "none: detection with known truth"
@@ -54,12 +54,6 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
                 found = detector.set_params(contrast=contrast).predict(held_out)
                 measured = measure(found, test.boxes, test.labels[:, 0])
                 values.setdefault((name, f"boxes for {share:.0%}"), []).append(measured)
-        proposals = Proposals(method="blobs", n_boxes=PAPER_BOXES, min_side=0.08)
-        detector = paper_settings(seed).set_params(proposals=proposals)
-        fitted, held_out = detector.describe(train.images), detector.describe(test.images)
-        detector.fit(fitted, train.labels, None, train.class_names)
-        measured = measure(detector.predict(held_out), test.boxes, test.labels[:, 0])
-        values.setdefault(("settings of the paper", "boxes for 0%"), []).append(measured)
     source = "MNIST" if (data_home() / "mnist.npz").is_file() else "8 x 8 digits"
     return pd.DataFrame(
         row(f"VGPMIL, {name}", f"digit 9 of {source}, {boxed}", metric, column)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 # Section 4.3 of [Haussmann2017]: regions of an image, and principal components of their features.
-_REGIONS, _COMPONENTS = 50, 500
+REGIONS, COMPONENTS = 50, 500
 
 
 def load_region_network(weights: str | Path, name: str = "fasterrcnn_resnet50_fpn") -> nn.Module:
@@ -81,7 +81,7 @@ class RegionNetwork(HasParameters):
     """
 
     network: nn.Module = parameter(None, HasMethods(["state_dict"]))
-    n_boxes: int = parameter(_REGIONS, AT_LEAST_1)
+    n_boxes: int = parameter(REGIONS, AT_LEAST_1)
 
     def propose(self, image: ImageSource, key: object = None) -> Floats:
         """Boxes of one image, best first, [k, 4]; the whole image where there are none."""
@@ -156,7 +156,7 @@ def paper_detector(network: nn.Module, *, random_state: RandomState = None) -> W
     return WeakDetector(
         proposals=regions,
         features=regions,
-        pca=_COMPONENTS,
+        pca=COMPONENTS,
         classifier=preset("vgpmil-paper"),
         random_state=random_state,
     )
