@@ -1,6 +1,6 @@
 """The detector of the VGPMIL paper on cells and digits, without its network.
 
-Section 4.4 of the paper: 50 regions per image, 500 principal components, VGPMIL with 50 inducing
+Section 4.3 of the paper: 50 regions per image, 500 principal components, VGPMIL with 50 inducing
 points and the updates of the paper, suppression. Its region proposal network was trained on
 photographs; here blobs propose and the features are those of `detection_bccd` and
 `detection_digits`. Nothing was chosen on these images.
@@ -22,7 +22,7 @@ from experiments.detection_bccd import SETTINGS, describe, load, measure, plain,
 from experiments.detection_digits import canvases
 
 TITLE = "The detector of the VGPMIL paper on platelets and digits, with proposals of ours"
-PAPER = "VGPMIL, section 4.4 (other images)"
+PAPER = "VGPMIL, section 4.3 (other images)"
 NEEDS = ("detection/bccd", "mnist", "synthetic")
 
 

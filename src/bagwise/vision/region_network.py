@@ -134,7 +134,7 @@ def _scale(image: Image, resized: tuple[int, int]) -> Floats:
 
 
 def paper_detector(network: nn.Module, *, random_state: RandomState = None) -> WeakDetector:
-    """The detector of section 3.3 of the VGPMIL paper, with the settings of its section 4.4.
+    """The detector of section 3.3 of the VGPMIL paper, with the settings of its section 4.3.
 
     The 50 best proposals of a Faster R-CNN, the features of the same network reduced to 500
     principal components, and `VGPMIL` with the paper's updates and 50 inducing points. The paper
