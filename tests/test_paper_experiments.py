@@ -206,8 +206,8 @@ def test_psi_vgpmil_chooses_alpha_and_beta_on_validation_bags():
     every = psi_vgpmil.cells("MUSK1", quick=False)
     assert len(every) == 2 * 3 * 5 * (1 + 6)
     choices = psi_vgpmil_mnist.first_cells(psi_vgpmil_mnist.SETS, 7000, quick=False)
-    assert len(choices) == 2 * 2 * 6
-    scored = pd.DataFrame(choices).assign(**{"validation accuracy": [*range(24)][::-1]})
+    assert len(choices) == 2 * 6
+    scored = pd.DataFrame(choices).assign(**{"validation accuracy": [*range(12)][::-1]})
     tables = psi_vgpmil_mnist.table_cells(scored, quick=False)
-    assert len(tables) == 2 * 2 * 3 * (2 + 5)
+    assert len(tables) == 2 * 2 * 3 * (1 + 5)
     assert {(cell.alpha, cell.beta) for cell in tables} == {(None, None), psi_vgpmil.GRID[0]}
