@@ -14,13 +14,19 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks" / "measured.csv"
 class UnknownFigureError(ValueError):
     """A span names what no stored result has."""
 
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where  # the experiment
+
 
 @functools.cache
 def results(experiment: str) -> pd.DataFrame:
     """The stored table of an experiment."""
     path = RESULTS / experiment / "table.csv"
     if not path.exists():
-        raise UnknownFigureError(f"{experiment!r} has no stored results in {RESULTS.name}/.")
+        raise UnknownFigureError(
+            f"{experiment!r} has no stored results in {RESULTS.name}/.", experiment
+        )
     return pd.read_csv(path)
 
 
@@ -39,7 +45,8 @@ def row(experiment: str, data: str, model: str, metric: str) -> pd.Series:
     if len(match) != 1:
         raise UnknownFigureError(
             f"{experiment} has {len(match)} rows for {data!r}, {model!r}, {metric!r}; a figure "
-            "needs one."
+            "needs one.",
+            experiment,
         )
     return match.iloc[0]
 

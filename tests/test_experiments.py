@@ -93,7 +93,7 @@ def test_experiments_are_found_without_importing(tmp_path):
 
 def test_repository_experiments_are_declared():
     found = find_experiments()
-    assert {"published_arithmetic", "learning_curves", "unavailable"} <= set(found)
+    assert {"published_arithmetic", "learning_curves", "barrett"} <= set(found)
     known = {"bundled", "synthetic", *ADDRESSES, *PRIVATE}
     for experiment in found.values():
         assert experiment.paper, experiment.name

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
+import json
+import pkgutil
 import re
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -17,8 +22,10 @@ from benchmarks import (
     gpu,
 )
 from benchmarks.stored import MEASURED, store
-from experiments import figures, stored, tables
-from experiments._page import write_pages
+from experiments import figures, published, stored, tables
+from experiments._page import NOTES, write_pages
+
+import bagwise
 
 SPAN = re.compile(r"<!-- figure: ([^>]*?) -->(.*?)<!-- /figure -->", re.DOTALL)
 GENERATED = re.compile(r"<!-- (figure|table): .*?<!-- /\1 -->", re.DOTALL)
@@ -115,14 +122,120 @@ def test_the_best_of_a_column_is_bold():
 def test_every_stored_result_has_a_page(tmp_path):
     write_pages(stored.RESULTS, tmp_path)
     runs = {place.parent.name for place in stored.RESULTS.glob("*/run.json")}
-    assert {page.stem for page in tmp_path.iterdir()} == runs | {"index"}
+    assert {page.stem for page in tmp_path.iterdir()} == runs | {"index", "published"}
     texts = {page.stem: page.read_text(encoding="utf-8") for page in tmp_path.iterdir()}
-    assert set(texts["index"].split("```")[1].split()[3:]) == runs
+    assert set(texts["index"].split("```")[1].split()[3:]) == runs | {"published"}
+    for name in runs:
+        assert re.search(r"bagwise \d+\.\d+\.\d+", texts[name]), name
     assert any(", commit " in text for text in texts.values())
     assert "How these numbers were chosen" in texts["misvm"]
     pictures = [name for text in texts.values() for name in re.findall(r"!\[.*\]\((.+)\)", text)]
     assert len(pictures) > 10
     assert all((tmp_path / name).exists() for name in pictures)
+
+
+def test_the_table_of_published_figures_is_what_the_runs_give():
+    pytest.importorskip("pyarrow")
+    assert published.TABLE.read_text(encoding="utf-8") == published.compared().to_csv(index=False)
+
+
+def test_every_published_figure_has_a_verdict_and_its_reason():
+    table = published.read()
+    lines = table[["paper", "table", "row", "column"]].drop_duplicates()
+    assert len(lines) == len(published.printed())
+    assert set(table["verdict"]) <= {"reached", "above", "below", "not run", "not compared"}
+    explained = table[table["verdict"].isin(["below", "not run", "not compared"])]
+    assert (explained["why"] != "").all()
+    runs = table[~table["why"].str.contains("does not have|another method|measured on|leaderboard")]
+    assert (runs["command"] != "").all()
+    tracked = table[table["command"].str.endswith("tracking") & (table["row"] == "MIO")]
+    assert (tracked["verdict"] != "reached").all()
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "expected"),
+    [(0.85, 0.03, "reached"), (0.85, 0.02, "below"), (0.95, 0.02, "above")],
+)
+def test_a_verdict_allows_two_standard_errors(mean, error, expected):
+    line = SimpleNamespace(value="0.900", spread=float("nan"), row="a", column="accuracy")
+    ours = published.Ours(mean, error, 0.0, 5, "ours", "misvm")
+    assert published.verdict(line, ours)[0] == expected
+    # Of times the smaller one is better.
+    line.column = "seconds"
+    turned = {"below": "above", "above": "below"}
+    assert published.verdict(line, ours)[0] == turned.get(expected, expected)
+
+
+def test_every_stored_run_says_its_version():
+    for path in stored.RESULTS.glob("*/run.json"):
+        about = json.loads(path.read_text(encoding="utf-8"))
+        assert re.fullmatch(r"\d+\.\d+\.\d+", about["versions"]["bagwise"]), path
+
+
+# A module of bagwise and what is named in it; and a function named by a verb of this library.
+PACKAGES = "bagwise|core|bags|datasets|deep|evaluate|files|models|report|vision"
+DOTTED = re.compile(rf"\b((?:{PACKAGES})(?:\.[a-z_]+)*)\.([A-Za-z_]\w+)")
+VERB = re.compile(r"\b(?:read|load|fetch|make|write)_\w+\b")
+
+
+def texts_about_results():
+    """What stored runs, their tables, notes and published rows say."""
+    for path in sorted(stored.RESULTS.glob("*/run.json")):
+        yield path, json.loads(path.read_text(encoding="utf-8"))["about"]
+    for path in sorted([*stored.RESULTS.glob("*/table.csv"), *NOTES.glob("*.md")]):
+        yield path, path.read_text(encoding="utf-8")
+    yield (
+        published.PRINTED,
+        " ".join(a for value in vars(published).values() for a in absent(value)),
+    )
+
+
+def absent(value):
+    return [*value] if isinstance(value, published.Absent) else []
+
+
+@functools.cache
+def names_of_bagwise():
+    """Functions and classes of all modules, and their parameters and methods."""
+    names = set()
+    for info in pkgutil.walk_packages(bagwise.__path__, "bagwise."):
+        if not info.name.endswith("__main__"):
+            try:
+                names |= set(dir(importlib.import_module(info.name)))
+            except ImportError:
+                continue  # an extra is not installed
+    return names
+
+
+def unknown_names(text):
+    """Functions and modules of bagwise that a text names and that do not import."""
+    unknown = []
+    for module, name in DOTTED.findall(text):
+        path = module if module.startswith("bagwise") else f"bagwise.{module}"
+        try:
+            found = importlib.import_module(path)
+        except ImportError:
+            unknown.append(f"{module}.{name}")
+            continue
+        if not hasattr(found, name):
+            try:
+                importlib.import_module(f"{path}.{name}")
+            except ImportError:
+                unknown.append(f"{module}.{name}")
+    return unknown + [name for name in VERB.findall(text) if name not in names_of_bagwise()]
+
+
+def test_unknown_names_are_noticed():
+    said = "vision.read_scans then vision.read_rsna_labels, bagwise.nothing.here, read_cq500_labels"
+    assert unknown_names(said) == [
+        *("vision.read_rsna_labels", "bagwise.nothing.here"),
+        *("read_rsna_labels", "read_cq500_labels"),
+    ]
+
+
+def test_stored_texts_name_what_imports():
+    unknown = {path: unknown_names(text) for path, text in texts_about_results()}
+    assert not {path: names for path, names in unknown.items() if names}
 
 
 def test_a_benchmark_replaces_its_own_lines(tmp_path):
