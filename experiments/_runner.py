@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import datetime
 import importlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -322,9 +321,11 @@ def _origin(about: dict[str, Any]) -> str:
 
 def environment() -> dict[str, Any]:
     """Date, machine and versions, for the record."""
-    packages = ("bagwise", "numpy", "scipy", "scikit-learn", "numba")
+    # By import, not by metadata: a source folder on the path has none.
+    packages = {name: name for name in ("bagwise", "numpy", "scipy", "numba")}
+    packages["scikit-learn"] = "sklearn"
     versions = {"Python": platform.python_version()}
-    versions |= {name: importlib.metadata.version(name) for name in packages}
+    versions |= {name: importlib.import_module(m).__version__ for name, m in packages.items()}
     cores = os.cpu_count()
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -126,7 +126,8 @@ def rows_of(data: str, fits: pd.DataFrame, ways: tuple[str, ...]) -> list[dict[s
     for (M, kind), part in fits.groupby(["n_inducing", "kind"]):
         gamma = part["alpha"].notna()
         parts = {("VGPMIL", ""): part[~gamma]}
-        parts |= {("G-VGPMIL", way): pick(part[gamma], way) for way in ways}
+        if gamma.any():
+            parts |= {("G-VGPMIL", way): pick(part[gamma], way) for way in ways}
         for (model, way), kept in parts.items():
             published = figures("psi-VGPMIL", TABLES[data], f"{model}, M = {M}")
             name = ", ".join(filter(None, [model, f"M = {M}", str(kind), way]))

@@ -14,10 +14,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks" / "measured.csv"
 class UnknownFigureError(ValueError):
     """A span names what no stored result has."""
 
-    def __init__(self, message: str, where: str = "") -> None:
-        super().__init__(message)
-        self.where = where  # the experiment
-
 
 @functools.cache
 def results(experiment: str) -> pd.DataFrame:
@@ -45,8 +41,7 @@ def row(experiment: str, data: str, model: str, metric: str) -> pd.Series:
     if len(match) != 1:
         raise UnknownFigureError(
             f"{experiment} has {len(match)} rows for {data!r}, {model!r}, {metric!r}; a figure "
-            "needs one.",
-            experiment,
+            "needs one."
         )
     return match.iloc[0]
 

@@ -1,8 +1,10 @@
-"""VGPMIL on bags of MNIST digits (Tables 4 and 5 of the psi-VGPMIL paper), held out.
+"""VGPMIL on bags of MNIST digits with a fixed kernel, held out (psi-VGPMIL paper, Tables 4 and 5).
 
-Bags of ten, positive when they hold a 2 or a 9. PCA is fitted on the training digits only.
-The settings are those of `vgpmil_musk`. VGPMIL on PCA with H = 1e12, the others with the printed
-H = 100; RAW pixels are standardised.
+The settings are ours: a kernel of variance 1 that is not learned, twenty iterations, no validation
+bags; those of the paper and of its program are in ``psi_vgpmil_mnist``. Bags of ten, positive when
+they hold a 2 or a 9. PCA is fitted on the training digits only. All pi at once, a bag is its most
+positive instance. VGPMIL on PCA with H = 1e12, the others with the printed H = 100; RAW pixels are
+standardised.
 """
 
 from __future__ import annotations
@@ -14,37 +16,29 @@ import pandas as pd
 from sklearn.decomposition import PCA
 from sklearn.model_selection import StratifiedKFold
 
-from bagwise import Execution
+from bagwise import GVGPMIL, VGPMIL, Execution
+from bagwise.core.kernels import RBF
 from bagwise.datasets import fetch_mnist_bags
-from bagwise.models.presets import preset
-from bagwise.models.variational import Gamma, NoisyMax
+from bagwise.models.variational import NoisyMax
 from experiments._held_out import main, measure, rows
-from experiments.vgpmil_musk import FIXED
+from experiments.published import figures
 
-TITLE = "VGPMIL on MNIST bags (psi-VGPMIL paper, Tables 4 and 5)"
+TITLE = "VGPMIL on MNIST bags with a fixed kernel (psi-VGPMIL paper, Tables 4 and 5)"
 PAPER = "psi-VGPMIL, Tables 4 and 5"
 NEEDS = ("mnist",)
 
-NAMES = (
-    "instance accuracy",
-    "instance F1",
-    "instance AUC",
-    "bag accuracy",
-    "bag F1",
-    "bag AUC",
-)
-PUBLISHED = {
-    ("VGPMIL", "PCA"): (0.957, 0.801, 0.970, 0.915, 0.913, 0.965),
-    ("G-VGPMIL", "PCA"): (0.956, 0.796, 0.972, 0.913, 0.911, 0.966),
-    ("VGPMIL", "RAW"): (0.905, 0.434, 0.876, 0.749, 0.699, 0.848),
-    ("G-VGPMIL", "RAW"): (0.916, 0.576, 0.884, 0.782, 0.779, 0.863),
-}
+TABLES = {"PCA": "Table 4", "RAW": "Table 5"}
 
 
 def settings(kind: str, seed: int, M: int) -> dict[str, Any]:
-    """Those of `vgpmil_musk`; l^2 is the number of features."""
+    """Of both models; l^2 is the number of features."""
     return {
-        **FIXED,
+        "inducing": "class-kmeans",
+        "kernel": RBF("sqrt_dim", 1.0),
+        "max_iter": 20,
+        "tol": 0.0,
+        "bag_rule": "max",
+        "calibrate": False,
         "n_inducing": M,
         "scale": None if kind == "PCA" else "feature",
         "likelihood": NoisyMax(1e12 if kind == "PCA" else 100.0, schedule="paper"),
@@ -69,13 +63,13 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
             options = settings(kind, seed, M)
             milder = {**options, "likelihood": NoisyMax(100.0, schedule="paper")}
             makers = {
-                "VGPMIL": preset("psi-vgpmil-program", **options),
-                "G-VGPMIL": preset("g-vgpmil-program", density=Gamma(1.0, 1.0), **milder),
+                "VGPMIL": VGPMIL(inference="paper", **options),
+                "G-VGPMIL": GVGPMIL(**milder),
             }
             for name, model in makers.items():
                 found[name].append(measure(model, train, data.y[a], test, data.y[b]))
         for name, values in found.items():
-            published = dict(zip(NAMES, PUBLISHED[name, kind], strict=True))
+            published = figures("psi-VGPMIL", TABLES[kind], f"{name}, M = {M}")
             table += rows(name, f"MNIST {kind}, M={M}", pd.DataFrame(values), published)
     return pd.DataFrame(table)
 

@@ -13,7 +13,6 @@ from experiments import (
     micrf,
     psi_vgpmil,
     psi_vgpmil_mnist,
-    vgpmil_grid,
     vgpmil_kpca,
 )
 from experiments._tables import RESULT_COLUMNS
@@ -60,29 +59,13 @@ def test_a_watched_network_is_seen_after_every_epoch():
     assert np.abs(after[0] - after[2]).max() > 1e-3
 
 
-def test_a_setting_is_chosen_on_validation_bags_or_on_test_bags():
-    fits = pd.DataFrame(
-        [
-            # a is best on the test bags of both splits, b on the validation bags of the first.
-            {"seed": 0, "fold": 0, "setting": "a", "validation accuracy": 0.5, "test accuracy": 1},
-            {"seed": 0, "fold": 0, "setting": "b", "validation accuracy": 0.9, "test accuracy": 0},
-            {"seed": 0, "fold": 1, "setting": "a", "validation accuracy": 0.9, "test accuracy": 1},
-            {"seed": 0, "fold": 1, "setting": "b", "validation accuracy": 0.9, "test accuracy": 0},
-        ]
-    ).assign(**{"validation AUC": [0.5, 0.5, 0.6, 0.5], "test AUC": 0.5})
-    accuracy = "bag accuracy"
-    assert vgpmil_grid.chosen(fits, vgpmil_grid.VALIDATION)[accuracy].tolist() == [0.5]
-    assert vgpmil_grid.chosen(fits, vgpmil_grid.ORACLE)[accuracy].tolist() == [1.0]
-
-
 def test_the_grid_of_the_paper_runs(tmp_path):
-    assert len(vgpmil_grid.grid(quick=False)["G-VGPMIL"]) == 18
-    table = vgpmil_grid.run(quick=True, out=tmp_path)
+    table = psi_vgpmil.run(quick=True, out=tmp_path)
     assert list(table.columns) == list(RESULT_COLUMNS)
     value = table[table["metric"] == "bag accuracy"].set_index("model")["mean"]
-    for model in ("VGPMIL", "G-VGPMIL"):
-        honest, oracle = (f"{model}, {way}" for way in vgpmil_grid.NOTES)
-        assert value[honest] <= value[oracle]
+    for kind in psi_vgpmil.KINDS:
+        name = f"G-VGPMIL, M = 50, {kind}"
+        assert value[name] <= value[f"{name}, {psi_vgpmil.ON_TEST}"]
 
 
 def test_the_margin_sweep_runs(tmp_path):
