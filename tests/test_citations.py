@@ -46,7 +46,7 @@ OF_PAPER = {
     "experiments/vgpmil_kpca.py": "Haussmann2017",
     "experiments/vgpmil_newsgroups.py": "Haussmann2017",
     "experiments/tracking.py": "Li2010",
-    "experiments/notes/vgpmil_musk.md": "CastroMacias2024",
+    "experiments/notes/psi_vgpmil.md": "CastroMacias2024",
     f"{SRC}/core/distances.py": "Li2010",
     f"{SRC}/core/l1_svm.py": "Li2010",
     "docs/explanation/mio.md": "Li2010",
