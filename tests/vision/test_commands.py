@@ -15,8 +15,9 @@ from bagwise import load
 from bagwise.cli.commands import build_parser, run
 from bagwise.cli.detect import PROPOSALS, new_detector
 from bagwise.cli.track import parse_box
+from bagwise.datasets.layouts import read_annotation
 from bagwise.vision import PhotographDetector, WeakDetector, read_coco
-from bagwise.vision.image_sets import read_table, read_voc_boxes
+from bagwise.vision.image_sets import read_table
 from bagwise.vision.proposals import METHODS
 from tests.vision.cq500 import write_cq500
 from tests.vision.test_detection import make_scenes
@@ -85,9 +86,11 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     assert coco.class_names == ("red",)
     np.testing.assert_allclose(np.concatenate(coco.boxes), table.boxes, atol=0.01)
     probable = [float(r["probability"]) >= 0.5 for r in rows_of(out / "detections.csv")]
-    voc = [read_voc_boxes(path)[0] for path in sorted((out / "voc").glob("*.xml"))]
-    assert len(voc) == 16
-    np.testing.assert_allclose(np.concatenate(voc), table.boxes[probable], atol=0.02)
+    written = [read_annotation(path)[1] for path in sorted((out / "voc").glob("*.xml"))]
+    assert len(written) == 16
+    corners = np.array([box for objects in written for _, *box in objects])  # counted from 1
+    voc = np.hstack([corners[:, :2] - 1, corners[:, 2:] - corners[:, :2] + 1])
+    np.testing.assert_allclose(voc, table.boxes[probable], atol=0.02)
     drawn = sorted(path.name for path in (out / "overlays").iterdir())
     assert drawn == [f"{i:02}.jpg" for i in range(16)]
     capsys.readouterr()
