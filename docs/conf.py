@@ -9,8 +9,10 @@ import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from commands import write_commands
 from experiments._page import write_pages
 from experiments.stored import RESULTS
 
@@ -28,6 +30,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -38,6 +41,14 @@ myst_heading_anchors = 3
 
 default_role = "py:obj"  # a name in single backquotes is a link
 nitpicky = True
+# Only the names that are used, in files of their own, so that a build needs no network.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "_inventories/python.txt"),
+    "scikit-learn": ("https://scikit-learn.org/stable", "_inventories/scikit-learn.txt"),
+    "pandas": ("https://pandas.pydata.org/docs", "_inventories/pandas.txt"),
+}
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 autosummary_generate = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
@@ -47,7 +58,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.BeginnersFirst",
     "backreferences_dir": "reference/api/generated",
     "doc_module": ("bagwise",),
     "download_all_examples": False,
@@ -113,8 +124,9 @@ def _visit_block(self, node):
     raise nodes.SkipNode
 
 
-def _write_results(app):
+def _write_pages(app):
     write_pages(RESULTS, Path(app.srcdir) / "results")
+    write_commands(Path(app.srcdir) / "reference" / "generated" / "commands.md")
 
 
 def _link_by_last_name(app, env, node, contnode):
@@ -134,7 +146,7 @@ def _link_by_last_name(app, env, node, contnode):
 
 def setup(app):
     app.connect("missing-reference", _link_by_last_name)
-    app.connect("builder-inited", _write_results)
+    app.connect("builder-inited", _write_pages)
     app.connect("autodoc-skip-member", _skip)
     app.add_html_math_renderer("mathml", (_visit_inline, None), (_visit_block, None))
     app.add_css_file("bagwise.css")

@@ -14,6 +14,7 @@ import numpy as np
 
 from bagwise import VGPMIL, AutoVGPMIL, Bags
 from bagwise.core.kernels import ARD, RBF
+from bagwise.report.plots import probability_colours
 
 
 def make_rings(n_bags, seed):
@@ -49,7 +50,7 @@ for name, value in accuracy.items():
 # Half of the bags are positive, so 0.50 is chance. A single length scale has nothing to gain: four
 # of six features are noise, and the learnt kernel is kept only where it does not predict held-out
 # bags worse than the one it started from. One length scale per feature can be long where a
-# feature is noise and short where it is not, and is much better. AutoVGPMIL weighs scalings and
+# feature is noise and short where it is not, and is much better. AutoVGPMIL compares scalings and
 # likelihoods, all with one length scale. So: give the evidence the freedom that the data need, and
 # look at held-out bags.
 for name in ("RBF, learnt", "ARD, learnt"):
@@ -67,12 +68,13 @@ right.set(xlabel="held-out accuracy", xlim=(0.4, 1))
 # %%
 # The score surface over the two features that matter, the others at 0.
 axis = np.linspace(-4.5, 4.5, 60)
+colours = probability_colours()
 points = np.zeros((3600, 6))
 points[:, 0], points[:, 1] = (a.ravel() for a in np.meshgrid(axis, axis))
 figure, panels = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained", sharey=True)
 for panel, name in zip(panels, ("RBF, fixed", "ARD, learnt"), strict=True):
     p = models[name].predict_proba_instances(Bags(points, np.arange(3601)))[:, 1]
-    panel.contourf(axis, axis, p.reshape(60, 60), levels=20, cmap="RdBu_r", vmin=0, vmax=1)
+    panel.contourf(axis, axis, p.reshape(60, 60), levels=20, cmap=colours, vmin=0, vmax=1)
     panel.set(title=name, xlabel="feature 0", aspect="equal")
 panels[0].set_ylabel("feature 1")
 plt.show()

@@ -26,7 +26,7 @@ model = VGPMIL(random_state=0).fit(pool, y)
 
 # %%
 # Forty questions, five at a time, by the default strategy and at random. Every answer is taken in
-# at once; after ten the model sweeps over all bags, without reading the data again.
+# at once; after ten the model is fitted to all bags, without reading the data again.
 def run(strategy, n_answers=40):
     learner = Learner(model, pool, y)
     rng = np.random.RandomState(0)

@@ -2,8 +2,9 @@
 What MI-CRF sees: the energies of its bags
 ==========================================
 
-`MICRF` lets every bag select one of its instances, or none. The picture below shows what that
-choice weighs: how each instance is scored, and how unlike it is to the instances of other bags.
+`MICRF` lets every bag select one of its instances, or none. The picture below shows what
+determines that choice: how each instance is scored, and how unlike it is to the instances of
+other bags.
 """
 
 # %%

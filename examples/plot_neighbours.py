@@ -15,6 +15,7 @@ from sklearn.metrics import average_precision_score
 
 from bagwise import VGPMIL, Coupled
 from bagwise.datasets import make_neighbour_bags
+from bagwise.report.plots import probability_colours
 
 train = make_neighbour_bags(n_bags=40, separation=2.5, random_state=0)
 test = make_neighbour_bags(n_bags=20, separation=2.5, random_state=1)
@@ -32,9 +33,10 @@ for name, p in (("alone", before), ("coupled", after)):
 bag = int(np.flatnonzero(test.y)[2])
 rows = slice(bag * 144, (bag + 1) * 144)
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
+colours = probability_colours()  # those of the report
 columns = {"truth": test.instance_labels, "each patch alone": before, "with neighbours": after}
 for ax, (name, values) in zip(axes, columns.items(), strict=True):
-    shown = ax.imshow(values[rows].reshape(12, 12), vmin=0, vmax=0.5, cmap="magma")
+    shown = ax.imshow(values[rows].reshape(12, 12), vmin=0, vmax=0.5, cmap=colours)
     ax.set(title=name, xticks=[], yticks=[])
 figure.colorbar(shown, ax=axes, label="probability", shrink=0.8)
 plt.show()

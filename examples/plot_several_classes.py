@@ -1,8 +1,9 @@
 """
-Three findings: which class a bag is of, and which of its instances say so
-==========================================================================
+Several classes: which class a bag has, and which instances show it
+===================================================================
 
-Bags of digits with three findings: a bag holds a few twos, or fives, or eights, or none of them.
+Bags of digits with three positive classes: a bag holds a few twos, or fives, or
+eights, or none of them.
 `VGPMIL` sees one label per bag and gives every digit a probability of each class.
 """
 

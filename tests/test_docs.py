@@ -170,7 +170,7 @@ def test_tutorial(page, tmp_path, monkeypatch, capsys):
         elif language == "text" and printed is not None:
             assert Roughly().check_output(block, printed, 0), printed
             printed, n_compared = None, n_compared + 1
-        elif language == "sh" and page.stem == "pathology":
+        elif language == "sh" and page.stem in ("pathology", "ct"):
             for words in (shlex.split(line, comments=True) for line in block.splitlines()):
                 assert main(words[1:]) == 0, capsys.readouterr().err
     assert n_compared >= 2
@@ -273,7 +273,7 @@ EXAMPLE = contributing_example()
 
 
 def make_example():
-    return EXAMPLE.WitnessMeans()
+    return EXAMPLE.KeyInstanceMeans()
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -283,7 +283,7 @@ def test_contributing_model_keeps_the_contract(check):
 
 def test_contributing_docstring_example():
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-    for test in finder.find(EXAMPLE.WitnessMeans, globs=dict(vars(EXAMPLE))):
+    for test in finder.find(EXAMPLE.KeyInstanceMeans, globs=dict(vars(EXAMPLE))):
         runner.run(test)
     assert runner.tries > 0
     assert runner.failures == 0

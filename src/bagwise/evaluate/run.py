@@ -61,7 +61,7 @@ def compare(
         Names of the registry ("vgpmil", "misvm", ...), "all" of them, or unfitted estimators.
         Preprocessing belongs inside them, as a pipeline; anything fitted already is refused.
     datasets : sequence of str, or mapping, default=("musk1", "musk2", "elephant", "fox", "tiger")
-        Names as for `load_dataset`, "bundled" for the five bundled sets, or data by name, as
+        Names as for ``load_dataset``, "bundled" for the five bundled sets, or data by name, as
         (bags, y) or a Bunch. A Bunch may
         hold ``groups`` and ``published_folds``.
     scheme : cross-validation scheme or None, default=None
@@ -87,7 +87,7 @@ def compare(
     -----
     Where a model's ``random_state`` is None it becomes the seed of the repetition, so that the
     spread over seeds covers both the folds and the model's own draws. Peak memory is the rise of
-    the resident set during the fit, see `bagwise.evaluate.measure.Measure`.
+    the resident set during the fit, see ``bagwise.evaluate.measure.Measure``.
 
     Examples
     --------

@@ -109,7 +109,7 @@ def suggest(
         How many; fewer are returned where fewer are open.
     strategy : {"information", "uncertainty", "disagreement", "random"}, default="information"
         ``information``: how far the answer is expected to move the latent function over all
-        instances, in closed form under q(v), on the scale that `instance_scale` finds; every
+        instances, in closed form under q(v), on the scale that ``instance_scale`` finds; every
         tenth question is drawn at random from the bags that were asked least. ``uncertainty``:
         entropy of the label at the model's own probability. ``disagreement``: how much the
         members of AutoVGPMIL differ. ``random``.

@@ -81,7 +81,7 @@ class MILES(ScalesFeatures, EmbeddedClassifier):
     Memory is n_bags x n_instances, the time of the linear program n_bags² x n_instances: what
     would not fit memory, or would take a core more than an hour, is an error before the fit. A
     search over ``sigma`` or ``alpha`` shares one matrix of distances:
-    `bagwise.models.embedded.search_grid`. A labelled instance of a positive bag is learned from
+    ``bagwise.models.embedded.search_grid``. A labelled instance of a positive bag is learned from
     as a bag of one.
 
     Examples

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"
 
+# The colours of probabilities in `report.html` (HEAT of report.js), from 0 to 1.
+HEAT = ((255, 244, 214), (250, 196, 112), (232, 120, 56), (186, 44, 60), (92, 16, 72))
+
+
+def probability_colours() -> Any:
+    """The report's colours of probabilities, as a matplotlib colour map."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("probability", np.array(HEAT) / 255)
+
 
 class _AxesDisplay:
     """A display that draws into given axes, or into a figure of its own."""
@@ -121,12 +131,15 @@ class InstanceMapDisplay(_AxesDisplay):
         self,
         ax: Axes | None = None,
         *,
-        cmap: str = "inferno_r",
+        cmap: str | None = None,
         vmin: float | None = None,
         vmax: float | None = None,
         label: str = "probability",
     ) -> InstanceMapDisplay:
-        """Draw squares; ``vmin``, ``vmax`` and ``label`` set the colour bar."""
+        """Draw squares; ``vmin``, ``vmax`` and ``label`` set the colour bar.
+
+        By default the colours are those of the report.
+        """
         from matplotlib.collections import PatchCollection
         from matplotlib.patches import Rectangle
 
@@ -134,7 +147,7 @@ class InstanceMapDisplay(_AxesDisplay):
         coords = np.asarray(self.coords)
         self.patch_size_ = self.patch_size or common_gap(coords)
         squares = [Rectangle((x, y), self.patch_size_, self.patch_size_) for x, y in coords[:, :2]]
-        drawn = PatchCollection(squares, cmap=cmap, linewidth=0)
+        drawn = PatchCollection(squares, cmap=cmap or probability_colours(), linewidth=0)
         drawn.set_array(np.asarray(self.values, dtype=float))
         drawn.set_clim(vmin, vmax)
         ax.add_collection(drawn)

@@ -58,8 +58,8 @@ class Predictions(NamedTuple):
     score. With more than two classes, or an indicator matrix, there are ``probability_NAME`` and
     ``std_NAME`` for every class; label then holds the most probable class, or all classes above
     the threshold with ``|`` between them. ``patients`` is None where nothing is known about
-    them; see `patient_table`. ``notes`` are sentences on how to read the probabilities; see
-    `model_notes`.
+    them; see ``patient_table``. ``notes`` are sentences on how to read the probabilities; see
+    ``model_notes``.
 
     Examples
     --------
@@ -348,7 +348,7 @@ def predict_level_tables(
 ) -> tuple[Predictions, Bags]:
     """Tables of patients, their slides and patches from one model, and the slides as bags.
 
-    Unlike `patient_table`, which takes the most probable slide, a patient's probability is the
+    Unlike ``patient_table``, which takes the most probable slide, a patient's probability is the
     model's own, read off all patches of all slides; see `predict_levels`.
 
     Parameters
@@ -455,7 +455,7 @@ def write_predictions(
     """Write ``bags.csv`` (or ``bags_name``) and ``instances.parquet`` into a folder.
 
     ``patients.csv`` is added where patients are known, ``top_instances.csv`` where ``top`` holds
-    what `top_instances` returned. With ``spreadsheet_safe``, text in CSV files that a spreadsheet
+    what ``top_instances`` returned. With ``spreadsheet_safe``, text in CSV files that a spreadsheet
     would run as a formula gets an apostrophe in front; it is left as it is otherwise, so that
     names match those of the files.
 

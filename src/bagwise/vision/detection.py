@@ -137,7 +137,7 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
 
         Returns
         -------
-        Bags, one per image, with a column ``boxes``; or `Photographs`, of a `PhotographDetector`
+        Bags, one per image, with a column ``boxes``; or ``Photographs``, of a `PhotographDetector`
         """
         self._validate_params()
         images = list(images)

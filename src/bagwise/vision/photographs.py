@@ -145,7 +145,7 @@ class PhotographDetector(Detector[Photographs]):
     verbose : bool, default=False
         Show a progress bar over images.
     saliency : {"auto", "u2netp", "classical"}, default="auto"
-        Map that tells objects from their background (see `bagwise.vision.saliency`). "auto":
+        Map that tells objects from their background (see ``bagwise.vision.saliency``). "auto":
         "u2netp" where it is installed, else "classical".
     check : bool, default=True
         Whether `fit` trains three times more on parts of the images to compare its boxes with

@@ -328,7 +328,7 @@ class VGPMIL(GaussianProcessClassifier):
         Seed of the inducing points.
     verbose : bool, default=False
         Show a progress bar.
-    callback : function of an `Iteration` or None, default=None
+    callback : function of an ``Iteration`` or None, default=None
         Called after every iteration; a true answer stops the fit.
 
     Attributes

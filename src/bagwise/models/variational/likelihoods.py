@@ -344,7 +344,7 @@ class Score(_PooledLikelihood):
     Parameters
     ----------
     link : object with ``at(g, y)``
-        ``log p(y | g)`` with its first and second derivative by g, as `Linked`.
+        ``log p(y | g)`` with its first and second derivative by g, as ``Linked``.
     tau : float, default=0.0
         The score is the mean of f (0) or a soft maximum, as for `SoftMax`.
 
