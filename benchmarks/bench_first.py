@@ -64,11 +64,13 @@ seconds = time.process_time() - start
 print(json.dumps({{"code": code, "read": read() - before, "peak": peak, "seconds": seconds}}))
 """
 _LONG_FIT = """
+import signal
 import numpy as np
 from bagwise import Bags, {model}
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(100_000, 100)), np.tile([0, 1], 100)
 X[::500] += y[:, None]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by jobs in the background
 print("fitting", flush=True)
 {model}(random_state=0).fit(Bags(X, np.arange(0, 100_001, 500)), y)
 """
