@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
 from bagwise.models.presets import PRESETS
 from experiments.stored import results, row, value
 
@@ -79,19 +77,6 @@ def auto_auc() -> str:
     return _markdown(["AUC", *SETS.values(), "mean"], [ours, [*best, ""], baseline])
 
 
-def auto_calibration() -> str:
-    """Log-loss and calibration error of AutoVGPMIL."""
-    lines = {
-        "log-loss, AutoVGPMIL": ("AutoVGPMIL", "log-loss"),
-        "log-loss, MI-SVM, Platt": ("MI-SVM, Platt", "log-loss"),
-        "calibration error, AutoVGPMIL, mean of the seeds": ("AutoVGPMIL", "ece"),
-        "the same if these probabilities were right": ("AutoVGPMIL", "ece, if calibrated"),
-        "calibration error, AutoVGPMIL, seeds pooled": ("AutoVGPMIL", "ece, all seeds"),
-    }
-    rows = [[name, *(value("auto", d, *what) for d in SETS)] for name, what in lines.items()]
-    return _markdown(["", *SETS.values()], rows)
-
-
 def deep_mnist() -> str:
     """The attention network alone and with a Gaussian process on its features."""
     metrics = ("bag AUC", "bag log-loss", "bag ECE", "instance AUC")
@@ -122,27 +107,6 @@ def svm() -> str:
         published = [value("misvm", d, model, "accuracy", "%", "published") for d in sets[:2]]
         rows.append([f"{model}, published", *published, ""])
     return _markdown(["accuracy, %", *(SETS[data] for data in sets)], rows)
-
-
-def choosing() -> str:
-    """Accuracy of the families on the musk sets and Elephant."""
-    rows = []
-    for model in ("set kernel", "MI-SVM", "mi-SVM", "single instance SVM"):
-        cells = [value("misvm", d, model, "accuracy", "%", "±") for d in list(SETS)[:3]]
-        rows.append([model, *cells, "`misvm`"])
-    for model in ("MIO", "MILES"):
-        cells = [value("mio_musk", d, f"{model} [{_FIXED}]", "accuracy", "%", "±") for d in _MUSK]
-        rows.append([model, *cells, "", "`mio_musk`"])
-    cells = [value("micrf", d, "(c) MICRF", "bag accuracy %", "±", "1") for d in list(SETS)[:3]]
-    rows.append(["MI-CRF", *cells, "`micrf`"])
-    for model in ("G-VGPMIL", "VGPMIL"):
-        name = f"{model}, M = 100, program"
-        cells = [
-            value("psi_vgpmil", d, name, "bag accuracy", "%", "±") if d in _psi_sets() else ""
-            for d in ("MUSK1", "MUSK2")
-        ]
-        rows.append([f"{model}, settings of its authors' program", *cells, "", "`psi_vgpmil`"])
-    return _markdown(["accuracy, %", "MUSK1", "MUSK2", "Elephant", "script"], rows)
 
 
 def mio() -> str:
@@ -195,60 +159,6 @@ _VERDICTS = {
 }
 
 
-def comparators() -> str:
-    """The baseline methods of the papers' tables: accuracy, published and measured, and AUC."""
-    stored = results("comparators")
-    accuracy = stored[(stored["metric"] == "accuracy") & (stored["data"] == "musk1")]
-    names = sorted(name for name in accuracy["model"] if "," not in name)
-    measured = {(r.data, r.model) for r in stored.itertuples() if r.metric == "accuracy"}
-    rows = []
-    for name in names:
-        cells = []
-        for data in _MUSK:
-            if (data, name) not in measured:
-                cells += [""] * 4
-                continue
-            what = ("comparators", data, name, "accuracy")
-            published = row(*what)["published"]
-            within = _VERDICTS[row(*what)["note"].split("; ")[0]]
-            cells += [
-                "" if pd.isna(published) else value(*what, "%", "published"),
-                value(*what, "%"),
-                within,
-                value("comparators", data, name, "auc", "2"),
-            ]
-        rows.append([f"`{name}`", *cells])
-    head = [
-        f"{SETS[data]} {what}"
-        for data in _MUSK
-        for what in ("published", "measured", "within 2 s.e.", "AUC")
-    ]
-    return _markdown(["accuracy, %", *head], rows)
-
-
-def baselines_published() -> str:
-    """Accuracy of the baseline methods as the papers print it."""
-    from experiments.leaderboard import PUBLISHED, QUOTED
-
-    names = {
-        "em-dd": "EM-DD",
-        "mica": "MICA",
-        "ppmm": "PPMM kernel",
-        "mi-graph-edges": "MIGraph",
-        "mi-graph": "miGraph",
-        "apr": "APR",
-        "diverse-density": "DD",
-        "dd-svm": "DD-SVM",
-    }
-    rows = []
-    for key, name in names.items():
-        figures, source = PUBLISHED[key]
-        cells = ["" if figure is None else f"{figure:.1f}" for figure in figures]
-        rows.append([name, *cells, "MI-CRF paper" if source == QUOTED else "MIO paper"])
-    head = ["accuracy, %, as printed", "MUSK1", "MUSK2", "Elephant", "Fox", "Tiger", "source"]
-    return _markdown(head, rows)
-
-
 def comparators_missed() -> str:
     """APR and PPMM on MUSK1, whose published figures are not met, in three ways."""
     ways = {
@@ -290,89 +200,9 @@ def attention_oracle() -> str:
     return _markdown(["accuracy, %", *SETS.values()], rows)
 
 
-def audit() -> str:
-    """What the auditor found of what was planted, and how often it was silent on clean bags."""
-    stored = results("audit")
-    planted = stored[stored["data"] == "planted leak"]
-    rows = [
-        [str(r.note).rstrip("."), f"{r.mean * r.n_seeds:.0f} of {r.n_seeds:.0f} draws"]
-        for r in planted.itertuples()
-    ]
-    clean = stored[stored["data"] == "clean draws"].iloc[0]
-    n_draws = str(clean["metric"]).split()[-2]
-    rows.append(["clean bags: draws without any finding", f"{clean['mean']:.0f} of {n_draws}"])
-    return _markdown(["planted in drawn bags", "found"], rows)
-
-
-def audit_examples() -> str:
-    """What the auditor says about real sets."""
-    stored = results("audit")
-    rows = []
-    for line in stored[stored["metric"] == "findings"].itertuples():
-        for finding in str(line.note).split(" | "):
-            check, _, words = finding.partition(": ")
-            safe = words.replace("|", "\\|")  # a bar would end the cell
-            rows.append([str(line.data), f"`{check}`" if words else "nothing found", safe])
-    return _markdown(["data", "check", "what, where, how strong"], rows)
-
-
 def _psi_sets() -> list[str]:
     """Sets of which Tables 6 and 7 of the psi-VGPMIL paper have a stored run."""
     return [str(name) for name in results("psi_vgpmil")["data"].unique()]
-
-
-def vgpmil_grid() -> str:
-    """G-VGPMIL with alpha and beta chosen on validation bags and on test bags, by M."""
-    from experiments.psi_vgpmil import INDUCING, KINDS, ON_TEST
-
-    rows = []
-    for data in _psi_sets():
-        for kind in KINDS:
-            for M in INDUCING:
-                name = f"G-VGPMIL, M = {M}, {kind}"
-                row = [data, f"M = {M}, {kind}"]
-                for metric in ("bag accuracy", "bag AUC"):
-                    row.append(value("psi_vgpmil", data, name, metric, "published"))
-                    for model in (name, f"{name}, {ON_TEST}"):
-                        row.append(value("psi_vgpmil", data, model, metric, "±"))
-                rows.append(row)
-    head = [
-        f"{metric}, {how}"
-        for metric in ("accuracy", "AUC")
-        for how in ("published", "chosen on validation bags", "oracle: on test bags")
-    ]
-    return _markdown(["data", "G-VGPMIL", *head], rows)
-
-
-def vgpmil() -> str:
-    """The VGPMIL family beside its papers."""
-    rows = []
-    for data in _psi_sets():
-        for model in ("VGPMIL", "G-VGPMIL"):
-            for kind in ("paper", "program"):
-                for metric in ("bag accuracy", "bag AUC"):
-                    what = ("psi_vgpmil", data, f"{model}, M = 100, {kind}", metric)
-                    rows.append([data, what[2], metric, value(*what, "published")])
-                    rows[-1].append(value(*what, "±"))
-    for data in ("MNIST PCA, M=200", "MNIST RAW, M=200"):
-        for metric in ("instance accuracy", "instance AUC", "bag accuracy", "bag AUC"):
-            what = ("vgpmil_mnist", data, "VGPMIL", metric)
-            rows.append([data, "VGPMIL, fixed kernel", metric, value(*what, "published")])
-            rows[-1].append(value(*what, "±"))
-    for model in ("VGPMIL, paper", "VGPMIL, program", "LM-VGPMIL, paper", "LM-VGPMIL, program"):
-        what = ("vgpmil_newsgroups", "20 newsgroups", model, "instance AP, mean of folds")
-        rows.append(["20 newsgroups", model, "instance AP", value(*what, "published")])
-        rows[-1].append(value(*what, "±"))
-    names = {"all posts": "kernel PCA of all posts", "in fold": "kernel PCA inside the fold"}
-    for short, name in names.items():
-        what = ("vgpmil_kpca", "20 newsgroups", f"VGPMIL & kPCA, {short}")
-        key = (*what, "instance AP, mean of folds")
-        rows.append(["20 newsgroups", f"VGPMIL, {name}", "instance AP", value(*key, "published")])
-        rows[-1].append(value(*key, "±"))
-    what = ("vgpmil_newsgroups", "20 newsgroups", "ranking by |x|", "instance AP, mean of folds")
-    rows.append(["20 newsgroups", "ranking by length, no training", "instance AP", "-"])
-    rows[-1].append(value(*what, "±"))
-    return _markdown(["data", "model", "metric", "published", "here, held out"], rows)
 
 
 def mixed_supervision() -> str:
@@ -688,24 +518,20 @@ def tracking() -> str:
     return _markdown([*head, *(f"{t}, overlap" for t in TRACKERS)], rows)
 
 
-_REPRODUCED = (
-    *("vgpmil_musk", "vgpmil_mnist", "vgpmil_newsgroups", "vgpmil_kpca", "dpmil_newsgroups"),
-    *("mio_musk", "micrf", "misvm", "tracking", "attention", "comparators"),
-)
-
-
 def reproduction() -> str:
-    """Published figures beside ours: means over the sets, and on how many of them ours reach."""
+    """How many printed figures of each table of the papers are reached."""
+    table = results("published").query("verdict != 'not compared'")
     rows = []
-    for experiment in _REPRODUCED:
-        table = results(experiment).dropna(subset=["published"]).fillna({"spread": 0.0})
-        for (model, metric), group in table.groupby(["model", "metric"], sort=False):
-            smaller_is_better = metric.endswith("px")
-            gain = (group["published"] - group["mean"]) * (1 if smaller_is_better else -1)
-            reached = int((gain >= -2 * group["spread"]).sum())
-            means = group[["published", "mean"]].mean()
-            digits = 3 if means["published"] < 1 else 1
-            link = f"[`{experiment}`](../results/{experiment}.md)"
-            cells = [f"{mean:.{digits}f}" for mean in means]
-            rows.append([link, model, metric, *cells, f"{reached} of {len(group)}"])
-    return _markdown(["experiment", "model", "metric", "published", "ours", "reached"], rows)
+    for (paper, where), group in table.groupby(["paper", "table"], sort=False):
+        counts = group["verdict"].value_counts()
+        reached = int(counts.get("reached", 0) + counts.get("above", 0))
+        missing = f"{counts.get('below', 0)}", f"{counts.get('not run', 0)}"
+        rows.append([paper, where, str(len(group)), str(reached), *missing])
+    return _markdown(["paper", "table", "printed figures", "reached", "below", "not run"], rows)
+
+
+def shortfalls() -> str:
+    """The most frequent reasons why ours lie below printed figures."""
+    below = results("published").query("verdict == 'below'")
+    counts = below["why"].value_counts().head(6)
+    return _markdown(["figures", "reason"], [[str(n), why] for why, n in counts.items()])
