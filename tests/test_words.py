@@ -50,7 +50,7 @@ INSTEAD = {
 RIGHT = {
     r"also called (a )?witness": "the glossary links the word of the literature to ours",
     r"\"design\"|'design'": "a value of the parameter `bag_labels`",
-    r"drivers? : |driver object|The driver that|driver='?|and driver\\.|driver must": "a parameter",
+    r"drivers? : |driver object|The driver that|driver='?|and driver\b|driver must": "a parameter",
     r"object with map and sweep": "the methods of such an object",
 }
 
