@@ -278,6 +278,40 @@ def test_two_bags_of_different_labels_whatever_their_size():
     assert len(chosen) == 2 and set(y[chosen, 0]) == {0, 1}
 
 
+def test_larger_draws_have_all_bags_of_smaller_ones():
+    sizes, y = np.full(400, 1000), np.arange(400)[:, None] % 2
+    once, twice, more = (draw_bags(sizes, y, 512, times) for times in (1, 2, 4))
+    assert (len(once), len(twice), len(more)) == (128, 256, 400)
+    assert set(once) < set(twice) < set(more)
+
+
+def scored(n_bags, gain):
+    """A search over so many bags, and trials that gain so many nats on them."""
+    tasks = Tasks(np.arange(n_bags) % 4, np.arange(n_bags)[:, None] % 2)
+    base = tasks.loss(np.zeros((n_bags, 1)))
+    trials = [Trial(RBF(), Or(), np.zeros(1), None, 0.0, base - g / n_bags) for g in (0.0, gain)]
+    return Search(None, tasks, 1.0), trials
+
+
+@pytest.mark.parametrize("n_bags", [16, 160])
+def test_luck_is_no_learning(n_bags):
+    """The best of two trials must gain log 2 nats."""
+    for gain, learned in ((0.0, False), (0.6, False), (0.8, True), (8.0, True)):
+        finder, trials = scored(n_bags, gain)
+        assert finder.has_learned(trials) == learned
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_search_looks_at_more_bags_until_something_is_learned(learned, monkeypatch):
+    rng = np.random.default_rng(0)
+    bags = Bags(rng.normal(size=(30_000, 2)), np.arange(0, 30_001, 100))
+    problem = planned(bags, np.arange(300) % 2)
+    monkeypatch.setattr(Search, "path", lambda self, kernel, likelihood: scored(8, 0.0)[1])
+    monkeypatch.setattr(Search, "has_learned", lambda self, trials: learned)
+    finder, trials = engine.paths(problem, [RBF()], [Or()])
+    assert finder.data.n_bags == (163 if learned else 300) and len(trials) == 2
+
+
 def planned(bags, y, execution=None, n_inducing=8):
     targets = read_labels(y, bags, *read_classes(y))
     execution = resolve(execution)

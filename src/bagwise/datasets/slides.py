@@ -31,7 +31,7 @@ def make_slides(
     """Write slides as patch encoders do, a file of features and coordinates each, with truth.
 
     Twelve kinds of tissue occur in shares that differ by slide, and each slide has a shift of its
-    own, as from staining. Patches of a tumour belong to one of three further kinds. Patches of one
+    own, as from staining. The tumour of a slide is of one of three further kinds. Patches of one
     kind lie together.
 
     Parameters
@@ -76,7 +76,7 @@ def make_slides(
         n_tumour = int(positive) * max(3, int(n * rng.uniform(*rate)))
         kind = rng.choice(_TISSUES, n, p=rng.dirichlet(np.ones(_TISSUES)))  # [n]
         where = rng.choice(n, n_tumour, replace=False)
-        kind[where] = _TISSUES + rng.randint(_TUMOURS, size=n_tumour)
+        kind[where] = _TISSUES + rng.randint(_TUMOURS)
         stain = _STAIN * rng.standard_normal(_LATENT)
         z = kinds[kind] + rng.standard_normal((n, _LATENT)) + stain  # [n, latent]
         X = z @ spread + _NOISE * rng.standard_normal((n, n_features))

@@ -57,16 +57,10 @@ class Scaled:
     problem: Problem
 
     @cached_property
-    def finder(self) -> Search:
-        """The search over whole bags in memory."""
-        return engine.searched(self.problem)
-
-    @cached_property
-    def paths(self) -> list[Trial]:
-        """The continuation of every start kernel, from the mean to the soft maximum."""
-        kernels = [k.resolve(self.problem.sample) for k in engine.start_kernels("rbf")]
-        sharpest = engine.default_likelihoods(self.problem)[-1]
-        return [trial for kernel in kernels for trial in self.finder.path(kernel, sharpest)]
+    def paths(self) -> tuple[Search, list[Trial]]:
+        """The search, and every start kernel from the mean to the soft maximum."""
+        kernels, soft = engine.start_kernels("rbf"), engine.default_likelihoods(self.problem)
+        return engine.paths(self.problem, kernels, soft)
 
     def likelihoods(self, candidate: Candidate) -> tuple[BagLikelihood, ...]:
         """The stages of the paths that a candidate may be."""
@@ -75,7 +69,8 @@ class Scaled:
     def trial(self, candidate: Candidate) -> Trial:
         """A candidate with its kernel learned, from the best of its stages."""
         own = self.likelihoods(candidate)
-        return self.finder.refined(search.best([t for t in self.paths if t.likelihood in own]))
+        finder, trials = self.paths
+        return finder.refined(search.best([t for t in trials if t.likelihood in own]))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -55,8 +55,10 @@ from bagwise.models.variational.search import N_FOLDS, STARTS, Search, Tasks, Tr
 
 # The search for a kernel sees whole bags: at least so many, and more while their instances are few.
 _SEARCHED_BAGS, _SEARCHED_ROWS = 128, 1 << 14
-# ... but never more than so many instances and numbers, 0.5 GB.
+# ... but no more than so many instances and numbers, 0.5 GB, at first; and where held-out bags show
+# nothing, twice, four times and eight times as many.
 _MOST_ROWS, _MOST_NUMBERS = 1 << 17, 1 << 26
+_TIMES = (1, 2, 4, 8)
 # Sharpness of the soft maxima by which instances make a bag, unless a likelihood is given.
 _TAUS = (1.0, 3.0)
 # Sets of more instances are projected in single precision; their sums stay double.
@@ -178,10 +180,10 @@ def default_likelihoods(problem: Problem) -> tuple[BagLikelihood, ...]:
 # Searching and fitting with the hidden labels summed out.
 
 
-def searched(problem: Problem) -> Search:
+def searched(problem: Problem, times: int = 1) -> Search:
     """The search over whole bags in memory, a stratified draw where there are many."""
     bags, labels = problem.bags, problem.labels
-    chosen = draw_bags(bags.sizes, problem.tasks.y, bags.n_features)
+    chosen = draw_bags(bags.sizes, problem.tasks.y, bags.n_features, times)
     rows, _ = segments.take(bags.offsets, chosen)
     own = labels.take(chosen)._replace(bag=None, deal=None, row=None).dealt()
     # A device is worth the transfer, and single precision its digits, where instances are many.
@@ -199,8 +201,11 @@ def searched(problem: Problem) -> Search:
     return Search(data, problem.tasks.take(chosen), problem.size)
 
 
-def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
-    """Numbers of the bags that a search looks at, in order: all, or as many of every label."""
+def draw_bags(sizes: Ints, present: Ints, n_features: int, times: int = 1) -> Ints:
+    """Numbers of the bags that a search looks at, in order: all, or as many of every label.
+
+    ``times`` as many instances as usual; a larger draw has all bags of a smaller one.
+    """
     rng = np.random.default_rng(0)
     _, code = np.unique(present, axis=0, return_inverse=True)
     shuffled = rng.permutation(len(sizes))
@@ -213,8 +218,26 @@ def draw_bags(sizes: Ints, present: Ints, n_features: int) -> Ints:
     rows = np.cumsum(sizes[order])
     most = min(_MOST_ROWS, _MOST_NUMBERS // max(n_features, 1))
     enough = max(_SEARCHED_ROWS, int(rows[min(_SEARCHED_BAGS, len(rows)) - 1]))
-    n = max(2, int(np.searchsorted(rows, min(most, enough), side="right")))
+    n = max(2, int(np.searchsorted(rows, times * min(most, enough), side="right")))
     return np.sort(order[:n])
+
+
+def paths(
+    problem: Problem, kernels: Sequence[Kernel], likelihoods: Sequence[BagLikelihood]
+) -> tuple[Search, list[Trial]]:
+    """A search and its continuation of every kernel to the last of the likelihoods.
+
+    Few large bags may not show what many do, and a kernel learned where nothing was found is flat:
+    the search looks at more bags until held-out ones are predicted better than luck would have it.
+    """
+    starts = [kernel.resolve(problem.sample) for kernel in kernels]
+    for times in _TIMES:
+        finder = searched(problem, times)
+        trials = [trial for kernel in starts for trial in finder.path(kernel, likelihoods[-1])]
+        offered = [trial for trial in trials if trial.likelihood in likelihoods]
+        if finder.data.n_bags == len(problem.bags) or finder.has_learned(offered):
+            break
+    return finder, trials
 
 
 def choose(
@@ -228,9 +251,7 @@ def choose(
     The continuation leads to the last of the likelihoods; held-out bags choose among its stages
     that are one of them.
     """
-    finder = searched(problem)
-    starts = [kernel.resolve(problem.sample) for kernel in kernels]
-    trials = [trial for kernel in starts for trial in finder.path(kernel, likelihoods[-1])]
+    finder, trials = paths(problem, kernels, likelihoods)
     start = search.best([trial for trial in trials if trial.likelihood in likelihoods])
     return finder.refined(start) if learn_kernel else start
 

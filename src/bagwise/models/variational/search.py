@@ -234,6 +234,16 @@ class Search:
             value += to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
         return self.tasks.spread(grid[value.argmax(0)])
 
+    def has_learned(self, trials: Sequence[Trial]) -> bool:
+        """Whether the best trial gains more on held-out bags than luck: log K nats for K trials.
+
+        Where nothing can be learned, a gain of g nats has a probability of about exp(-g) in each.
+        """
+        if not self.tasks.n_folds:
+            return True
+        gain = self.tasks.loss(np.zeros(self.tasks.y.shape)) - best(trials).loss
+        return len(self.tasks.y) * gain > np.log(len(trials))
+
     def learned(self, trial: Trial) -> Trial:
         """The trial with the kernel and prior means that maximise the evidence from there.
 
