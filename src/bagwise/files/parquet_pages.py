@@ -14,14 +14,14 @@ from typing import IO, Any, NamedTuple
 _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
 
 
-class _Pages(NamedTuple):
+class _PageCounts(NamedTuple):
     """Over all pages of a column: values that rows have, and bytes once decompressed."""
 
     values: int
     n_bytes: int
 
 
-def count_pages(file: IO[bytes], columns: list[Any]) -> _Pages:
+def count_pages(file: IO[bytes], columns: list[Any]) -> _PageCounts:
     """Go from header to header through the chunks of one column."""
     values = n_bytes = 0
     for column in columns:
@@ -36,7 +36,7 @@ def count_pages(file: IO[bytes], columns: list[Any]) -> _Pages:
                 raise ValueError("has a page of a negative size")
             values, n_bytes = values + sizes[0], n_bytes + sizes[1]
             file.seek(sizes[2], 1)
-    return _Pages(values, n_bytes)
+    return _PageCounts(values, n_bytes)
 
 
 def _read_struct(file: IO[bytes]) -> dict[int, Any]:

@@ -26,7 +26,7 @@ _SIDE, _WINDOW = 160, "blood"
 _SCANS, _SLICES = 200, 3
 
 
-class Picture(NamedTuple):
+class Thumbnail(NamedTuple):
     """A slice on the page."""
 
     number: int  # counted from 1 along the scan
@@ -35,13 +35,13 @@ class Picture(NamedTuple):
     png: str  # base64
 
 
-class Evidence(NamedTuple):
+class ScanEvidence(NamedTuple):
     """What speaks for one class in one scan."""
 
     name: str
     probability: float
     chart: Chart
-    slices: list[Picture]
+    slices: list[Thumbnail]
 
 
 class ScanRow(NamedTuple):
@@ -51,7 +51,7 @@ class ScanRow(NamedTuple):
     probability: Floats  # [F]
     std: Floats  # [F]
     truth: list[str] | None  # names of its classes, where known
-    evidence: list[Evidence]
+    evidence: list[ScanEvidence]
 
 
 def write_scans(
@@ -115,7 +115,7 @@ def write_scans(
     return Path(path)
 
 
-def _evidence(name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int) -> Evidence:
+def _evidence(name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int) -> ScanEvidence:
     """The probability of a class along the slices of scan ``i``, and its most probable slices."""
     assert table.instances is not None  # a model of scans has slices
     rows = slice(bags.offsets[i], bags.offsets[i + 1])
@@ -123,10 +123,10 @@ def _evidence(name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int
     position = bags.columns["position"][rows]
     top = np.sort(np.argsort(-p, kind="stable")[:_SLICES]).tolist()
     pictures = [
-        Picture(k + 1, float(position[k]), float(p[k]), _png(scan.slices[k].path)) for k in top
+        Thumbnail(k + 1, float(position[k]), float(p[k]), _png(scan.slices[k].path)) for k in top
     ]
     of_scan = float(table.bags["probability"].iloc[i])
-    return Evidence(name, of_scan, slices_chart(name, position, p, std), pictures)
+    return ScanEvidence(name, of_scan, slices_chart(name, position, p, std), pictures)
 
 
 def _png(path: Path) -> str:

@@ -75,7 +75,7 @@ from bagwise.vision.saliency import (
 from bagwise.vision.wholeness import (
     FRAMES,
     SMALL_FRAME,
-    Evidence,
+    BoxEvidence,
     Maps,
     Photographs,
     box_clues,
@@ -376,7 +376,7 @@ def region_means(values: ArrayLike, grid: ArrayLike, size: ArrayLike, boxes: Arr
     return np.asarray(sums / n)
 
 
-def judge_photographs(photos: Photographs, of_class: Floats) -> Iterator[tuple[Evidence, Maps]]:
+def judge_photographs(photos: Photographs, of_class: Floats) -> Iterator[tuple[BoxEvidence, Maps]]:
     """For each image the evidence of its boxes and its maps, from the class map's cells [N]."""
     cells = photos.cells
     columns = zip(cells.split(of_class), cells.split(cells.columns["salient"]), strict=True)
@@ -393,7 +393,7 @@ def judge_photographs(photos: Photographs, of_class: Floats) -> Iterator[tuple[E
         yield judge_boxes(photos.boxes[i], components, maps), maps
 
 
-def photograph_clues(photos: Photographs, i: int, evidence: Evidence, maps: Maps) -> Clues:
+def photograph_clues(photos: Photographs, i: int, evidence: BoxEvidence, maps: Maps) -> Clues:
     """What a refinement goes by, of one image's boxes."""
     boxes = photos.boxes[i]
     return Clues(
@@ -561,7 +561,7 @@ class Agreement(NamedTuple):
     margin: dict[str, float]  # how far the detector may fall below it by chance
 
 
-class HeldOut(NamedTuple):
+class HeldOutBoxes(NamedTuple):
     """What is seen on images that were left out of training."""
 
     agreement: Agreement
@@ -576,7 +576,7 @@ def hold_out(
     overlap: float,
     nms: float,
     rng: np.random.Generator,
-) -> HeldOut | None:
+) -> HeldOutBoxes | None:
     """Compare the detector with simple boxes, and its boxes with true ones; None if too few."""
     n_folds = min(_CHECK_FOLDS, int(np.bincount(y, minlength=2).min()))
     if n_folds < 2:
@@ -600,7 +600,7 @@ def hold_out(
         dict(zip(names, explained[:, 1:].mean(axis=0).tolist(), strict=True)),
         dict(zip(names, (2 * error).tolist(), strict=True)),
     )
-    return HeldOut(agreement, np.concatenate(clues), np.concatenate(right))
+    return HeldOutBoxes(agreement, np.concatenate(clues), np.concatenate(right))
 
 
 class Kept(NamedTuple):

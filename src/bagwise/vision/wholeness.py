@@ -115,7 +115,7 @@ class Maps(NamedTuple):
     factor: float  # map cells per pixel
 
 
-class Evidence(NamedTuple):
+class BoxEvidence(NamedTuple):
     """What the maps of one image say of its boxes, each [n]."""
 
     overlap: Floats  # soft intersection over union with the class map
@@ -141,7 +141,7 @@ def soft_overlap(
     return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
 
 
-def judge_boxes(boxes: Floats, components: Components, maps: Maps) -> Evidence:
+def judge_boxes(boxes: Floats, components: Components, maps: Maps) -> BoxEvidence:
     """Evidence of an image's boxes: overlap with the class map, and with salient components."""
     import cv2
 
@@ -163,10 +163,10 @@ def judge_boxes(boxes: Floats, components: Components, maps: Maps) -> Evidence:
     for level in range(len(LEVELS)):
         best = agreement[:, components.level == level].max(axis=1, initial=0.0)
         component += best / len(LEVELS)
-    return Evidence(overlap, component)
+    return BoxEvidence(overlap, component)
 
 
-def box_clues(boxes: Floats, evidence: Evidence, maps: Maps) -> Floats:
+def box_clues(boxes: Floats, evidence: BoxEvidence, maps: Maps) -> Floats:
     """What true boxes may teach about proposals of photographs, [n, F]."""
     import cv2
 
