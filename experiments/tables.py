@@ -247,7 +247,8 @@ def dpmil_newsgroups() -> str:
     """DPMIL on 20 Newsgroups."""
     models = {
         "ranking by length, no training": "norm baseline",
-        "DPMIL, kernel PCA of all posts, labels unseen": "DPMIL",
+        "DPMIL, the paper's prior and one start, kernel PCA of all posts": "DPMIL, paper",
+        "DPMIL, prior 0.1 I and two starts, kernel PCA of all posts, labels unseen": "DPMIL",
         "DPMIL, kernel PCA inside the fold": "DPMIL, in fold",
         "DPMIL, kernel PCA inside the fold, 200 dimensions": "DPMIL, in fold, 200-d",
         "DPMIL, inside the fold, plus the residual length (not in the paper)": (
