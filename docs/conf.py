@@ -144,7 +144,13 @@ def _link_by_last_name(app, env, node, contnode):
     )
 
 
+def _leave_cards_out_of_the_search(app, doctree):
+    if app.env.docname.startswith("results/"):
+        app.env.metadata[app.env.docname]["nosearch"] = True
+
+
 def setup(app):
+    app.connect("doctree-read", _leave_cards_out_of_the_search)
     app.connect("missing-reference", _link_by_last_name)
     app.connect("builder-inited", _write_pages)
     app.connect("autodoc-skip-member", _skip)

@@ -13,6 +13,7 @@ from experiments._tables import published_table, to_markdown
 
 # What was tried and on which seeds before the numbers of an experiment were measured.
 NOTES = Path(__file__).parent / "notes"
+_MOST_ROWS, _MOST_WORDS = 12, 120  # of a card; its CSV and its script have the rest
 
 _INDEX = """# Results
 
@@ -72,10 +73,20 @@ def _index(abouts: dict[Path, dict[str, Any]]) -> str:
     return _INDEX.format(versions=versions, warning=warning, names=names)
 
 
+def _first_words(text: str) -> str:
+    """The first paragraphs of a description, as many as a card shows; the script has all."""
+    paragraphs = text.split("\n\n")
+    lengths = [len(" ".join(paragraphs[: k + 1]).split()) for k in range(len(paragraphs))]
+    return "\n\n".join(paragraphs[: max(1, sum(length <= _MOST_WORDS for length in lengths))])
+
+
 def _page(place: Path, about: dict[str, Any], pages: Path) -> str:
     """Title, description, table, pictures, how the numbers were chosen, and origin of a run."""
-    lines = [f"# {about['title']}", "", about["about"].strip(), ""]
-    lines += [to_markdown(published_table(read_table(place))), ""]
+    lines = [f"# {about['title']}", "", _first_words(about["about"].strip()), ""]
+    table = published_table(read_table(place))
+    lines += [to_markdown(table.head(_MOST_ROWS)), ""]
+    csv = Path(os.path.relpath(place / "table.csv", pages)).as_posix()
+    lines += [f"[All {len(table)} rows]({csv})", ""]
     for picture in sorted(place.glob("*.png")):
         words = picture.stem.replace("_", " ")
         target = Path(os.path.relpath(picture, pages)).as_posix()

@@ -310,6 +310,7 @@ def test_page_from_a_run(tmp_path, console):
     text = (pages / "alpha.md").read_text()
     assert text.startswith("# Title of alpha\n")
     assert "What alpha measures." in text
+    assert "[All 1 rows](" in text
     (picture,) = re.findall(r"!\[Title of alpha: figure\]\((.*)\)", text)
     assert (pages / picture).read_bytes() == b"png of alpha"
     assert "`python -m experiments beta --quick`" in (pages / "beta.md").read_text()
