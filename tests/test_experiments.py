@@ -22,6 +22,7 @@ from experiments._runner import (
     choose,
     find_experiments,
     list_experiments,
+    quick_seconds,
     quick_sum,
     reproduce,
     store_quick_seconds,
@@ -383,3 +384,11 @@ def test_comparison_is_printed_with_the_best_in_bold():
     for word in ("accuracy", "auc", "log_loss", "ece", "fit s", "statistics", "single-instance"):
         assert word in printed
     assert "\x1b[1m" in printed
+
+
+def test_quick_forms_without_a_download_take_at_most_two_hours_of_one_core():
+    """An hour of two cores, of those whose time is stored."""
+    times = quick_seconds()
+    known = [times[e.name] for e in find_experiments().values() if e.name in times]
+    assert len(known) >= 15
+    assert sum(known) <= 2 * 3600
