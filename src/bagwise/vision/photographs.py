@@ -161,7 +161,7 @@ class PhotographDetector(Detector[Photographs]):
 
     missing_ : str, what to install for the documented quality, or nothing
     agreement_ : dict by class: how well held-out boxes explain the image label, of the detector and
-        of simple boxes (see `bagwise.vision.photographs.Agreement`)
+        of simple boxes (see ``bagwise.vision.photographs.Agreement``)
 
     See Also
     --------

@@ -31,7 +31,7 @@ REGIONS, COMPONENTS = 50, 500
 
 
 def load_region_network(weights: str | Path, name: str = "fasterrcnn_resnet50_fpn") -> nn.Module:
-    """A network of `torchvision.models.detection` with the weights of a local file.
+    """A network of ``torchvision.models.detection`` with the weights of a local file.
 
     Parameters
     ----------
