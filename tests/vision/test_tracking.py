@@ -449,7 +449,7 @@ def test_kinds_of_frames(clip, kind):
         ((10, 10, 0, 0), "at least 4 x 4"),
         ((10, 10, 20), "four finite numbers"),
         ((10, np.nan, 20, 20), "four finite numbers"),
-        ((0, 0, 120, 90), "no room for background"),
+        ((0, 0, 120, 90), "shows no background"),
     ],
 )
 def test_bad_boxes(clip, box, words):
