@@ -144,12 +144,25 @@ def _link_by_last_name(app, env, node, contnode):
     )
 
 
+def _link_citations(app, docname, source):
+    """A key of the bibliography is a link to it: [Haussmann2017] in prose."""
+    if not str(app.env.doc2path(docname)).endswith(".md"):
+        return
+    papers = (Path(app.srcdir) / "reference" / "bibliography.rst").read_text(encoding="utf-8")
+    keys = "|".join(re.findall(r"^\.\. \[(\w+)\]", papers, re.MULTILINE))
+    parts = re.split(r"(```.*?```|`[^`\n]*`)", source[0], flags=re.DOTALL)
+    link = r"[\\[\1\\]](/reference/bibliography.rst)"
+    parts[::2] = [re.sub(rf"(?<!\[)\[({keys})\](?!\()", link, part) for part in parts[::2]]
+    source[0] = "".join(parts)
+
+
 def _leave_cards_out_of_the_search(app, doctree):
     if app.env.docname.startswith("results/"):
         app.env.metadata[app.env.docname]["nosearch"] = True
 
 
 def setup(app):
+    app.connect("source-read", _link_citations)
     app.connect("doctree-read", _leave_cards_out_of_the_search)
     app.connect("missing-reference", _link_by_last_name)
     app.connect("builder-inited", _write_pages)

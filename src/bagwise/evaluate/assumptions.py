@@ -279,6 +279,10 @@ def check_mil(
     list of Verdict
         With ``test``, ``clean_auc``, ``trap_auc``, ``avoids``, ``solves`` and ``passed``.
 
+    References
+    ----------
+    [Raff2023]_
+
     Examples
     --------
     >>> from bagwise.evaluate import check_mil
