@@ -37,7 +37,7 @@ def load_region_network(weights: str | Path, name: str = "fasterrcnn_resnet50_fp
     ----------
     weights : path
         A state dict, as torchvision publishes it; it is read without unpickling code.
-    name : str
+    name : str, default="fasterrcnn_resnet50_fpn"
         A Faster R-CNN of torchvision.
 
     Examples
@@ -62,7 +62,7 @@ class RegionNetwork(HasParameters):
 
     Parameters
     ----------
-    network : torch.nn.Module
+    network : torch.nn.Module or None, default=None
         With the parts of torchvision's Faster R-CNN: ``transform``, ``backbone``, ``rpn`` and
         ``roi_heads`` with ``box_roi_pool`` and ``box_head``; see `load_region_network`.
     n_boxes : int, default=50
@@ -71,6 +71,10 @@ class RegionNetwork(HasParameters):
     See Also
     --------
     paper_detector : The whole pipeline.
+
+    References
+    ----------
+    [Haussmann2017]_
 
     Examples
     --------
@@ -142,7 +146,7 @@ def paper_detector(network: nn.Module, *, random_state: RandomState = None) -> W
 
     Parameters
     ----------
-    network : torch.nn.Module
+    network : torch.nn.Module or None, default=None
         See `RegionNetwork`.
     random_state : int, RandomState or None, default=None
 
