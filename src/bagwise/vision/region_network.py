@@ -146,7 +146,7 @@ def paper_detector(network: nn.Module, *, random_state: RandomState = None) -> W
 
     Parameters
     ----------
-    network : torch.nn.Module or None, default=None
+    network : torch.nn.Module
         See `RegionNetwork`.
     random_state : int, RandomState or None, default=None
 
