@@ -153,7 +153,7 @@ def test_fit_and_report_say_how_to_read_the_probabilities(tmp_path, capsys):
     weight = f"{100 * bagwise.load(model).whole_bag_weight_:.0f} %"
     notes = [
         "whether it is one of those that made its bag positive",
-        f"Candidates that look at whole bags weigh {weight} of this model",
+        f"Candidates that look at whole bags have {weight} of the weight",
     ]
     printed = " ".join(capsys.readouterr().out.split())
     assert run("predict", model, "--bags", folder, "--out", out) == 0

@@ -47,7 +47,8 @@ def demo(arguments: Namespace, printer: Printer) -> None:
     commands = {
         "2. Train": f"fit --bags {place}/train --labels {place}/train.csv --positive nine "
         f"--set n_inducing=100 --cv 5 --out {place}/model.bagwise",
-        "3. Predict bags it has never seen": f"predict {place}/model.bagwise --bags {place}/new "
+        "3. Predict bags it has never seen, above one half positive (or choose with "
+        "--min-sensitivity, --cost)": f"predict {place}/model.bagwise --bags {place}/new "
         f"--labels {place}/new.csv --images images --out {place}/results",
     }
     for title, line in commands.items():

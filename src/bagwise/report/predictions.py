@@ -289,7 +289,7 @@ def model_notes(model: Any) -> list[str]:
     if weight is not None:
         lowered = "an" if weight > 0 else "no"
         notes.append(
-            f"Candidates that look at whole bags weigh {100 * weight:.0f} % of this model: "
+            f"Candidates that look at whole bags have {100 * weight:.0f} % of the weight: "
             f"{lowered} instance can lower the probability of its bag."
         )
     return notes
