@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).parent.parent / "examples" / "cluster"
 SBATCH = """#!/bin/sh
 for script; do :; done  # the last argument
 cp "$script" "$STAND_IN/job-$$.sh"
-sh "$script" > "$STAND_IN/job-$$.log" 2>&1 &
+sh "$STAND_IN/job-$$.sh" > "$STAND_IN/job-$$.log" 2>&1 &
 echo $! >> "$STAND_IN/jobs"
 echo "Submitted batch job $!"
 """
@@ -73,7 +73,7 @@ def run(script: str, words: list[str], tmp_path: Path) -> Path:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
