@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from bagwise import LMVGPMIL, VGPMIL, Bags
+from bagwise import VGPMIL, Bags, PsiVGPMIL
 from bagwise.models.drivers import RunningSum, make_driver
 from tests.models.test_drivers import (  # noqa: F401
     OPTIONS,
@@ -52,7 +52,7 @@ def test_out_of_core_on_workers(client, musk, serial, inference, cache):  # noqa
     assert_same_fit(fit(musk, inference=inference, driver="dask", cache=cache), serial, musk[0])
 
 
-@pytest.mark.parametrize("model", [VGPMIL, LMVGPMIL])
+@pytest.mark.parametrize("model", [VGPMIL, PsiVGPMIL])
 def test_kernel_learning_on_workers(client, musk, model):  # noqa: F811
     options = {"learn_kernel": True, **({"inference": "paper"} if model is VGPMIL else {})}
     here, there = (fit(musk, model, **options, driver=d) for d in ("serial", "dask"))

@@ -204,7 +204,7 @@ def test_working_set_reaches_the_same_machine(kernel, rng, monkeypatch):
     np.testing.assert_allclose(part, whole, atol=0.02)
 
 
-@pytest.mark.parametrize(("n_right", "n_second"), [(8, 100), (30, 70)])
+@pytest.mark.parametrize(("n_right", "n_second"), [(8, 100), (30, 100), (60, 40)])
 def test_a_working_set_that_most_rows_violate_takes_all_of_them(n_right, n_second):
     sizes = []
     margins = np.where(np.arange(100) < 100 - n_right, 0.0, 2.0)

@@ -16,6 +16,7 @@ from bagwise import AutoVGPMIL, Execution
 from bagwise.files import LazyRows, read_bags
 from bagwise.models.registry import MODELS, make_model
 from bagwise.models.variational import Or, engine
+from bagwise.models.variational.search import Search
 from tests.checks import make_problem
 
 torch = pytest.importorskip("torch", reason="the torch extra is missing")
@@ -130,6 +131,8 @@ def test_rows_on_disk_are_read_few_times(counted, scale, monkeypatch):
     monkeypatch.setattr("bagwise.core.inducing._MAX_ROWS", 20)
     monkeypatch.setattr("bagwise.models.variational.projection._MEDIAN_ROWS", 20)
     monkeypatch.setattr("bagwise.models.variational.engine._MOST_ROWS", 20)
+    # ... and learns something there; else it looks at more.
+    monkeypatch.setattr(Search, "has_learned", lambda self, trials: True)
     model = bagwise.VGPMIL(n_inducing=2, scale=scale, random_state=0, execution="serial")
     model.fit(bags, y)
     # Once to measure, once to project; and four samples of about 20: to look for leaks, to choose

@@ -61,7 +61,7 @@ def test_instance_map(fitted):
 
 def test_instance_map_refuses(fitted):
     model, bags, y = fitted
-    with pytest.raises(ValueError, match="no bag 'x'"):
+    with pytest.raises(KeyError, match="no bag is called 'x'"):
         InstanceMapDisplay.from_estimator(model, bags, "x")
     with pytest.raises(ValueError, match="carry no 'coords'"):
         InstanceMapDisplay.from_estimator(model, Bags(bags.instances, bags.offsets), 0)
