@@ -19,6 +19,7 @@ from benchmarks import (
     bench_mio,
     bench_peers,
     bench_svm,
+    decide,
     gpu,
 )
 from benchmarks.stored import MEASURED, store
@@ -252,7 +253,7 @@ def test_a_benchmark_replaces_its_own_lines(tmp_path):
 def test_every_quoted_figure_has_a_benchmark_that_writes_it():
     quoted = {name for names in gpu.QUOTED.values() for name in names}
     quoted |= {*bench_svm.QUOTED.values(), *bench_defaults.QUOTED.values()}
-    quoted |= {*bench_peers.QUOTED.values()}
+    quoted |= {*bench_peers.QUOTED.values(), *decide.QUOTED.values()}
     quoted |= set(bench_mio._passes(quick=True)["quoted"])
     quoted |= set(re.findall(r'"(MI-CRF, .*?)"', inspect.getsource(bench_micrf)))
     quoted |= {*bench_files.QUOTED.values(), bench_files.SIZE}

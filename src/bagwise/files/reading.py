@@ -333,7 +333,7 @@ def _check_shape(features: Any) -> bool:
 
 def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Reals | None:
     """The rows in this type, or None where they are only looked at; all must be finite."""
-    rows = None if dtype is None else _room(features.shape[-2:], dtype)
+    rows = None if dtype is None else _unfilled(features.shape[-2:], dtype)
     for start in range(0, features.shape[-2], _SCAN_ROWS):
         run = slice(start, start + _SCAN_ROWS)
         block = features[0, run] if nested else features[run]
@@ -348,7 +348,7 @@ def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Re
     return rows
 
 
-def _room(shape: tuple[int, int], dtype: np.dtype[Any]) -> Reals:
+def _unfilled(shape: tuple[int, int], dtype: np.dtype[Any]) -> Reals:
     """An array whose memory the system has back as soon as it is gone, where that is much.
 
     What an allocator has back it may keep, and the rows would be in memory twice.

@@ -182,7 +182,7 @@ def history_chart(history: Floats) -> Chart:
 def slices_chart(name: str, position: Floats, p: Floats, std: Floats) -> Chart:
     """The probability of a class along the slices of a scan, with its interval where known."""
     low, high = float(position.min()), float(position.max())
-    room = 0.5 if high == low else 0.0  # one slice has no extent
+    extent = 0.5 if high == low else 0.0  # one slice has none of its own
     top = int(p.argmax())
     sentence = f"The highest is {p[top]:.2f}, at {position[top]:g} mm."
     series = [("line", position, p), ("dots", position, p)]
@@ -195,7 +195,7 @@ def slices_chart(name: str, position: Floats, p: Floats, std: Floats) -> Chart:
     return _curve_chart(
         f"{name} by slice",
         sentence,
-        _Axis("position of the slice in mm", low - room, high + room),
+        _Axis("position of the slice in mm", low - extent, high + extent),
         _Axis("probability"),
         series,
     )

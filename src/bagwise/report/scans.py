@@ -45,7 +45,7 @@ class ScanEvidence(NamedTuple):
 
 
 class ScanRow(NamedTuple):
-    """One scan of the page; without evidence where the page has no room for it."""
+    """One scan of the page; without evidence beyond the first `_SCANS`."""
 
     files: ScanFiles
     probability: Floats  # [F]

@@ -89,7 +89,7 @@ class Voter(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """The constants of the tracker; docs/methods-vision.md has an ablation of each.
+    """The constants of the tracker; docs/methods-vision.md has the reason for each.
 
     Lengths are shares of the target's side, correlations those of two pictures.
 
