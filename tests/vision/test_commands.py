@@ -84,13 +84,14 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     table = read_table(out / "detections.csv")
     coco = read_coco(out / "coco.json", images)
     assert coco.class_names == ("red",)
-    np.testing.assert_allclose(np.concatenate(coco.boxes), table.boxes, atol=0.01)
+    boxes = table[["x", "y", "w", "h"]].to_numpy()
+    np.testing.assert_allclose(np.concatenate(coco.boxes_of("red")), boxes, atol=0.01)
     probable = [float(r["probability"]) >= 0.5 for r in rows_of(out / "detections.csv")]
     written = [read_annotation(path)[1] for path in sorted((out / "voc").glob("*.xml"))]
     assert len(written) == 16
     corners = np.array([box for objects in written for _, *box in objects])  # counted from 1
     voc = np.hstack([corners[:, :2] - 1, corners[:, 2:] - corners[:, :2] + 1])
-    np.testing.assert_allclose(voc, table.boxes[probable], atol=0.02)
+    np.testing.assert_allclose(voc, boxes[probable], atol=0.02)
     drawn = sorted(path.name for path in (out / "overlays").iterdir())
     assert drawn == [f"{i:02}.jpg" for i in range(16)]
     capsys.readouterr()
@@ -126,7 +127,7 @@ def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
     words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
     words += ["--features", "hog", "--out", tmp_path / "m.bagwise", "--json"]
     call(*words)
-    assert '"thresholds"' in capsys.readouterr().out
+    assert '"threshold": 0.3' in capsys.readouterr().out
     assert isinstance(load(tmp_path / "m.bagwise"), PhotographDetector)
 
 

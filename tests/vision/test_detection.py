@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments._canvases import make_digit_canvases
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
@@ -18,7 +19,6 @@ from bagwise.vision import (
     RegionFeatures,
     WeakDetector,
     draw,
-    make_digit_canvases,
     regions,
 )
 from bagwise.vision.detection import label_matrix, suppress, true_boxes
@@ -343,7 +343,7 @@ def test_draw(detector, scenes):
     x, y, _, h = (round(float(v)) for v in found.boxes[0])
     assert np.all(doubtful[y + h // 2, x] == 150)
     best = Detections(*(part[:1] for part in found))
-    np.testing.assert_array_equal(doubtful, draw(image, best, min_probability={"red": 1.1}))
+    np.testing.assert_array_equal(doubtful, draw(image, best, min_probability=2.0))
     nothing = Detections(*(part[:0] for part in found))
     np.testing.assert_array_equal(draw(image, nothing), image)
 
@@ -419,9 +419,9 @@ def test_canvases_have_true_boxes():
     data = make_digit_canvases(12, digit=3, random_state=0)
     again = make_digit_canvases(12, digit=3, random_state=0)
     np.testing.assert_array_equal(data.images[5], again.images[5])
-    assert data.labels[:, 0].tolist() == [len(b) for b in data.boxes]
+    assert data.labels[:, 0].tolist() == [len(b) for b in data.boxes_of("3")]
     assert data.labels.sum() == 6
-    for image, boxes in zip(data.images, data.boxes, strict=True):
+    for image, boxes in zip(data.images, data.boxes_of("3"), strict=True):
         for x, y, w, h in boxes.astype(int):
             inside = image[y : y + h, x : x + w].max(axis=2)
             assert inside.max() > 190
@@ -438,4 +438,4 @@ def test_finds_digits_on_clutter():
     )
     detector.fit(train.images, train.labels, class_names=train.class_names)
     found = detector.predict([im for im, y in zip(test.images, test.labels, strict=True) if y[0]])
-    assert corloc([d.boxes[0] for d in found], [b for b in test.boxes if len(b)]) > 0.7
+    assert corloc([d.boxes[0] for d in found], [b for b in test.boxes_of("0") if len(b)]) > 0.7

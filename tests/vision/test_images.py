@@ -132,7 +132,7 @@ def test_voc(voc):
     assert data.ids == ("a", "b", "c")
     assert data.class_names == ("cat", "dog")
     assert data.labels.tolist() == [[1, 0], [0, 0], [0, 1]]
-    assert data.boxes[0].tolist() == [[0, 0, 4, 6]]  # pixels are counted from 1, ends included
+    assert data.boxes[0]["cat"].tolist() == [[0, 0, 4, 6]]  # VOC counts from 1, ends included
     assert [len(b) for b in data.boxes_of("dog")] == [0, 0, 2]
     assert read_voc(voc, "train").ids == ("a", "c")
 
@@ -168,7 +168,7 @@ def test_coco(tmp_path):
     path.write_text(json.dumps(content))
     data = read_coco(path, tmp_path)
     assert data.class_names == ("cell", "other")
-    assert data.boxes[0].tolist() == [[1, 2, 3, 4]]  # the empty box is left out
+    assert data.boxes[0]["cell"].tolist() == [[1, 2, 3, 4]]  # the empty box is left out
     assert data.labels.tolist() == [[1, 0]]
     for change, words in [
         ({"images": [{"id": 7, "file_name": "y.png"}]}, "missing"),

@@ -12,10 +12,9 @@ from rich.markup import escape
 from bagwise.cli.arguments import add_part, output_options
 from bagwise.cli.console import Printer
 from bagwise.files import check_output, new_folder
-from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
-    from bagwise.vision.detection import Detector, Limits
+    from bagwise.vision.detection import Detector
     from bagwise.vision.image_sets import ImageSet
 
 
@@ -95,10 +94,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     described = detector.describe(data.images, data.ids, skip_bad=arguments.skip_bad)
     position = {name: i for i, name in enumerate(data.ids)}
     kept = [position[name] for name in described.ids]
-    boxes = None
-    if arguments.use_boxes:
-        by_class = {name: data.boxes_of(name) for name in data.class_names}
-        boxes = [{name: rows[i] for name, rows in by_class.items()} for i in kept]
+    boxes = [data.boxes[i] for i in kept] if arguments.use_boxes else None
     with printer.working(f"training on {len(kept)} images"):
         detector.fit(described, data.labels[kept], boxes, data.class_names)
     missing = getattr(detector, "missing_", "")  # of photographs
@@ -111,7 +107,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
         "classes": list(data.class_names),
         "images": len(kept),
         "skipped": len(data.ids) - len(kept),
-        "thresholds": detector.thresholds_,
+        "threshold": detector.threshold,
     }
 
 
@@ -152,7 +148,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
     from bagwise import persist
     from bagwise.report.gallery import write_gallery
-    from bagwise.vision.detection import Detector, draw, shown
+    from bagwise.vision.detection import Detector, draw
     from bagwise.vision.image_sets import file_names, write_coco, write_table, write_voc
     from bagwise.vision.images import list_images, read_image
 
@@ -172,9 +168,9 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     names = [str(name) for name in described.ids]
     paths = [by_name[name] for name in names]
     detections = detector.predict(described)
-    least: Limits = arguments.min_probability
-    if arguments.min_probability is None:
-        least = detector.thresholds_
+    least = arguments.min_probability
+    if least is None:
+        least = detector.threshold
     sizes = [read_image(path).shape[:2] for path in paths]
     with new_folder(out) as folder:
         write_table(names, detections, folder / "detections.csv")
@@ -186,7 +182,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
             pixels = draw(path, boxes, min_probability=least)[..., ::-1]
             overlay.write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
         write_gallery(paths, names, detections, folder / "gallery.html", min_probability=least)
-    n = sum(int(shown(d, least).sum()) for d in detections)
+    n = sum(int(np.sum(d.probabilities >= least)) for d in detections)
     skipped = len(by_name) - len(names)
     unread = f", {skipped} could not be read" if skipped else ""
     gallery = escape(str(out / "gallery.html"))
@@ -202,7 +198,7 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
     truth = _image_set(arguments)
     detections = read_table(arguments.detections)
     number = {Path(name).with_suffix("").as_posix(): i for i, name in enumerate(truth.ids)}
-    named = [Path(name).with_suffix("").as_posix() for name in detections.images]
+    named = [Path(name).with_suffix("").as_posix() for name in detections["image"]]
     known = np.array([name in number for name in named], dtype=bool)
     if not known.any():
         raise ValueError(
@@ -210,18 +206,19 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
             f"ones, which are named like {truth.ids[0]!r}."
         )
     image = np.array([number.get(name, -1) for name in named])
+    detected, score = detections[["x", "y", "w", "h"]].to_numpy(), detections["score"].to_numpy()
     rows: list[tuple[object, ...]] = []
     results: dict[str, object] = {}
     for name in truth.class_names:
         boxes = truth.boxes_of(name)
         if not any(len(b) for b in boxes):
             continue
-        of_class = np.flatnonzero(known & (detections.classes == name))
-        ranked = image[of_class], detections.boxes[of_class], detections.scores[of_class]
+        of_class = np.flatnonzero(known & (detections["class"] == name))
+        ranked = image[of_class], detected[of_class], score[of_class]
         # The best-scored box of each image, or one of no size where none was found, [n, 4].
         best = np.zeros((len(boxes), 4))
-        order = of_class[np.argsort(detections.scores[of_class], kind="stable")]
-        best[image[order]] = detections.boxes[order]  # the last one written, the best, stays
+        order = of_class[np.argsort(score[of_class], kind="stable")]
+        best[image[order]] = detected[order]  # the last one written, the best, stays
         values = {"CorLoc": corloc(best, boxes), "AP": detection_ap(*ranked, boxes)}
         results[name] = values
         counts = (sum(len(b) > 0 for b in boxes), sum(len(b) for b in boxes))
@@ -233,8 +230,7 @@ def evaluate(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def _image_set(arguments: Namespace) -> ImageSet:
-    from bagwise.vision.image_sets import ImageSet, read_coco, read_voc
-    from bagwise.vision.images import list_images
+    from bagwise.vision.image_sets import read_coco, read_labels, read_voc
 
     if arguments.voc is not None:
         return read_voc(arguments.voc, arguments.split)
@@ -244,25 +240,4 @@ def _image_set(arguments: Namespace) -> ImageSet:
         return read_coco(arguments.coco, arguments.images)
     if arguments.labels is None:
         raise ValueError("--images needs --labels, a table with columns image and label.")
-    frame = named_columns(read_frame(arguments.labels), str(arguments.labels), ["image", "label"])
-    labels: dict[str, set[str]] = {}
-    for image, label in zip(frame["image"], frame["label"], strict=True):
-        labels.setdefault(image, set()).update({label} - {""})
-    paths = list_images(arguments.images)
-    names = [str(path.relative_to(arguments.images)) for path in paths]
-    missing = [name for name in names if name not in labels]
-    unknown = sorted(set(labels) - set(names))
-    if missing or unknown:
-        first = (
-            f"image {missing[0]!r} has no label"
-            if missing
-            else (f"label for {unknown[0]!r}, which is not in {str(arguments.images)!r}")
-        )
-        raise ValueError(f"{first} ({len(missing)} without label, {len(unknown)} without image).")
-    classes = tuple(sorted({c for row in labels.values() for c in row}))
-    if not classes:
-        raise ValueError(f"{str(arguments.labels)!r} names no class.")
-    Y = np.array([[int(c in labels[name]) for c in classes] for name in names])
-    none = tuple(np.empty((0, 4)) for _ in names)
-    empty = tuple(np.empty(0, dtype=int) for _ in names)
-    return ImageSet(tuple(paths), tuple(names), classes, Y, none, empty)
+    return read_labels(arguments.labels, arguments.images)

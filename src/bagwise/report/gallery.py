@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from bagwise.files import new_file
 from bagwise.report.html import render
-from bagwise.vision.detection import Detections, Limits, draw, shown
+from bagwise.vision.detection import Detections, draw, shown
 from bagwise.vision.images import ImageSource, fit_within
 
 
@@ -20,7 +18,7 @@ def write_gallery(
     detections: Sequence[Detections],
     path: str | Path,
     *,
-    min_probability: Limits = 0.5,
+    min_probability: float = 0.5,
     title: str = "Detections",
 ) -> Path:
     """Write one HTML page with every image, its boxes, and their probabilities.
@@ -32,18 +30,14 @@ def write_gallery(
     names : sequence of str
     detections : sequence of Detections
     path : path
-    min_probability : float or mapping from class name, default=0.5
+    min_probability : float, default=0.5
         Boxes less probable than this are left out; an image without any shows its best box.
     title : str, default="Detections"
     """
-    if isinstance(min_probability, Mapping):
-        limits = ", ".join(f"{k}: {v:.2f} or more" for k, v in min_probability.items())
-    else:
-        limits = f"{min_probability:g} or more"
     page = render(
         "gallery.html",
         title=title,
-        limits=limits,
+        limits=f"{min_probability:g} or more",
         figures=[
             _figure(image, name, of_image, min_probability)
             for image, name, of_image in zip(images, names, detections, strict=True)
@@ -55,27 +49,16 @@ def write_gallery(
 
 
 def _figure(
-    image: ImageSource, name: str, detections: Detections, least: Limits
+    image: ImageSource, name: str, detections: Detections, least: float
 ) -> dict[str, object]:
     """An image with its boxes drawn, as base64 of a JPEG, and the rows of its table."""
     import cv2
 
     drawn, _ = fit_within(draw(image, detections, min_probability=least), 480)
     jpeg = cv2.imencode(".jpg", drawn[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])[1]
-    probable = shown(detections, least)
-    # Where none is probable enough, the best box is listed.
-    listed = np.flatnonzero(probable) if probable.any() else range(min(1, len(probable)))
     return {
         "name": name,
         "picture": base64.b64encode(jpeg.tobytes()).decode(),
-        "n_probable": int(probable.sum()),
-        "rows": [
-            (
-                detections.classes[k],
-                detections.probabilities[k],
-                detections.std[k],
-                detections.boxes[k],
-            )
-            for k in listed
-        ],
+        "n_probable": sum(p >= least for p in detections.probabilities),
+        "rows": [[part[k] for part in detections] for k in shown(detections, least)],
     }

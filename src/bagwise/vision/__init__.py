@@ -23,7 +23,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "detection": ("Detections", "draw"),
         "features": ("RegionFeatures",),
         "haar": ("HaarFeatures",),
-        "image_sets": ("ImageSet", "make_digit_canvases", "read_coco", "read_voc"),
+        "image_sets": ("ImageSet", "read_coco", "read_voc"),
         "images": ("list_images", "read_image"),
         "photographs": ("PhotographDetector",),
         "proposals": ("Proposals",),

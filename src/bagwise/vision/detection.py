@@ -29,7 +29,7 @@ from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Bools, Column, Floats, Ints, RandomState
+from bagwise.core.arrays import Column, Floats, Ints, RandomState
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
 from bagwise.vision.features import RegionFeatures
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from bagwise.vision.wholeness import Photographs
 
-# The least probability of a box to be counted: one for all classes, or one by class name.
-Limits: TypeAlias = float | Mapping[str, float]
 # For each image its true boxes [k, 4] of a class, or None where they are not known.
 TrueBoxes: TypeAlias = Sequence[Floats | None]
 # Classes in an image: a name, names, or None.
@@ -94,6 +92,7 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
     n_detections: int = parameter(100, AT_LEAST_1)
     random_state: RandomState = parameter(None, "random_state")
     verbose: bool = parameter(False, "verbose")
+    threshold = 0.5  # the least probability of a box to be counted
 
     @abstractmethod
     def _describe_image(self, image: Image, key: object) -> NamedTuple:
@@ -213,7 +212,6 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
         ]
         rng = check_random_state(self.random_state)
         self.classes_, self.n_features_in_ = names, described.n_features
-        self.thresholds_ = {str(name): 0.5 for name in names}
         self._fit(described, Y, known, rng)
         return self
 
@@ -321,19 +319,17 @@ def suppress(boxes: Floats, scores: Floats, threshold: float) -> Ints:
     return order[alive]
 
 
-def shown(detections: Detections, min_probability: Limits) -> Bools:
-    """Which boxes are probable enough, [k]; a mapping gives each class its own limit."""
-    p = np.asarray(detections.probabilities, dtype=np.float64)
-    if not isinstance(min_probability, Mapping):
-        return p >= min_probability
-    return p >= [min_probability[str(name)] for name in detections.classes]
+def shown(detections: Detections, min_probability: float) -> Ints:
+    """Numbers of the boxes that are probable enough, or of the best one where none is."""
+    probable = np.flatnonzero(np.asarray(detections.probabilities) >= min_probability)
+    return probable if len(probable) else np.arange(min(1, len(detections.probabilities)))
 
 
-def draw(image: ImageSource, detections: Detections, *, min_probability: Limits = 0.5) -> Image:
+def draw(image: ImageSource, detections: Detections, *, min_probability: float = 0.5) -> Image:
     """The image with boxes, classes and probabilities drawn on it, RGB uint8.
 
-    Boxes below ``min_probability`` (a number, or one by class name) are left out, except that
-    where none is above it the best box is drawn thinly in grey.
+    Boxes below ``min_probability`` are left out, except that where none is above it the best box is
+    drawn thinly in grey.
 
     Examples
     --------
@@ -348,18 +344,17 @@ def draw(image: ImageSource, detections: Detections, *, min_probability: Limits 
     out = read_image(image).copy()
     names = sorted({str(name) for name in detections.classes})
     width = max(1, round(max(out.shape[:2]) / 300))
-    certain = shown(detections, min_probability)
-    drawn = np.flatnonzero(certain) if certain.any() else range(min(1, len(certain)))
-    for k in reversed(drawn):  # the best on top
+    for k in reversed(shown(detections, min_probability)):  # the best on top
         box, name, _, p, std = (part[k] for part in detections)
         hue = 179 * names.index(str(name)) // max(len(names), 1)
         colour = cv2.cvtColor(np.array([[[hue, 255, 230]]], dtype=np.uint8), cv2.COLOR_HSV2RGB)[
             0, 0
         ].tolist()
-        if not certain[k]:
+        certain = p >= min_probability
+        if not certain:
             colour = [150, 150, 150]
         x, y, w, h = (round(float(v)) for v in box)
-        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width if certain[k] else 1)
+        cv2.rectangle(out, (x, y), (x + w, y + h), colour, width if certain else 1)
         text = f"{name} {p:.2f}" + ("" if np.isnan(std) else f" +- {std:.2f}")
         cv2.putText(out, text, (x, max(y - 3, 8)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour, 1)
     return out

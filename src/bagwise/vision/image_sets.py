@@ -1,4 +1,4 @@
-"""Image sets and detections as files: PASCAL VOC, COCO and tables; and a set that is drawn.
+"""Image sets and detections as files: PASCAL VOC, COCO and tables.
 
 Boxes are ``x, y, width, height`` with the top left corner first, in pixels of the image.
 """
@@ -10,17 +10,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.core.arrays import Codes, Column, Floats, Ints
+from bagwise.core.arrays import Codes, Floats
 from bagwise.datasets.layouts import read_annotation
 from bagwise.files.tables import named_columns, read_frame
-from bagwise.vision.detection import Detections, Limits, shown
-from bagwise.vision.images import SUFFIXES, ImageSource
+from bagwise.vision.detection import Detections
+from bagwise.vision.images import SUFFIXES, ImageSource, list_images
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _COLUMNS = ("image", "class", "x", "y", "w", "h", "score", "probability", "std")
@@ -31,48 +34,65 @@ class ImageSet(NamedTuple):
 
     Examples
     --------
-    >>> from bagwise.vision import make_digit_canvases
-    >>> data = make_digit_canvases(4, random_state=0)
-    >>> data.ids[0], data.class_names, [len(b) for b in data.boxes_of("9")].count(1)
-    ('canvas_0000', ('9',), 2)
+    >>> import numpy as np
+    >>> from bagwise.vision import ImageSet
+    >>> boxes = ({"cell": np.array([[4.0, 4.0, 9.0, 9.0]])}, {})
+    >>> data = ImageSet(("a.png", "b.png"), ("a", "b"), ("cell",), np.array([[1], [0]]), boxes)
+    >>> [len(of_image) for of_image in data.boxes_of("cell")]
+    [1, 0]
     """
 
     images: tuple[ImageSource, ...]
     ids: tuple[str, ...]
     class_names: tuple[str, ...]
     labels: Codes  # [N, C] 1 where the image contains the class
-    boxes: tuple[Floats, ...]  # one [k, 4] array per image
-    box_classes: tuple[Ints, ...]  # one [k] array of class numbers per image
+    boxes: tuple[dict[str, Floats], ...]  # of each image the boxes [k, 4] by class, as `fit` takes
 
     def boxes_of(self, name: str) -> list[Floats]:
         """True boxes of one class, one array per image."""
-        number = self.class_names.index(name)
-        return [b[c == number] for b, c in zip(self.boxes, self.box_classes, strict=True)]
+        return [by_class.get(name, np.empty((0, 4))) for by_class in self.boxes]
 
 
 def _image_set(
     paths: Sequence[Path],
     ids: Sequence[str],
-    boxes: Iterable[ArrayLike],
-    classes: Sequence[list[str]],
+    objects: Sequence[Iterable[tuple[str, ArrayLike | None]]],
     class_names: tuple[str, ...],
 ) -> ImageSet:
-    """An image set from the boxes of each image and their class names."""
-    number = {name: i for i, name in enumerate(class_names)}
-    labels = np.zeros((len(paths), len(class_names)), dtype=np.int8)
-    codes = [np.array([number[c] for c in row], dtype=np.int64) for row in classes]
-    for i, row in enumerate(codes):
-        labels[i, row] = 1
-    arrays = [np.asarray(b, dtype=np.float64).reshape(-1, 4) for b in boxes]
-    real = [np.all(b[:, 2:] > 0, axis=1) for b in arrays]  # some sets have boxes of zero size
-    return ImageSet(
-        tuple(paths),
-        tuple(ids),
-        class_names,
-        labels,
-        tuple(b[r] for b, r in zip(arrays, real, strict=True)),
-        tuple(c[r] for c, r in zip(codes, real, strict=True)),
-    )
+    """An image set from the objects of each image: the class, and the box where it is known."""
+    boxes: list[dict[str, Floats]] = []
+    for of_image in objects:
+        by_class: dict[str, list[ArrayLike]] = {}
+        for name, box in of_image:
+            by_class.setdefault(name, [])
+            # Boxes of zero size, which some sets have, are left out.
+            if box is not None and min(np.asarray(box)[2:]) > 0:
+                by_class[name].append(box)
+        boxes.append({n: np.array(b, dtype=np.float64).reshape(-1, 4) for n, b in by_class.items()})
+    labels = np.array([[name in row for name in class_names] for row in boxes], dtype=np.int8)
+    return ImageSet(tuple(paths), tuple(ids), class_names, labels, tuple(boxes))
+
+
+def read_labels(table: str | Path, folder: str | Path) -> ImageSet:
+    """The images below a folder with a table of columns image and label, a row per class."""
+    frame = named_columns(read_frame(Path(table)), str(table), ["image", "label"])
+    labels: dict[str, set[str]] = {}
+    for image, label in zip(frame["image"], frame["label"], strict=True):
+        labels.setdefault(image, set()).update({label} - {""})
+    paths = list_images(folder)
+    names = [str(path.relative_to(folder)) for path in paths]
+    missing = [name for name in names if name not in labels]
+    unknown = sorted(set(labels) - set(names))
+    if missing or unknown:
+        first = f"image {missing[0]!r} has no label" if missing else f"label for {unknown[0]!r}"
+        raise ValueError(
+            f"{first}: {len(missing)} images of {str(folder)!r} are not in {str(table)!r}, and "
+            f"{len(unknown)} of the table not in the folder."
+        )
+    classes = tuple(sorted(set().union(*labels.values())))
+    if not classes:
+        raise ValueError(f"{str(table)!r} names no class.")
+    return _image_set(paths, names, [[(c, None) for c in labels[name]] for name in names], classes)
 
 
 def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
@@ -106,13 +126,16 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         names = [line.split()[0] for line in lines if line.strip()]
     if not names:
         raise ValueError(f"{str(folder)!r} names no images.")
-    paths, boxes, classes = [], [], []
+    paths, objects = [], []
     for name in names:
-        _, objects = read_annotation(folder / "Annotations" / f"{name}.xml")
-        classes.append([of_class for of_class, *_ in objects])
+        _, annotated = read_annotation(folder / "Annotations" / f"{name}.xml")
         # VOC counts pixels from 1 and includes the last one.
-        corners = np.array([of_box for _, *of_box in objects], dtype=np.float64).reshape(-1, 4)
-        boxes.append(np.hstack([corners[:, :2] - 1, corners[:, 2:] - corners[:, :2] + 1]))
+        objects.append(
+            [
+                (of_class, (left - 1, top - 1, right - left + 1, bottom - top + 1))
+                for of_class, left, top, right, bottom in annotated
+            ]
+        )
         candidates = [
             folder / "JPEGImages" / (name + suffix)
             for suffix in (*SUFFIXES, *(s.upper() for s in SUFFIXES))
@@ -124,8 +147,8 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
                 "hold it."
             )
         paths.append(path)
-    class_names = tuple(sorted({name for row in classes for name in row}))
-    return _image_set(paths, names, boxes, classes, class_names)
+    class_names = tuple(sorted({of_class for row in objects for of_class, _ in row}))
+    return _image_set(paths, names, objects, class_names)
 
 
 def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
@@ -150,7 +173,7 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
     ...     "annotations": [{"id": 1, "image_id": 1, "category_id": 7, "bbox": [2, 3, 9, 9]}],
     ... }))
     >>> data = read_coco(folder / "boxes.json", folder)
-    >>> data.class_names, data.boxes[0].tolist()
+    >>> data.class_names, data.boxes[0]["cell"].tolist()
     (('cell',), [[2.0, 3.0, 9.0, 9.0]])
     """
     where = repr(str(annotations))
@@ -166,8 +189,7 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
     try:
         category = {c["id"]: str(c["name"]) for c in data["categories"]}
         row = {image["id"]: i for i, image in enumerate(data["images"])}
-        boxes: list[list[list[float]]] = [[] for _ in row]
-        classes: list[list[str]] = [[] for _ in row]
+        objects: list[list[tuple[str, list[float]]]] = [[] for _ in row]
         for item in data["annotations"]:
             if item["image_id"] not in row or item["category_id"] not in category:
                 raise ValueError(
@@ -180,27 +202,16 @@ def read_coco(annotations: str | Path, images: str | Path) -> ImageSet:
                     f"annotation {item.get('id')} of {where} has the box {str(box)[:60]}; a box is "
                     "x, y, width and height."
                 )
-            boxes[row[item["image_id"]]].append(box)
-            classes[row[item["image_id"]]].append(category[item["category_id"]])
+            objects[row[item["image_id"]]].append((category[item["category_id"]], box))
         paths = [Path(images) / image["file_name"] for image in data["images"]]
         absent = next((p for p in paths if not p.is_file()), None)
         if absent is not None:
             raise ValueError(f"image {str(absent)!r} is listed in {where} but missing.")
-        ids = [path.stem for path in paths]
-        return _image_set(paths, ids, boxes, classes, tuple(category.values()))
+        return _image_set(paths, [p.stem for p in paths], objects, tuple(category.values()))
     except KeyError as error:
         raise ValueError(f"{where} has an entry without {error}.") from error
     except (TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{where} is not a COCO file: {error}.") from error
-
-
-class BoxTable(NamedTuple):
-    """Boxes read from a table, one row per box."""
-
-    images: Column  # [n] names as in the table
-    classes: Column  # [n]
-    boxes: Floats  # [n, 4]
-    scores: Floats  # [n]
 
 
 def write_table(names: Sequence[str], detections: Sequence[Detections], path: str | Path) -> None:
@@ -213,21 +224,22 @@ def write_table(names: Sequence[str], detections: Sequence[Detections], path: st
                 table.writerow([name, label, *(f"{v:.6g}" for v in (*box, *numbers))])
 
 
-def read_table(path: str | Path) -> BoxTable:
+def read_table(path: str | Path) -> pd.DataFrame:
     """Read what `write_table` wrote, or any table with those columns; ``score`` ranks the boxes."""
+    import pandas as pd
+
     needed = [c for c in _COLUMNS if c not in ("probability", "std")]
     frame = named_columns(read_frame(Path(path)), str(path), needed)
-    numbers = np.empty((5, len(frame)))
-    for i, column in enumerate(("x", "y", "w", "h", "score")):
-        for row, text in enumerate(frame[column]):
-            try:
-                numbers[i, row] = float(text)
-            except ValueError as error:
-                raise ValueError(
-                    f"row {row + 2} of {str(path)!r} has {text!r} as {column}; a number is needed."
-                ) from error
-    images, classes = (np.array(frame[column], dtype=str) for column in ("image", "class"))
-    return BoxTable(images, classes, numbers[:4].T, numbers[4])
+    for column in needed[2:]:
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        if numbers.isna().any():
+            row = int(np.flatnonzero(numbers.isna())[0])
+            raise ValueError(
+                f"row {row + 2} of {str(path)!r} has {frame[column].iloc[row]!r} as {column}; a "
+                "number is needed."
+            )
+        frame[column] = numbers
+    return frame
 
 
 def write_coco(
@@ -286,7 +298,7 @@ def write_voc(
     detections: Sequence[Detections],
     folder: str | Path,
     *,
-    min_probability: Limits = 0.5,
+    min_probability: float = 0.5,
 ) -> None:
     """One xml file per image with the boxes that are probable enough, named as the image."""
     targets = file_names(names, ".xml")
@@ -298,7 +310,7 @@ def write_voc(
         size = ElementTree.SubElement(root, "size")
         for tag, value in (("width", width), ("height", height), ("depth", 3)):
             ElementTree.SubElement(size, tag).text = str(int(value))
-        for k in np.flatnonzero(shown(of_image, min_probability)):
+        for k in np.flatnonzero(np.asarray(of_image.probabilities) >= min_probability):
             item = ElementTree.SubElement(root, "object")
             ElementTree.SubElement(item, "name").text = str(of_image.classes[k])
             ElementTree.SubElement(item, "score").text = f"{of_image.probabilities[k]:.6g}"
@@ -311,105 +323,3 @@ def write_voc(
         path = Path(folder) / target
         path.parent.mkdir(parents=True, exist_ok=True)
         ElementTree.ElementTree(root).write(path, encoding="utf-8")
-
-
-def make_digit_canvases(
-    n_images: int = 100,
-    *,
-    digit: int = 9,
-    digits: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
-    size: int = 128,
-    n_others: int = 3,
-    n_clutter: int = 8,
-    random_state: int | None = None,
-) -> ImageSet:
-    """Draw digits of random size and place on canvases of coloured blots and lines.
-
-    Every canvas holds ``n_others`` digits of other classes; half of them hold the wanted digit
-    as well. True boxes of the wanted digit are known, those of the others are not part of the set.
-
-    Parameters
-    ----------
-    n_images, digit : int, default=100, 9
-        How many, and the class to find.
-    digits, labels : arrays of shape (n, h, w) and (n,) or None, default=None
-        Source of digits, 0 to 255. Default: scikit-learn's 8 x 8 digits.
-    size, n_others, n_clutter : int, default=128, 3, 8
-        Side of a canvas in pixels; other digits, and pieces of clutter, on each.
-    random_state : int or None, default=None
-
-    Examples
-    --------
-    >>> from bagwise.vision import make_digit_canvases
-    >>> data = make_digit_canvases(10, random_state=0)
-    >>> data.images[0].shape, data.class_names, int(data.labels.sum())
-    ((128, 128, 3), ('9',), 5)
-    """
-    rng = np.random.default_rng(random_state)
-    if digits is None or labels is None:
-        from sklearn.datasets import load_digits
-
-        source = load_digits()
-        digits, labels = source.images * (255 / 16), source.target
-    digits, labels = np.asarray(digits), np.asarray(labels)
-    wanted, others = np.flatnonzero(labels == digit), np.flatnonzero(labels != digit)
-    if len(wanted) == 0 or len(others) == 0:
-        raise ValueError(f"digits must hold {digit} and other digits.")
-    Y = rng.permutation(np.arange(n_images) % 2)
-    images, boxes = [], []
-    for positive in Y:
-        canvas = _draw_clutter(size, n_clutter, rng)
-        places: list[tuple[int, int, int]] = []
-        true = np.empty((0, 4))
-        if positive:
-            true = np.array([_place_digit(canvas, digits[rng.choice(wanted)], places, rng)])
-        for index in rng.choice(others, n_others):
-            _place_digit(canvas, digits[index], places, rng)
-        noise = rng.normal(0, 6, canvas.shape)
-        images.append(np.clip(canvas + noise, 0, 255).astype(np.uint8))
-        boxes.append(true)
-    codes = tuple(np.zeros(len(b), dtype=np.int64) for b in boxes)
-    names = tuple(f"canvas_{i:04}" for i in range(n_images))
-    matrix = Y[:, None].astype(np.int8)
-    return ImageSet(tuple(images), names, (str(digit),), matrix, tuple(boxes), codes)
-
-
-def _draw_clutter(size: int, n_pieces: int, rng: np.random.Generator) -> Floats:
-    """A smooth ground with blots and lines on it."""
-    import cv2
-
-    ground = rng.integers(20, 90, (4, 4, 3)).astype(np.float32)
-    canvas = cv2.resize(ground, (size, size), interpolation=cv2.INTER_CUBIC)
-    for _ in range(n_pieces):
-        colour = tuple(float(v) for v in rng.integers(20, 170, 3))
-        a, b = (tuple(int(v) for v in rng.integers(0, size, 2)) for _ in range(2))
-        if rng.random() < 0.5:
-            cv2.line(canvas, a, b, colour, int(rng.integers(1, 3)), cv2.LINE_AA)
-        else:
-            axes = tuple(int(v) for v in rng.integers(2, size // 14, 2))
-            cv2.ellipse(canvas, a, axes, float(rng.uniform(0, 180)), 0, 360, colour, -1)
-    return canvas
-
-
-def _place_digit(
-    canvas: Floats, digit: Floats, places: list[tuple[int, int, int]], rng: np.random.Generator
-) -> list[int]:
-    """Draw a digit where it meets no other one, as far as a few tries go; its tight box."""
-    import cv2
-
-    size = len(canvas)
-    for _ in range(30):
-        side = int(rng.integers(size // 5, size // 3))
-        x, y = (int(v) for v in rng.integers(0, size - side, 2))
-        if all(x + side <= a or a + s <= x or y + side <= b or b + s <= y for a, b, s in places):
-            break
-    places.append((x, y, side))
-    ink = cv2.resize(digit.astype(np.float32), (side, side), interpolation=cv2.INTER_CUBIC)
-    ink = np.clip(ink / 255, 0, 1)[..., None]
-    colour = rng.integers(200, 256, 3).astype(np.float32)
-    patch = canvas[y : y + side, x : x + side]
-    patch[:] = patch * (1 - ink) + colour * ink
-    rows, columns = (np.flatnonzero((ink[..., 0] > 0.3).any(axis=axis)) for axis in (1, 0))
-    left, top = x + columns[0], y + rows[0]
-    return [left, top, columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]

@@ -94,9 +94,6 @@ _ROUNDS = 2
 # log loss.
 _IMAGE_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 _FOLDS = 5
-# Least probability of a box to be counted: where boxes are few and right, and objects are found, in
-# equal parts (largest F1) on photographs of other classes.
-_SHOWN = 0.3
 # A reported box is the mean of the proposals that overlap it by this much, weighted by this power
 # of their ranking scores: their edges differ by chance, and the best one's are no exception.
 _VOTING_OVERLAP, _VOTING_POWER = 0.5, 8
@@ -157,8 +154,7 @@ class PhotographDetector(Detector[Photographs]):
     ----------
     classes_ : array of class names
     models_ : list of ClassModel, one per class
-    thresholds_ : dict by class: the least probability of a box to be counted, 0.3
-
+    threshold : the least probability of a box to be counted, 0.3
     missing_ : str, what to install for the documented quality, or nothing
     agreement_ : dict by class: how well held-out boxes explain the image label, of the detector and
         of simple boxes (see ``bagwise.vision.photographs.Agreement``)
@@ -185,6 +181,9 @@ class PhotographDetector(Detector[Photographs]):
 
     saliency: str = parameter("auto", StrOptions(set(METHODS)))
     check: bool = parameter(True, "boolean")
+    # Where boxes are few and right, and objects are found, in equal parts (largest F1) on
+    # photographs of other classes.
+    threshold = 0.3
 
     def _describe_image(self, image: Image, key: object) -> Photograph:
         """Cells, saliency and boxes: frames, salient components and proposals."""
@@ -235,7 +234,6 @@ class PhotographDetector(Detector[Photographs]):
         if self.missing_:
             warnings.warn(self.missing_, stacklevel=3)
         for name, y, true in zip(map(str, self.classes_), Y.T, boxes, strict=True):
-            self.thresholds_[name] = _SHOWN
             args = (described, y, true, self.overlap)
             model = learn_class(*args, np.random.default_rng(seed))
             if self.check:

@@ -102,7 +102,7 @@ class WeakDetector(Detector[Bags]):
     classes_ : array of class names
     classifiers_ : list, one fitted classifier per class
     refinements_ : list, for each class what true boxes taught, or None
-    thresholds_ : dict by class: the least probability of a box to be counted, 0.5
+    threshold : the least probability of a box to be counted, 0.5
 
     See Also
     --------
