@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,8 +161,8 @@ class Stranger:
 
 def test_objects_that_store_themselves(monkeypatch, tmp_path, problem):
     bags, y = problem
-    monkeypatch.setattr(persist, "Stranger", Stranger, raising=False)
-    monkeypatch.setattr(Stranger, "__module__", "bagwise.persist")
+    monkeypatch.setattr(bagwise.models, "Stranger", Stranger, raising=False)
+    monkeypatch.setattr(Stranger, "__module__", "bagwise.models")
     inner = SingleInstance(LogisticRegression()).fit(bags, y)
     inner.module_ = Stranger(np.arange(3.0))
     inner.more_ = [("a", {"b": Stranger(np.ones(2))})]
@@ -201,17 +206,24 @@ def test_trees_are_refused_by_name(problem, tmp_path):
         saved(model, tmp_path)
 
 
+def parameters(path):
+    """The member with the parameters, of this format or of the one before."""
+    with zipfile.ZipFile(path) as archive:
+        return next(name for name in archive.namelist() if name != "bagwise.json")
+
+
 def rewrite(path, change_about=None, payload=None):
     """A file as an attacker or a newer release would make it: consistent, but odd."""
+    name = parameters(path)
     with zipfile.ZipFile(path) as archive:
         about = json.loads(archive.read("bagwise.json"))
-        content = archive.read("model.skops") if payload is None else payload
+        content = archive.read(name) if payload is None else payload
     about["sha256"] = hashlib.sha256(content).hexdigest()
     (change_about or (lambda about: None))(about)
     sign(about)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bagwise.json", json.dumps(about))
-        archive.writestr("model.skops", content)
+        archive.writestr(name, content)
     return path
 
 
@@ -221,26 +233,46 @@ def good(problem, tmp_path):
     return saved(SingleInstance(LogisticRegression()).fit(bags, y), tmp_path)
 
 
+@pytest.fixture(params=["a part", "the whole, as before"])
+def with_skops(request, problem, tmp_path):
+    """A model that skops stored in part, or as a whole; both end in ``model.bagwise``."""
+    if request.param != "a part":
+        return shutil.copy(FIXTURES / "single-instance-0.3.0.bagwise", tmp_path / "model.bagwise")
+    bags, y = problem
+    model = SingleInstance(LogisticRegression(random_state=np.random.RandomState(0)))
+    return saved(model.fit(bags, y), tmp_path)
+
+
 class Bomb:
     def __reduce__(self):
         return (os.system, ("touch exploded",))
 
 
-def edited(payload, change):
-    """A skops payload with its schema edited."""
-    import io
-
-    old = zipfile.ZipFile(io.BytesIO(payload))
+def edited(content, inside, change):
+    """A zip with the JSON at a path of members, one zip inside another, changed in place."""
+    if not inside:
+        value = json.loads(content)
+        change(value)
+        return json.dumps(value).encode()
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w") as new:
         for name in old.namelist():
-            content = old.read(name)
-            if name == "schema.json":
-                schema = json.loads(content)
-                change(schema)
-                content = json.dumps(schema).encode()
-            archive.writestr(name, content)
+            inner = old.read(name)
+            new.writestr(name, edited(inner, inside[1:], change) if name == inside[0] else inner)
     return buffer.getvalue()
+
+
+def edit(path, inside, change):
+    """The same in the parameters of a model file, which stays consistent."""
+    with zipfile.ZipFile(path) as archive:
+        payload = archive.read(parameters(path))
+    rewrite(path, payload=edited(payload, inside, change))
+
+
+def edit_schema(path, change):
+    """Change what skops is told."""
+    whole = parameters(path) == "model.skops"
+    edit(path, ["schema.json"] if whole else ["foreign.skops", "schema.json"], change)
 
 
 def node(module, name, loader, **more):
@@ -292,16 +324,19 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_malicious_files_are_refused_and_never_executed(attack, good, tmp_path, monkeypatch):
+def test_malicious_files_are_refused_and_never_executed(attack, with_skops, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    payload = zipfile.ZipFile(good).read("model.skops")
 
     def plant(schema):
-        schema["content"]["content"]["estimator_"] = {**ATTACKS[attack], "__id__": 99_999}
+        content, planted = schema["content"], {**ATTACKS[attack], "__id__": 99_999}
+        if isinstance(content, list):
+            content[0] = planted
+        else:
+            content["content"]["estimator_"] = planted
 
-    rewrite(good, payload=edited(payload, plant))
+    edit_schema(with_skops, plant)
     with pytest.raises(ValueError, match=r"model\.bagwise: ") as caught:
-        bagwise.load(good)
+        bagwise.load(with_skops)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploded").exists()
 
@@ -311,25 +346,123 @@ CALLING = ["MethodNode", "PartialNode", "OperatorFuncNode", "ConstructorFromRedu
 
 @pytest.mark.parametrize("loader", CALLING)
 @pytest.mark.parametrize("depth", [0, 3])
-def test_what_calls_something_is_refused_before_skops_sees_it(loader, depth, good, monkeypatch):
+def test_what_calls_something_is_refused_before_skops_sees_it(
+    loader, depth, with_skops, monkeypatch
+):
     from skops import io as skops_io
 
     planted = node("bagwise.bags.bags", "Bags", loader, content={"obj": {}, "func": "save"})
     for _ in range(depth):
         planted = node("builtins", "list", "ListNode", content=[planted])
-    payload = zipfile.ZipFile(good).read("model.skops")
-    rewrite(good, payload=edited(payload, lambda schema: schema.update(other=[planted])))
+    edit_schema(with_skops, lambda schema: schema.update(other=[planted]))
     for name in ("get_untrusted_types", "loads"):
         monkeypatch.setattr(skops_io, name, None)
     with pytest.raises(ValueError, match=rf"refused: it holds bagwise.*Bags \({loader}\)"):
+        bagwise.load(with_skops)
+
+
+def test_a_kind_that_is_not_a_name_is_refused(with_skops):
+    edit_schema(with_skops, lambda schema: schema.update(__loader__=["MethodNode"]))
+    with pytest.raises(ValueError, match="cannot be read"):
+        bagwise.load(with_skops)
+
+
+REFUSED_OBJECTS = [
+    "os.system",
+    "subprocess.Popen",
+    "pathlib.Path",
+    "numpy.ndarray",
+    "bagwise.persist.load",
+    "bagwise.models.base.np.load",
+    "bagwise.files.rows.LazyRows",
+    "bagwise.cli.console.Printer",
+    "bagwise.models.no_such.Thing",
+    "sklearn.base.clone",
+    "sklearn.tree._tree.Tree",
+    "sklearn.tests.test_base.MyEstimator",
+    "tests.test_persist.Bomb",
+    "system",
+    "",
+]
+
+
+@pytest.mark.parametrize("name", REFUSED_OBJECTS)
+def test_objects_that_are_not_on_the_list_are_refused(name, good):
+    modules = set(sys.modules)
+    part = {"object": name, "state": {"tuple": ["touch exploded"]}}
+    edit(good, ["tree.json"], lambda tree: tree["state"]["dict"].append(["more", [part]]))
+    with pytest.raises(ValueError, match=rf"refused: it holds {re.escape(name)}, which no"):
+        bagwise.load(good)
+    assert not {m for m in set(sys.modules) - modules if not m.startswith("bagwise")}
+
+
+ODD_PARTS = [
+    {"object": ["os.system"], "state": 0},
+    {"object": "bagwise.models.single_instance.SingleInstance"},
+    {"call": "os.system"},
+    {"array": 999},
+    {"array": "../0"},
+    {"scalar": None},
+    {"foreign": 0},
+    {"whole": 0},
+    {"dtype": "no such type"},
+    {"dict": [1, 2]},
+    {"dict": [[["a list"], 1]]},
+    {"tuple": 3},
+    {},
+]
+
+
+@pytest.mark.parametrize("part", ODD_PARTS, ids=json.dumps)
+def test_odd_parts_are_a_value_error(part, good):
+    def plant(tree):
+        next(pair for pair in tree["state"]["dict"] if pair[0] == "classes_")[1] = part
+
+    edit(good, ["tree.json"], plant)
+    with pytest.raises(ValueError, match=r"model\.bagwise: "):
         bagwise.load(good)
 
 
-def test_a_kind_that_is_not_a_name_is_refused(good):
-    payload = zipfile.ZipFile(good).read("model.skops")
-    rewrite(good, payload=edited(payload, lambda schema: schema.update(__loader__=["MethodNode"])))
+def test_arrays_of_objects_are_not_unpickled(good, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = io.BytesIO()
+    np.save(content, np.array([Bomb()], dtype=object), allow_pickle=True)
+    with zipfile.ZipFile(good) as archive:
+        payload = io.BytesIO(archive.read("model.zip"))
+    with zipfile.ZipFile(payload, "a") as archive:
+        archive.writestr("99.npy", content.getvalue())
+    rewrite(good, payload=payload.getvalue())
     with pytest.raises(ValueError, match="cannot be read"):
         bagwise.load(good)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_what_is_shared_is_stored_once(problem, tmp_path):
+    bags, y = problem
+    model = SingleInstance(LogisticRegression()).fit(bags, y)
+    model.arrays_ = [np.arange(6.0).reshape(2, 3).T] * 3
+    model.plain_ = {"a": (1, None, np.nan), 2.5: np.float32(1.5), "t": np.dtype("f4")}
+    path = saved(model, tmp_path)
+    with zipfile.ZipFile(io.BytesIO(zipfile.ZipFile(path).read("model.zip"))) as archive:
+        assert "foreign.skops" not in archive.namelist()
+    again = bagwise.load(path)
+    assert again.arrays_[0] is again.arrays_[2]
+    assert again.arrays_[0].flags.f_contiguous
+    assert repr(again.plain_) == repr(model.plain_)
+    assert again.plain_["a"] == (1, None, pytest.approx(np.nan, nan_ok=True))
+
+
+def test_a_gaussian_process_is_saved_and_loaded_without_skops(tmp_path):
+    code = """
+import sys
+from bagwise import VGPMIL, datasets, load, save
+bags, y = datasets.make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+load(save(VGPMIL(n_inducing=5, random_state=0).fit(bags, y), sys.argv[1])).predict(bags)
+print(sorted({"skops", "torch", "dask", "matplotlib"} & set(sys.modules)))
+"""
+    words = [sys.executable, "-c", code, tmp_path / "m.bagwise"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_pickle_is_not_a_model(tmp_path, monkeypatch):
@@ -378,8 +511,8 @@ def test_flipped_bytes_never_pass(good, place):
 
 
 def test_newer_and_odd_versions(good):
-    rewrite(good, lambda about: about.update(format_version=4, bagwise="9.0"))
-    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 4.*Update bagwise"):
+    rewrite(good, lambda about: about.update(format_version=5, bagwise="9.0"))
+    with pytest.raises(ValueError, match=r"saved by bagwise 9\.0 in format 5.*Update bagwise"):
         bagwise.load(good)
     rewrite(good, lambda about: about.update(format_version="x"))
     with pytest.raises(ValueError, match="format version is 'x'"):

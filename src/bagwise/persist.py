@@ -1,12 +1,13 @@
 """Save and load models without pickle.
 
 A model file is a zip with two members: ``bagwise.json``, what the model is and what it was
-trained on, readable by anyone; and ``model.skops``, its parameters. Loading builds only objects
-of a closed list of types (bagwise's estimators and value types, NumPy, SciPy, scikit-learn), so
+trained on, readable by anyone; and ``model.zip``, its parameters: a tree of JSON, arrays as
+``.npy``, and in ``foreign.skops`` what only skops can store. Loading builds only objects of a
+closed list of types (bagwise's estimators and value types, NumPy, SciPy, scikit-learn), so
 nothing a file says is ever executed. Both members carry a checksum, what the description says is
 of the type it should be, and a file that would unpack to far more than its size is refused.
 
-A class whose attributes skops cannot store (torch modules, say) may define
+A class whose attributes cannot be stored (torch modules, say) may define
 ``__bagwise_state__()``, returning a dict of arrays and plain values, and the class method
 ``__bagwise_restore__(state)``, which builds the object again.
 """
@@ -22,13 +23,13 @@ import sys
 import textwrap
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
 
 
 FORMAT = "bagwise-model"
-# Format 3 is that of bagwise 0.3, whose models keep other attributes than those before.
-FORMAT_VERSION = 3
-_ABOUT, _MODEL = "bagwise.json", "model.skops"
+FORMAT_VERSION = 4
+# Format 3 was written by early builds of 0.3: the same models, stored by skops as a whole.
+_OLDEST_FORMAT = 3
+_ABOUT, _MODEL, _SKOPS_MODEL = "bagwise.json", "model.zip", "model.skops"
+_TREE, _ARRAY, _FOREIGN = "tree.json", "{}.npy", "foreign.skops"
 # Parts of bagwise whose classes may be in a model; the rest has no business there.
-_OWN_PACKAGES = ("core", "bags", "models", "evaluate", "vision", "deep", "persist")
+_OWN_PACKAGES = ("core", "bags", "models", "evaluate", "vision", "deep")
 
 # Libraries whose versions a description lists.
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops")
@@ -65,14 +68,6 @@ _NODES = frozenset(
         "Cached",
     )
 )
-
-
-class Packed(NamedTuple):
-    """An object that stored itself through ``__bagwise_state__``."""
-
-    module: str
-    name: str
-    state: dict[str, object]
 
 
 def save(
@@ -115,13 +110,17 @@ def save(
     >>> bool((bagwise.load(path).predict(bags) == model.predict(bags)).all())
     True
     """
-    payload = _skops().dumps(_pack(model))
-    _, refused = _types(payload)
-    if refused:
+    parts = _parts(model)
+    if refused := _refused(parts):
         raise ValueError(
             f"{type(model).__name__} cannot be saved: it holds {', '.join(refused)}; only "
             "bagwise, NumPy, SciPy and scikit-learn objects are stored."
         )
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    payload = content.getvalue()
     about = {
         **_describe(model),
         "feature_names": None if feature_names is None else list(feature_names),
@@ -161,12 +160,17 @@ def load(path: str | Path) -> Any:
     """
     with _opened(path) as archive:
         about = _read_about(path, archive)
-        payload = _read_member(path, archive, _MODEL)
+        old = about["format_version"] == _OLDEST_FORMAT
+        payload = _read_member(path, archive, _SKOPS_MODEL if old else _MODEL)
     if hashlib.sha256(payload).hexdigest() != about.get("sha256"):
         raise ValueError(f"{path}: is damaged: its content does not match its checksum.")
     with _explained(path, "the model in it cannot be read"):
         check_zip(io.BytesIO(payload), Path(path).stat().st_size)
-        trusted, refused = _types(payload)
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        if old:
+            parts = {_TREE: b'{"whole": 0}', _FOREIGN: payload}
+        refused = _refused(parts)
     if refused:
         raise ValueError(
             f"{path}: refused: it holds {', '.join(refused)}, which no bagwise model has. "
@@ -175,7 +179,7 @@ def load(path: str | Path) -> Any:
     with _explained(path, "the model in it cannot be read"), warnings.catch_warnings():
         # scikit-learn warns about other versions of itself; `about` has them for who asks.
         warnings.filterwarnings("ignore", message="Trying to unpickle", module="sklearn")
-        model = _unpack(_skops().loads(payload, trusted=trusted))
+        model = _built(parts)
     with _explained(path, "the model in it is damaged and cannot predict"):
         classes = _describe(model)["classes"]
         if json.loads(json.dumps(classes, default=plain_json)) != about["classes"]:
@@ -330,7 +334,7 @@ def _read_about(path: str | Path, archive: zipfile.ZipFile) -> dict[str, Any]:
             f"{path}: was saved by bagwise {about.get('bagwise')} in format {written}; this "
             f"bagwise {__version__} reads formats up to {FORMAT_VERSION}. Update bagwise."
         )
-    if written < FORMAT_VERSION:
+    if written < _OLDEST_FORMAT:
         raise ValueError(
             f"{path}: was written by bagwise {about.get('bagwise')}, whose models bagwise "
             f"{__version__} cannot read; fit the model again with this version."
@@ -455,6 +459,118 @@ def _explained(path: str | Path, what: str) -> Iterator[None]:
         raise ValueError(f"{path}: {what} ({why}).") from error
 
 
+# The parameters.
+
+
+def _parts(model: object) -> dict[str, bytes]:
+    """A model as a tree of JSON, arrays, and what only skops can store.
+
+    skops imports most of scikit-learn: where nothing needs it, saving and loading do without.
+    """
+    arrays: dict[int, tuple[int, Any]] = {}
+    foreign: dict[int, tuple[int, Any]] = {}
+
+    def place(value: object, among: dict[int, tuple[int, Any]]) -> int:
+        """The number of a part, the same wherever it is used; ``among`` keeps it alive."""
+        return among.setdefault(id(value), (len(among), value))[0]
+
+    def tree(value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int, float, str):
+            return value
+        if kind is list:
+            return [tree(item) for item in value]
+        if kind is tuple:
+            return {"tuple": [tree(item) for item in value]}
+        if kind is dict:
+            return {"dict": [[tree(key), tree(item)] for key, item in value.items()]}
+        if kind is np.ndarray and not value.dtype.hasobject:
+            return {"array": place(value, arrays)}
+        if kind is bytes:
+            return {"bytes": place(np.frombuffer(value, np.uint8), arrays)}
+        if isinstance(value, np.number | np.bool_ | np.str_):
+            return {"scalar": place(np.asarray(value), arrays)}
+        if isinstance(value, np.dtype) and value.isbuiltin == 1:
+            return {"dtype": value.str}
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if _stored_class(name) is kind:
+            return {"object": name, "state": tree(_state(value))}
+        return {"foreign": place(value, foreign)}
+
+    parts = {_TREE: json.dumps(tree(model)).encode()}
+    for number, array in arrays.values():
+        content = io.BytesIO()
+        np.lib.format.write_array(content, array, allow_pickle=False)
+        parts[_ARRAY.format(number)] = content.getvalue()
+    if foreign:
+        parts[_FOREIGN] = _skops().dumps([value for _, value in foreign.values()])
+    return parts
+
+
+def _state(value: Any) -> Any:
+    if hasattr(value, "__bagwise_state__"):
+        return value.__bagwise_state__()
+    return list(value) if isinstance(value, tuple) else value.__getstate__()
+
+
+def _refused(parts: Mapping[str, bytes]) -> list[str]:
+    """Types that are not on the closed list, and what skops stored as none of ours is."""
+    tree = json.loads(parts[_TREE])
+    names = {part["object"] for part in _dicts(tree) if "object" in part}
+    refused = [name for name in names if _stored_class(name) is None]
+    return sorted(refused + (_types(parts[_FOREIGN])[1] if _FOREIGN in parts else []))
+
+
+def _built(parts: Mapping[str, bytes]) -> Any:
+    """The model; only where nothing is refused."""
+    arrays = {
+        name: np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        for name, content in parts.items()
+        if name.endswith(".npy")
+    }
+    foreign: Any = []
+    if payload := parts.get(_FOREIGN):
+        foreign = _skops().loads(payload, trusted=_types(payload)[0])
+
+    def build(part: dict[str, Any]) -> Any:
+        """What a dictionary of the tree stands for; what is inside it is built already."""
+        match part:
+            case {"tuple": items}:
+                return tuple(items)
+            case {"dict": pairs}:
+                return dict(pairs)
+            case {"array": number}:
+                return arrays[_ARRAY.format(number)]
+            case {"bytes": number}:
+                return arrays[_ARRAY.format(number)].tobytes()
+            case {"scalar": number}:
+                return arrays[_ARRAY.format(number)][()]
+            case {"dtype": name}:
+                return np.dtype(name)
+            case {"foreign": number}:
+                return foreign[number]
+            case {"whole": _}:
+                return foreign
+            case {"object": name, "state": state}:
+                return _restored(_stored_class(name), state)
+        raise ValueError(f"it has an unknown part, {', '.join(part)}")
+
+    return json.loads(parts[_TREE], object_hook=build)
+
+
+def _restored(kind: Any, state: Any) -> Any:
+    if hasattr(kind, "__bagwise_restore__"):
+        return kind.__bagwise_restore__(state)
+    if issubclass(kind, tuple):
+        return kind(*state)
+    value = object.__new__(kind)
+    if hasattr(value, "__setstate__"):
+        value.__setstate__(state)
+    else:
+        vars(value).update(state or {})
+    return value
+
+
 # The closed list.
 
 
@@ -475,29 +591,33 @@ def _skops() -> Any:
             del sys.modules[name]
 
 
-def _types(payload: bytes) -> tuple[list[str], list[str]]:
-    """Types in the payload beyond those skops itself vouches for; those that are refused.
+def _dicts(tree: object) -> Iterator[dict[str, Any]]:
+    """Every dictionary in a tree of JSON, however deep."""
+    left = [tree]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+        if isinstance(part, (dict, list)):
+            left += part.values() if isinstance(part, dict) else part
 
-    Refused is what is not on the closed list, and what is stored as none of ours is.
-    """
+
+def _types(payload: bytes) -> tuple[list[str], list[str]]:
+    """Types that skops stored beyond those it vouches for itself; those that are refused."""
     # Our own walk comes first, wherever the parts are in the schema: what skops reports has had
     # gaps.
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-        left = [json.loads(archive.read("schema.json"))]
-    odd = set()
-    while left:
-        part = left.pop()
-        if isinstance(part, list):
-            left += part
-        elif isinstance(part, dict):
-            left += part.values()
-            if part.get("__loader__", "JsonNode") not in _NODES:
-                odd.add(f"{part.get('__module__')}.{part.get('__class__')} ({part['__loader__']})")
+        schema = json.loads(archive.read("schema.json"))
+    odd = {
+        f"{part.get('__module__')}.{part.get('__class__')} ({part['__loader__']})"
+        for part in _dicts(schema)
+        if part.get("__loader__", "JsonNode") not in _NODES
+    }
     if odd:
         return [], sorted(odd)
     types = _skops().get_untrusted_types(data=payload)
     known = _library_types()
-    return types, sorted(t for t in types if t not in known and _own_class(t) is None)
+    return types, [t for t in types if t not in known and _stored_class(t) is None]
 
 
 @cache
@@ -524,11 +644,15 @@ def _library_types() -> frozenset[str]:
     return frozenset(names)
 
 
-def _own_class(name: str) -> type | None:
-    """A class of bagwise's that may be in a model: an estimator, a value type, or Bags."""
+def _stored_class(name: str) -> type | None:
+    """A class that is stored by its attributes: an estimator, a value type of bagwise's, or Bags.
+
+    Estimators of scikit-learn are, those of its tests and of what it only brings along are not.
+    """
     module, _, class_name = name.rpartition(".")
-    package, _, rest = module.partition(".")
-    if package != "bagwise" or rest.split(".")[0] not in _OWN_PACKAGES:
+    package, *rest = module.split(".")
+    own = package == "bagwise" and rest[:1] and rest[0] in _OWN_PACKAGES
+    if not own and (package != "sklearn" or {"tests", "externals", "conftest"} & set(rest)):
         return None
     try:
         kind = getattr(importlib.import_module(module), class_name, None)
@@ -538,46 +662,7 @@ def _own_class(name: str) -> type | None:
         return None
     is_value = is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
     stores_itself = hasattr(kind, "__bagwise_restore__")
-    trusted = is_value or stores_itself or issubclass(kind, (BaseEstimator, Bags))
+    trusted = issubclass(kind, BaseEstimator) or (
+        own and (is_value or stores_itself or issubclass(kind, Bags))
+    )
     return kind if trusted else None
-
-
-# The hook for objects that store themselves.
-
-
-def _pack(value: object) -> Any:
-    """The same object with everything that defines ``__bagwise_state__`` replaced."""
-    if hasattr(value, "__bagwise_state__") and not isinstance(value, type):
-        kind = type(value)
-        return Packed(kind.__module__, kind.__qualname__, _pack(value.__bagwise_state__()))
-    return _rebuild(value, _pack)
-
-
-def _unpack(value: object) -> object:
-    if isinstance(value, Packed):
-        kind = _own_class(f"{value.module}.{value.name}")
-        restore = getattr(kind, "__bagwise_restore__", None)
-        if restore is None:
-            raise ValueError(f"{value.module}.{value.name} is not a bagwise class")
-        return restore(_unpack(value.state))
-    return _rebuild(value, _unpack)
-
-
-def _rebuild(value: Any, change: Callable[[object], object]) -> object:
-    """Apply ``change`` inside containers and estimators; what does not change is not copied."""
-    if type(value) is dict:
-        new: Any = {key: change(item) for key, item in value.items()}
-        return new if any(new[key] is not value[key] for key in value) else value
-    if type(value) in (list, tuple):
-        items = [change(item) for item in value]
-        if all(a is b for a, b in zip(items, value, strict=True)):
-            return value
-        return type(value)(items)
-    if isinstance(value, BaseEstimator):
-        state = {key: change(item) for key, item in vars(value).items()}
-        if all(state[key] is item for key, item in vars(value).items()):
-            return value
-        new = object.__new__(type(value))
-        new.__dict__.update(state)
-        return new
-    return value

@@ -131,7 +131,7 @@ def spoil_zip(data: bytes, rng: random.Random) -> bytes:
     name = rng.choice(sorted(members))
     if name.endswith(".json"):
         members[name] = spoil_json_text(members[name], rng)
-    elif name.endswith(".skops"):
+    elif name.endswith((".skops", ".zip")):
         members[name] = rng.choice([spoil_zip, spoil_bytes])(members[name], rng)
     else:
         members[name] = spoil_bytes(members[name], rng)
@@ -141,7 +141,7 @@ def spoil_zip(data: bytes, rng: random.Random) -> bytes:
 def spoil_model(data: bytes, rng: random.Random) -> bytes:
     """A model with an odd description or odd parameters, and checksums that match."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        about, payload = json.loads(archive.read("bagwise.json")), archive.read("model.skops")
+        about, payload = json.loads(archive.read("bagwise.json")), archive.read("model.zip")
     spoiled = rng.choice(["description", "member", "array"])
     if spoiled == "description":
         about = spoil_json(about, rng)
@@ -152,7 +152,7 @@ def spoil_model(data: bytes, rng: random.Random) -> bytes:
     if isinstance(about, dict):
         about["sha256"] = hashlib.sha256(payload).hexdigest()
         sign(about)
-    return _zip({"bagwise.json": json.dumps(about).encode(), "model.skops": payload})
+    return _zip({"bagwise.json": json.dumps(about).encode(), "model.zip": payload})
 
 
 def swap_arrays(payload: bytes, rng: random.Random) -> bytes:

@@ -99,7 +99,7 @@ def check_zip(source: IO[bytes] | str | Path, size_on_disk: int, depth: int = _D
             if name.endswith(".npy"):
                 with archive.open(member) as file:
                     _check_npy(file, member)
-            elif name.endswith((".npz", ".skops")) and depth > 0:
+            elif name.endswith((".npz", ".zip", ".skops")) and depth > 0:
                 content = io.BytesIO(archive.read(member))
                 if zipfile.is_zipfile(content):
                     check_zip(content, size_on_disk, depth - 1)
