@@ -61,14 +61,19 @@ def add_part(
     return part
 
 
-def _gigabytes(text: str) -> int:
+def _number(text: str, least: float, below: float, what: str) -> float:
+    """A number from ``least`` up to ``below``, or what is needed instead."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < 1e6:  # NaN neither
-        raise ArgumentTypeError(f"a number of gigabytes is needed; got {text!r}")
-    return int(value * 1e9)
+    if not least <= value < below:  # NaN neither
+        raise ArgumentTypeError(f"{what}; got {text!r}")
+    return value
+
+
+def _gigabytes(text: str) -> int:
+    return int(_number(text, 1e-9, 1e6, "a number of gigabytes is needed") * 1e9)
 
 
 def bag_options(
@@ -148,10 +153,6 @@ def _costs(text: str) -> tuple[float, float]:
 
 def strength(text: str) -> float | str:
     """A strength of coupling: a number from 0 up, or "auto"."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if text == "auto" or 0 <= value < math.inf:
-        return text if text == "auto" else value
-    raise ArgumentTypeError(f"a strength is a number from 0 up, or auto; got {text!r}")
+    if text == "auto":
+        return text
+    return _number(text, 0, math.inf, "a strength is a number from 0 up, or auto")

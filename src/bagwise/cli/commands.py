@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from bagwise.cli.arguments import Parser, add_command, examples
-from bagwise.cli.ending import Ending, unwinding_on_signals
+from bagwise.cli.ending import exit_code, unwinding_on_signals
 
 # Name of a command, and of its module: what it does.
 COMMANDS = {
@@ -49,9 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.print_help()
         return 0
-    with Ending(arguments.traceback) as ending, unwinding_on_signals():
-        run(arguments)
-    return ending.code
+    try:
+        with unwinding_on_signals():
+            run(arguments)
+    except BaseException as error:  # noqa: BLE001 - whatever is not for users is raised again
+        return exit_code(error, arguments.traceback)
+    return 0
 
 
 def build_parser(words: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

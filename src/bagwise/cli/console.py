@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import track
+from rich.status import Status
 from rich.table import Table
+
+from bagwise.files.writing import plain_json
 
 
 class Printer:
@@ -63,14 +64,12 @@ class Printer:
     def result(self, content: Mapping[str, object] | None) -> None:
         """The machine-readable result, printed only with ``--json``."""
         if self.as_json and content is not None:
-            json.dump(content, sys.stdout, indent=1, default=_plain)
+            json.dump(content, sys.stdout, indent=1, default=plain_json)
             sys.stdout.write("\n")
 
-    @contextmanager
-    def working(self, what: str) -> Iterator[None]:
+    def working(self, what: str) -> Status:
         """A spinner while something without known length runs."""
-        with self.console.status(escape(what)):
-            yield
+        return self.console.status(escape(what))
 
     def bar(self, what: str) -> Any:
         """A progress bar as a function of files and their number."""
@@ -83,10 +82,4 @@ class Printer:
 def _cell(value: object) -> str:
     if isinstance(value, float):  # NumPy's, too
         return "–" if math.isnan(value) else f"{value:.3f}"
-    return str(value)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
     return str(value)

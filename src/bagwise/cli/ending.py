@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 
 EXIT_CODES = """exit codes:
   0    done
@@ -25,60 +25,39 @@ class _Stopped(BaseException):
     """SIGTERM or SIGHUP, as something that unwinds and so removes every draft on the way."""
 
 
-class Ending:
-    """Turns whatever a command raises into an exit code and one line on stderr.
+def exit_code(error: BaseException, traceback: bool = False) -> int:
+    """Exit code for what ended a command, which is said in one line on stderr.
 
-    As a context manager it sees every exception once, at the outermost place. Inside the
-    command, only the errors that are expected are caught.
+    With ``traceback``, and where the error is no concern of the user, it is raised again.
 
     Examples
     --------
-    >>> from bagwise.cli.ending import Ending
-    >>> with Ending() as ending:
-    ...     ending.code = 1 // 0  # says on stderr what happened
-    >>> ending.code
-    1
+    >>> from bagwise.cli.ending import exit_code
+    >>> exit_code(ValueError("labels.csv: has no rows"))  # says so on stderr
+    2
     """
-
-    def __init__(self, traceback: bool = False) -> None:
-        self.traceback = traceback
-        self.code = 0
-
-    def __enter__(self) -> Ending:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
-        if error is None:
-            return True
-        if isinstance(error, KeyboardInterrupt):
-            return self._end(130, "interrupted; nothing was written")
-        if isinstance(error, _Stopped):
-            return self._end(143, "stopped; nothing was written")
-        if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return True
-        if self.traceback or not isinstance(error, Exception):
-            return False
-        if isinstance(error, MemoryError):
-            return self._end(2, "error: there is not enough memory for this")
-        if isinstance(error, _EXPECTED):
-            return self._end(2, f"error: {message(error)}")
-        what = " ".join(message(error).split())
-        return self._end(
-            1,
-            f"error: unexpected {type(error).__name__}: {what[:500]} (this is a fault in bagwise; "
-            "run again with --traceback and report what it prints)",
-        )
-
-    def _end(self, code: int, text: str) -> bool:
-        self.code = code
-        # A name in a file may hold what the terminal cannot show.
-        encoding = sys.stderr.encoding or "utf-8"
-        shown = text.encode(encoding, "backslashreplace").decode(encoding)
-        print(f"bagwise: {shown}", file=sys.stderr)
-        return True
+    if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, KeyboardInterrupt):
+        code, text = 130, "interrupted; nothing was written"
+    elif isinstance(error, _Stopped):
+        code, text = 143, "stopped; nothing was written"
+    elif traceback or not isinstance(error, Exception):
+        raise error
+    elif isinstance(error, MemoryError):
+        code, text = 2, "error: there is not enough memory for this"
+    elif isinstance(error, _EXPECTED):
+        code, text = 2, f"error: {message(error)}"
+    else:
+        code, what = 1, " ".join(message(error).split())[:500]
+        text = f"error: unexpected {type(error).__name__}: {what} (this is a fault in bagwise; "
+        text += "run again with --traceback and report what it prints)"
+    # A name in a file may hold what the terminal cannot show.
+    encoding = sys.stderr.encoding or "utf-8"
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    print(f"bagwise: {shown}", file=sys.stderr)
+    return code
 
 
 def message(error: BaseException) -> str:
@@ -91,19 +70,19 @@ def message(error: BaseException) -> str:
 @contextmanager
 def unwinding_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP unwind the command, so that it removes its drafts and workers."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # A second signal must not interrupt the cleaning up after the first.
+        signal.signal(number, signal.SIG_IGN)
+        raise _Stopped
+
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
     numbers = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = {number: signal.signal(number, _stop) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # A second signal must not interrupt the cleaning up after the first.
-    signal.signal(number, signal.SIG_IGN)
-    raise _Stopped

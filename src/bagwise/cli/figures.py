@@ -40,16 +40,12 @@ def show_evaluation(
             "classes": frame.to_dict("records"),
             "confusion": None if confusion is None else confusion.tolist(),
         }
-    rates, recommended = evaluation.rates(0.5), evaluation.recommended(goal)
+    recommended = evaluation.recommended(goal)
     patients = patient_rates(evaluation, recommended.threshold)
-    printer.say(describe_rates("threshold", rates))
-    printer.say(describe_rates("recommended threshold", recommended))
-    if patients is not None:
-        printer.say(describe_rates("by patient, at the recommended threshold", patients))
     return {
-        "rates": rates_json(rates),
-        "recommended": rates_json(recommended),
-        "patients": None if patients is None else rates_json(patients),
+        "rates": say_rates("threshold", evaluation.rates(0.5), printer),
+        "recommended": say_rates("recommended threshold", recommended, printer),
+        "patients": say_rates("by patient, at the recommended threshold", patients, printer),
     }
 
 
@@ -58,22 +54,18 @@ def print_metrics(metrics: Mapping[str, float], title: str, printer: Printer) ->
     printer.table([name.replace("_", " ") for name in metrics], [metrics.values()], title)
 
 
-def describe_rates(title: str, rates: Rates) -> str:
-    """Sensitivity and specificity at a threshold, in one line."""
+def say_rates(title: str, rates: Rates | None, printer: Printer) -> dict[str, object] | None:
+    """Print sensitivity and specificity at a threshold in one line; returns them for JSON."""
+    if rates is None:
+        return None
+    shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
     parts = [
         f"{name} {share.value:.2f} ({share.low:.2f} to {share.high:.2f}, n={share.total})"
-        for name, share in [("sensitivity", rates.sensitivity), ("specificity", rates.specificity)]
+        for name, share in shares.items()
     ]
-    return f"{title} {rates.threshold:.3g}: {', '.join(parts)}"
-
-
-def rates_json(rates: Rates) -> dict[str, object]:
-    """Rates as JSON holds them."""
-    return {
-        "threshold": rates.threshold,
-        "sensitivity": rates.sensitivity._asdict(),
-        "specificity": rates.specificity._asdict(),
-    }
+    printer.say(f"{title} {rates.threshold:.3g}: {', '.join(parts)}")
+    stored = {name: share._asdict() for name, share in shares.items()}
+    return {"threshold": rates.threshold, **stored}
 
 
 def patient_rates(evaluation: Evaluation, threshold: float) -> Rates | None:
@@ -110,12 +102,3 @@ def count_seen(bags: Bags, about: Mapping[str, Any]) -> int:
     # A hash per bag: the file holds no data of those it was trained on.
     trained = set(about["fingerprints"] or [])
     return sum(mark in trained for mark in persist.fingerprints(bags)) if trained else 0
-
-
-def warn_of_seen(n_seen: int, n_bags: int, printer: Printer) -> None:
-    """Say where predictions are of bags that the model was trained on."""
-    if n_seen:
-        printer.warn(
-            f"the model was trained on {n_seen} of these {n_bags} bags; figures and probabilities "
-            "of these look better than of new bags."
-        )

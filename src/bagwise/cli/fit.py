@@ -98,6 +98,7 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     from bagwise import persist
     from bagwise.models.coupled import Coupled
     from bagwise.report.data import data_warnings
+    from bagwise.report.predictions import model_notes
 
     data = read_labelled(arguments, printer)
     if arguments.use_instance_labels and data.instance_labels is None:
@@ -122,9 +123,16 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
         # Coupling moves instances, not bags: their figures are those of the model alone.
         alone = model.estimator if isinstance(model, Coupled) else model
         evaluation = _cross_validate(alone, data, names, fit_params, arguments, printer)
-        doubts = _doubts(evaluation)
-        printer.warn(*doubts)
-        remarks += doubts
+        auc, classes = evaluation.metrics()["auc"], evaluation.classes
+        # Held-out bags rank the wrong way round where the positive class is swapped.
+        if len(evaluation.axis) == 1 and auc < 0.5:
+            remarks.append(
+                f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than "
+                f"chance, or the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
+                f"{classes[0]!s} bags are those that hold something, pass --positive "
+                f"{classes[0]!s}."
+            )
+            printer.warn(remarks[-1])
     if data.instance_labels is not None:
         fit_params["instance_labels"] = data.instance_labels
     start = time.perf_counter()
@@ -154,7 +162,11 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
     y = y if names is None else np.asarray(names)[y]
     out, feature_names = arguments.out, data.bags.feature_names
     persist.save(model, out, bags=data.bags, y=y, feature_names=feature_names, extra=extra)
-    notes = _tell(model, arguments, seconds, printer)
+    shown, notes = escape(str(out)), model_notes(model)
+    printer.say(f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {shown}")
+    for note in notes:
+        printer.say(note)
+    printer.say(f"next: [bold]bagwise predict {shown} --bags NEW/ --out results/[/bold]")
     return {
         "model": str(out),
         "seconds": seconds,
@@ -215,30 +227,6 @@ def _cross_validate(
     evaluation = Evaluation.from_folds(folds, source, data.patients, classes)
     show_evaluation(evaluation, printer)
     return evaluation
-
-
-def _doubts(evaluation: Evaluation) -> list[str]:
-    """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
-    auc, classes = evaluation.metrics()["auc"], evaluation.classes
-    if len(evaluation.axis) > 1 or not auc < 0.5:  # of several classes none can be swapped
-        return []
-    return [
-        f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than chance, or "
-        f"the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
-        f"{classes[0]!s} bags are those that hold something, pass --positive {classes[0]!s}."
-    ]
-
-
-def _tell(model: Model, arguments: Namespace, seconds: float, printer: Printer) -> list[str]:
-    """Say what was saved and how to read its probabilities; returns the notes."""
-    from bagwise.report.predictions import model_notes
-
-    out, notes = escape(str(arguments.out)), model_notes(model)
-    printer.say(f"trained [bold]{arguments.model}[/bold] in {seconds:.1f} s, saved {out}")
-    for note in notes:
-        printer.say(note)
-    printer.say(f"next: [bold]bagwise predict {out} --bags NEW/ --out results/[/bold]")
-    return notes
 
 
 def _audit(data: Training, printer: Printer) -> Mapping[str, object]:

@@ -124,27 +124,14 @@ def read_truth(arguments: Namespace, bags: Bags, printer: Printer) -> Truth:
     return Truth(known, labels.y[rows], patients, labels.classes)
 
 
-def patients_of_all(truth: Truth, bags: Bags, printer: Printer) -> Column | None:
-    """The patient of every bag, or None where the labels do not name all of them."""
-    if truth.patients is None or len(truth.known) == len(bags):
-        return truth.patients
-    printer.warn(
-        f"the patients of {len(bags) - len(truth.known)} bags are not known, so no table of "
-        "patients is written; name all of them with --patients."
-    )
-    return None
+def class_roles(
+    data: Training, arguments: Namespace, printer: Printer
+) -> tuple[Training, list[object] | None, dict[str, object]]:
+    """Which of two classes is positive, or which of several is the background.
 
-
-class _Roles(NamedTuple):
-    """Training data, and which class is the positive one or the background."""
-
-    data: Training
-    names: list[object] | None  # of two classes that are coded as 0 and 1
-    fit_params: dict[str, object]  # arguments of ``fit``
-
-
-def class_roles(data: Training, arguments: Namespace, printer: Printer) -> _Roles:
-    """Which of two classes is positive, or which of several is the background."""
+    Returns the training data, the names of two classes that it codes as 0 and 1 (None where it
+    does not), and arguments of ``fit``.
+    """
     from bagwise.models.labels import is_binary
 
     fit_params: dict[str, object] = {}
@@ -153,23 +140,37 @@ def class_roles(data: Training, arguments: Namespace, printer: Printer) -> _Role
     if is_binary(data.y):
         if arguments.background is not None:
             raise ValueError("--background is for more than two classes; use --positive.")
-        return _positive_last(_Roles(data, None, fit_params), arguments.positive, printer)
+        return *_positive_last(data, arguments.positive, printer), fit_params
     if arguments.positive is not None:
         raise ValueError("--positive is for two classes; with more, name the --background.")
-    if data.classes is None:
-        background = _background(data, arguments.background, printer)
+    background = arguments.background
+    if data.classes is not None:
         if background is not None:
-            fit_params["background"] = background
-    elif arguments.background is not None:
-        raise ValueError("--background has no meaning where a bag may have several classes.")
-    return _Roles(data, None, fit_params)
-
-
-def _positive_last(roles: _Roles, positive: str | None, printer: Printer) -> _Roles:
-    """Labels whose positive class comes last, as estimators sort their classes."""
-    data = roles.data
+            raise ValueError("--background has no meaning where a bag may have several classes.")
+        return data, None, fit_params
     classes = np.unique(data.y).tolist()
-    texts = [str(c) for c in classes]
+    if background is None:
+        background = background_class(classes)
+        shown = "none" if background is None else background
+        printer.say(f"background class: {escape(str(shown))} (choose with --background)")
+    if background not in (None, ""):
+        fit_params["background"] = _class_named(background, classes, data)
+    return data, None, fit_params
+
+
+def _class_named(name: object, classes: list[Any], data: Training) -> Any:
+    """The class that an option means by its text."""
+    for known in classes:
+        if str(known) == str(name):
+            return known
+    raise ValueError(f"{data.labels}: has no label {name!r}; it has {classes}.")
+
+
+def _positive_last(
+    data: Training, positive: str | None, printer: Printer
+) -> tuple[Training, list[object] | None]:
+    """Labels whose positive class comes last, as estimators sort their classes."""
+    classes = np.unique(data.y).tolist()
     if positive is None:
         guess = positive_class(classes)
         if guess is None:
@@ -180,34 +181,14 @@ def _positive_last(roles: _Roles, positive: str | None, printer: Printer) -> _Ro
         positive = str(guess)
         if classes not in ([0, 1], [-1, 1]):
             printer.say(f"positive class: {escape(positive)} (choose with --positive)")
-    if positive not in texts:
-        raise ValueError(f"{data.labels}: has no label {positive!r}; it has {classes}.")
-    if positive == texts[1]:
-        return roles
-    # Estimators sort their classes and take the last for the positive one.
+    if _class_named(positive, classes, data) == classes[1]:
+        return data, None
     # The other order is stored as 0 and 1, with names; instance labels follow.
     names = [classes[1], classes[0]]
     known: Any = data.instance_labels
     if known is not None:
         known = [names.index(label) if label in names else label for label in known]
-    data = data._replace(y=(data.y == classes[0]).astype(int), instance_labels=known)
-    return roles._replace(data=data, names=names)
-
-
-def _background(data: Training, background: str | None, printer: Printer) -> object:
-    """The class of bags that hold nothing of the others, or None."""
-    classes = np.unique(data.y).tolist()
-    if background is None:
-        guess = background_class(classes)
-        shown = "none" if guess is None else guess
-        printer.say(f"background class: {escape(str(shown))} (choose with --background)")
-        return guess
-    if background == "":
-        return None
-    texts = [str(c) for c in classes]
-    if background not in texts:
-        raise ValueError(f"{data.labels}: has no label {background!r}; it has {classes}.")
-    return classes[texts.index(background)]
+    return data._replace(y=(data.y == classes[0]).astype(int), instance_labels=known), names
 
 
 def mixed_patients(data: Training) -> list[str]:
