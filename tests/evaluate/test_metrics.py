@@ -65,9 +65,8 @@ def test_calibration_error_equals_the_definition(rows, n_bins):
 def test_nothing_depends_on_the_order_of_rows(rows):
     y, s = map(np.array, zip(*rows, strict=True))
     order = np.random.default_rng(0).permutation(len(y))
-    for strategy in ("uniform", "quantile"):
-        a = expected_calibration_error(y, s, strategy=strategy)
-        assert a == pytest.approx(expected_calibration_error(y[order], s[order], strategy=strategy))
+    a = expected_calibration_error(y, s)
+    assert a == pytest.approx(expected_calibration_error(y[order], s[order]))
     a, b = (score_predictions(y[o], score=s[o], proba=s[o]) for o in (slice(None), order))
     assert a == pytest.approx(b, nan_ok=True)
 
@@ -75,17 +74,11 @@ def test_nothing_depends_on_the_order_of_rows(rows):
 def test_reliability_equals_scikit_learn(rng):
     p = rng.random(500)
     y = (rng.random(500) < p).astype(int)
-    for strategy in ("uniform", "quantile"):
-        curve = reliability_curve(y, p, strategy=strategy)
-        observed, predicted = calibration_curve(y, p, n_bins=10, strategy=strategy)
-        np.testing.assert_allclose(curve.observed, observed)
-        np.testing.assert_allclose(curve.predicted, predicted)
-        assert curve.count.sum() == 500
-
-
-def test_quantile_bins_hold_equal_counts(rng):
-    p = rng.random(500) ** 3
-    assert np.ptp(reliability_curve((p > 0.5).astype(int), p, strategy="quantile").count) <= 1
+    curve = reliability_curve(y, p)
+    observed, predicted = calibration_curve(y, p, n_bins=10)
+    np.testing.assert_allclose(curve.observed, observed)
+    np.testing.assert_allclose(curve.predicted, predicted)
+    assert curve.count.sum() == 500
 
 
 def test_calibrated_predictions_have_a_small_error(rng):
@@ -181,7 +174,6 @@ def test_instance_scorer_says_what_is_missing(data, model):
         (lambda: reliability_curve([0, 1], [0.2]), "of one length"),
         (lambda: reliability_curve([], []), "non-empty"),
         (lambda: reliability_curve([0, 1], [0.2, 0.2], n_bins=0), "at least 1"),
-        (lambda: reliability_curve([0, 1], [0.2, 0.2], strategy="x"), "'uniform' or 'quantile'"),
         (lambda: average_precision([0, 1], [0, 1], average="fold-mean"), "pass folds"),
         (lambda: average_precision([0, 1], [0, 1], average="x"), "'pooled' or 'fold-mean'"),
         (lambda: score_predictions([0, 1], metrics=["x"]), "no metric 'x'"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints
     from bagwise.models.base import Model
 
-# Bins of one width, or of one number of predictions.
-Binning: TypeAlias = Literal["uniform", "quantile"]
-
 
 class Reliability(NamedTuple):
     """A reliability curve: one entry per bin that holds any prediction."""
@@ -36,10 +33,8 @@ class Reliability(NamedTuple):
     count: Any
 
 
-def reliability_curve(
-    y: ArrayLike, proba: ArrayLike, *, n_bins: int = 10, strategy: Binning = "uniform"
-) -> Reliability:
-    """Predicted probability against the share of positives, bin by bin.
+def reliability_curve(y: ArrayLike, proba: ArrayLike, *, n_bins: int = 10) -> Reliability:
+    """Predicted probability against the share of positives, in bins of equal width.
 
     Equal probabilities always fall into the same bin, so ties cannot be split by row order.
 
@@ -49,8 +44,6 @@ def reliability_curve(
     proba : array, shape (n,)
         Probability of the positive class.
     n_bins : int, default=10
-    strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width, or of (nearly) equal count.
 
     Examples
     --------
@@ -65,14 +58,8 @@ def reliability_curve(
         raise ValueError(f"probabilities must lie in [0, 1]; got {proba[outside][0]}.")
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}.")
-    if strategy == "uniform":
-        edges = np.linspace(0, 1, n_bins + 1)
-    elif strategy == "quantile":
-        edges = np.unique(np.quantile(proba, np.linspace(0, 1, n_bins + 1)))
-    else:
-        raise ValueError(f"strategy must be 'uniform' or 'quantile'; got {strategy!r}.")
     # (edge, next edge], as in scikit-learn; the first bin also holds 0.
-    bins = np.searchsorted(edges[1:-1], proba, side="left")  # [n]
+    bins = np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], proba, side="left")  # [n]
     count = np.bincount(bins, minlength=n_bins)
     full = count > 0
     predicted = np.bincount(bins, weights=proba, minlength=n_bins)[full] / count[full]
@@ -80,9 +67,7 @@ def reliability_curve(
     return Reliability(predicted, observed, count[full])
 
 
-def expected_calibration_error(
-    y: Column, proba: Floats, *, n_bins: int = 10, strategy: Binning = "uniform"
-) -> float:
+def expected_calibration_error(y: Column, proba: Floats, *, n_bins: int = 10) -> float:
     """Mean gap between predicted and observed share of positives, weighted by bin count.
 
     With few predictions the expected value of a perfectly calibrated model is well above 0;
@@ -94,7 +79,7 @@ def expected_calibration_error(
     >>> round(expected_calibration_error([0, 1, 1, 1], [0.25, 0.75, 0.75, 0.75]), 3)
     0.25
     """
-    curve = reliability_curve(y, proba, n_bins=n_bins, strategy=strategy)
+    curve = reliability_curve(y, proba, n_bins=n_bins)
     # sum_b n_b / n |mean probability of b - share of positives in b|
     return float(np.average(np.abs(curve.predicted - curve.observed), weights=curve.count))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bagwise.core.arrays import is_sparse
-from bagwise.files.writing import new_file, plain_json
+from bagwise.files.writing import plain_json, write_text
 
 if TYPE_CHECKING:
     from bagwise.models.base import Model
@@ -55,8 +55,7 @@ class RecordFile:
         """Keep one record (with its ``key``) and write the file."""
         self._lines[record["key"]] = json.dumps(record, default=plain_json)
         if self.path is not None:
-            with new_file(self.path) as draft:
-                draft.write_text("\n".join(self._lines.values()) + "\n", encoding="utf-8")
+            write_text(self.path, "\n".join(self._lines.values()) + "\n")
 
 
 def fingerprint(parts: Iterable[object]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,14 +33,6 @@ class Dataset(NamedTuple):
     y: Column
     groups: Column | None = None
     published_folds: Column | None = None
-
-
-class _Job(NamedTuple):
-    key: str
-    name: str
-    model: Model
-    data: Dataset
-    split: Split
 
 
 def compare(
@@ -103,13 +96,36 @@ def compare(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from sklearn.utils.parallel import Parallel, delayed
 
+    from bagwise.models.registry import MODELS, make_model
+
     scheme = BagFolds() if scheme is None else scheme
-    named = {name: check_model(model) for name, model in _as_models(models).items()}
+    if not isinstance(models, Mapping):
+        chosen = [models] if isinstance(models, str) else list(models)
+        # No seed yet: that of the repetition is filled in.
+        models = {name: make_model(name) for name in (MODELS if chosen == ["all"] else chosen)}
+    if not models:
+        raise ValueError("at least one model is needed; got none.")
+    named = {name: check_model(model) for name, model in models.items()}
     settings = repr(scheme) + repr(tuple(metrics)) + (repr(dict(fit_params)) if fit_params else "")
-    jobs = [job for data in _as_datasets(datasets) for job in _jobs(named, data, scheme, settings)]
+    jobs: dict[str, Any] = {}  # in the order of the result; a key changes with what changes a fit
+    for data in _as_datasets(datasets):
+        splits = checked_splits(scheme, *data[1:])
+        # Of the data once, not once per fit.
+        content = fingerprint([data.bags.instances, data.bags.offsets, np.asarray(data.y)])
+        for (name, model), split in product(named.items(), splits):
+            parts = [describe_model(model) + settings, content]
+            digest = fingerprint([*parts, np.asarray(split.train), np.asarray(split.test)])
+            jobs[f"{name}/{data.name}/{split.seed}/{split.fold}/{digest}"] = (
+                name,
+                model,
+                data,
+                split,
+            )
     file = RecordFile(results)
-    waiting = [job for job in jobs if job.key not in file]
-    work = (delayed(_fit_and_score)(job, scheme, metrics, fit_params) for job in waiting)
+    waiting = [key for key in jobs if key not in file]
+    work = (
+        delayed(_fit_and_score)(key, *jobs[key], scheme, metrics, fit_params) for key in waiting
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bar = Progress(
         *columns, TimeElapsedColumn(), console=Console(stderr=True), disable=not progress
@@ -119,33 +135,24 @@ def compare(
         for record in Parallel(n_jobs=n_jobs, return_as="generator_unordered")(work):
             bar.update(task, advance=1, description=f"{record['model']} on {record['data']}")
             file.add(record)
-    return Comparison([file.get(job.key) for job in jobs], metrics)
-
-
-def _jobs(
-    models: Mapping[str, Model], data: Dataset, scheme: Scheme, settings: str
-) -> Iterator[_Job]:
-    """Every fit on one data set; its key changes with whatever changes its result."""
-    splits = checked_splits(scheme, *data[1:])
-    # Of the data once, not once per fit.
-    content = fingerprint([data.bags.instances, data.bags.offsets, np.asarray(data.y)])
-    for name, model in models.items():
-        for split in splits:
-            parts = [describe_model(model) + settings, content]
-            digest = fingerprint([*parts, np.asarray(split.train), np.asarray(split.test)])
-            key = f"{name}/{data.name}/{split.seed}/{split.fold}/{digest}"
-            yield _Job(key, name, model, data, split)
+    return Comparison([file.get(key) for key in jobs], metrics)
 
 
 def _fit_and_score(
-    job: _Job, scheme: Scheme, metrics: Sequence[str], fit_params: Mapping[str, Any] | None
+    key: str,
+    name: str,
+    model: Model,
+    data: Dataset,
+    split: Split,
+    scheme: Scheme,
+    metrics: Sequence[str],
+    fit_params: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """One fit as a record of the results file."""
-    name, model, data, split = job[1:]
     y, groups = np.asarray(data.y), data.groups
     fold = fit_fold(model, data.bags, y, split, scheme, groups, None, name, data.name, fit_params)
     record = {
-        "key": job.key,
+        "key": key,
         "model": name,
         "data": data.name,
         "seed": split.seed,
@@ -163,18 +170,6 @@ def _fit_and_score(
         if held_out is not None:
             record[f"{level}_metrics"] = held_out.metrics(metrics)
     return record
-
-
-def _as_models(models: Any) -> dict[str, Model]:
-    from bagwise.models.registry import MODELS, make_model
-
-    if not isinstance(models, Mapping):
-        names = [models] if isinstance(models, str) else list(models)
-        # No seed yet: that of the repetition is filled in.
-        models = {name: make_model(name) for name in (MODELS if names == ["all"] else names)}
-    if not models:
-        raise ValueError("at least one model is needed; got none.")
-    return dict(models)
 
 
 def _as_datasets(datasets: Any) -> list[Dataset]:

@@ -7,7 +7,7 @@ scores it was chosen on than they are: `cross_fitted_rates` chooses and counts o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,46 +83,32 @@ class Goal(NamedTuple):
 YOUDEN = Goal()
 
 
-def proportion(
-    successes: int,
-    total: int,
-    *,
-    confidence: float = 0.95,
-    method: Literal["wilson", "exact"] = "wilson",
-) -> Proportion:
-    """A share with its confidence interval.
+def proportion(successes: int, total: int) -> Proportion:
+    """A share with Wilson's score interval at 95 %, close to its nominal level on average.
 
     Parameters
     ----------
     successes, total : int
-    confidence : float, default=0.95
-    method : {"wilson", "exact"}, default="wilson"
-        Wilson's score interval, close to its nominal level on average; or Clopper and Pearson's,
-        which is never below it and so wider.
 
     Examples
     --------
     >>> from bagwise.evaluate import proportion
-    >>> exact = proportion(9, 10, method="exact")
-    >>> round(exact.low, 3), round(exact.high, 3)
-    (0.555, 0.997)
+    >>> share = proportion(9, 10)
+    >>> round(share.low, 3), round(share.high, 3)
+    (0.596, 0.982)
     """
     if not 0 <= successes <= total:
         raise ValueError(f"successes must lie between 0 and total; got {successes} of {total}.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1; got {confidence}.")
-    if method not in ("wilson", "exact"):
-        raise ValueError(f"method must be 'wilson' or 'exact'; got {method!r}.")
     if total == 0:  # nothing is known
         return Proportion(float("nan"), 0.0, 1.0, 0, 0)
-    low, high = stats.binomtest(successes, total).proportion_ci(confidence, method)
+    low, high = stats.binomtest(successes, total).proportion_ci(0.95, "wilson")
     return Proportion(successes / total, float(low), float(high), successes, total)
 
 
 def rates_at(y: ArrayLike, scores: ArrayLike, threshold: float) -> Rates:
     """Sensitivity and specificity of calling positive what scores above a threshold.
 
-    Their intervals are Wilson's at 95 %; `proportion` makes others of their counts.
+    Their intervals are those of `proportion`.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bagwise.bags import Bags
 from bagwise.files.problems import bad_file, check_file, one_line
-from bagwise.files.writing import new_file
+from bagwise.files.writing import write_text
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats
@@ -144,9 +144,8 @@ def write_geojson(
                     }
                 )
         written.append(folder / f"{quote(str(name), safe=' ')}.geojson")
-        with new_file(written[-1]) as draft:
-            content = {"type": "FeatureCollection", "features": features}
-            draft.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+        content = {"type": "FeatureCollection", "features": features}
+        write_text(written[-1], json.dumps(content, allow_nan=False))
     return written
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.files.geojson import read_json
 from bagwise.files.problems import bad_file
-from bagwise.files.writing import new_file
+from bagwise.files.writing import write_text
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Floats, Ints
@@ -103,9 +103,7 @@ def write_label_studio(
         if instance_labels is not None and instance_labels[row] is not None:
             task["annotations"] = [{"result": [_choice(str(instance_labels[row]))]}]
         tasks.append(task)
-    with new_file(path) as draft:
-        draft.write_text(json.dumps(tasks, allow_nan=False), encoding="utf-8")
-    return Path(path)
+    return write_text(path, json.dumps(tasks, allow_nan=False))
 
 
 def _choice(label: str) -> dict[str, object]:

@@ -75,6 +75,13 @@ def new_file(path: str | Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a file of UTF-8, whole or not at all; returns its path."""
+    with new_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` when the block ends well, and vanishes otherwise.

@@ -11,7 +11,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "data": ("data_warnings",),
         "energies": ("plot_energies",),
         "evaluation": ("Evaluation", "evaluate_held_out"),
-        "exports": ("positive_fraction", "with_fractions", "write_geojson_folder", "write_sheet"),
+        "exports": ("positive_fraction", "with_fractions"),
         "html": ("Report", "write_report"),
         "mixtures": ("plot_cluster_examples", "plot_mixture_weights"),
         "plots": (

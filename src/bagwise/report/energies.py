@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
-from bagwise.models.pipeline import last_step
+from bagwise.report.plots import fitted_last
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from bagwise.core.arrays import Column, Floats, Ints
-    from bagwise.models.micrf.estimator import MICRF
 
 
 # A frame per pair of bags: more than this and nothing can be read.
@@ -65,7 +63,14 @@ def plot_energies(
     >>> len(top.patches), len(blocks.patches)  # one frame per bag, one per ordered pair
     (6, 30)
     """
-    model, bags = _resolve(model, bags)
+    model, bags = fitted_last(model, bags, "pairwise_energies", "energies are those of MICRF")
+    bags = model._validate_predict(bags)
+    n_states = bags.n_instances + len(bags)
+    if len(bags) > _MAX_BAGS or n_states > _MAX_STATES:
+        raise ValueError(
+            f"plot_energies draws at most {_MAX_BAGS} bags and {_MAX_STATES} states; got "
+            f"{len(bags)} bags with {n_states}. Choose a few: bags[:10]."
+        )
     unary, non = model.unary_energies(bags)
     pairwise = model.pairwise_energies(bags)
     selected = model.select(bags) if selected is None else np.asarray(selected)
@@ -94,23 +99,6 @@ def plot_energies(
     figure.colorbar(unaries, ax=[top, blocks], label="unary energy", fraction=0.04, pad=0.02)
     figure.colorbar(pairs, ax=[top, blocks], label="pairwise energy", fraction=0.04, pad=0.02)
     return np.array([top, left, blocks], dtype=object)
-
-
-def _resolve(model: Any, bags: Bags) -> tuple[MICRF, Bags]:
-    """The MICRF at the end of a pipeline, and the bags as it sees them."""
-    final = last_step(model)
-    model, bags = final, bags if final is model else model[:-1].transform(bags)
-    check_is_fitted(model)
-    if not hasattr(model, "pairwise_energies"):
-        raise ValueError(f"energies are those of MICRF; got {type(model).__name__}.")
-    bags = model._validate_predict(bags)
-    n_states = bags.n_instances + len(bags)
-    if len(bags) > _MAX_BAGS or n_states > _MAX_STATES:
-        raise ValueError(
-            f"plot_energies draws at most {_MAX_BAGS} bags and {_MAX_STATES} states; got "
-            f"{len(bags)} bags with {n_states}. Choose a few: bags[:10]."
-        )
-    return model, bags
 
 
 def _states(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.files import new_file, write_geojson
 from bagwise.report.predictions import Predictions
+
+if TYPE_CHECKING:
+    from bagwise.core.arrays import Floats
 
 # What ``bagwise predict`` may write into its folder.
 WRITTEN = (
@@ -120,76 +123,39 @@ def write_extras(
 
     With more than two classes each has a folder of its own, ``classes/NAME``.
     """
+    if not geojson and not sheet:
+        return []
     written = []
     for f, column in enumerate(predictions.axis):
         of_class, place = predictions.of_class(f), folder
-        if column.suffix and (geojson or sheet):
+        if column.suffix:
             # Safe on every file system, and unlike the folder of any other class.
             name = str(column.positive)
             plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:60]
             place = folder / "classes" / (plain if plain == name else f"{plain}-{f + 1}".strip("-"))
             place.mkdir(parents=True)
+        table = of_class.instances
+        if table is None or table["probability"].isna().any():
+            what = "GeoJSON" if geojson else "a sheet"
+            raise ValueError(f"{what} needs probabilities of instances; this model gives none.")
+        p, std = table["probability"].to_numpy(), table["std"].to_numpy()
         if geojson:
-            written.append(write_geojson_folder(of_class, bags, place / "geojson"))
+            write_geojson(place / "geojson", bags, p, std, classes=of_class.classes)
+            written.append(place / "geojson")
         if sheet:
-            written.append(write_sheet(of_class, bags, place / "top_instances.png"))
+            written.append(place / "top_instances.png")
+            _write_sheet(written[-1], bags, of_class.bags["probability"].to_numpy(), p, std)
     return written
 
 
-def write_geojson_folder(predictions: Predictions, bags: Bags, folder: str | Path) -> Path:
-    """Write one GeoJSON file per bag for QuPath; see `bagwise.files.write_geojson`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from bagwise import Bags
-    >>> from bagwise.datasets import make_gaussian_bags
-    >>> from bagwise.models.registry import make_model
-    >>> from bagwise.report import predict_tables, write_geojson_folder
-    >>> bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
-    >>> model = make_model("single-instance").fit(bags, y)
-    >>> grid = np.stack([np.arange(bags.n_instances), np.zeros(bags.n_instances)], axis=1)
-    >>> slides = bags.with_columns(coords=256 * grid)
-    >>> folder = write_geojson_folder(predict_tables(model, slides), slides, tempfile.mkdtemp())
-    >>> len(list(folder.iterdir()))
-    20
-    """
-    p, std = _instance_probabilities(predictions, "GeoJSON")
-    write_geojson(folder, bags, p, std, classes=predictions.classes)
-    return Path(folder)
-
-
-def _instance_probabilities(predictions: Predictions, what: str) -> tuple[Any, Any]:
-    table = predictions.instances
-    if table is None or table["probability"].isna().any():
-        raise ValueError(f"{what} needs probabilities of instances; this model gives none.")
-    return table["probability"].to_numpy(), table["std"].to_numpy()
-
-
-def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
-    """Write one picture with the most probable instances of the most probable bags.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from bagwise.datasets import load_digit_bags
-    >>> from bagwise.models.registry import make_model
-    >>> from bagwise.report import predict_tables, write_sheet
-    >>> data = load_digit_bags(n_bags=20)
-    >>> bags = data.bags.with_columns(images=data.images)
-    >>> tables = predict_tables(make_model("single-instance").fit(bags, data.y), bags)
-    >>> path = write_sheet(tables, bags, pathlib.Path(tempfile.mkdtemp()) / "top.png")
-    >>> path.stat().st_size > 0
-    True
-    """
+def _write_sheet(path: Path, bags: Bags, of_bags: Floats, p: Floats, std: Floats) -> None:
+    """One picture with the most probable instances of the most probable bags."""
     from matplotlib.figure import Figure
 
     images = bags.columns.get("images")
     if images is None:
         raise ValueError("a sheet needs pictures; name their dataset with --images.")
-    p, std = _instance_probabilities(predictions, "a sheet")
-    chosen = np.argsort(-predictions.bags["probability"].to_numpy(), kind="stable")[:_MAX_BAGS]
+    chosen = np.argsort(-of_bags, kind="stable")[:_MAX_BAGS]
     figure = Figure(figsize=(1.15 * _PER_BAG + 1.6, 1.35 * len(chosen)), layout="constrained")
     grid = figure.subplots(len(chosen), _PER_BAG, squeeze=False)
     gray = None if np.asarray(images).ndim == 4 else "gray"
@@ -203,7 +169,7 @@ def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
             ax.imshow(image, cmap=gray)
             doubt = "" if np.isnan(std[row]) else f" ± {std[row]:.2f}"
             ax.set_title(f"{p[row]:.2f}{doubt}", fontsize=7, pad=2)
-        name = f"{str(bags.ids[i])[:24]}\n{predictions.bags['probability'].iloc[i]:.2f}"
+        name = f"{str(bags.ids[i])[:24]}\n{of_bags[i]:.2f}"
         # Names are data, never markup for formulas.
         axes[0].text(
             -0.15, 0.5, name, transform=axes[0].transAxes, ha="right", va="center", fontsize=7,
@@ -211,4 +177,3 @@ def write_sheet(predictions: Predictions, bags: Bags, path: str | Path) -> Path:
         )  # fmt: skip
     with new_file(path) as draft:
         figure.savefig(draft, format="png", dpi=110)
-    return Path(path)

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from bagwise.files import new_file
+from bagwise.files.writing import write_text
 from bagwise.report.html import render
 from bagwise.vision.detection import Detections, draw, shown
 from bagwise.vision.images import ImageSource, fit_within
@@ -43,9 +43,7 @@ def write_gallery(
             for image, name, of_image in zip(images, names, detections, strict=True)
         ],
     )
-    with new_file(path) as draft:
-        draft.write_text(page, encoding="utf-8")
-    return Path(path)
+    return write_text(path, page)
 
 
 def _figure(

@@ -21,8 +21,9 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.evaluate import Audit
 from bagwise.evaluate.metrics import METRICS
-from bagwise.files import FileProblem, new_file
+from bagwise.files import FileProblem
 from bagwise.files.problems import list_problems
+from bagwise.files.writing import write_text
 from bagwise.report import charts, payload
 from bagwise.report.evaluation import Evaluation
 from bagwise.report.mixtures import shown_clusters
@@ -88,9 +89,7 @@ def write_report(report: Report, path: str | Path) -> Path:
     >>> "<!doctype html>" in page.read_text(encoding="utf-8")
     True
     """
-    with new_file(path) as draft:
-        draft.write_text(render_report(report), encoding="utf-8")
-    return Path(path)
+    return write_text(path, render_report(report))
 
 
 def render_report(report: Report) -> str:

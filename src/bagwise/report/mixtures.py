@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bagwise.models.pipeline import last_step
+from bagwise.report.plots import fitted_last
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,11 +125,8 @@ def plot_cluster_examples(
         raise ValueError(
             f"images needs one picture per instance: got {len(images)} for {bags.n_instances}."
         )
-    final = last_step(model)
-    check_is_fitted(final)
-    if not hasattr(final, "nearest_instances"):
-        raise ValueError(f"clusters are those of DPMIL; got {type(final).__name__}.")
-    inner = bags if final is model else model[:-1].transform(bags)
+    what = "clusters are those of DPMIL"
+    final, inner = fitted_last(model, bags, "nearest_instances", what)
     shown = shown_clusters(final.nearest_instances(inner, n_instances), n_clusters)
     import matplotlib.pyplot as plt
 

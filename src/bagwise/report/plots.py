@@ -7,10 +7,11 @@ Each has ``from_estimator`` or ``from_predictions``, ``plot(ax=None)``, and afte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
 
 from bagwise.evaluate import reliability_curve
 from bagwise.files.geojson import common_gap
@@ -43,6 +44,15 @@ class _AxesDisplay:
     ax_: Any
     figure_: Any
 
+    @classmethod
+    def from_predictions(cls, *values: ArrayLike, ax: Axes | None = None, **options: Any) -> Self:
+        """Draw the arrays that the display is made of; ``options`` are its other parameters."""
+        return cls(*values, **options).plot(ax)
+
+    def plot(self, ax: Axes | None = None) -> Self:
+        """Draw into ``ax``, or into a new figure."""
+        raise NotImplementedError
+
     def _open(self, ax: Axes | None) -> Any:
         import matplotlib.pyplot as plt
 
@@ -68,6 +78,15 @@ def _instances_of(
     return i, rows, table["probability"].to_numpy(), None if np.isnan(std).any() else std
 
 
+def fitted_last(model: Any, bags: Bags, needs: str, what: str) -> tuple[Any, Bags]:
+    """The fitted model at the end of a pipeline, and the bags as it sees them."""
+    final = last_step(model)
+    check_is_fitted(final)
+    if not hasattr(final, needs):
+        raise ValueError(f"{what}; got {type(final).__name__}.")
+    return final, bags if final is model else model[:-1].transform(bags)
+
+
 def _bag_probabilities(model: Model, bags: Bags, y: Any) -> tuple[Any, Floats]:
     """Labels as 0 and 1 where they are given, and the probability of the positive class."""
     codes = None if y is None else (np.asarray(y) == model.classes_[1]).astype(int)
@@ -76,7 +95,7 @@ def _bag_probabilities(model: Model, bags: Bags, y: Any) -> tuple[Any, Floats]:
 
 @dataclass(eq=False)
 class InstanceMapDisplay(_AxesDisplay):
-    """The instances of a bag where they lie, coloured by probability.
+    """The instances of a bag where they lie, coloured by probability, as in the report.
 
     Parameters
     ----------
@@ -88,6 +107,8 @@ class InstanceMapDisplay(_AxesDisplay):
         Side of a patch; the commonest gap between neighbours by default.
     name : str or None, default=None
         Title.
+    what : str, default="probability"
+        What the colours are of: probabilities from 0 to 1, or anything else from 0 up.
 
     Examples
     --------
@@ -103,6 +124,7 @@ class InstanceMapDisplay(_AxesDisplay):
     values: Any
     patch_size: float | None = None
     name: str | None = None
+    what: str = "probability"
 
     @classmethod
     def from_estimator(
@@ -123,23 +145,12 @@ class InstanceMapDisplay(_AxesDisplay):
         values = p if std is None or what == "probability" else std
         size = bags.columns.get("patch_size")
         patch_size = None if size is None else float(size[rows.start])
-        display = cls(bags.columns["coords"][rows], values, patch_size, str(bags.ids[i]))
-        top = 1.0 if what == "probability" else None
-        return display.plot(ax, vmin=0.0, vmax=top, label=what)
+        return cls(bags.columns["coords"][rows], values, patch_size, str(bags.ids[i]), what).plot(
+            ax
+        )
 
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        cmap: str | None = None,
-        vmin: float | None = None,
-        vmax: float | None = None,
-        label: str = "probability",
-    ) -> InstanceMapDisplay:
-        """Draw squares; ``vmin``, ``vmax`` and ``label`` set the colour bar.
-
-        By default the colours are those of the report.
-        """
+    def plot(self, ax: Axes | None = None) -> Self:
+        """Draw a square for each instance, and a colour bar."""
         from matplotlib.collections import PatchCollection
         from matplotlib.patches import Rectangle
 
@@ -147,14 +158,14 @@ class InstanceMapDisplay(_AxesDisplay):
         coords = np.asarray(self.coords)
         self.patch_size_ = self.patch_size or common_gap(coords)
         squares = [Rectangle((x, y), self.patch_size_, self.patch_size_) for x, y in coords[:, :2]]
-        drawn = PatchCollection(squares, cmap=cmap or probability_colours(), linewidth=0)
+        drawn = PatchCollection(squares, cmap=probability_colours(), linewidth=0)
         drawn.set_array(np.asarray(self.values, dtype=float))
-        drawn.set_clim(vmin, vmax)
+        drawn.set_clim(0, 1 if self.what == "probability" else None)
         ax.add_collection(drawn)
         ax.autoscale()
         ax.invert_yaxis()  # slides count from the top
         ax.set(aspect="equal", xticks=[], yticks=[], title=self.name or "")
-        self.colorbar_ = self.figure_.colorbar(drawn, ax=ax, label=label)
+        self.colorbar_ = self.figure_.colorbar(drawn, ax=ax, label=self.what)
         return self
 
 
@@ -246,6 +257,7 @@ class ProbabilityHistogramDisplay(_AxesDisplay):
     ----------
     probability : array of shape (n,)
     y : array of 0/1 of shape (n,) or None, default=None
+    bins : int, default=20
 
     Examples
     --------
@@ -257,37 +269,21 @@ class ProbabilityHistogramDisplay(_AxesDisplay):
 
     probability: ArrayLike
     y: ArrayLike | None = None
-
-    @classmethod
-    def from_predictions(
-        cls,
-        probability: ArrayLike,
-        y: ArrayLike | None = None,
-        *,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> ProbabilityHistogramDisplay:
-        """Plot probabilities; ``bins`` is that of `plot`."""
-        return cls(probability, y).plot(ax, **options)
+    bins: int = 20
 
     @classmethod
     def from_estimator(
-        cls,
-        model: Model,
-        bags: Bags,
-        y: ArrayLike | None = None,
-        *,
-        ax: Axes | None = None,
-        **options: Any,
+        cls, model: Model, bags: Bags, y: ArrayLike | None = None, *, ax: Axes | None = None
     ) -> ProbabilityHistogramDisplay:
         """Plot the bag probabilities of a model of two classes."""
         codes, p = _bag_probabilities(model, bags, y)
-        return cls(p, codes).plot(ax, **options)
+        return cls(p, codes).plot(ax)
 
-    def plot(self, ax: Axes | None = None, *, bins: int = 20) -> ProbabilityHistogramDisplay:
+    def plot(self, ax: Axes | None = None) -> Self:
         """Draw stacked bars."""
         ax = self._open(ax)
-        edges, p = np.linspace(0, 1, bins + 1).tolist(), np.asarray(self.probability, dtype=float)
+        p = np.asarray(self.probability, dtype=float)
+        edges = np.linspace(0, 1, self.bins + 1).tolist()
         if self.y is None:
             ax.hist(p, edges, color=_ACCENT)
         else:
@@ -326,7 +322,7 @@ class BoundDisplay(_AxesDisplay):
             raise ValueError(f"{type(last).__name__} has no bound_history_: nothing to plot.")
         return cls(last.bound_history_, type(last).__name__).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> BoundDisplay:
+    def plot(self, ax: Axes | None = None) -> Self:
         """Draw a line."""
         ax = self._open(ax)
         steps = np.arange(1, len(self.history) + 1)
@@ -362,20 +358,13 @@ class ReliabilityDisplay(_AxesDisplay):
     name: str | None = None
 
     @classmethod
-    def from_predictions(
-        cls, y: ArrayLike, probability: ArrayLike, *, ax: Axes | None = None, **options: Any
-    ) -> ReliabilityDisplay:
-        """Plot labels and probabilities; ``n_bins`` and ``name`` are those of the display."""
-        return cls(y, probability, **options).plot(ax)
-
-    @classmethod
     def from_estimator(
         cls, model: Model, bags: Bags, y: ArrayLike, *, n_bins: int = 10, ax: Axes | None = None
     ) -> ReliabilityDisplay:
         """Plot the bag probabilities of a model of two classes on labelled bags."""
         return cls(*_bag_probabilities(model, bags, y), n_bins, type(model).__name__).plot(ax)
 
-    def plot(self, ax: Axes | None = None) -> ReliabilityDisplay:
+    def plot(self, ax: Axes | None = None) -> Self:
         """Draw the curve; the area of a dot grows with the bags in its bin."""
         ax = self._open(ax)
         self.curve_ = reliability_curve(self.y, self.probability, n_bins=self.n_bins)
