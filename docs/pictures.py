@@ -222,7 +222,7 @@ def choosing():
         ("Does the label need the whole bag,\nor something that is missing?",
          "SetKernelSVM, MILES, BagStatistics"),
         ("Are instances raw images?", "AttentionFeatures, then go on"),
-        ("Boxes, videos or CT scans?", "WeakDetector, MIOTracker, ScanClassifier"),
+        ("Boxes, videos or CT scans?", "WeakDetector, MIOTracker, bagwise ct"),
         ("Do you want to see kinds of instances?", "DPMIL"),
         ("Do you know the likelihood and kernel?", "VGPMIL(likelihood=..., kernel=...)"),
         ("Otherwise, and if in doubt", "AutoVGPMIL"),

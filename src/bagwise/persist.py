@@ -441,6 +441,7 @@ _EXTRA = {
     "name": str,
     "remarks": [str],
     "class_names": (_is_pair_of_names, None),
+    "positive_classes": ([str], None),
     "audit": ({"checks": [str], "findings": [_FINDING]}, None),
     "evaluation": (_is_evaluation, None),
 }

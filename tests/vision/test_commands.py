@@ -333,16 +333,16 @@ def test_ct_slices_are_coupled(scans, ct_model, tmp_path, capsys):
     from bagwise import Coupled, load
 
     root, truth = scans
-    members = load(ct_model).models_
-    assert all(isinstance(member, Coupled) for member in members.values())
-    assert all(member.strength_search_ is not None for member in members.values())
+    members = load(ct_model).estimators_
+    assert all(isinstance(member, Coupled) for member in members)
+    assert all(member.strength_search_ is not None for member in members)
     words = ["ct", "fit", "--scans", root, "--labels", truth.labels, "--classes", "ICH"]
     out = tmp_path / "m.bagwise"
     call(*words, "--couple", 0, "--out", out)
     assert "strength 0.00" in capsys.readouterr().out
-    assert not isinstance(load(out).models_["ICH"], Coupled)
+    assert not isinstance(load(out).estimators_[0], Coupled)
     call(*words, "--couple", 1.5, "--out", out, "--force")
-    assert load(out).models_["ICH"].strength_ == 1.5
+    assert load(out).estimators_[0].strength_ == 1.5
     few = tmp_path / "few"
     table = write_cq500(few, n_scans=6, n_slices=4, size=32, random_state=0).labels
     words = ["ct", "fit", "--scans", few, "--labels", table, "--classes", "ICH"]

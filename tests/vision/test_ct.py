@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from bagwise import Bags
 from bagwise.datasets import make_ct_folder
 from bagwise.datasets.ct import write_slice
 from bagwise.vision import ct, ct_model
-from bagwise.vision.ct_model import ScanClassifier, describe_slice
+from bagwise.vision.ct_model import describe_slice
 from tests.vision.cq500 import write_cq500
 
 pydicom = pytest.importorskip("pydicom", reason="the vision extra is missing")
@@ -36,10 +36,11 @@ def test_round_trip_and_order(tmp_path):
         write_slice(
             tmp_path / f"{name}.dcm", hu[position], f"1.2.{position}", study=1, position=position
         )
-    scan = ct.read_scan(tmp_path)
-    np.testing.assert_array_equal(scan.hu, hu)
-    assert scan.slice_ids == ("1.2.0", "1.2.1", "1.2.2")
+    (scan,) = ct.find_scans(tmp_path)
     assert scan.gaps == ()
+    bags = ct.scan_bags([scan], lambda hu: hu)
+    np.testing.assert_array_equal(bags.instances, hu)
+    assert bags.columns["slice_id"].tolist() == ["1.2.0", "1.2.1", "1.2.2"]
 
 
 def test_rescale_slope(tmp_path):
@@ -48,20 +49,6 @@ def test_rescale_slope(tmp_path):
     data.RescaleSlope = 2
     data.save_as(tmp_path / "a.dcm")
     assert ct.read_slice(tmp_path / "a.dcm")[0, 0] == 1024 * 2 - 1024
-
-
-def test_missing_slices_are_reported(tmp_path):
-    for position in (0, 5, 10, 25, 30):
-        write_slice(
-            tmp_path / f"{position}.dcm",
-            np.zeros((4, 4)),
-            f"1.2.{position}",
-            study=1,
-            position=position,
-        )
-    with pytest.warns(UserWarning, match="2 slice"):
-        scan = ct.read_scan(tmp_path)
-    assert scan.gaps == ("2 slice(s) missing between 10 and 25 mm",)
 
 
 def test_one_slice_scan(tmp_path):
@@ -213,36 +200,6 @@ def test_the_largest_piece_of_blood_is_measured():
     assert describe_slice(hu)[120] == pytest.approx(describe_slice(hu)[121])
 
 
-class _Shown:
-    """A model that says what it was trained with."""
-
-    def get_params(self, deep=True):
-        return {}
-
-    def fit(self, bags, y):
-        self.y = y
-        return self
-
-    def predict_proba(self, bags):
-        p = np.full(len(bags), self.y.mean())
-        return np.column_stack([1 - p, p])
-
-    def predict_proba_instances(self, bags):
-        p = np.full(bags.n_instances, self.y.mean())
-        return np.column_stack([1 - p, p])
-
-
-def test_each_class_has_a_model_of_its_own():
-    bags = Bags(np.ones((5, 2)), [0, 2, 3, 5])
-    model = ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 1]], ("any", "subdural"))
-    np.testing.assert_allclose(model.predict_proba(bags), np.tile([2 / 3, 1 / 3], (3, 1)))
-    np.testing.assert_allclose(model.predict_proba_instances(bags)[:, 1], 1 / 3)
-    with pytest.raises(ValueError, match="class 'b' is in no scan"):
-        ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a", "b"))
-    with pytest.raises(ValueError, match="3 scans x 1 classes"):
-        ScanClassifier(model=_Shown()).fit(bags, [[1, 0], [0, 0], [1, 0]], ("a",))
-
-
 def test_shrinking(folder):
     pytest.importorskip("cv2", reason="the vision extra is missing")
     assert ct.read_scans(folder[0], size=(12, 16)).instances.shape[1:] == (3, 12, 16)
@@ -277,7 +234,7 @@ def drop(*names):
 )
 def test_bad_slices_are_named(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        ct.read_scan(broken(tmp_path, change))
+        ct.read_scans(broken(tmp_path, change))
 
 
 def test_one_mr_slice_among_ct_is_named(tmp_path):
@@ -298,17 +255,13 @@ def test_one_mr_slice_among_ct_is_named(tmp_path):
 
 
 def test_bad_folders(tmp_path):
-    with pytest.raises(ValueError, match="is not a folder"):
-        ct.read_scan(tmp_path / "nope")
-    with pytest.raises(ValueError, match="holds no files"):
-        ct.read_scan(tmp_path)
     with pytest.raises(ValueError, match="holds no files"):
         ct.read_scans(tmp_path)
     with pytest.raises(ValueError, match="is not a folder"):
         ct.read_scans(tmp_path / "nope")
     (tmp_path / "note.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"note\.txt is not a DICOM file"):
-        ct.read_scan(tmp_path)
+        ct.read_scans(tmp_path)
 
 
 def test_sizes_must_agree(tmp_path):
@@ -319,9 +272,9 @@ def test_sizes_must_agree(tmp_path):
         )
     with pytest.raises(ValueError, match="scan b has slices of"):
         ct.read_scans(tmp_path)
-    write_slice(tmp_path / "a" / "2.dcm", np.zeros((6, 6)), "1.2.9", study=1, position=1)
+    write_slice(tmp_path / "a" / "2.dcm", np.zeros((6, 6)), "1.2.9", study=4, position=1)
     with pytest.raises(ValueError, match=r"2\.dcm has size"):
-        ct.read_scan(tmp_path / "a")
+        ct.read_scans(tmp_path / "a")
 
 
 def test_label_files(tmp_path, folder):
@@ -329,17 +282,14 @@ def test_label_files(tmp_path, folder):
     rows = ["ID,Label", "ID_a_any,1", "ID_a_epidural,1", "ID_b_any,0", "ID_b_epidural,0"]
     path.write_text("\n".join(rows))
     rsna = ct_model.read_ct_labels(path)
-    assert (rsna.classes, rsna.of_slices) == (("any", "epidural"), True)
-    assert {k: v.tolist() for k, v in rsna.values.items()} == {"ID_a": [1, 1], "ID_b": [0, 0]}
+    assert (list(rsna.columns), rsna.index.name) == (["any", "epidural"], "slice")
+    assert rsna.T.to_dict("list") == {"ID_a": [1, 1], "ID_b": [0, 0]}
     path.write_text("\n".join(rows[:-1]))
     with pytest.raises(ValueError, match="lacks a subtype of slice 'ID_b'"):
         ct_model.read_ct_labels(path)
     path.write_text("name,R1:ICH,R2:ICH,R3:ICH\nCQ500-CT-0,1,1,0\nCQ500-CT-1,0,1,0\n")
     reads = ct_model.read_ct_labels(path)
-    assert {k: v.tolist() for k, v in reads.values.items()} == {
-        "CQ500-CT-0": [1],
-        "CQ500-CT-1": [0],
-    }
+    assert reads.T.to_dict("list") == {"CQ500-CT-0": [1], "CQ500-CT-1": [0]}
     for content, message in [
         ("name,R1:ICH,R2:ICH\na,1,1\n", "no column 'R3:ICH'"),
         ("scan,any\na,2\n", "column 'any': 2"),
@@ -366,15 +316,11 @@ def test_labels_of_scans_and_of_slices(cq500):
     Y, slices = ct_model.label_scans(bags, ct_model.read_ct_labels(truth.labels))
     np.testing.assert_array_equal(Y, truth.Y)  # the readers disagree only one against two
     assert slices is None
-    by_slice = ct_model.CTLabels(
-        ("any",), {k: np.array([v]) for k, v in truth.slice_labels.items()}, True
-    )
+    by_slice = pd.DataFrame({"any": truth.slice_labels}).rename_axis("slice")
     Y, slices = ct_model.label_scans(bags, by_slice)
     np.testing.assert_array_equal(Y[:, 0], truth.Y[:, 0])
     assert len(slices) == bags.n_instances
     with pytest.raises(ValueError, match="'CQ500CT0 CQ500CT0' has no label"):
-        ct_model.label_scans(
-            bags, ct_model.CTLabels(("any",), {"CQ500-CT-77": np.array([1])}, False)
-        )
+        ct_model.label_scans(bags, pd.DataFrame({"any": {"CQ500-CT-77": 1}}))
     with pytest.raises(ValueError, match=r"slice\(s\) have no label"):
-        ct_model.label_scans(bags, ct_model.CTLabels(("any",), {"x": np.array([1])}, True))
+        ct_model.label_scans(bags, by_slice.iloc[:1])

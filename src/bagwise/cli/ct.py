@@ -70,15 +70,24 @@ def _scan_options(part: ArgumentParser, labels: str, labels_required: bool) -> N
 
 def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train on folders of DICOM series and labels of scans, and save the model."""
-    from bagwise import GVGPMIL, Coupled, make_pipeline, persist
+    from bagwise import GVGPMIL, Coupled, OneVsRest, make_pipeline, persist
     from bagwise.models.coupled import LEAST_BAGS
-    from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
+    from bagwise.vision.ct_model import label_scans, read_ct_labels
 
     out = check_output(arguments.out, arguments.force)
     labels = read_ct_labels(arguments.labels)
-    classes = _chosen_classes(arguments.classes, labels.classes, arguments.labels)
+    if arguments.classes is not None:
+        wanted = [name.strip() for name in arguments.classes.split(",")]
+        labels = _columns(labels, wanted, arguments.labels)
+    classes = list(labels.columns)
     bags, _ = _read(arguments, arguments.features, printer)
-    Y = label_scans(bags, labels)[0][:, [labels.classes.index(name) for name in classes]]
+    Y, _ = label_scans(bags, labels)
+    for name, y in zip(classes, Y.T, strict=True):
+        if y.min() == y.max():
+            raise ValueError(
+                f"class {name!r} is {'in every' if y[0] else 'in no'} scan; a class needs scans "
+                "with it and scans without."
+            )
     model: Any = GVGPMIL(random_state=arguments.seed)
     if arguments.features == "attention":
         from bagwise.deep import AttentionFeatures
@@ -90,7 +99,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
         scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
     couple = arguments.couple
     fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
-    if couple == "auto" and 0 < fewest < LEAST_BAGS:
+    if couple == "auto" and fewest < LEAST_BAGS:
         couple = 0
         printer.warn(
             f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
@@ -99,17 +108,21 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     if couple != 0:
         model = Coupled(model, strength=couple, random_state=arguments.seed)
     with printer.working(f"training on {len(bags)} scans, {bags.n_instances} slices"):
-        scans = ScanClassifier(model=model).fit(bags, Y, classes)
-    strengths = {name: getattr(m, "strength_", 0.0) for name, m in scans.models_.items()}
+        scans = OneVsRest(model).fit(bags, Y if len(classes) > 1 else Y[:, 0])
+    strengths = {
+        name: getattr(member, "strength_", 0.0)
+        for name, member in zip(classes, scans.estimators_, strict=True)
+    }
     for name, value in strengths.items():
         printer.say(f"slices next to each other are coupled for {name}: strength {value:.2f}")
     extra = {"name": "ct", "features": arguments.features, "held_out_auc": scores}
+    extra["positive_classes"] = classes
     extra["coupling"] = max(strengths.values())
     persist.save(scans, out, bags=bags, extra=extra)
     printer.say(f"saved {escape(str(out))}: finds {', '.join(classes)}")
     return {
         "model": str(out),
-        "classes": list(classes),
+        "classes": classes,
         "scans": len(bags),
         "slices": bags.n_instances,
         "held_out_auc": scores,
@@ -122,25 +135,24 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise import persist
     from bagwise.report.predictions import predict_tables
     from bagwise.report.scans import write_scans
-    from bagwise.vision.ct_model import ScanClassifier, label_scans, read_ct_labels
+    from bagwise.vision.ct_model import label_scans, read_ct_labels
 
     about = persist.about(arguments.model)
-    model = persist.load(arguments.model)
-    if not isinstance(model, ScanClassifier):
+    classes = about["extra"].get("positive_classes")
+    if classes is None:
         raise ValueError(f"{str(arguments.model)!r} is not a model of scans; train one: ct fit.")
+    members = persist.load(arguments.model).estimators_
     holds = ("report.html", "scans.csv", "slices.csv")
     out = check_output(arguments.out, arguments.force, holds)
     bags, scans = _read(arguments, about["extra"]["features"], printer)
     truth = None
     if arguments.labels is not None:
         labels = read_ct_labels(arguments.labels)
-        _chosen_classes(",".join(model.class_names_), labels.classes, arguments.labels)
-        truth = label_scans(bags, labels)[0]
-        truth = truth[:, [labels.classes.index(name) for name in model.class_names_]]
+        truth = label_scans(bags, _columns(labels, classes, arguments.labels))[0]
     with printer.working(f"predicting {len(bags)} scans"), new_folder(out) as folder:
         tables = {
             name: predict_tables(member, bags, 0.5, ["no", name])
-            for name, member in model.models_.items()
+            for name, member in zip(classes, members, strict=True)
         }
         write_scans(tables, bags, scans, folder / "report.html", about=about, truth=truth)
         _write_tables(folder, scans, bags, tables, truth)
@@ -150,14 +162,11 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     return {"out": str(out), "scans": len(bags), "positive": counts, "files": list(holds)}
 
 
-def _chosen_classes(wanted: str | None, known: Sequence[str], path: str | Path) -> tuple[str, ...]:
-    if wanted is None:
-        return tuple(known)
-    chosen = tuple(name.strip() for name in wanted.split(","))
-    for name in chosen:
-        if name not in known:
-            raise ValueError(f"{path} has no class {name!r}; it has {', '.join(known)}.")
-    return chosen
+def _columns(labels: pd.DataFrame, classes: Sequence[str], path: Path) -> pd.DataFrame:
+    for name in classes:
+        if name not in labels:
+            raise ValueError(f"{path} has no class {name!r}; it has {', '.join(map(str, labels))}.")
+    return labels[list(classes)]
 
 
 def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
@@ -197,8 +206,7 @@ def _cross_validated(
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    scores = {}
-    rows = []
+    scores, rows = {}, []
     for name, y in zip(classes, Y.T, strict=True):
         fewest = int(min(y.sum(), len(y) - y.sum()))
         if not 2 <= n_splits <= fewest:

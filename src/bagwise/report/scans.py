@@ -6,52 +6,24 @@ import base64
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.files import new_file
-from bagwise.report.charts import Chart, slices_chart
+from bagwise.report.charts import slices_chart
 from bagwise.report.html import render, written_at
 from bagwise.report.predictions import Predictions
 from bagwise.vision.ct import WINDOWS, ScanFiles, ct_windows, read_slice, shrink
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints
+    from bagwise.core.arrays import Ints
 
 # Longest side of a slice on the page, and the window that it is shown in.
 _SIDE, _WINDOW = 160, "blood"
 # Scans shown with their slices, and of each class the most probable slices.
 _SCANS, _SLICES = 200, 3
-
-
-class Thumbnail(NamedTuple):
-    """A slice on the page."""
-
-    number: int  # counted from 1 along the scan
-    position: float  # in millimetres
-    probability: float
-    png: str  # base64
-
-
-class ScanEvidence(NamedTuple):
-    """What speaks for one class in one scan."""
-
-    name: str
-    probability: float
-    chart: Chart
-    slices: list[Thumbnail]
-
-
-class ScanRow(NamedTuple):
-    """One scan of the page; without evidence beyond the first `_SCANS`."""
-
-    files: ScanFiles
-    probability: Floats  # [F]
-    std: Floats  # [F]
-    truth: list[str] | None  # names of its classes, where known
-    evidence: list[ScanEvidence]
 
 
 def write_scans(
@@ -87,16 +59,20 @@ def write_scans(
     order = np.argsort(-probability.max(axis=1), kind="stable").tolist()
     rows = []
     for place, i in enumerate(order):
-        classes = [] if truth is None else [n for n, y in zip(names, truth[i], strict=True) if y]
         # What is called positive is shown, or the most probable class where nothing is.
         shown = probability[i] >= min(0.5, probability[i].max())
-        evidence = [
-            _evidence(name, tables[name], bags, scans[i], i)
-            for name, is_shown in zip(names, shown, strict=True)
-            if is_shown and place < _SCANS
-        ]
-        known = None if truth is None else classes
-        rows.append(ScanRow(scans[i], probability[i], std[i], known, evidence))
+        row = {
+            "files": scans[i],
+            "probability": probability[i],
+            "std": std[i],
+            "truth": None if truth is None else np.array(names)[truth[i] == 1].tolist(),
+            "evidence": [
+                _evidence(name, tables[name], bags, scans[i], i)
+                for name, is_shown in zip(names, shown, strict=True)
+                if is_shown and place < _SCANS
+            ],
+        }
+        rows.append(row)
     page = render(
         "scans.html",
         style=(files("bagwise.report") / "assets" / "report.css").read_text(encoding="utf-8"),
@@ -115,7 +91,9 @@ def write_scans(
     return Path(path)
 
 
-def _evidence(name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int) -> ScanEvidence:
+def _evidence(
+    name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int
+) -> dict[str, object]:
     """The probability of a class along the slices of scan ``i``, and its most probable slices."""
     assert table.instances is not None  # a model of scans has slices
     rows = slice(bags.offsets[i], bags.offsets[i + 1])
@@ -123,17 +101,22 @@ def _evidence(name: str, table: Predictions, bags: Bags, scan: ScanFiles, i: int
     position = bags.columns["position"][rows]
     top = np.sort(np.argsort(-p, kind="stable")[:_SLICES]).tolist()
     pictures = [
-        Thumbnail(k + 1, float(position[k]), float(p[k]), _png(scan.slices[k].path)) for k in top
+        {"number": k + 1, "position": position[k], "probability": p[k], "png": _png(scan, k)}
+        for k in top
     ]
-    of_scan = float(table.bags["probability"].iloc[i])
-    return ScanEvidence(name, of_scan, slices_chart(name, position, p, std), pictures)
+    return {
+        "name": name,
+        "probability": table.bags["probability"].iloc[i],
+        "chart": slices_chart(name, position, p, std),
+        "slices": pictures,
+    }
 
 
-def _png(path: Path) -> str:
-    """A slice as a small grey PNG, as base64."""
+def _png(scan: ScanFiles, k: int) -> str:
+    """Slice ``k`` as a small grey PNG, as base64."""
     import cv2
 
-    hu = read_slice(path)
+    hu = read_slice(scan.slices[k].path)
     height, width = (max(round(_SIDE * side / max(hu.shape)), 1) for side in hu.shape)
     pixels = ct_windows(shrink(hu, (height, width)), {_WINDOW: WINDOWS[_WINDOW]})[0]
     png = cv2.imencode(".png", np.rint(255 * pixels).astype(np.uint8))[1]

@@ -11,10 +11,8 @@ from bagwise.core.lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ct": ("ct_windows", "find_scans", "read_scan", "read_scans"),
+        "ct": ("ct_windows", "find_scans", "read_scans"),
         "ct_model": (
-            "CTLabels",
-            "ScanClassifier",
             "describe_slice",
             "label_scans",
             "label_slices",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Floats, Reals
+from bagwise.core.arrays import Reals
 
 Progress: TypeAlias = Callable[[Iterable[Path], int], Iterable[Path]]
 Windows: TypeAlias = Mapping[str, tuple[float, float]]
@@ -27,15 +27,6 @@ WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
 _USUAL_SPACING = 5.0
 # Slices this much further apart than usual in their scan have others missing between them.
 _GAP = 1.5
-
-
-class Scan(NamedTuple):
-    """The slices of one scan in order along its axis."""
-
-    hu: Reals  # [S, H, W]
-    positions: Floats  # [S] millimetres along the axis
-    slice_ids: tuple[str, ...]
-    gaps: tuple[str, ...]  # one sentence for each place where slices are missing
 
 
 class SliceFile(NamedTuple):
@@ -89,35 +80,6 @@ def ct_windows(hu: ArrayLike, windows: Windows | None = None) -> Reals:
         for centre, width in (windows or WINDOWS).values()
     ]
     return np.stack(scaled, axis=-3)
-
-
-def read_scan(folder: str | PathLike[str]) -> Scan:
-    """Read one folder of DICOM slices, ordered by position, in Hounsfield units.
-
-    Slices missing in the middle are warned about and listed in ``gaps``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from bagwise import datasets, vision
-    >>> root = tempfile.mkdtemp()
-    >>> _ = datasets.make_ct_folder(root, n_scans=1, n_slices=(6, 6), size=16, random_state=0)
-    >>> vision.read_scan(root + "/scan_000").hu.shape
-    (6, 16, 16)
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; a scan is a folder of DICOM slices.")
-    paths = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    if not paths:
-        raise ValueError(f"{folder} holds no files; a scan needs at least one DICOM slice.")
-    scan = _in_order(str(folder), [_read_header(path) for path in paths], ())
-    return Scan(
-        np.stack(list(_slices(scan))),
-        np.array([file.position for file in scan.slices]),
-        tuple(file.name for file in scan.slices),
-        scan.gaps,
-    )
 
 
 def read_slice(path: str | PathLike[str]) -> Reals:
@@ -187,23 +149,6 @@ def _read_dicom(path: Path, *, stop_before_pixels: bool) -> Any:
         raise ValueError(f"{path} is not a DICOM file.") from error
     except (OSError, EOFError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}.") from error
-
-
-def _in_order(name: str, slices: Iterable[SliceFile], others: tuple[str, ...]) -> ScanFiles:
-    """A scan with its slices in order along its axis; warns where some are missing."""
-    ordered = sorted(slices, key=lambda file: (file.position, file.name))
-    positions = np.array([file.position for file in ordered])
-    steps = np.diff(positions)
-    usual = float(np.median(steps)) if len(steps) else 0.0
-    gaps = tuple(
-        f"{round(steps[i] / usual) - 1} slice(s) missing between {positions[i]:g} and "
-        f"{positions[i + 1]:g} mm"
-        for i in np.flatnonzero(steps >= _GAP * usual)
-        if usual > 0
-    )
-    if gaps:
-        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
-    return ScanFiles(name, ordered[0].description, tuple(ordered), gaps, others)
 
 
 def _slices(scan: ScanFiles) -> Iterator[Reals]:
@@ -308,7 +253,7 @@ def study_names(studies: Mapping[str, list[SliceFile]], root: Path) -> dict[str,
 
 
 def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> ScanFiles:
-    """One CT series of a study, its slices in order."""
+    """One CT series of a study, its slices in order; warns where some are missing."""
     by_series: dict[str, list[SliceFile]] = {}
     for file in files:
         by_series.setdefault(file.series, []).append(file)
@@ -327,17 +272,12 @@ def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> Scan
         raise ValueError(
             f"{first.path} has modality {first.modality}; scan {name} has no CT series."
         )
-    chosen = usable
-    if wanted is not None:
-        text = wanted.lower()
-        chosen = [
-            s
-            for s in usable
-            if text in s[0].description.lower() or text in s[0].path.parent.name.lower()
-        ]
-        if not chosen:
-            have = ", ".join(repr(s[0].description) for s in usable)
-            raise ValueError(f"scan {name} has no series named {wanted!r}; it has {have}.")
+    text = (wanted or "").lower()
+    names = [f"{s[0].description}\n{s[0].path.parent.name}".lower() for s in usable]
+    chosen = [s for s, of_series in zip(usable, names, strict=True) if text in of_series]
+    if not chosen:
+        have = ", ".join(repr(s[0].description) for s in usable)
+        raise ValueError(f"scan {name} has no series named {wanted!r}; it has {have}.")
 
     def suits(slices: list[SliceFile]) -> tuple[float, int, str]:
         """Spacing nearest to the usual first; of equal ones the longest."""
@@ -347,7 +287,18 @@ def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> Scan
 
     best = min(chosen, key=suits)
     others = tuple(s[0].description for s in usable if s is not best)
-    return _in_order(name, best, others)
+    positions = np.array([file.position for file in best])
+    steps = np.diff(positions)
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    gaps = tuple(
+        f"{round(steps[i] / usual) - 1} slice(s) missing between {positions[i]:g} and "
+        f"{positions[i + 1]:g} mm"
+        for i in np.flatnonzero(steps >= _GAP * usual)
+        if usual > 0
+    )
+    if gaps:
+        warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
+    return ScanFiles(name, best[0].description, tuple(best), gaps, others)
 
 
 def read_scans(
