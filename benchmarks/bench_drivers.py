@@ -258,7 +258,7 @@ def overhead(quick: bool) -> dict[str, Any]:
     def driven() -> None:
         edges = np.linspace(0, len(blocks), driver.n_parts + 1).astype(int)
         parts = [Part(tuple(blocks[a:b]), tuple(pis[a:b])) for a, b in itertools.pairwise(edges)]
-        iterate(parts, M, likelihood, density, max_iter=n_iter, tol=0.0, driver=driver)
+        iterate(parts, likelihood, density, max_iter=n_iter, tol=0.0, driver=driver)
 
     with threadpool_limits(1):
         alone, with_driver = best_of([bare, driven], 1 if quick else 3)

@@ -160,9 +160,7 @@ def engine(quick: bool) -> Iterator[Line]:
             parts = make_parts(bags.instances, labels, projector, DEVICE_CHUNK_SIZE, 1)
             parts = materialised(parts, "memory", Serial())
             parts = Serial().sweep(start, parts, lambda _: None)
-            iterate(
-                parts, N_INDUCING, NoisyMax(), Sech(), max_iter=N_ITER, tol=0.0, driver=Serial()
-            )
+            iterate(parts, NoisyMax(), Sech(), max_iter=N_ITER, tol=0.0, driver=Serial())
 
     run()
     bare = bare_products(n, N_INDUCING, N_ITER)

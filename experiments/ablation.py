@@ -39,7 +39,7 @@ from sklearn.model_selection import StratifiedKFold
 from bagwise import VGPMIL, AutoVGPMIL, Bags, datasets
 from bagwise.bags import check_bags
 from bagwise.models import labels
-from bagwise.models.calibration import share
+from bagwise.models.calibration import fit as share
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import auto, blocks, engine, estimators, evidence, search
 from bagwise.models.variational.inference import Settings
@@ -109,8 +109,16 @@ SHRINKAGE, SHARE = "no shrinkage of the slope", "wide prior of the share map"
 CALIBRATIONS: dict[str, Patches] = {
     SHRINKAGE: ((engine, "fit_platt", _plain_line),),
     SHARE: (
-        (share, "_CROSSING", (share._CROSSING[0], 100 * share._CROSSING[1])),
-        (share, "_LOG_SLOPE", (share._LOG_SLOPE[0], 100 * share._LOG_SLOPE[1])),
+        (
+            share,
+            "_CROSSING",
+            (share._CROSSING[0], 100 * share._CROSSING[1]),
+        ),
+        (
+            share,
+            "_LOG_SLOPE",
+            (share._LOG_SLOPE[0], 100 * share._LOG_SLOPE[1]),
+        ),
         (share, "_FLOOR_STD", 100 * share._FLOOR_STD),
     ),
 }

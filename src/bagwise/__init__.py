@@ -19,7 +19,7 @@ _HOME = {
     "BagStatistics": "bagwise.models.pipeline",
     "Coupled": "bagwise.models.coupled",
     "Execution": "bagwise.models.execution",
-    "SingleInstance": "bagwise.models.single_instance",
+    "SingleInstance": "bagwise.models.wrapped",
     "VGPMIL": "bagwise.models.variational",
     "LMVGPMIL": "bagwise.models.variational",
     "PsiVGPMIL": "bagwise.models.variational",
@@ -30,7 +30,7 @@ _HOME = {
     "MIO": "bagwise.models.mio",
     "MISVM": "bagwise.models.svm",
     "SetKernelSVM": "bagwise.models.svm",
-    "StatisticsClassifier": "bagwise.models.statistics",
+    "StatisticsClassifier": "bagwise.models.wrapped",
     "MICRF": "bagwise.models.micrf",
     "OneVsRest": "bagwise.models.one_vs_rest",
     "predict_levels": "bagwise.models.levels",
@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from bagwise.models.pipeline import BagStatistics as BagStatistics
     from bagwise.models.pipeline import InstanceTransformer as InstanceTransformer
     from bagwise.models.pipeline import make_pipeline as make_pipeline
-    from bagwise.models.single_instance import SingleInstance as SingleInstance
-    from bagwise.models.statistics import StatisticsClassifier as StatisticsClassifier
     from bagwise.models.svm import MISVM as MISVM
     from bagwise.models.svm import SetKernelSVM as SetKernelSVM
     from bagwise.models.variational import GVGPMIL as GVGPMIL
@@ -73,6 +71,8 @@ if TYPE_CHECKING:
     from bagwise.models.variational import VGPMIL as VGPMIL
     from bagwise.models.variational import AutoVGPMIL as AutoVGPMIL
     from bagwise.models.variational import PsiVGPMIL as PsiVGPMIL
+    from bagwise.models.wrapped import SingleInstance as SingleInstance
+    from bagwise.models.wrapped import StatisticsClassifier as StatisticsClassifier
     from bagwise.persist import load as load
     from bagwise.persist import save as save
 

@@ -7,11 +7,14 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import ttest_1samp, ttest_ind
 
-from bagwise.core.coupling import chain_graph, chain_marginals, couple, neighbour_graph
-from bagwise.core.neighbour_evidence import (
+from bagwise.core.coupling import (
+    chain_graph,
+    chain_marginals,
     choose_strength,
+    couple,
     evidence_gain,
     neighbour_correlation,
+    neighbour_graph,
 )
 
 

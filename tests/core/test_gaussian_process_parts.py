@@ -31,14 +31,11 @@ def test_products_equal_numpy(rng, dtype):
     W = np.asfortranarray(np.tril(rng.normal(size=(4, 4))), dtype=dtype)
     omega = rng.uniform(size=30)
     tol = 1e-10 if dtype == "float64" else 1e-4
-    gram = linalg.weighted_gram(A, omega)
+    gram, _ = linalg.weighted_sums(A, omega, omega)
     np.testing.assert_allclose(np.tril(gram), np.tril((A * omega) @ A.T), atol=tol)
     np.testing.assert_allclose(linalg.column_squares(A), (A**2).sum(0), rtol=1e-5)
     squares = ((W @ A) ** 2).sum(0)
     np.testing.assert_allclose(linalg.projected_squares(W, A), squares, rtol=1e-4)
-    total = np.asfortranarray(np.eye(4))
-    added = linalg.add_weighted_gram(total, A, omega)
-    np.testing.assert_allclose(np.tril(added), np.tril(np.eye(4) + (A * omega) @ A.T), atol=tol)
 
 
 def test_torch_gives_the_same(rng):
@@ -73,9 +70,8 @@ def test_device_statistics_and_moments_equal_numpy(rng, monkeypatch, n, tf32):
     omega, rho = rng.uniform(size=n), rng.normal(size=n)
     T = torch.from_numpy
     with device_settings("tf32" if tf32 else None, 10**7):
-        nothing = linalg.no_statistics(T(A))
-        gram, linear = linalg.add_statistics(*nothing, T(A), T(omega), T(rho))
-    expected, expected_linear = linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)
+        gram, linear = linalg.weighted_sums(T(A), T(omega), T(rho))
+    expected, expected_linear = linalg.weighted_sums(A, omega, rho)
     np.testing.assert_allclose(np.tril(gram.numpy()), np.tril(expected), atol=1e-10)
     np.testing.assert_allclose(linear.numpy(), expected_linear, atol=1e-10)
     found, exact = (linalg.first_two_moments(m, W, x) for x in (T(A), A))
@@ -88,7 +84,7 @@ def test_device_sums_of_both_signs_keep_their_digits(rng):
     n = 200_000
     A = (1 + 1e-3 * rng.normal(size=(3, n))).astype(np.float32)
     rho = np.where(np.arange(n) < n // 2, 0.5, -0.5).astype(np.float32)
-    _, linear = linalg.add_statistics(*linalg.no_statistics(T(A)), T(A), T(0 * rho), T(rho))
+    _, linear = linalg.weighted_sums(T(A), T(0 * rho), T(rho))
     exact = A.astype(np.float64) @ rho.astype(np.float64)
     np.testing.assert_allclose(linear.numpy(), exact, rtol=0, atol=1e-8 * n / 2)
 

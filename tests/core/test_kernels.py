@@ -13,7 +13,6 @@ from bagwise.core.kernels import (
     Matern32,
     Matern52,
     MultiScale,
-    OfMedian,
     Product,
     Sum,
     median_sq_distance,
@@ -167,15 +166,6 @@ def test_far_from_the_origin_and_apart(data):
     X, Z = data
     assert np.isfinite(RBF()(X * 1e150, Z * 1e150)).all()
     assert (MultiScale(1.0)(X, Z + 1e3) >= 0).all()
-
-
-@pytest.mark.parametrize(
-    "kernel", [RBF("median"), MultiScale(), RBF(OfMedian(0.5)) + Matern32("median") * Constant(2.0)]
-)
-def test_a_median_measured_before_is_the_one_that_is_measured(kernel, data):
-    X = data[0]
-    assert kernel.resolve(X, median_sq_distance(X)) == kernel.resolve(X)
-    assert kernel.resolve(X, 7.0) != kernel.resolve(X)
 
 
 def test_median_sq_distance(data):

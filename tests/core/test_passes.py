@@ -24,11 +24,10 @@ def test_a_pass_equals_its_products(rng, M, n, dtype):
     mean, squares = linalg.first_two_moments(m, W, A)
     np.testing.assert_allclose(mean, exact.T @ m, **tolerance)
     np.testing.assert_allclose(squares, ((W.astype(np.float64) @ exact) ** 2).sum(0), **tolerance)
-    start = np.asfortranarray(rng.normal(size=(M, M))), rng.normal(size=M)
-    sums = linalg.add_statistics(*(x.copy(order="F") for x in start), A, omega, rho)
-    expected = np.tril(start[0] + (exact * omega) @ exact.T)  # nobody reads the upper triangle
+    sums = linalg.weighted_sums(A, omega, rho)
+    expected = np.tril((exact * omega) @ exact.T)  # nobody reads the upper triangle
     np.testing.assert_allclose(np.tril(sums[0]), expected, **tolerance)
-    np.testing.assert_allclose(sums[1], start[1] + exact @ rho, **tolerance)
+    np.testing.assert_allclose(sums[1], exact @ rho, **tolerance)
 
 
 def test_threads_do_not_share_a_workspace(rng):
@@ -63,7 +62,7 @@ def _by_torch(A, omega, rho):
     import torch
 
     A, omega, rho = (torch.as_tensor(x) for x in (np.ascontiguousarray(A), omega, rho))
-    return [x.numpy() for x in linalg.add_statistics(*linalg.no_statistics(A), A, omega, rho)]
+    return [x.numpy() for x in linalg.weighted_sums(A, omega, rho)]
 
 
 @pytest.fixture(params=["host", "torch"])
@@ -72,7 +71,7 @@ def way(request):
     if request.param == "torch":
         pytest.importorskip("torch")
         return _by_torch
-    return lambda A, *weights: linalg.add_statistics(*linalg.no_statistics(A), A, *weights)
+    return linalg.weighted_sums
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -94,11 +93,11 @@ def test_float32_sums_are_short(rng):
     """A long chunk is summed in pieces of 8,192 columns, each added to float64."""
     A = np.asfortranarray(rng.normal(size=(4, 20_000)).astype(np.float32))
     omega, rho = rng.random(20_000), rng.normal(size=20_000)
-    whole, pieces = (linalg.no_statistics(A) for _ in range(2))
-    linalg.add_statistics(*whole, A, omega, rho)
+    whole, pieces = linalg.weighted_sums(A, omega, rho), [0.0, 0.0]
     for start in range(0, 20_000, 8192):
         own = slice(start, start + 8192)
-        linalg.add_statistics(*pieces, A[:, own], omega[own], rho[own])
+        found = linalg.weighted_sums(A[:, own], omega[own], rho[own])
+        pieces = [a + b for a, b in zip(pieces, found, strict=True)]
     for a, b in zip(whole, pieces, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -106,9 +105,6 @@ def test_float32_sums_are_short(rng):
 def test_a_float32_sum_of_vectors_is_carried_over_few_columns(rng):
     """Terms of one sign: the longer their sum, the more of the next one is rounded off."""
     A = np.asfortranarray(rng.normal(size=(30, 8192)).astype(np.float32))
-    linear = [
-        linalg.add_statistics(*linalg.no_statistics(A), A, np.ones(8192), np.sign(a))[1][i]
-        for i, a in enumerate(A)
-    ]
+    linear = [linalg.weighted_sums(A, np.ones(8192), np.sign(a))[1][i] for i, a in enumerate(A)]
     off = np.array(linear) / np.abs(A).sum(axis=1, dtype=np.float64) - 1
     assert np.abs(off).mean() < 2.5e-8

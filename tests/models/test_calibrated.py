@@ -7,8 +7,13 @@ import pytest
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold
 
 from bagwise import MISVM, Bags, SingleInstance, StatisticsClassifier
-from bagwise.models.calibration.fit import fit_calibrator, fit_platt
-from bagwise.models.calibration.functions import Isotonic, compress_beyond, typical_range
+from bagwise.models.calibration.fit import (
+    Isotonic,
+    compress_beyond,
+    fit_calibrator,
+    fit_platt,
+    typical_range,
+)
 
 
 def make_bags(n_positive, n_negative=30, seed=0):

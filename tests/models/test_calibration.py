@@ -7,15 +7,18 @@ from scipy.special import expit, logit
 
 from bagwise.core import segments
 from bagwise.models.calibration.fit import (
+    Calibrator,
+    Platt,
+    compress_beyond,
     correct_optimism,
     fit_instance_platt,
     fit_isotonic,
     fit_platt,
     keep_ranking,
     shrinkage,
+    typical_range,
 )
 from bagwise.models.calibration.fit import smoothed as targets_of
-from bagwise.models.calibration.functions import Calibrator, Platt, compress_beyond, typical_range
 from bagwise.models.held_out import calibration_folds
 
 

@@ -179,7 +179,7 @@ def test_the_precision_is_never_made_in_tf32(monkeypatch):
     monkeypatch.setattr(linalg, "_add_outer", spy)
     A, ones = torch.randn(3, 256, generator=torch.Generator().manual_seed(0)), torch.ones(256)
     with device_settings("tf32", TF32_FROM):
-        gram, _ = linalg._device_statistics(A, ones, ones)
+        gram, _ = linalg.weighted_sums(A, ones, ones)
         assert torch.backends.cuda.matmul.allow_tf32
     assert seen == [False]
     np.testing.assert_allclose(np.tril(gram), np.tril(A.double() @ A.double().T), rtol=1e-5)
@@ -190,5 +190,5 @@ def test_long_sums_are_made_in_float64():
     n = 2**24 + 128
     A, omega = torch.ones((1, n)), torch.ones(n)
     omega[2**24 + 1 :] = 0
-    gram, _ = linalg._device_statistics(A, omega, omega)
+    gram, _ = linalg.weighted_sums(A, omega, omega)
     assert float(gram) == 2**24 + 1

@@ -138,8 +138,11 @@ def test_pieces_add_up_to_the_whole(driver, monkeypatch):
 def test_tensors_have_the_gradient_of_arrays():
     torch = pytest.importorskip("torch")
     host = make_training(6, n_bags=20, n_tasks=2)
-    pieces = tuple(RowPiece(*evidence._placed(*piece, "cpu")) for piece in host.pieces)
-    there = replace(host, pieces=pieces, device="cpu")
+    rows = [torch.as_tensor(piece.X) for piece in host.pieces]
+    pieces = (
+        RowPiece(X, piece.labels.beside(X)) for X, piece in zip(rows, host.pieces, strict=True)
+    )
+    there = replace(host, pieces=tuple(pieces), device="cpu")
     kernel, likelihood, f0 = KERNELS["product"], SoftMax(3.0, 4.0), np.array([0.3, -1.0])
     q, draws = some_posteriors(np.random.default_rng(7), 2, 6), make_draws(6, 8, 0)
     assert isinstance(there.project(kernel)[0].blocks[0].A, torch.Tensor)

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from bagwise import VGPMIL, Bags
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.core.kernels import RBF
-from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.fit import Platt
 from bagwise.models.drivers import cut
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels, Block

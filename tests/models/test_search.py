@@ -316,7 +316,7 @@ def planned(bags, y, execution=None, n_inducing=8):
     targets = read_labels(y, bags, *read_classes(y))
     execution = resolve(execution)
     rng = np.random.RandomState(0)
-    return plan(bags, targets, "feature", "kmeans", n_inducing, "rbf", execution, rng, True)
+    return plan(bags, targets, "feature", "kmeans", n_inducing, execution, rng, True)
 
 
 def test_the_search_sees_what_the_fit_and_predictions_see():

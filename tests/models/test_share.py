@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from bagwise.models.calibration import share as module
-from bagwise.models.calibration.fit import fit_platt
-from bagwise.models.calibration.functions import Platt
-from bagwise.models.calibration.share import fit_share
+from bagwise.models.calibration import fit as module
+from bagwise.models.calibration.fit import Platt, fit_platt, fit_share
 from tests.reference.kernels import finite_differences
 
 

@@ -10,8 +10,7 @@ from sklearn.svm import SVC
 
 import bagwise
 from bagwise import Bags
-from bagwise.models.calibration.fit import fit_instance_platt
-from bagwise.models.calibration.functions import compress_beyond
+from bagwise.models.calibration.fit import compress_beyond, fit_instance_platt
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import SingleInstance
 

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 from bagwise import Bags
-from bagwise.core.set_kernel import set_kernel, set_self_kernel
+from bagwise.core.distances import set_kernel, set_self_kernel
 from bagwise.models.svm import choose_key_instances, impute_labels
 from tests.checks import CHECKS, make_problem, sklearn_checks
 from tests.checks.raw import MISVM, SetKernelSVM

@@ -38,9 +38,9 @@ def fit_whitened(A, r, offsets, y, known, pi, likelihood, density=None, *, chunk
     blocks = make_blocks(A, r, labels._replace(row=np.arange(len(r))), chunk_size)
     pis = tuple(np.asarray(pi, dtype=np.float64)[block.labels.row] for block in blocks)
     driver = driver or Serial()
-    run = partial(iterate, M=len(A), likelihood=likelihood, density=density or Sech())
+    run = partial(iterate, likelihood=likelihood, density=density or Sech())
     state, parts = run([Part(tuple(blocks), pis)], driver=driver, **options)
-    return Fit(state, read_beliefs(parts, driver)["belief_pi"])
+    return Fit(state, read_beliefs(parts, driver)["pi"])
 
 
 def evidence_bound(block, q, c, targets, likelihood, density):

@@ -178,8 +178,8 @@ def to_numpy(x: Array) -> Floats:
     return np.asarray(x, dtype=np.float64)
 
 
-def as_array(X: Rows) -> Array:
-    """Rows of any dense kind as one NumPy array of their own precision."""
+def as_array(X: Any) -> Any:
+    """Rows, or labels, of any dense kind as one NumPy array of their own type."""
     if is_tensor(X):
         return X.detach().cpu().numpy()
     if type(X) is np.ndarray:
@@ -227,8 +227,10 @@ def tensor_of(X: Rows) -> torch.Tensor:
     return torch.as_tensor(X)
 
 
-def torch_rows(X: Rows, device: object) -> Array:
-    """Rows as a float64 tensor on a device."""
-    import torch
+def like(x: Any, A: Array) -> Any:
+    """Numbers or flags in the precision of ``A`` and where it is."""
+    if is_tensor(A):
+        import torch
 
-    return tensor_of(X).to(device=device, dtype=torch.float64)
+        return torch.as_tensor(x, dtype=A.dtype, device=A.device)
+    return np.asarray(x).astype(A.dtype, copy=False)

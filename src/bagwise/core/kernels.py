@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import iadd, imul
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -111,17 +112,8 @@ class Kernel:
         """The same kernel with other log-parameters."""
         raise TypeError(f"{type(self).__name__} has no parameters of its own")
 
-    @property
-    def needs_distances(self) -> bool:
-        """Whether `resolve` must measure distances between instances."""
-        return False
-
-    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
-        """The kernel with every scale that was left to the data taken from rows ``X`` [n, D].
-
-        Where it does not need distances, X may have no rows. ``median_sq`` is their median squared
-        distance, where it was measured before.
-        """
+    def resolve(self, X: Floats) -> Kernel:
+        """The kernel with every scale that was left to the data taken from rows ``X`` [n, D]."""
         return self
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
@@ -173,15 +165,29 @@ class _Leaf(Kernel):
         return replace(self, **new)
 
 
-class _OfDistance(_Leaf):
+class _Uniform(_Leaf):
+    """A kernel whose variance, the last parameter, is the same everywhere."""
+
+    variance: float
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return _full(X, self.variance)
+
+    def vjp_diag(self, X: Array, g: Array) -> Array:
+        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
+        grad = np.zeros(len(self.theta))
+        grad[-1] = self.variance * float(g.sum())
+        return grad
+
+
+class _OfDistance(_Uniform):
     """v k(s) of the squared scaled distance s = sum_d (x_d - z_d)^2 / l_d^2.
 
     A subclass gives ``_profile``, which turns s into k(s) in place, and ``_slope``, which turns
     s into -2 k'(s): every gradient with respect to a length scale is that times a squared
     scaled difference.
     """
-
-    variance: float
 
     @property
     @abstractmethod
@@ -212,10 +218,6 @@ class _OfDistance(_Leaf):
 
         return in_blocks(X, Z, finish, out)
 
-    def diag(self, X: Array) -> Array:
-        """Variance at every row of X, [N]."""
-        return _full(X, self.variance)
-
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
         X, Z = scaled(X, Z, self._scale)
@@ -236,12 +238,6 @@ class _OfDistance(_Leaf):
             d_variance += dot(g, self._profile(s))
         d_scale *= self._chain
         return self.variance * np.append(d_scale, d_variance)
-
-    def vjp_diag(self, X: Array, g: Array) -> Array:
-        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
-        grad = np.zeros(len(self.theta))
-        grad[-1] = self.variance * float(g.sum())
-        return grad
 
 
 @dataclass(frozen=True)
@@ -273,17 +269,11 @@ class Stationary(_OfDistance):
             _ = self.theta  # says what is missing
         return cast("float | tuple[float, ...]", self.length_scale)
 
-    @property
-    def needs_distances(self) -> bool:
-        """Whether the length scale is a share of the median distance."""
-        return isinstance(self.length_scale, OfMedian)
-
-    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
+    def resolve(self, X: Floats) -> Kernel:
         """The kernel with its length scale taken from the data, where it was left to them."""
         scale = self.length_scale
         if isinstance(scale, OfMedian):
-            median = float(np.sqrt(median_sq_distance(X) if median_sq is None else median_sq))
-            return replace(self, length_scale=scale.factor * median)
+            return replace(self, length_scale=scale.factor * float(np.sqrt(median_sq_distance(X))))
         if isinstance(scale, str):  # "sqrt_dim"
             return replace(self, length_scale=float(np.sqrt(X.shape[1])))
         if isinstance(scale, tuple) and len(scale) != X.shape[1]:
@@ -431,17 +421,11 @@ class MultiScale(_OfDistance):
     def _scale(self) -> float | tuple[float, ...]:
         return float(np.exp(self.theta[0] / 2))
 
-    @property
-    def needs_distances(self) -> bool:
-        """Whether the typical distance is the data's."""
-        return isinstance(self.median_sq, OfMedian)
-
-    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
+    def resolve(self, X: Floats) -> Kernel:
         """The kernel with the data's typical squared distance, where it was left to them."""
         if not isinstance(self.median_sq, OfMedian):
             return self
-        typical = median_sq_distance(X) if median_sq is None else median_sq
-        return replace(self, median_sq=self.median_sq.factor**2 * typical)
+        return replace(self, median_sq=self.median_sq.factor**2 * median_sq_distance(X))
 
     @staticmethod
     def _profile(s: Array) -> Array:
@@ -502,7 +486,7 @@ class Linear(_Leaf):
 
 
 @dataclass(frozen=True)
-class Constant(_Leaf):
+class Constant(_Uniform):
     """v everywhere: the prior of an unknown bias.
 
     Examples
@@ -523,17 +507,9 @@ class Constant(_Leaf):
         out[...] = self.variance
         return out
 
-    def diag(self, X: Array) -> Array:
-        """Variance at every row of X, [N]."""
-        return _full(X, self.variance)
-
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
         return np.array([self.variance * float(G.sum())])
-
-    def vjp_diag(self, X: Array, g: Array) -> Array:
-        """Gradient of sum(g * diag(X)) with respect to theta, [P]."""
-        return np.array([self.variance * float(g.sum())])
 
 
 @dataclass(frozen=True)
@@ -542,6 +518,8 @@ class _Pair(Kernel):
 
     left: Kernel
     right: Kernel
+    # How values are combined, the first ones in place.
+    _combine: ClassVar[Callable[[Any, Any], Any]]
 
     def __post_init__(self) -> None:
         for part in (self.left, self.right):
@@ -552,20 +530,24 @@ class _Pair(Kernel):
     def theta(self) -> Floats:
         return np.concatenate([self.left.theta, self.right.theta])
 
-    @property
-    def needs_distances(self) -> bool:
-        """Whether one of the two needs them."""
-        return self.left.needs_distances or self.right.needs_distances
-
-    def resolve(self, X: Floats, median_sq: float | None = None) -> Kernel:
+    def resolve(self, X: Floats) -> Kernel:
         """Both kernels resolved."""
-        measured = () if median_sq is None else (median_sq,)  # a user's kernel may not take it
-        return type(self)(*(part.resolve(X, *measured) for part in (self.left, self.right)))
+        return type(self)(self.left.resolve(X), self.right.resolve(X))
 
     def with_theta(self, theta: Floats) -> Kernel:
         theta = _check_theta(self, theta)
         n = len(self.left.theta)
         return type(self)(self.left.with_theta(theta[:n]), self.right.with_theta(theta[n:]))
+
+    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
+        """Covariance of every row of X with every row of Z, [N, M]."""
+        # A constant is a number, not spread to a matrix first.
+        right = self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
+        return type(self)._combine(self.left(X, Z, out), right)
+
+    def diag(self, X: Array) -> Array:
+        """Variance at every row of X, [N]."""
+        return type(self)._combine(self.left.diag(X), self.right.diag(X))
 
 
 @dataclass(frozen=True)
@@ -579,16 +561,7 @@ class Sum(_Pair):
     Sum(left=RBF(length_scale=1.0, variance=1.0), right=Constant(variance=25.0))
     """
 
-    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
-        """Covariance of every row of X with every row of Z, [N, M]."""
-        K = self.left(X, Z, out)
-        # A constant is added in place, not spread to a matrix first.
-        K += self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
-        return K
-
-    def diag(self, X: Array) -> Array:
-        """Variance at every row of X, [N]."""
-        return self.left.diag(X) + self.right.diag(X)
+    _combine = iadd
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""
@@ -610,15 +583,7 @@ class Product(_Pair):
     Product(left=RBF(length_scale=1.0, variance=1.0), right=Linear(variance=2.0))
     """
 
-    def __call__(self, X: Array, Z: Array, out: Array | None = None) -> Array:
-        """Covariance of every row of X with every row of Z, [N, M]."""
-        K = self.left(X, Z, out)
-        K *= self.right.variance if isinstance(self.right, Constant) else self.right(X, Z)
-        return K
-
-    def diag(self, X: Array) -> Array:
-        """Variance at every row of X, [N]."""
-        return self.left.diag(X) * self.right.diag(X)
+    _combine = imul
 
     def vjp(self, X: Array, Z: Array, G: Array) -> Array:
         """Gradient of sum(G * K(X, Z)) with respect to theta, [P]."""

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import lapack, solve_triangular
 
 from bagwise.core import blas
-from bagwise.core.arrays import Floats, is_tensor, to_numpy
+from bagwise.core.arrays import Floats, is_tensor, like, to_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -139,28 +139,17 @@ def _device_moments(
     return mean, norm.square_()
 
 
-def no_statistics(A: Array) -> tuple[Array, Array]:
-    """Where `add_statistics` starts: float64 zeros [M, M] and [M], beside ``A``."""
-    M = A.shape[0]
+def weighted_sums(A: Array, omega: Array, rho: Array) -> tuple[Array, Array]:
+    """``A diag(omega) A^T`` (lower triangle) and ``A rho``, in float64; ``omega`` >= 0."""
     if is_tensor(A):
-        import torch
-
-        zeros = torch.zeros((M, M), dtype=torch.float64, device=A.device)
-        return zeros, zeros[0].clone()
-    return np.zeros((M, M), order="F"), np.zeros(M)
-
-
-def add_statistics(
-    precision: Array, linear: Array, A: Array, omega: Array, rho: Array
-) -> tuple[Array, Array]:
-    """Add ``A diag(omega) A^T`` (lower triangle) and ``A rho``."""
-    if is_tensor(A):
-        gram, product = _device_statistics(A, omega, rho)
-        return precision + gram, linear + product
-    omega, rho = to_numpy(omega), to_numpy(rho)
+        return _device_sums(A, omega, rho)
+    omega, rho, M = to_numpy(omega), to_numpy(rho), len(A)
+    precision, linear = np.zeros((M, M), order="F"), np.zeros(M)
     if A.dtype == np.float64:
-        linear += A @ rho
-        return add_weighted_gram(cast("Floats", precision), A, omega), linear
+        # sqrt(omega) on both sides makes it the product of one matrix with itself.
+        work = _workspace(A.shape, A.dtype)
+        np.multiply(A.T, np.sqrt(omega)[:, None], out=work.T)
+        return blas.add_gram(precision, work), A @ rho
     # What instances share is most of what float32 would round off: a typical one is taken off.
     for start in range(0, A.shape[1], _SHORT_SUM):
         columns = slice(start, start + _SHORT_SUM)
@@ -175,7 +164,7 @@ def add_statistics(
     return precision, linear
 
 
-def _device_statistics(
+def _device_sums(
     A: torch.Tensor, omega: torch.Tensor, rho: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Neither is made in TF32: what it cuts off is more than the small eigenvalues are.
@@ -261,35 +250,11 @@ def _padded(M: int) -> int:
     return -(-M // 16) * 16
 
 
-def like(x: Array, A: torch.Tensor) -> torch.Tensor:
-    """``x`` as a tensor with the precision and on the device of ``A``."""
-    import torch
-
-    return torch.as_tensor(x, dtype=A.dtype, device=A.device)
-
-
-def weighted_gram(A: Reals, omega: Floats) -> Floats:
-    """``A diag(omega) A^T`` in float64, lower triangle; ``omega`` >= 0."""
-    return add_weighted_gram(np.zeros((len(A), len(A)), order="F"), A, omega)
-
-
 def projected_squares(W: Reals, A: Reals) -> Floats:
     """``|W a|^2`` for every column a of ``A`` and lower-triangular ``W``, in float64, [n]."""
     work = _workspace(A.shape, A.dtype)
     np.copyto(work, A)
     return column_squares(blas.multiply_lower(W, work))
-
-
-def add_weighted_gram(total: Floats, A: Reals, omega: Floats) -> Floats:
-    """``total + A diag(omega) A^T``, lower triangle, in place."""
-    # sqrt(omega) on both sides makes it the product of one matrix with itself.
-    work = _workspace(A.shape, A.dtype)
-    np.multiply(A.T, np.sqrt(omega).astype(A.dtype, copy=False)[:, None], out=work.T)
-    if A.dtype == np.float32:
-        total += blas.add_gram(np.zeros_like(total, dtype=np.float32), work)
-        return total
-    blas.add_gram(total, work)
-    return total
 
 
 def _workspace(shape: tuple[int, int], dtype: np.dtype[np.floating]) -> Reals:

@@ -11,7 +11,7 @@ from bagwise.bags import Bags
 from bagwise.core.arrays import Codes, Floats, Reals
 from bagwise.label import answers
 from bagwise.label.answers import Answers
-from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.fit import Platt
 from bagwise.models.drivers import Serial, cut
 from bagwise.models.pipeline import last_step
 from bagwise.models.variational import inference

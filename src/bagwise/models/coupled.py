@@ -30,7 +30,7 @@ from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.pipeline import positive_proba, read_scores
 
 if TYPE_CHECKING:
-    from bagwise.core.neighbour_evidence import StrengthSearch
+    from bagwise.core.coupling import StrengthSearch
 
 # Neighbours an instance asks for by default: those at its sides, in one, two or three dimensions.
 _NEIGHBORS = {1: 2, 2: 4, 3: 6}
@@ -145,7 +145,7 @@ class Coupled(InstanceClassifier):
         if self.strength != "auto":
             self.strength_ = float(self.strength)
             return self
-        from bagwise.core.neighbour_evidence import choose_strength
+        from bagwise.core.coupling import choose_strength
 
         assert isinstance(bags, Bags)  # `_coords` saw to it
         labels = read_labels(y, bags, self.classes_, TWO_CLASSES, instance_labels)

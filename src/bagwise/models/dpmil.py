@@ -30,15 +30,14 @@ from bagwise.core.constrained import BagBlock, ClassSums, MixtureState
 from bagwise.core.dirichlet import ClusterPosterior, Prior
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, check_scores, squeezed
-from bagwise.models.calibration.fit import fit_instance_platt
-from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.fit import Platt, fit_instance_platt
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
 from bagwise.models.drivers import Driver, RunningSum, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
 from bagwise.models.parameters import AT_LEAST_1, BAG_RULES, NOT_NEGATIVE, POSITIVE, parameter
-from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import ScalesFeatures
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Doubles, Floats, Ints, RandomState, Rows

@@ -17,7 +17,7 @@ from bagwise.core import distances, l1_svm
 from bagwise.models.base import TrainingData
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import POSITIVE, parameter
-from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import ScalesFeatures
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Floats

@@ -17,12 +17,10 @@ from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, mio
 from bagwise.models.base import TrainingData, two_class_data
-from bagwise.models.calibration.fit import fit_calibrator
-from bagwise.models.calibration.functions import Calibrator
+from bagwise.models.calibration.fit import Calibrator, fit_calibrator
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, POSITIVE, parameter
-from bagwise.models.scaled import ScalesFeatures
-from bagwise.models.scaling import learn_scaling
+from bagwise.models.scaling import ScalesFeatures, learn_scaling
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -34,11 +34,11 @@ _FAMILIES = {
     "dpmil": Entry("bagwise.models.dpmil:DPMIL", "standard"),
     "misvm": Entry("bagwise.models.svm:MISVM", "standard"),
     "micrf": Entry("bagwise.models.micrf:MICRF", "standard"),
-    "single-instance": Entry("bagwise.models.single_instance:SingleInstance", "standard"),
+    "single-instance": Entry("bagwise.models.wrapped:SingleInstance", "standard"),
     "miles": Entry("bagwise.models.miles:MILES", "embedding"),
     "mio": Entry("bagwise.models.mio:MIO", "embedding"),
     "setkernel": Entry("bagwise.models.svm:SetKernelSVM", "embedding"),
-    "statistics": Entry("bagwise.models.statistics:StatisticsClassifier", "embedding"),
+    "statistics": Entry("bagwise.models.wrapped:StatisticsClassifier", "embedding"),
 }
 
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.sparsefuncs import mean_variance_axis
 
-from bagwise.core.arrays import Doubles, Floats, Rows, is_sparse, is_tensor, to_numpy, torch_rows
+from bagwise.bags import Bags, BagsLike
+from bagwise.core.arrays import (
+    Doubles,
+    Floats,
+    Rows,
+    is_sparse,
+    is_tensor,
+    like,
+    tensor_of,
+    to_numpy,
+)
+from bagwise.models.base import BagClassifier
 from bagwise.models.drivers import Driver, Serial
+from bagwise.models.parameters import SCALES, parameter
 
 Scale = Literal["feature", "global"] | None
 T = TypeVar("T")
@@ -34,7 +47,7 @@ class FeatureScaling(NamedTuple):
         if is_sparse(X):
             return X.multiply(1 / self.width).tocsr()  # its center is 0, see `_moments`
         if is_tensor(self.center):
-            return (torch_rows(X, self.center.device) - self.center) / self.width
+            return (like(tensor_of(X), self.center) - self.center) / self.width
         rows = np.asarray(X)
         scaled = np.empty(rows.shape) if out is None else out[: len(rows)]
         for run in _cached_runs(rows):
@@ -145,3 +158,27 @@ def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> 
     if not hasattr(X, "select_rows"):
         return Serial().map(function, [X[run] for run in runs])
     return (driver or Serial()).map(function, [X.select_rows(run) for run in runs])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ScalesFeatures(BagClassifier):
+    """A bag classifier with a ``scale`` parameter, learned from the training bags.
+
+    Attributes
+    ----------
+    scaling_ : FeatureScaling
+        What the features go through; ``scaling_(X)`` scales rows, ``scaling_.undo`` goes back.
+    """
+
+    scale: Scale = parameter("feature", *SCALES)
+
+    def _learn_preparation(self, bags: Bags) -> Bags:
+        self.scaling_ = learn_scaling(bags.instances, self.scale)
+        return self._scaled(bags)
+
+    def _validate_predict(self, bags: BagsLike) -> Bags:
+        """Check that the model is fitted and the bags fit it, and scale them."""
+        return self._scaled(super()._validate_predict(bags))
+
+    def _scaled(self, bags: Bags) -> Bags:
+        return bags if self.scale is None else bags.map(self.scaling_.__call__)

@@ -26,12 +26,12 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
-from bagwise.core.set_kernel import set_kernel, set_self_kernel
+from bagwise.core.distances import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
 from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
-from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import ScalesFeatures
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows

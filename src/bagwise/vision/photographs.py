@@ -39,8 +39,7 @@ from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Bools, Floats, Ints, Reals
 from bagwise.evaluate.boxes import box_iou
-from bagwise.models.calibration.fit import fit_platt
-from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.fit import Platt, fit_platt
 from bagwise.models.parameters import parameter
 from bagwise.vision.box_probability import (
     WITH_NETWORKS,

@@ -7,14 +7,15 @@ from scipy.optimize import approx_fprime
 from bagwise import Bags
 from bagwise.comparators import DDSVM, EMDD, DiverseDensity
 from bagwise.core import baseline_passes
-from bagwise.models.comparators.dd_svm import select_prototypes
 from bagwise.models.comparators.diverse_density import (
     Concept,
     NearestLoss,
     draw_starts,
+    em,
+    most_likely,
     noisy_or_loss,
+    select_prototypes,
 )
-from bagwise.models.comparators.em_dd import em, most_likely
 from tests.checks import make_problem
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from bagwise import Bags
 from bagwise.comparators import CitationKNN, MIGraph, MiGraph
-from bagwise.models.comparators.citation_knn import hausdorff_distances, votes
 from bagwise.models.comparators.mi_graph import clique_weights, edges
+from bagwise.models.comparators.neighbours import hausdorff_distances, votes
 from bagwise.models.held_out import splits
 from tests.checks import make_problem
 

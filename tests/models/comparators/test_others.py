@@ -26,17 +26,16 @@ from bagwise.comparators import (
 from bagwise.core.baseline_passes import largest_gain
 from bagwise.models.comparators import (
     apr,
-    blrt,
+    forests,
     gicf,
     ki_svm,
-    mi_forest,
     mica,
     milboost,
-    voting,
+    neighbours,
 )
 from bagwise.models.comparators.features import resolve_gamma
+from bagwise.models.comparators.forests import Trees, forest_log_odds, keep
 from bagwise.models.comparators.ppmm import p_posterior
-from bagwise.models.comparators.trees import Trees, forest_log_odds, keep
 from bagwise.models.held_out import splits
 from tests.checks import make_problem
 
@@ -271,7 +270,7 @@ def test_citers_by_hand():
     X = np.array([0.0, 1.0, 5.0])
     reach = np.array([1.0, 1.0, 16.0])
     new = np.array([2.0, 100.0])
-    links = voting.citers((new[:, None] - X) ** 2, reach, 1).toarray()
+    links = neighbours.citers((new[:, None] - X) ** 2, reach, 1).toarray()
     # At 2: within 1 of the second and within 16 of the third. At 100: nobody, so the nearest.
     np.testing.assert_allclose(links, [[0, 0.5, 0.5], [0, 0, 1]])
 
@@ -358,9 +357,9 @@ def test_drawn_labels_keep_the_assumption():
     rng = np.random.RandomState(0)
     offsets, y = np.array([0, 3, 5, 8]), np.array([1, 0, 1])
     scores = np.array([-9.0, -8.0, -9.0, 5.0, 5.0, 9.0, -9.0, 9.0])
-    labels = mi_forest.draw_labels(scores, offsets, y, 0.1, rng)
+    labels = forests.draw_labels(scores, offsets, y, 0.1, rng)
     np.testing.assert_array_equal(labels, [0, 1, 0, 0, 0, 1, 0, 1])
-    hot = np.mean([mi_forest.draw_labels(scores, offsets, y, 1e6, rng) for _ in range(400)], axis=0)
+    hot = np.mean([forests.draw_labels(scores, offsets, y, 1e6, rng) for _ in range(400)], axis=0)
     np.testing.assert_allclose(hot[[0, 2, 6, 7]], 0.5, atol=0.1)
 
 
@@ -377,7 +376,9 @@ def test_shares_above_equal_counting():
     naive = [
         [np.mean([r[d] > t[d] for r in x]) for t in thresholds for d in range(3)] for x in bags
     ]
-    np.testing.assert_allclose(blrt.shares_above(bags.instances, bags.offsets, thresholds), naive)
+    np.testing.assert_allclose(
+        forests.shares_above(bags.instances, bags.offsets, thresholds), naive
+    )
     model = BLRT(n_estimators=20, calibrate=False, random_state=0).fit(bags, [0, 1, 0, 1, 0])
     assert (model.thresholds_ >= bags.instances.min(axis=0)).all()
     assert (model.thresholds_ <= bags.instances.max(axis=0)).all()
@@ -459,7 +460,7 @@ def test_the_voting_threshold_is_midway_between_the_classes():
     X = model._scaled(bags).instances
     d = ((X[:, None] - X) ** 2).sum(-1)
     np.fill_diagonal(d, np.inf)
-    standing = voting.citers(d, model.reach_ * (1 + 1e-6), 3) @ model.votes_
+    standing = neighbours.citers(d, model.reach_ * (1 + 1e-6), 3) @ model.votes_
     best = np.array([s.max() for s in bags.split(standing)])
     expected = (best[y == 1].mean() + best[y == 0].mean()) / 2
     assert model.threshold_ == pytest.approx(expected)

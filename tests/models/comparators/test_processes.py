@@ -8,8 +8,13 @@ from scipy.special import expit, log_ndtr, ndtr
 from bagwise import Bags
 from bagwise.comparators import GPMIL, ProbitGP
 from bagwise.models.comparators.features import Features
-from bagwise.models.comparators.gpmil import curvature, softmax_loss
-from bagwise.models.comparators.probit_gp import draw_values, first_positive, sample_weights
+from bagwise.models.comparators.gaussian_processes import (
+    curvature,
+    draw_values,
+    first_positive,
+    sample_weights,
+    softmax_loss,
+)
 from tests.checks import make_problem
 
 

@@ -7,17 +7,15 @@ were left out give the calibration function from score to probability.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.base import clone
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
-from bagwise.core.rules import log_odds
 from bagwise.models.base import (
     BagClassifier,
     InstanceClassifier,
@@ -25,8 +23,7 @@ from bagwise.models.base import (
     check_scores,
     two_probabilities,
 )
-from bagwise.models.calibration.fit import fit_calibrator
-from bagwise.models.calibration.functions import Calibrator
+from bagwise.models.calibration.fit import Calibrator, fit_calibrator
 from bagwise.models.held_out import CV, fitted_without, splits
 from bagwise.models.parameters import parameter
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from bagwise.bags import Bags, BagsLike, InstanceLabels
-    from bagwise.core.arrays import Floats, Rows
+    from bagwise.core.arrays import Floats
 
 
 def gives_probabilities(model: CalibratedClassifier) -> bool:
@@ -169,43 +166,3 @@ class BestInstanceClassifier(CalibratedClassifier, InstanceClassifier):
         p : array of shape (n_instances, n_classes)
         """
         return two_probabilities(self.decision_function_instances(bags))
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class WrappingClassifier(CalibratedClassifier):
-    """A bag classifier around one of scikit-learn's, whose own probabilities may do.
-
-    A subclass has ``_default_estimator``, and sets ``estimator_``.
-    """
-
-    estimator: BaseEstimator | None = parameter(
-        None, HasMethods(["fit", "predict"]), None, kw_only=False
-    )
-
-    def _default_estimator(self) -> BaseEstimator:
-        raise AttributeError(f"{type(self).__name__} has no default estimator")
-
-    def _unfitted(self) -> BaseEstimator:
-        """The classifier to train: the user's, or the default."""
-        return clone(self._default_estimator() if self.estimator is None else self.estimator)
-
-    def _gives_probabilities(self) -> bool:
-        wrapped = getattr(self, "estimator_", None) or self._unfitted()
-        return self.calibrate or hasattr(wrapped, "predict_proba")
-
-    def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
-        self.calibrator_ = None
-        if self.calibrate and np.bincount(data.y).min() < 2:
-            warnings.warn(
-                "calibration needs 2 bags of each class, one to hold out and one to learn from; "
-                "the probabilities are left uncalibrated. pass calibrate=False to have them so.",
-                stacklevel=3,
-            )
-        else:
-            super()._calibrate(data, bag_weights)
-
-    def _scores_of_rows(self, rows: Rows) -> Floats:
-        """The classifier's log-odds of rows, or its own score where it has no probabilities."""
-        if hasattr(self.estimator_, "predict_proba"):
-            return log_odds(self.estimator_.predict_proba(rows)[:, 1])
-        return self.estimator_.decision_function(rows)

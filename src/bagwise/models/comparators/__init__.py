@@ -1,4 +1,4 @@
-"""Baseline methods of the papers' tables, one file each, under the contract of the other models.
+"""Baseline methods of the papers' tables, under the contract of the other models.
 
 Besides the attributes they name, all have ``classes_``, the two bag classes. A file of this package
 is all that a new one takes: its class declares the name that the registry knows it by.

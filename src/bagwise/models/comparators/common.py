@@ -17,7 +17,7 @@ from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.embedded import make_examples
 from bagwise.models.held_out import splits
-from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.scaling import ScalesFeatures
 
 # The baseline methods by the names that their classes declare.
 BASELINES: dict[str, type[Comparator]] = {}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import inducing, segments
-from bagwise.core.arrays import Floats, Ints, RandomState
+from bagwise.core.arrays import Floats, Ints
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import InstanceComparator
-from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 # The kernel of a "median" gamma falls to exp(-5) at the median distance.
 _NARROWER = 5.0
@@ -55,30 +50,3 @@ class Features:
         cross = self.variance * rbf_kernel(self.landmarks, X, gamma=self.gamma)  # [M, N]
         phi: Floats = solve_triangular(self.root, cross, lower=True).T
         return phi
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class GaussianProcessComparator(InstanceComparator):
-    """A baseline method with a latent Gaussian process at inducing points, and a bias."""
-
-    length_scale: float | str = parameter("median", StrOptions({"median"}), POSITIVE)
-    variance: float = parameter(10.0, POSITIVE)
-    n_inducing: int = parameter(200, AT_LEAST_1)
-    random_state: RandomState = parameter(None, "random_state")
-
-    def _place(self, bags: Bags, y: Ints, rng: np.random.RandomState) -> Floats:
-        """Choose the length scale and the inducing points; features of the instances."""
-        X = bags.instances
-        self.length_scale_ = (
-            0.5 * np.sqrt(median_sq_distance(X, random_state=0))
-            if self.length_scale == "median"
-            else float(self.length_scale)
-        )
-        self.inducing_ = place_landmarks(bags, y, self.n_inducing, rng)
-        return self._features(X)
-
-    def _features(self, X: Floats) -> Floats:
-        """Whitened features and a constant, whose weight is a bias of that variance, [N, M + 1]."""
-        # exp(-d² / (2 length_scale²)) is exp(-gamma d²).
-        phi = Features(self.inducing_, 0.5 / self.length_scale_**2, self.variance)(X)
-        return np.column_stack([phi, np.full(len(X), np.sqrt(self.variance))])

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
-from bagwise.core.set_kernel import set_kernel, set_self_kernel
+from bagwise.core.distances import set_kernel, set_self_kernel
 from bagwise.models.comparators.common import PairwiseComparator
 from bagwise.models.comparators.features import resolve_gamma
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter

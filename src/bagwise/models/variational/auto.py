@@ -168,7 +168,7 @@ class AutoVGPMIL(LatentClassifier):
             if number == 0 or candidate.scale != offered[number - 1].scale:
                 rng, scale, M = np.random.RandomState(seed), candidate.scale, self.n_inducing
                 shared = Scaled(
-                    engine.plan(checked, targets, scale, "kmeans", M, "rbf", execution, rng, True)
+                    engine.plan(checked, targets, scale, "kmeans", M, execution, rng, True)
                 )
             name = f"{number + 1} of {len(offered)}: {candidate.name}"
             trial, fitted = self._fit_one(shared, candidate, number, name)

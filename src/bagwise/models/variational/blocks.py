@@ -30,8 +30,10 @@ from bagwise.core.arrays import (
     Floats,
     Ints,
     Wholes,
+    as_array,
     as_float,
     is_tensor,
+    tensor_of,
     to_numpy,
 )
 
@@ -90,6 +92,10 @@ class BagLabels(_Labels):
         """The same labels after a change of the arrays, such as to another device."""
         return BagLabels(*(None if x is None else change(x) for x in self))
 
+    def beside(self, A: Array) -> BagLabels:
+        """The same labels where ``A`` lives."""
+        return self.map(lambda x: tensor_of(x).to(A.device)) if is_tensor(A) else self
+
     def slice(self, first: int, last: int) -> BagLabels:
         """Labels of neighbouring bags, ``first`` to ``last - 1``."""
         start, stop = int(self.offsets[first]), int(self.offsets[last])
@@ -119,7 +125,7 @@ class BagLabels(_Labels):
         changes it.
         """
         sizes, number = np.diff(self.offsets), np.arange(len(self.offsets) - 1)
-        y = host(self.y).reshape(len(number), -1)
+        y = as_array(self.y).reshape(len(number), -1)
         # Kinds are numbered as they appear, whatever the order of the tasks.
         _, first, kind = np.unique(y, axis=0, return_index=True, return_inverse=True)
         deal = np.empty(len(sizes), dtype=np.int64)
@@ -155,7 +161,9 @@ class BagLabels(_Labels):
     @cached_property
     def runs(self) -> list[Run]:
         """Runs of neighbouring bags of one size, one label and one set of draws."""
-        return self._runs(np.zeros(len(self.y), np.int64) if self.deal is None else host(self.deal))
+        return self._runs(
+            np.zeros(len(self.y), np.int64) if self.deal is None else as_array(self.deal)
+        )
 
     @cached_property
     def long_runs(self) -> list[Run]:
@@ -163,7 +171,7 @@ class BagLabels(_Labels):
         return self._runs(np.zeros(len(self.y), dtype=np.int64))
 
     def _runs(self, deal: Ints) -> list[Run]:
-        starts, label = host(self.offsets), host(self.y).reshape(len(deal), -1)[:, 0]
+        starts, label = as_array(self.offsets), as_array(self.y).reshape(len(deal), -1)[:, 0]
         keys = np.stack([np.diff(starts), label, deal])
         new = 1 + np.flatnonzero(np.diff(keys, axis=1).any(axis=0))
         edges = [0, *new.tolist(), keys.shape[1]]
@@ -186,21 +194,18 @@ def arranged(block: Block) -> Block:
     labels = block.labels
     if labels.deal is None:
         return block
-    sizes = np.diff(host(labels.offsets))
-    label = host(labels.y).reshape(len(sizes), -1)[:, 0]
-    order = np.lexsort((host(labels.deal), label, sizes))
+    sizes = np.diff(as_array(labels.offsets))
+    label = as_array(labels.y).reshape(len(sizes), -1)[:, 0]
+    order = np.lexsort((as_array(labels.deal), label, sizes))
     return block if (np.diff(order) == 1).all() else take_bags(block, order)
 
 
 def take_bags(block: Block, bags: Ints) -> Block:
     """Some bags of a block, in the given order."""
     labels, A = block.labels, block.A
-    rows, _ = segments.take(host(labels.offsets), bags)
+    rows, _ = segments.take(as_array(labels.offsets), bags)
     if is_tensor(A):
-        import torch
-
-        taken = labels.map(host).take(bags).map(lambda x: torch.as_tensor(x, device=A.device))
-        return Block(A[:, rows], block.r[rows], taken)
+        return Block(A[:, rows], block.r[rows], labels.map(as_array).take(bags).beside(A))
     # Columns are contiguous: rows of the transpose are copied whole.
     return Block(A.T[rows].T, block.r[rows], labels.take(bags))
 
@@ -213,18 +218,3 @@ class Part(NamedTuple):
 
     blocks: Iterable[Block]  # as often as asked
     beliefs: tuple[Any, ...] = ()  # the likelihood's; before the first update probabilities, [n]
-    sites: tuple[Any, ...] = ()  # `paper.SiteParameters` that made the last q
-
-
-def host(x: Any) -> Any:
-    """Labels of any kind as a NumPy array of their own type."""
-    return x.cpu().numpy() if is_tensor(x) else np.asarray(x)
-
-
-def like(x: Any, A: Array) -> Any:
-    """Numbers or flags in the precision of ``A`` and where it is."""
-    if is_tensor(A):
-        import torch
-
-        return torch.as_tensor(x, device=A.device).to(A.dtype)
-    return np.asarray(x).astype(A.dtype, copy=False)

@@ -17,11 +17,10 @@ import numpy as np
 
 from bagwise.bags import Bags, check_bags
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Bools, Floats, Ints, to_numpy
+from bagwise.core.arrays import Bools, Floats, Ints, as_array, is_tensor, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
-from bagwise.models.calibration.fit import correct_optimism, fit_platt
-from bagwise.models.calibration.share import fit_share
+from bagwise.models.calibration.fit import correct_optimism, fit_platt, fit_share
 from bagwise.models.classes import fit_temperature
 from bagwise.models.drivers import Driver, Serial, Threads
 from bagwise.models.execution import Execution, device_settings
@@ -29,7 +28,7 @@ from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
 from bagwise.models.scaling import FeatureScaling, Scale, learn_scaling, over_rows
 from bagwise.models.variational import inference, search
-from bagwise.models.variational.blocks import BagLabels, Part, host, take_bags
+from bagwise.models.variational.blocks import BagLabels, Part, take_bags
 from bagwise.models.variational.checkpoint import Checkpoint
 from bagwise.models.variational.evidence import whole_bags
 from bagwise.models.variational.inference import (
@@ -106,7 +105,6 @@ def plan(
     scale: Scale,
     inducing: Inducing | Floats,
     n_inducing: int,
-    kernel: Kernel | str,
     execution: Execution,
     rng: np.random.RandomState,
     held_out: bool,
@@ -124,7 +122,7 @@ def plan(
     # last digits.
     scaling = FeatureScaling(*(to_numpy(x).astype(np.float32).astype(np.float64) for x in scaling))
     Z = choose_inducing(bags, scaling, inducing, n_inducing, rng, targets.group(bags.offsets))
-    sample = sample_rows(bags.instances, scaling, start_kernels(kernel)[0], rng)
+    sample = sample_rows(bags.instances, scaling, rng)
     fold = folds(targets.codes, N_FOLDS) if held_out else np.zeros(len(bags), dtype=np.int64)
     return _problem(bags, targets, fold, scaling, Z, sample, execution, driver)
 
@@ -370,7 +368,7 @@ def ready_parts(problem: Problem, projector: Projector) -> tuple[list[Any], str]
     bags, execution, driver = problem.bags, problem.execution, problem.driver
     n_bytes = len(problem.Z) * bags.n_instances * np.dtype(problem.dtype).itemsize
     cache = execution.plan_cache(n_bytes, problem.device)
-    chunk = execution.chunk(projector.on_device, driver, bags.n_instances)
+    chunk = execution.chunk(is_tensor(projector.Z), driver, bags.n_instances)
     parts = make_parts(bags.instances, problem.labels, projector, chunk, driver.n_parts)
     return materialised(parts, cache, driver), cache
 
@@ -387,7 +385,7 @@ def _read_unseen(
     """Numbers of the bags of a part, their log-odds, and moments of their instances."""
     readings = []
     for block in part.blocks:
-        numbers = host(block.labels.bag)
+        numbers = as_array(block.labels.bag)
         for process, chosen in pairs:
             here = np.flatnonzero(chosen[numbers])
             if len(here):

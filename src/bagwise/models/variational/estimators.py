@@ -150,7 +150,6 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
             self.scale,
             self._inducing(bags.n_features),
             self.n_inducing,
-            self.kernel,
             resolve(self.execution),
             self._rng(0),
             held_out,

@@ -31,13 +31,15 @@ from bagwise.core.arrays import (
     at_least,
     host_rows,
     is_tensor,
+    like,
     namespace,
+    tensor_of,
     to_numpy,
 )
 from bagwise.core.kernels import Kernel
 from bagwise.models.drivers import Driver, cut, total
 from bagwise.models.scaling import FeatureScaling
-from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged, like
+from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged
 from bagwise.models.variational.inference import (
     Draws,
     Fits,
@@ -130,18 +132,10 @@ def whole_bags(
         # In the precision they have: scaling makes doubles of them where they are projected.
         piece = host_rows(X, own) if is_tensor(X) else np.asarray(X[own])
         block = arranged(Block(piece.T, np.zeros(len(piece)), part))
-        pieces.append(RowPiece(*_placed(np.ascontiguousarray(block.A.T), block.labels, device)))
+        placed = np.ascontiguousarray(block.A.T)
+        placed = placed if device is None else tensor_of(placed).to(device)
+        pieces.append(RowPiece(placed, block.labels.beside(placed)))
     return WholeBags(tuple(pieces), Z, scaling, driver, device, dtype)
-
-
-def _placed(X: Floats, labels: BagLabels, device: str | None) -> tuple[Array, BagLabels]:
-    if device is None:
-        return X, labels
-    import torch
-
-    return torch.as_tensor(X, device=device), labels.map(
-        lambda x: torch.as_tensor(np.array(x), device=device)
-    )
 
 
 def _project(piece: RowPiece, projector: Projector) -> Block:
@@ -191,7 +185,7 @@ def _slopes(
 ) -> KernelSlopes:
     A, labels = block.A, block.labels
     V, E = like(directions(q, draws.U), A), like(draws.E, A)
-    F = latent_draws(block, V, like(f0, A), E)
+    F = latent_draws(block, V, f0, E)
     D = like(likelihood.terms(F, labels).gradient, A) / F.shape[2]  # [n, T, S]
     columns, dA = D.reshape(len(D), -1).T, namespace(A).empty_like(A)  # [T S, n], [M, n]
     for run in labels.runs:

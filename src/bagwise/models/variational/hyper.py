@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import minimize
@@ -27,12 +27,11 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from bagwise.core import gaussians, linalg
+from bagwise.core import linalg
 from bagwise.core.arrays import Floats, RandomState, to_numpy
 from bagwise.core.gaussians import hermite, project
 from bagwise.core.kernels import RBF, Kernel, make_kernel
 from bagwise.core.rules import RULES
-from bagwise.models.drivers import RunningSum, one_blas_thread
 from bagwise.models.execution import CHUNK_SIZE
 from bagwise.models.variational.blocks import InducingPosterior
 from bagwise.models.variational.checkpoint import Checkpoint
@@ -45,9 +44,8 @@ from bagwise.models.variational.paper import (
     begin,
     escaped,
     initial,
-    paper_pass,
+    iterate,
     read_beliefs,
-    update_posterior,
 )
 from bagwise.models.variational.paper_likelihoods import Density, NoisyMax
 from bagwise.models.variational.readout import Process
@@ -317,16 +315,6 @@ class ProgramKernelStep:
         return problem.kernel.with_theta(best)
 
 
-class LearningState(NamedTuple):
-    """Where a fit stands after an iteration."""
-
-    kernel: Kernel
-    q: InducingPosterior | None  # whitened by the kernel; None before the first iteration
-    pi: Floats  # [N]
-    history: list[float]  # bounds
-    change: float = np.inf
-
-
 def fit_learning(
     problem: Problem,
     kernel: Kernel | str,
@@ -336,45 +324,58 @@ def fit_learning(
 ) -> Fitted:
     """Algorithm 1 of [CastroMacias2024]; goes on from a checkpoint where there is one."""
     _check(problem, settings)
-    kernel = make_kernel(kernel).resolve(problem.sample)
-    first = kernel.theta
+    now = make_kernel(kernel).resolve(problem.sample)
+    first, step, density = now.theta, settings.learn_kernel, settings.density
     X = to_numpy(problem.scaling(to_numpy(problem.bags.instances[:])))
-    log_z = _log_z(kernel, X, settings.density)
-    labels, step = problem.labels.of_tasks(0), settings.learn_kernel
-    state = LearningState(kernel, None, initial(settings.init, labels, rng), [])
-    arrays = (*labels, state.pi, problem.Z, *problem.scaling)
-    asked = (kernel, settings._replace(max_iter=0, init="half"), problem.dtype)
+    log_z = _log_z(now, X, density)
+    labels, rule = problem.labels.of_tasks(0), cast(Any, RULES[settings.rule])
+    pi, state = initial(settings.init, labels, rng), FitState()
+    arrays = (*labels, pi, problem.Z, *problem.scaling)
+    asked = (now, settings._replace(max_iter=0, init="half"), problem.dtype)
     keeper = Checkpoint(problem.execution, arrays, asked)
     if keeper.stored:
-        state = _restored(state, keeper.stored)
+        state, pi = FitState.of(keeper.stored), keeper.stored["pi"]
+        now = now.with_theta(keeper.stored["theta"])
     projected = None
     while True:
-        if projected is None or state.kernel != projected.kernel:
-            projected = problem.projector(state.kernel)
+        if projected is None or now != projected.kernel:
+            projected = problem.projector(now)
             parts, cache = ready_parts(problem, projected)
-        q, bound, pi, its_parts = _closed_form(problem, parts, settings, state)
-        change = np.inf if state.q is None else _distance(q.m, state.q.m)
-        state = LearningState(state.kernel, q, pi, [*state.history, bound], change)
-        if len(state.history) > step.warmup:
-            u = InducingMoments.of(q, to_numpy(projected.L))
-            objective = partial(
-                printed_objective, X=X, Z=problem.Z, u=u, pi=pi, density=settings.density
-            )
-            at = KernelProblem(state.kernel, objective, log_z, len(X), len(problem.Z))
-            state = _with_kernel(state, step(at), u, problem)
-        n_iter, converged = len(state.history), state.change < settings.tol
-        process = _process(problem, state, settings)
-        stopped = on_iteration(Iteration(n_iter, bound, state.change, process))
-        if stopped or converged or n_iter >= settings.max_iter or _edges(state.kernel, first):
+        # Steps 4 to 7: q(u) from theta and pi, then pi; also the bound of both.
+        start = partial(begin, task=0, start=pi)
+        ended, its_parts = iterate(
+            problem.driver.sweep(start, parts, lambda _: None),
+            settings.likelihood,
+            density,
+            max_iter=1,
+            driver=problem.driver,
+            state=FitState(q=state.q),
+        )
+        pi = read_beliefs(its_parts, problem.driver)["pi"]
+        change = np.inf if state.q is None else ended.change
+        history = (*state.history, *ended.history)
+        state = FitState(len(history), ended.q, history, change)
+        if state.n_iter > step.warmup:
+            u = InducingMoments.of(state.q, to_numpy(projected.L))
+            objective = partial(printed_objective, X=X, Z=problem.Z, u=u, pi=pi, density=density)
+            learned = step(KernelProblem(now, objective, log_z, len(X), len(problem.Z)))
+            # The same q(u) under another kernel.
+            moved = float(np.abs(learned.theta - now.theta).max())
+            q = u.whitened(to_numpy(problem.projector(learned).L))
+            now, state = learned, state._replace(q=q, change=max(change, moved))
+        state = state._replace(converged=state.change < settings.tol)
+        m, W = state.q
+        process = Process(problem.projector(now), m[None], W[None], np.zeros(1), rule)
+        stopped = on_iteration(Iteration(state.n_iter, history[-1], state.change, process))
+        done = state.converged or state.n_iter >= settings.max_iter
+        if stopped or done or _edges(now, first):
             break
-        if n_iter % keeper.every == 0:
-            _save(keeper, state)
+        if state.n_iter % keeper.every == 0:
+            keeper.save(theta=now.theta, pi=pi, **state.columns())
     keeper.done()
-    ended = FitState(n_iter, q, state.history, state.change, converged)
-    left = escaped(problem, its_parts, ended, settings, projected.kernel)
-    converged = converged and not (_warn_of_edges(state.kernel, first) or left)
-    history = np.array(state.history)
-    return Fitted(process, None, history, n_iter, converged, cache, pi[:, None])
+    left = escaped(problem, its_parts, state._replace(q=ended.q), settings, projected.kernel)
+    converged = state.converged and not (_warn_of_edges(now, first) or left)
+    return Fitted(process, None, np.array(history), len(history), converged, cache, pi[:, None])
 
 
 def _check(problem: Problem, settings: PaperSettings) -> None:
@@ -402,57 +403,6 @@ def _log_z(kernel: Kernel, X: Floats, density: Density) -> Callable[[Kernel], Lo
         )
         return None
     return partial(log_normaliser, X=X, density=density, random_state=_SEED)
-
-
-def _closed_form(
-    problem: Problem, parts: list[Any], settings: PaperSettings, state: LearningState
-) -> tuple[InducingPosterior, float, Floats, list[Any]]:
-    """Steps 4 to 7: q(u) from theta and pi, then pi; also the bound of both."""
-    driver, sums = problem.driver, RunningSum()
-    run = partial(paper_pass, likelihood=settings.likelihood, density=settings.density)
-    parts = driver.sweep(partial(begin, task=0, start=state.pi), parts, lambda _: None)
-    with one_blas_thread():
-        parts = driver.sweep(partial(run, q=state.q, last=False), parts, sums)
-        q = update_posterior(sums.value.precision, sums.value.linear)
-        sums = RunningSum()
-        parts = driver.sweep(partial(run, q=q, last=True), parts, sums)
-    q = q.on_host()
-    bound = float(sums.value.bound) - float(gaussians.kl_to_standard(q.m, q.W))
-    return q, bound, read_beliefs(parts, driver)["belief_pi"], parts
-
-
-def _distance(m: Floats, before: Floats) -> float:
-    """How far a mean moved, relative to its length where that exceeds 1."""
-    return float(np.linalg.norm(m - before)) / max(1.0, float(np.linalg.norm(m)))
-
-
-def _with_kernel(
-    state: LearningState, kernel: Kernel, u: InducingMoments, problem: Problem
-) -> LearningState:
-    """The same q(u) under another kernel."""
-    moved = float(np.abs(kernel.theta - state.kernel.theta).max())
-    q = u.whitened(to_numpy(problem.projector(kernel).L))
-    return state._replace(kernel=kernel, q=q, change=max(state.change, moved))
-
-
-def _process(problem: Problem, state: LearningState, settings: PaperSettings) -> Process:
-    assert state.q is not None
-    m, W = state.q
-    rule: Any = RULES[settings.rule]
-    return Process(problem.projector(state.kernel), m[None], W[None], np.zeros(1), rule)
-
-
-def _save(keeper: Checkpoint, state: LearningState) -> None:
-    assert state.q is not None
-    theta, history = state.kernel.theta, np.array(state.history)
-    change = np.array(state.change)
-    keeper.save(theta=theta, m=state.q.m, W=state.q.W, pi=state.pi, history=history, change=change)
-
-
-def _restored(state: LearningState, saved: dict[str, Any]) -> LearningState:
-    q = InducingPosterior(saved["m"], np.asfortranarray(saved["W"]))
-    kernel = state.kernel.with_theta(saved["theta"])
-    return LearningState(kernel, q, saved["pi"], [*saved["history"]], float(saved["change"]))
 
 
 def _edges(kernel: Kernel, first: Floats) -> list[int]:

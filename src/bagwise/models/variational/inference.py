@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.core import gaussians, linalg
-from bagwise.core.arrays import Array, Floats, Ints, as_float, is_tensor, namespace, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, as_float, is_tensor, like, namespace, to_numpy
 from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
-from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, Part, like
+from bagwise.models.variational.blocks import N_DEALS, N_NOISE, Block, Part
 from bagwise.models.variational.likelihoods import BagLikelihood, Terms
 
 # The precision of q(v) keeps its eigenvalues at least so large: the negative Hessian of a draw
@@ -114,6 +114,7 @@ def directions(q: Posteriors, U: Floats) -> Floats:
 def latent_draws(block: Block, V: Array, f0: Array, E: Array) -> Array:
     """``F = f0 + A^T V + sqrt(r) E`` for the instances of a block, [n, T, S]."""
     A, labels = block.A, block.labels
+    V, f0, E = (like(x, A) for x in (V, f0, E))
     deals, M, T, S = V.shape
     V, xp = V.reshape(deals, M, T * S), namespace(A)
     F = _empty((A.shape[1], T * S), A)
@@ -201,7 +202,7 @@ def sums_of(
     V, sums = directions(q, draws.U), None
     for block in part.blocks:
         here = block._replace(labels=block.labels.of_tasks(tasks))
-        F = latent_draws(here, *(like(x, block.A) for x in (V, f0, draws.E)))
+        F = latent_draws(here, V, f0, draws.E)
         block_sum = block_sums(here, F, likelihood)
         sums = block_sum if sums is None else total([sums, block_sum])
     assert sums is not None  # a part is never empty

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import Array, as_float, at_least, at_most, expit, namespace, softplus
-from bagwise.models.variational.blocks import BagLabels, like
+from bagwise.core.arrays import Array, as_float, at_least, at_most, expit, like, namespace, softplus
+from bagwise.models.variational.blocks import BagLabels
 
 # A log p of a bag that no draw makes possible is that of this score, finite in single precision.
 _TINY = 1e-30

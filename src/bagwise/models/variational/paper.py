@@ -28,12 +28,21 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from bagwise.core import gaussians, linalg, segments
-from bagwise.core.arrays import Array, Floats, Ints, beside, concatenate, is_tensor, to_numpy
+from bagwise.core.arrays import (
+    Array,
+    Floats,
+    Ints,
+    as_array,
+    beside,
+    concatenate,
+    is_tensor,
+    to_numpy,
+)
 from bagwise.core.kernels import Kernel, make_kernel
 from bagwise.core.rules import RULES
 from bagwise.models.drivers import Driver, RunningSum, one_blas_thread, total
 from bagwise.models.held_out import calibration_folds, folds
-from bagwise.models.variational.blocks import BagLabels, Block, InducingPosterior, Part, host
+from bagwise.models.variational.blocks import BagLabels, Block, InducingPosterior, Part
 from bagwise.models.variational.checkpoint import Checkpoint
 from bagwise.models.variational.engine import Fitted, HeldOutReadings, Problem, ready_parts
 from bagwise.models.variational.inference import Iteration
@@ -80,11 +89,6 @@ class PaperSums(NamedTuple):
     bound: float | Array  # the likelihood's part
 
 
-def prior(M: int) -> InducingPosterior:
-    """q(v) before the first update: m = 0, S = I."""
-    return InducingPosterior(np.zeros(M), np.asfortranarray(np.eye(M)))
-
-
 def moments(A: Array, r: Array, q: InducingPosterior | None) -> LatentMoments:
     """``E f = a^T m`` and ``var f = |W a|^2 + r`` of a block; None means the prior, W = I."""
     if q is None:
@@ -96,7 +100,7 @@ def moments(A: Array, r: Array, q: InducingPosterior | None) -> LatentMoments:
 
 def statistics(A: Array, sites: SiteParameters, bound: float | Array) -> PaperSums:
     """``A diag(omega) A^T`` and ``A rho`` of a block, summed in float64."""
-    return PaperSums(*linalg.add_statistics(*linalg.no_statistics(A), A, *sites), bound)
+    return PaperSums(*linalg.weighted_sums(A, *sites), bound)
 
 
 def expect(
@@ -145,7 +149,7 @@ def begin(part: Part, task: int, start: Array) -> tuple[Part, None]:
     ``start`` [N] are the probabilities of all instances to start from.
     """
     blocks = OfTask(part.blocks, task)
-    pis = tuple(start[host(block.labels.row)] for block in part.blocks)
+    pis = tuple(start[as_array(block.labels.row)] for block in part.blocks)
     return Part(tuple(blocks) if isinstance(part.blocks, tuple) else blocks, pis), None
 
 
@@ -168,32 +172,41 @@ def paper_pass(
     q: InducingPosterior | None,
     last: bool,
 ) -> tuple[Part, PaperSums]:
-    """`expect` over the blocks of a part; the ``last`` pass leaves the sites that made q."""
-    beliefs, sites, sums = [], [], None
+    """`expect` over the blocks of a part; the ``last`` pass sums the bound alone."""
+    beliefs, sums = [], list[PaperSums]()
     for block, before in zip(part.blocks, part.beliefs, strict=True):
-        targets, new, bound = expect(block, before, q, likelihood, density)
+        targets, sites, bound = expect(block, before, q, likelihood, density)
         beliefs.append(targets)
-        sites.append(new)
-        values = PaperSums(0.0, 0.0, bound) if last else statistics(block.A, new, bound)
-        sums = values if sums is None else total([sums, values])
-    assert sums is not None  # a part is never empty
-    kept = part.sites if last else tuple(sites)
-    return part._replace(beliefs=tuple(beliefs), sites=kept), sums
+        # After the last pass q stays: nothing but the bound is needed.
+        values = PaperSums(0.0, 0.0, bound) if last else statistics(block.A, sites, bound)
+        sums = [total([*sums, values])]
+    return part._replace(beliefs=tuple(beliefs)), sums[0]
 
 
 class FitState(NamedTuple):
     """Where a fit stands between two iterations."""
 
-    n_iter: int
-    q: InducingPosterior
-    history: list[float]  # [n_iter] bounds
-    change: float
-    converged: bool
+    n_iter: int = 0
+    q: Any = None  # `InducingPosterior`; None is the prior
+    history: tuple[float, ...] = ()  # [n_iter] bounds
+    change: float = np.inf
+    converged: bool = False
+
+    def columns(self) -> dict[str, Any]:
+        """The arrays that a checkpoint stores."""
+        rest = {name: value for name, value in self._asdict().items() if name != "q"}
+        return {**rest, **self.q.on_host()._asdict()}
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> FitState:
+        """The state that a checkpoint stored."""
+        q = InducingPosterior(saved["m"], np.asfortranarray(saved["W"]))
+        rest = float(saved["change"]), bool(saved["converged"])
+        return cls(int(saved["n_iter"]), q, tuple(saved["history"].tolist()), *rest)
 
 
 def iterate(
     parts: list[Any],
-    M: int,
     likelihood: PaperLikelihood,
     density: Density,
     *,
@@ -209,22 +222,22 @@ def iterate(
     ``state`` goes on from where an earlier fit stood; ``on_state`` is told, before every
     iteration but the first, where this one stands.
     """
-    n_iter, q, history, change, converged = state or FitState(0, prior(M), [], np.inf, False)
+    n_iter, q, history, change, converged = state or FitState()
     # The work is shared out by chunks; BLAS's own threads would only get in the way of it.
     with one_blas_thread():
         while True:
             last = converged or n_iter == max_iter
             if n_iter and on_state is not None:
-                on_state(FitState(n_iter, q.on_host(), history, change, converged), parts)
+                on_state(FitState(n_iter, q, history, change, converged), parts)
             sums = RunningSum()
-            step = partial(paper_pass, likelihood=likelihood, density=density, last=last)
-            parts = driver.sweep(partial(step, q=q if n_iter else None), parts, sums)
+            step = partial(paper_pass, likelihood=likelihood, density=density, q=q, last=last)
+            parts = driver.sweep(step, parts, sums)
             precision, linear, bound = sums.value
             if n_iter:
                 # On a device the host waits once for both parts of the bound.
                 divergence = gaussians.kl_to_standard(q.m, q.W)
                 bound = bound.double() if is_tensor(bound) else bound
-                history = [*history, float(bound - divergence)]
+                history = (*history, float(bound - divergence))
                 if on_iteration is not None or last:
                     q = q.on_host()
                     at = Iteration(n_iter, history[-1], change, q)
@@ -232,7 +245,7 @@ def iterate(
                         break
             old, q = q, update_posterior(precision, linear)
             m = to_numpy(q.m)  # how far it moved, relative to its length where that exceeds 1
-            change = float(np.linalg.norm(m - to_numpy(old.m)))
+            change = float(np.linalg.norm(m - (0.0 if old is None else to_numpy(old.m))))
             change /= max(1.0, float(np.linalg.norm(m)))
             converged = n_iter > 0 and change < tol
             n_iter += 1
@@ -240,43 +253,32 @@ def iterate(
 
 
 def _columns(part: Part) -> tuple[Part, dict[str, Any]]:
-    """Beliefs and sites of a part, with the numbers of its instances."""
-    columns: dict[str, Any] = {}
-    for prefix, blocks in (("belief_", part.beliefs), ("", part.sites)):
-        for name in blocks[0]._fields:
-            columns[prefix + name] = to_numpy(concatenate(getattr(b, name) for b in blocks))
-    columns["row"] = np.concatenate([host(block.labels.row) for block in part.blocks])
+    """Beliefs of a part, with the numbers of its instances."""
+    columns = {
+        name: to_numpy(concatenate(getattr(b, name) for b in part.beliefs))
+        for name in part.beliefs[0]._fields
+    }
+    columns["row"] = np.concatenate([as_array(block.labels.row) for block in part.blocks])
     return part, columns
 
 
 def read_beliefs(parts: list[Any], driver: Driver) -> dict[str, Floats]:
-    """Beliefs and sites of every instance, in the order of the instances."""
+    """Beliefs about every instance, in the order of the instances."""
     pieces: list[dict[str, Any]] = []
     driver.sweep(_columns, parts, pieces.append)
     order = np.argsort(np.concatenate([piece.pop("row") for piece in pieces]))
     return {name: np.concatenate([p[name] for p in pieces])[order] for name in pieces[0]}
 
 
-def restore(part: Part, columns: dict[str, Any], kind: Any) -> tuple[Part, None]:
-    """Put columns [N] of `read_beliefs` back into a part; ``kind`` is the type of the beliefs."""
-    beliefs, sites = [], []
-    for block in part.blocks:
-        row = host(block.labels.row)
-        here = {name: beside(column[row], block.A) for name, column in columns.items()}
-        beliefs.append(kind(*(here[f"belief_{name}"] for name in kind._fields)))
-        sites.append(SiteParameters(here["omega"], here["rho"]))
-    return part._replace(beliefs=tuple(beliefs), sites=tuple(sites)), None
-
-
-def restored(
-    parts: list[Any], columns: dict[str, Any], likelihood: PaperLikelihood, driver: Driver
-) -> list[Any]:
-    """Parts with the beliefs and sites of ``columns``."""
-    one = BagLabels(np.array([0, 1]), np.array([1]), np.array([-1], dtype=np.int8))
-    kind = type(likelihood.start(LatentMoments(np.zeros(1), np.ones(1)), one, np.array([0.5])))
-    names = ("omega", "rho", *(f"belief_{name}" for name in kind._fields))
-    columns = {name: columns[name] for name in names}  # a checkpoint has others
-    return driver.sweep(partial(restore, columns=columns, kind=kind), parts, lambda _: None)
+def restore(part: Part, columns: dict[str, Any], likelihood: PaperLikelihood) -> tuple[Part, None]:
+    """Put columns [N] of `read_beliefs` back into a part as it was before the first iteration."""
+    beliefs = []
+    for block, pi in zip(part.blocks, part.beliefs, strict=True):
+        row, f = as_array(block.labels.row), moments(block.A, block.r, None)
+        start = likelihood.start(f, block.labels, beside(pi, block.A))
+        here = {name: beside(columns[name][row], block.A) for name in start._fields}
+        beliefs.append(start._replace(**here))
+    return part._replace(beliefs=tuple(beliefs)), None
 
 
 # From a problem to a fitted process.
@@ -307,7 +309,7 @@ def fit_paper(
         fit, its_parts = _fit_class(problem, parts, projector, settings, f, pi, tell)
         left = escaped(problem, its_parts, fit, settings, kernel)
         fits.append(fit._replace(converged=fit.converged and not left))
-        beliefs.append(read_beliefs(its_parts, problem.driver)["belief_pi"])
+        beliefs.append(read_beliefs(its_parts, problem.driver)["pi"])
     longest = max(len(fit.history) for fit in fits)
     histories = [np.pad(fit.history, (0, longest - len(fit.history)), mode="edge") for fit in fits]
     m, W = np.stack([fit.q.m for fit in fits]), np.stack([fit.q.W for fit in fits])
@@ -338,26 +340,19 @@ def _fit_class(
         execution = execution.numbered(f)
     arrays = (*labels, pi, projector.Z, *projector.scaling)
     asked = (projector.kernel, str(projector.dtype), likelihood, settings.density, settings.tol)
-    keeper, state = Checkpoint(execution, arrays, asked), None
+    keeper, state = Checkpoint(execution, arrays, asked), FitState()
     parts = driver.sweep(partial(begin, task=f, start=pi), parts, lambda _: None)
     if keeper.stored:
-        saved = keeper.stored
-        parts = restored(parts, saved, likelihood, driver)
-        q = InducingPosterior(saved["m"], np.asfortranarray(saved["W"]))
-        rest = float(saved["change"]), bool(saved["converged"])
-        state = FitState(int(saved["n_iter"]), q, saved["history"].tolist(), *rest)
+        state = FitState.of(keeper.stored)
+        back = partial(restore, columns=keeper.stored, likelihood=likelihood)
+        parts = driver.sweep(back, parts, lambda _: None)
 
     def save(at: FitState, parts: list[Any]) -> None:
-        if at.n_iter % keeper.every == 0 and (state is None or at.n_iter > state.n_iter):
-            n_iter, q, *rest = at
-            named = dict(zip(FitState._fields[2:], map(np.array, rest), strict=True))
-            keeper.save(
-                n_iter=np.array(n_iter), m=q.m, W=q.W, **named, **read_beliefs(parts, driver)
-            )
+        if at.n_iter % keeper.every == 0 and at.n_iter > state.n_iter:
+            keeper.save(**at.columns(), **read_beliefs(parts, driver))
 
     ended = iterate(
         parts,
-        len(problem.Z),
         likelihood,
         settings.density,
         max_iter=settings.max_iter,

@@ -24,7 +24,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg
-from bagwise.core.arrays import Array, Floats, Ints, Rows, host_rows, is_tensor, tensor_of, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, Rows, host_rows, is_tensor, to_numpy
 from bagwise.core.blocks import even_runs
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
@@ -56,7 +56,7 @@ class Projector(NamedTuple):
     def __call__(self, X: Rows) -> tuple[Array, Array]:
         """``A`` [M, n] and ``r`` [n]."""
         n, M, room = X.shape[0], len(self.Z), None
-        step = linalg.SLAB if self.on_device else max(1, _SLAB_NUMBERS // max(self.Z.shape))
+        step = linalg.SLAB if is_tensor(self.Z) else max(1, _SLAB_NUMBERS // max(self.Z.shape))
         if is_tensor(self.Z):
             A = self.Z.new_empty((M, n), dtype=self.dtype)
             r: Array = self.Z.new_empty(n, dtype=self.dtype)
@@ -72,20 +72,9 @@ class Projector(NamedTuple):
             A[:, rows], r[rows] = project(self.kernel, scaled, self.Z, self.L, self.L.dtype)
         return A, r
 
-    @property
-    def on_device(self) -> bool:
-        """Whether the work is done by torch."""
-        return is_tensor(self.Z)
-
-    def place(self, labels: BagLabels) -> BagLabels:
-        """Labels where the projections will be."""
-        if not self.on_device:
-            return labels
-        return labels.map(lambda x: tensor_of(x).to(self.Z.device))
-
     def to(self, device: str | None) -> Projector:
         """The same projector on a torch device, or here for None; the algebra stays in float64."""
-        if device is None or self.on_device:
+        if device is None or is_tensor(self.Z):
             return self
         import torch
 
@@ -129,16 +118,12 @@ def choose_inducing(
     return inducing_points.choose(X, positive, n_inducing, method, rng, scaling)
 
 
-def sample_rows(
-    X: Rows, scaling: FeatureScaling, kernel: Kernel, rng: np.random.RandomState
-) -> Floats:
-    """Scaled rows for `Kernel.resolve`: as many as a median needs, or none."""
+def sample_rows(X: Rows, scaling: FeatureScaling, rng: np.random.RandomState) -> Floats:
+    """Scaled rows for `Kernel.resolve`: as many as a median needs."""
     n = X.shape[0]
-    if n == 0 or not kernel.needs_distances:
-        return np.empty((0, X.shape[1]))
     all_rows = n <= _MEDIAN_ROWS
     rows = np.arange(n) if all_rows else np.sort(rng.choice(n, _MEDIAN_ROWS, replace=False))
-    return scaling(host_rows(X, rows))
+    return to_numpy(scaling(host_rows(X, rows)))
 
 
 def project_span(
@@ -151,8 +136,8 @@ def project_span(
 ) -> Block:
     """The block of a span, from rows and labels that begin at ``first_bag`` and ``first_row``."""
     A, r = projector(X[span.start - first_row : span.stop - first_row])
-    labels = projector.place(labels.slice(span.first_bag - first_bag, span.last_bag - first_bag))
-    return Block(A, r, labels)
+    own = labels.slice(span.first_bag - first_bag, span.last_bag - first_bag)
+    return Block(A, r, own.beside(A))
 
 
 # Parts, and how their blocks are kept.
@@ -233,14 +218,13 @@ def make_parts(
     return parts
 
 
-def _materialise(part: Part, cache: str) -> tuple[Part, None]:
-    """The part with its blocks in memory, on disk, or projected whenever they are asked for."""
-    if cache == "none":
-        return part, None
-    keep: Any = tuple if cache == "memory" else OnDisk
-    return part._replace(blocks=keep(part.blocks)), None
-
-
 def materialised(parts: list[Part], cache: str, driver: Driver) -> list[Any]:
     """Parts whose blocks are kept as ``cache`` says, where the driver works on them."""
-    return driver.sweep(partial(_materialise, cache=cache), parts, lambda _: None)
+    if cache == "none":
+        return parts
+    keep: Any = tuple if cache == "memory" else OnDisk
+    return driver.sweep(partial(_keep_blocks, keep=keep), parts, lambda _: None)
+
+
+def _keep_blocks(part: Part, keep: Any) -> tuple[Part, None]:
+    return part._replace(blocks=keep(part.blocks)), None

@@ -6,7 +6,7 @@ uncertainty. Of a single instance f is normal with known moments, so that quadra
 draws do, without their noise. Two questions are answered about an instance:
 
 alone   would a bag of this instance alone be positive?  E sigmoid(f)
-share   is it one of those that made its bag positive?   P(bag) E share(f), see `calibration.share`
+share   is it one of those that made its bag positive?   P(bag) E share(f), see `calibration.fit`
 
 A line, ``slope * log-odds + intercept``, calibrates bags; it moves every draw alike.
 """
@@ -37,7 +37,7 @@ from bagwise.core.arrays import expit as sigmoid
 from bagwise.core.finite import all_finite
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.files import map_rows_of
-from bagwise.models.calibration.functions import Platt
+from bagwise.models.calibration.fit import Platt
 from bagwise.models.classes import TWO_CLASSES, ClassRule, ClassScores
 from bagwise.models.drivers import Span, cut
 from bagwise.models.execution import Execution
@@ -90,9 +90,8 @@ def read_block(block: Block, process: Process, functions: bool = False) -> Laten
         mean, var = mean + float(process.f0[f]), var + beside(block.r, A)
         one = slice(f, f + 1)
         v = directions(Posteriors(process.m[one], process.W[one], process.W[one]), draws.U[:1])
-        V, f0, E = (beside(x, A) for x in (v, process.f0[one], draws.E))
         labels = BagLabels(offsets, offsets[1:], row=_ranks(mean, offsets))
-        F = latent_draws(block._replace(labels=labels), V, f0, E)  # [n, 1, S]
+        F = latent_draws(block._replace(labels=labels), v, process.f0[one], draws.E)  # [n, 1, S]
         odds = likelihood.log_odds(F, offsets)[:, 0]
         if getattr(likelihood, "of_marginals", False):  # the papers' rules
             p = sigmoid_moments(to_numpy(mean), to_numpy(var)).log_odds

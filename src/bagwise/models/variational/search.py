@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from bagwise.core.arrays import Array, Floats, Ints, to_numpy
+from bagwise.core.arrays import Array, Floats, Ints, as_array, to_numpy
 from bagwise.core.kernels import Kernel
 from bagwise.models.calibration.fit import fit_platt
 from bagwise.models.variational import evidence
-from bagwise.models.variational.blocks import Block, Part, host, like
+from bagwise.models.variational.blocks import Block, Part
 from bagwise.models.variational.evidence import WholeBags
 from bagwise.models.variational.inference import (
     Posteriors,
@@ -153,7 +153,7 @@ def continuation(likelihood: BagLikelihood, size: float) -> list[BagLikelihood]:
 def _screening_draws(block: Block, q: Posteriors, f0: Floats) -> Array:
     """The draws of f [n, T, S] that the screening sees, the same for all trials."""
     draws = make_draws(q.m.shape[1], _SCREEN.n_draws, _SCREEN.seed)
-    return latent_draws(block, *(like(x, block.A) for x in (directions(q, draws.U), f0, draws.E)))
+    return latent_draws(block, directions(q, draws.U), f0, draws.E)
 
 
 def mean_log_odds(
@@ -168,7 +168,7 @@ def mean_log_odds(
         draws = likelihood.log_odds(_screening_draws(block, q, f0), block.labels.offsets)
         p = np.clip(expit(to_numpy(draws).astype(np.float64)).mean(-1), 1e-12, 1 - 1e-12)
         odds.append(np.log(p) - np.log1p(-p))
-    numbers = np.concatenate([host(block.labels.bag) for block in blocks_of(parts)])
+    numbers = np.concatenate([as_array(block.labels.bag) for block in blocks_of(parts)])
     return np.concatenate(odds)[np.argsort(numbers)]
 
 

@@ -1,29 +1,73 @@
-"""Single-instance learning: every instance inherits the label of its bag."""
+"""Models around one of scikit-learn's classifiers: on instances, and on the statistics of bags."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils._param_validation import HasMethods
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
 from bagwise.models.base import TrainingData, check_scores
-from bagwise.models.calibration.calibrated import BestInstanceClassifier, WrappingClassifier
-from bagwise.models.calibration.fit import fit_calibrator
-from bagwise.models.calibration.functions import Calibrator
+from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
+from bagwise.models.calibration.fit import Calibrator, fit_calibrator
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.held_out import fitted_without, splits
 from bagwise.models.parameters import BAG_RULES, parameter
-from bagwise.models.scaled import ScalesFeatures
+from bagwise.models.pipeline import BagStatistics
+from bagwise.models.scaling import ScalesFeatures
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from bagwise.core.arrays import Floats
+    from bagwise.core.arrays import Floats, Rows
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WrappingClassifier(CalibratedClassifier):
+    """A bag classifier around one of scikit-learn's, whose own probabilities may do.
+
+    A subclass has ``_default_estimator``, and sets ``estimator_``.
+    """
+
+    estimator: BaseEstimator | None = parameter(
+        None, HasMethods(["fit", "predict"]), None, kw_only=False
+    )
+
+    def _default_estimator(self) -> BaseEstimator:
+        raise AttributeError(f"{type(self).__name__} has no default estimator")
+
+    def _unfitted(self) -> BaseEstimator:
+        """The classifier to train: the user's, or the default."""
+        return clone(self._default_estimator() if self.estimator is None else self.estimator)
+
+    def _gives_probabilities(self) -> bool:
+        wrapped = getattr(self, "estimator_", None) or self._unfitted()
+        return self.calibrate or hasattr(wrapped, "predict_proba")
+
+    def _calibrate(self, data: TrainingData, bag_weights: Floats | None = None) -> None:
+        self.calibrator_ = None
+        if self.calibrate and np.bincount(data.y).min() < 2:
+            warnings.warn(
+                "calibration needs 2 bags of each class, one to hold out and one to learn from; "
+                "the probabilities are left uncalibrated. pass calibrate=False to have them so.",
+                stacklevel=3,
+            )
+        else:
+            super()._calibrate(data, bag_weights)
+
+    def _scores_of_rows(self, rows: Rows) -> Floats:
+        """The classifier's log-odds of rows, or its own score where it has no probabilities."""
+        if hasattr(self.estimator_, "predict_proba"):
+            return rules.log_odds(self.estimator_.predict_proba(rows)[:, 1])
+        return self.estimator_.decision_function(rows)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -139,3 +183,60 @@ class SingleInstance(WrappingClassifier, ScalesFeatures, BestInstanceClassifier)
         bags = self._validate_predict(bags)
         scores = check_scores(self._calibrated(self._raw_instance_scores(bags)), bags)
         return rules.bag_log_odds(scores, bags.offsets, self.bag_rule)
+
+
+class StatisticsClassifier(WrappingClassifier):
+    """A scikit-learn classifier on the mean, minimum and maximum of each feature in a bag.
+
+    The baseline that every multiple-instance model must beat: it sees the bag as one row and
+    does not rank instances.
+
+    Parameters
+    ----------
+    estimator : scikit-learn classifier or None, default=None
+        Trained on the standardised statistics. Default: a logistic regression with C = 0.1.
+    calibrate : bool, default=True
+        Calibrate the scores on held-out bags: a hundred bags with hundreds of statistics can be
+        separated by chance, and the classifier's own probabilities are then over-confident. False
+        gives these, where the classifier has them.
+    calibration, cv : as in `CitationKNN`, default="platt", None
+        As in `MISVM`.
+
+    Attributes
+    ----------
+    estimator_ : the fitted pipeline of scaling and classifier
+    calibrator_ : Calibrator or None
+        The calibration function of the scores.
+    classes_ : the two bag classes
+
+    See Also
+    --------
+    BagStatistics, SingleInstance
+
+    References
+    ----------
+    [Gaertner2002]_
+
+    Notes
+    -----
+    ``instance_labels`` are checked but carry nothing for this model.
+
+    Examples
+    --------
+    >>> from bagwise import StatisticsClassifier
+    >>> from bagwise.datasets import make_gaussian_bags
+    >>> bags, y = make_gaussian_bags(n_bags=40, random_state=0, return_X_y=True)
+    >>> StatisticsClassifier().fit(bags, y).predict_proba(bags).shape
+    (40, 2)
+    """
+
+    def _default_estimator(self) -> BaseEstimator:
+        return LogisticRegression(C=0.1, max_iter=5000)
+
+    def _fit(self, data: TrainingData) -> None:
+        self.statistics_ = BagStatistics().fit(data.bags)
+        self.estimator_ = make_pipeline(StandardScaler(), self._unfitted())
+        self.estimator_.fit(self.statistics_.transform(data.bags), data.y)
+
+    def _raw_scores(self, bags: Bags) -> Floats:
+        return self._scores_of_rows(self.statistics_.transform(bags))
