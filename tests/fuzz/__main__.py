@@ -59,7 +59,7 @@ OPTIONS = {
     "evaluate": ["--features", "--label-column", "--coords", "--patient-column", "--cost",
                  "--min-sensitivity"],
     "compare": ["--cv", "--seeds", "--models", "--jobs", "--datasets"],
-    "detect fit": ["--n-boxes", "--pca", "--contrast", "--seed", "--split"],
+    "detect fit": ["--n-boxes", "--contrast", "--seed", "--split"],
     "track": ["--box", "--seed"],
     "info": ["--max-unpacked"],
     "datasets": [],

@@ -42,7 +42,7 @@ ZARRS = {
 }
 TABLES = {"csv": "table.csv", "parquet": "table.parquet", "xlsx": "table.xlsx"}
 DRAWN = ("label", "model.bagwise", "--bags", "h5", "--export-only", "--out", "out/labels.csv")
-DETECT = ("--images", "images", "--n-boxes", "10", "--pca", "3", "--proposals", "windows")
+DETECT = ("--images", "images", "--n-boxes", "10", "--proposals", "windows")
 
 
 def readers(source: str) -> list[tuple[str, ...]]:

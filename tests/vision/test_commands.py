@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 def model(folder):
     out = folder / "red.bagwise"
     words = ["detect", "fit", "--images", folder / "all", "--labels", folder / "labels.csv"]
-    words += ["--proposals", "blobs", "--n-boxes", 20, "--pca", 8, "--out", out, "--json"]
+    words += ["--proposals", "blobs", "--n-boxes", 20, "--out", out, "--json"]
     call(*words)
     return out
 
@@ -72,7 +72,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     images = tmp_path / "new"
     shutil.copytree(folder / "all", images)
     (images / "broken.png").write_bytes(b"nothing")
-    words = ["detect", "predict", model, "--images", images, "--min-probability", 0.5]
+    words = ["detect", "predict", model, "--images", images, "--min-probability", 0.1]
     with pytest.raises(ValueError, match=r"broken\.png"):
         call(*words, "--out", tmp_path / "none", "--json")
     assert not (tmp_path / "none").exists()
@@ -86,9 +86,10 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     assert coco.class_names == ("red",)
     boxes = table[["x", "y", "w", "h"]].to_numpy()
     np.testing.assert_allclose(np.concatenate(coco.boxes_of("red")), boxes, atol=0.01)
-    probable = [float(r["probability"]) >= 0.5 for r in rows_of(out / "detections.csv")]
+    probable = [float(r["probability"]) >= 0.1 for r in rows_of(out / "detections.csv")]
     written = [read_annotation(path)[1] for path in sorted((out / "voc").glob("*.xml"))]
     assert len(written) == 16
+    assert 0 < sum(probable) < len(probable)
     corners = np.array([box for objects in written for _, *box in objects])  # counted from 1
     voc = np.hstack([corners[:, :2] - 1, corners[:, 2:] - corners[:, :2] + 1])
     np.testing.assert_allclose(voc, boxes[probable], atol=0.02)
@@ -137,9 +138,7 @@ def test_photographs_are_the_default(folder, tmp_path, monkeypatch, capsys):
         ((), PhotographDetector),
         (("--proposals", "edge-boxes"), PhotographDetector),
         (("--proposals", "blobs"), WeakDetector),
-        (("--proposals", "blobs", "--detector", "photographs"), PhotographDetector),
         (("--contrast", "1.5"), WeakDetector),
-        (("--detector", "regions"), WeakDetector),
     ],
 )
 def test_the_detector_follows_the_proposals(words, kind):

@@ -19,9 +19,11 @@ def image():
 
 def test_hog_features_are_those_of_the_crop(image):
     x, y, w, h = BOXES[1].astype(int)
-    whole = RegionFeatures(shape=False).extract(image, BOXES[1:2])
-    crop = RegionFeatures(shape=False).extract(image[y : y + h, x : x + w], [[0, 0, w, h]])
-    np.testing.assert_array_equal(whole, crop)
+    whole = RegionFeatures().extract(image, BOXES[1:2])
+    crop = RegionFeatures().extract(image[y : y + h, x : x + w], [[0, 0, w, h]])
+    np.testing.assert_array_equal(whole[:, :-2], crop[:, :-2])
+    np.testing.assert_allclose(whole[0, -2:], np.log([25 / 80, 30 / 60]), rtol=1e-6)
+    assert crop[0, -2:].tolist() == [0, 0]
 
 
 def test_colour_matters(image):
@@ -54,15 +56,13 @@ def test_cache_holds_what_was_computed(image, tmp_path, monkeypatch):
     np.testing.assert_array_equal(cached.extract(image, BOXES), first)
     monkeypatch.undo()
     cached.extract(image, BOXES[:2])
-    RegionFeatures(shape=False, cache=tmp_path / "new").extract(image, BOXES)
+    RegionFeatures(max_side=100, cache=tmp_path / "new").extract(image, BOXES)
     assert len(list((tmp_path / "new").iterdir())) == 3  # other boxes, other settings
 
 
 def test_bad_settings(image):
     with pytest.raises(ValueError, match="backbone"):
         RegionFeatures(backbone="resnet9000").extract(image, BOXES)
-    with pytest.raises(ValueError, match="regions"):
-        RegionFeatures(regions=("edge",)).extract(image, BOXES)
     with pytest.raises(ValueError, match="at least one box"):
         RegionFeatures().extract(image, [])
 
@@ -73,10 +73,18 @@ def test_own_network_is_pooled(image):
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 5, 3, stride=2, padding=1), torch.nn.Conv2d(5, 7, 3, stride=2, padding=1)
     )
-    features = RegionFeatures(backbone=network, layers=(0, 1), regions=("box",), shape=False)
-    assert features.extract(image, BOXES).shape == (3, 12)
-    with pytest.raises(ValueError, match="blocks 0 to 1"):
-        RegionFeatures(backbone=network, layers=(2,)).extract(image, BOXES)
+    assert RegionFeatures(backbone=network).extract(image, BOXES).shape == (3, 3 * 7 + 2)
+
+
+def test_stacked_maps_have_the_cells_of_the_finest():
+    torch = pytest.importorskip("torch")
+    from bagwise.vision.networks import stack_maps
+
+    fine, coarse = torch.rand(1, 3, 4, 6), torch.ones(1, 2, 2, 3)
+    stacked = stack_maps([fine, coarse])
+    assert stacked.shape == (4, 6, 5)
+    np.testing.assert_allclose(stacked[..., :3], fine[0].permute(1, 2, 0))
+    np.testing.assert_allclose(stacked[..., 3:], 1)
 
 
 def test_pooling_is_the_mean_of_the_map_inside():

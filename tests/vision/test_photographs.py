@@ -191,10 +191,10 @@ def test_cells_of_a_network_are_its_maps(tmp_path):
         torch.nn.Conv2d(3, 4, 16, stride=16), torch.nn.Conv2d(4, 5, 2, stride=2)
     )
     image = np.random.default_rng(0).integers(0, 255, (70, 100, 3), dtype=np.uint8)
-    features = RegionFeatures(backbone=network, layers=(0, 1), cache=tmp_path)
+    features = RegionFeatures(backbone=network, cache=tmp_path)
     cells, grid = features.extract_cells(image)
-    assert grid == (20, 28)  # 448 pixels at stride 16, sides multiples of 32
-    assert cells.shape == (560, 9)
+    assert grid == (10, 14)  # 448 pixels at stride 32
+    assert cells.shape == (140, 5)
     again, same = features.extract_cells(image)
     np.testing.assert_array_equal(cells, again)
     assert tuple(same) == grid

@@ -12,6 +12,7 @@ from bagwise.core.mio import ElasticNet, weights
 from bagwise.evaluate import box_iou, centre_error
 from bagwise.vision import (
     MIOTracker,
+    Track,
     TrackerSettings,
     start,
     step,
@@ -22,7 +23,7 @@ from bagwise.vision import (
 from bagwise.vision.alignment import align, candidates, cut, resemblance
 from bagwise.vision.haar import HaarFeatures, nearest_distances
 from bagwise.vision.tracking import as_grey, check_box
-from bagwise.vision.video import VideoWriter, count_frames, frame_rate, read_frames
+from bagwise.vision.video import count_frames, frame_rate, read_frames, write_video
 from bagwise.vision.voters import disc
 from tests.reference import vision as naive
 
@@ -507,12 +508,11 @@ def test_disc():
 def test_video_round_trip(clip, tmp_path):
     frames, boxes = clip
     path = tmp_path / "out.avi"
-    writer = VideoWriter(path, 10)
-    for frame, box in zip(frames[:5], boxes, strict=False):
-        writer.write(np.repeat(frame[..., None], 3, axis=2), [(box, True, 0.5)])
-    targets = [(boxes[5], False, 0.1), (boxes[0], True, 0.9)]
-    writer.write(np.zeros((45, 60, 3), np.uint8), targets)  # another size
-    writer.close()
+    drawn = [np.repeat(frame[..., None], 3, axis=2) for frame in frames[:5]]
+    drawn.append(np.zeros((45, 60, 3), np.uint8))  # another size
+    one = Track(boxes[:6], np.arange(6) < 5, np.full(6, 0.5))
+    write_video(path, 10, drawn, [one, one])
+    assert [p.name for p in tmp_path.iterdir()] == ["out.avi"]
     back = list(read_frames(path))
     assert len(back) == 6
     assert back[0].shape == (90, 120, 3)
@@ -541,7 +541,7 @@ def test_bad_videos(tmp_path):
     with pytest.raises(ValueError, match="neither"):
         list(read_frames(tmp_path / "absent.mp4"))
     with pytest.raises(ValueError, match=r"\.mp4 or \.avi"):
-        VideoWriter(tmp_path / "x.gif", 10)
+        write_video(tmp_path / "x.gif", 10, [], [])
 
 
 def test_the_experiment_measures_and_continues(tmp_path, monkeypatch):

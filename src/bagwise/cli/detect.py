@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 PROPOSALS = ("selective-search", "edge-boxes", "blobs", "windows")
-_LITES = tuple(f"efficientnet-lite{k}" for k in range(3))
+_BACKBONES = ("hog", "mobilenetv2", "efficientnet-lite0", "efficientnet-lite2")
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -33,19 +33,15 @@ def configure(parser: ArgumentParser) -> None:
     add("--skip-bad", action="store_true", help=skip)
     add("--use-boxes", action="store_true", help="also learn from the boxes of --voc or --coco")
     add = part.add_argument_group("model").add_argument
-    add("--proposals", choices=PROPOSALS, help="blobs for cells and marks; default: photographs")
+    what = (
+        "blobs, windows: a Gaussian process on regions, for cells and marks; else the detector of "
+        "photographs (default: selective-search)"
+    )
+    add("--proposals", choices=PROPOSALS, help=what)
     add("--n-boxes", type=int, help="proposals per image")
     add("--min-side", type=float, help="least side of a proposal, as a share of the image's")
-    add("--features", choices=("hog", "mobilenetv2", *_LITES), help="default: the best installed")
-    what = (
-        "regions: a Gaussian process on regions, for cells and marks (default with --proposals "
-        "blobs or windows, or --contrast); photographs: else"
-    )
-    add("--detector", choices=("photographs", "regions"), help=what)
-    what = "of photographs: map that tells objects from their background"
-    add("--saliency", choices=("auto", "u2netp", "classical"), default="auto", help=what)
-    add("--pca", type=int, default=50, help="of regions: principal components kept")
-    add("--contrast", type=float, help="of regions: rank boxes by contrast with a ring, 1.5 to 2")
+    add("--features", choices=_BACKBONES, help="default: the best installed")
+    add("--contrast", type=float, help="for cells: rank boxes by contrast with a ring, 1.5 to 2")
     add("--cache", type=Path, help="folder that keeps region features")
     add("--seed", type=int, default=0)
     output_options(part, "model to write", metavar="FILE")
@@ -112,7 +108,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
 
 
 def new_detector(arguments: Namespace) -> Detector[Any]:
-    """The detector that was asked for, else the one that suits proposals and ranking."""
+    """The detector that suits proposals and ranking: of regions for blobs, windows or contrast."""
     from bagwise.vision.features import RegionFeatures
     from bagwise.vision.networks import best_backbone
     from bagwise.vision.photographs import PhotographDetector
@@ -121,8 +117,6 @@ def new_detector(arguments: Namespace) -> Detector[Any]:
 
     of_photographs = arguments.proposals in (None, "selective-search", "edge-boxes")
     of_photographs = of_photographs and arguments.contrast is None
-    if arguments.detector is not None:
-        of_photographs = arguments.detector == "photographs"
     names = {"proposals": "method", "n_boxes": "n_boxes", "min_side": "min_side"}
     asked = {name: getattr(arguments, option) for option, name in names.items()}
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -138,8 +132,8 @@ def new_detector(arguments: Namespace) -> Detector[Any]:
         "verbose": not arguments.json,
     }
     if of_photographs:
-        return PhotographDetector(saliency=arguments.saliency, **shared)
-    return WeakDetector(pca=arguments.pca, contrast=arguments.contrast, **shared)
+        return PhotographDetector(**shared)
+    return WeakDetector(contrast=arguments.contrast, **shared)
 
 
 def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:

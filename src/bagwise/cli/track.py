@@ -19,7 +19,6 @@ from bagwise.files import check_output, new_file
 
 if TYPE_CHECKING:
     from bagwise.vision.images import Image
-    from bagwise.vision.tracking import Track
 
 Box = tuple[float, float, float, float]
 
@@ -56,7 +55,7 @@ def parse_box(text: str) -> Box:
 def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Follow targets through a video; write it with their boxes, or tables of them."""
     from bagwise.vision.tracking import MIOTracker, track_many
-    from bagwise.vision.video import count_frames, read_frames
+    from bagwise.vision.video import count_frames, frame_rate, read_frames, write_video
 
     outputs = {"--out": arguments.out, "--csv": arguments.csv, "--mot": arguments.mot}
     if not arguments.json and not any(outputs.values()):
@@ -72,7 +71,8 @@ def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
     frames = printer.bar("tracking")(read_frames(arguments.video), total)
     tracks = track_many(frames, boxes, trackers)
     if arguments.out is not None:
-        _write_video(arguments.video, arguments.out, tracks)
+        rate, again = frame_rate(arguments.video), read_frames(arguments.video)
+        write_video(arguments.out, rate, again, tracks)
     # Frame from 0, number of the target from 1, its box, whether it was found, probability.
     boxed = [
         (i, number, [f"{v:g}" for v in one.boxes[i]], int(one.found[i]), f"{one.scores[i]:.4g}")
@@ -100,22 +100,6 @@ def track(arguments: Namespace, printer: Printer) -> dict[str, object]:
         {"boxes": one.boxes, "found": one.found, "probability": one.scores} for one in tracks
     ]
     return {"frames": n_frames, "lost": lost, "targets": targets}
-
-
-def _write_video(source: Path, out: Path, tracks: Sequence[Track]) -> None:
-    from bagwise.vision.video import VideoWriter, frame_rate, read_frames
-
-    with new_file(out) as draft:
-        temporary = draft.with_suffix(out.suffix)  # the encoder goes by the ending
-        writer = VideoWriter(temporary, frame_rate(source))
-        try:
-            for i, frame in enumerate(read_frames(source)):
-                writer.write(frame, [(t.boxes[i], t.found[i], t.scores[i]) for t in tracks])
-            writer.close()
-            temporary.replace(draft)
-        finally:
-            writer.close()
-            temporary.unlink(missing_ok=True)
 
 
 def _write_rows(out: Path, rows: Iterable[Sequence[object]]) -> None:

@@ -29,31 +29,28 @@ _FIRST_BIN = np.arange(3) * _BINS  # of each channel
 _CELL_SIDE, _STRIDE = 448, 32  # longest side of an image of cells, and what divides its sides
 _CELL = 16  # side of a cell without a network, in pixels of that image
 _SURROUNDINGS = 3.0  # times a cell's size is what describes it without a network
-_REGIONS = {"box": 1.0, "centre": 0.5, "context": 1.6}  # size relative to the box
+_REGIONS = (1.0, 0.5, 1.6)  # sizes relative to the box: itself, its centre, its context
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RegionFeatures(HasParameters):
     """Describe the boxes of an image.
 
+    A network describes each box, its inner half and its surroundings (1.6 x its size). The
+    logarithms of the box's relative width and height come last.
+
     Parameters
     ----------
     backbone : str or torch.nn.Module, default="hog"
         "hog": oriented gradients, Lab and HSV histograms and the box's size and shape; needs no
-        network. "mobilenetv2", "efficientnet-lite0", "-lite1" or "-lite2": one pass of the
+        network. "mobilenetv2", "efficientnet-lite0" or "-lite2": one pass of the
         network over the image, then each box is pooled from several layers, which is both
         quicker and better than running the network on crops. A module: its children are applied
-        in turn.
+        in turn, and the output of the last is pooled.
     weights : path or None, default=None
         A file of weights instead of those of the backbone's package.
-    layers : tuple of int or None, default=None
-        Blocks of the network that are pooled.
-    regions : tuple of str, default=("box", "centre", "context")
-        Which of "box", "centre" (its inner half) and "context" (1.6 x its size) are described.
     max_side : int or None, default=480
         Images are shrunk to this longest side before the network sees them.
-    shape : bool, default=True
-        Whether the logarithms of the box's relative width and height are appended.
     cache : path or None, default=None
         Folder for results, named by the content of image, boxes and settings.
     device : str, default="cpu"
@@ -74,10 +71,7 @@ class RegionFeatures(HasParameters):
 
     backbone: str | nn.Module = parameter("hog")
     weights: networks.Weights = parameter(None)
-    layers: tuple[int, ...] | None = parameter(None, tuple, None)
-    regions: tuple[str, ...] = parameter(("box", "centre", "context"), tuple)
     max_side: int | None = parameter(480, Interval(Integral, 8, None, closed="left"), None)
-    shape: bool = parameter(True, "boolean")
     cache: str | os.PathLike[str] | None = parameter(None, str, os.PathLike, None)
     device: str = parameter("cpu", str)
 
@@ -95,8 +89,7 @@ class RegionFeatures(HasParameters):
 
         A network's cells are those of its finest tapped layer, for the image scaled to a longest
         side of 448 pixels; coarser layers are interpolated. Without a network, a cell is a square
-        of 1/28 of that side, described with its surroundings. ``regions`` and ``shape`` do not
-        apply.
+        of 1/28 of that side, described with its surroundings.
         """
         self._check()
         image = read_image(image)
@@ -106,9 +99,6 @@ class RegionFeatures(HasParameters):
 
     def _check(self) -> None:
         self._validate_params()
-        unknown = set(self.regions) - set(_REGIONS)
-        if unknown or not self.regions:
-            raise ValueError(f"regions must be some of {list(_REGIONS)}; got {self.regions}.")
         names = ("hog", *networks.BACKBONES)
         if isinstance(self.backbone, str) and self.backbone not in names:
             raise ValueError(f"backbone must be a module or one of {names}; got {self.backbone!r}.")
@@ -138,12 +128,10 @@ class RegionFeatures(HasParameters):
             small, _ = fit_within(image, self.max_side)
             maps = networks.feature_maps(self._network(), small, self.device)
             share = boxes / np.tile([image.shape[1], image.shape[0]], 2)
-            grown = [grow_boxes(share, _REGIONS[name]) for name in self.regions]
+            grown = [grow_boxes(share, size) for size in _REGIONS]
             features = np.hstack([networks.pool_regions(maps, region) for region in grown])
-        if self.shape:
-            size = boxes[:, 2:] / [image.shape[1], image.shape[0]]
-            features = np.hstack([features, np.log(np.maximum(size, 1e-6))])
-        return features.astype(np.float32)
+        size = boxes[:, 2:] / [image.shape[1], image.shape[0]]
+        return np.hstack([features, np.log(np.maximum(size, 1e-6))]).astype(np.float32)
 
     def _of_cells(self, image: Image, _: object) -> Reals:
         """Features of the grid's cells, [rows, columns, D]."""
@@ -165,7 +153,7 @@ class RegionFeatures(HasParameters):
         return hog_colour_features(image, around).astype(np.float32).reshape(rows, columns, -1)
 
     def _network(self) -> networks.Network:
-        return networks.load_network(self.backbone, self.weights, self.layers, self.device)
+        return networks.load_network(self.backbone, self.weights, self.device)
 
 
 def hog_colour_features(image: Image, boxes: Floats) -> Floats:

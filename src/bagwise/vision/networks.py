@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Weights: TypeAlias = str | Path | None
 
-_LITES = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
+_LITES = ("efficientnet-lite0", "efficientnet-lite2")
 BACKBONES = ("mobilenetv2", *_LITES)
 # Mean and standard deviation of the pixels, 0 to 1, that each family was trained with.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -32,7 +32,6 @@ _LITE = ((127 / 255,) * 3, (128 / 255,) * 3)
 _TAPS = {
     "mobilenetv2": (3, 6, 13),
     "efficientnet-lite0": (3, 5, 11),
-    "efficientnet-lite1": (15, 21),
     "efficientnet-lite2": (15, 21),
 }
 
@@ -75,10 +74,7 @@ def best_backbone() -> str:
 
 @functools.lru_cache(maxsize=2)
 def load_network(
-    backbone: str | nn.Module,
-    weights: Weights = None,
-    taps: tuple[int, ...] | None = None,
-    device: str = "cpu",
+    backbone: str | nn.Module, weights: Weights = None, device: str = "cpu"
 ) -> Network:
     """Load a network for feature maps; the last two are kept.
 
@@ -88,16 +84,14 @@ def load_network(
         One of `BACKBONES`, or a module whose children are applied in turn.
     weights : path or None, default=None
         A file of weights (a state dict, read without unpickling code) instead of the package's.
-    taps : tuple of int or None, default=None
-        Numbers of the blocks whose outputs are used.
     device : str, default="cpu"
         Where the network runs.
     """
     import torch
 
     if isinstance(backbone, torch.nn.Module):
-        name, blocks, scale = type(backbone).__name__, list(backbone.children()), _IMAGENET
-        taps = (len(blocks) - 1,) if taps is None else taps
+        blocks, scale = list(backbone.children()), _IMAGENET
+        taps: tuple[int, ...] = (len(blocks) - 1,)
     else:
         (_, *weights_module), install = _CARRIERS[backbone]
         if not have_backbone(backbone):
@@ -105,7 +99,7 @@ def load_network(
                 f"backbone {backbone!r} needs torch and its weights: {install}. "
                 "Or use backbone='hog', which needs neither."
             )
-        name, taps = backbone, taps or _TAPS[backbone]
+        taps = _TAPS[backbone]
         if backbone in _LITES:
             scale = _LITE
             number = backbone.split("-")[1].capitalize()
@@ -122,10 +116,8 @@ def load_network(
             model = module.MobileNetV2_bottle(input_size=224, width_mult=1.0)
             model.load_state_dict(read_state(weights or file))
             blocks = list(model.features)
-    if min(taps) < 0 or max(taps) >= len(blocks):
-        raise ValueError(f"{name} has blocks 0 to {len(blocks) - 1}; layers asks for {taps}.")
     network = torch.nn.ModuleList(blocks).eval().requires_grad_(False).to(device)
-    return Network(network, tuple(taps), *scale)
+    return Network(network, taps, *scale)
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bagwise.core.arrays import Floats
+from bagwise.files import new_file
 from bagwise.vision.images import Image, list_images, quiet_opencv, read_image
+
+if TYPE_CHECKING:
+    from bagwise.vision.tracking import Track
 
 _CODES = {".mp4": "mp4v", ".avi": "MJPG"}  # encoding by the file's ending
 
@@ -66,45 +69,46 @@ def count_frames(source: str | Path) -> int | None:
     return count if count > 0 else None
 
 
-class VideoWriter:
-    """Write frames with the target drawn; frames of another size are brought to the first's."""
+def write_video(path: Path, rate: float, frames: Iterable[Image], tracks: Sequence[Track]) -> None:
+    """Write frames with the box of each target: green where it is found, red where lost.
 
-    def __init__(self, path: str | Path, rate: float) -> None:
-        self.path, self.rate = str(path), rate
-        self._code = _CODES.get(Path(path).suffix.lower(), "")
-        if not self._code:
-            raise ValueError(f"the tracked video must end in .mp4 or .avi; got {self.path!r}.")
-        self._writer: Any = None
-        self._size: tuple[int, int] = (0, 0)
+    Several targets are numbered. Frames of another size are brought to that of the first.
+    """
+    import cv2
 
-    def write(self, frame: Image, targets: Sequence[tuple[Floats, bool, float]]) -> None:
-        """Append a frame with the box of each target: green where it is found, red where lost.
+    code = _CODES.get(path.suffix.lower())
+    if code is None:
+        raise ValueError(f"the tracked video must end in .mp4 or .avi; got {str(path)!r}.")
+    with new_file(path) as draft:
+        temporary = draft.with_suffix(path.suffix)  # the encoder goes by the ending
+        writer = cv2.VideoWriter()
+        try:
+            for i, frame in enumerate(frames):
+                drawn = _draw_targets(frame, i, tracks)
+                if i == 0:
+                    size = (frame.shape[1], frame.shape[0])
+                    fourcc = cv2.VideoWriter.fourcc(*code)
+                    if not writer.open(str(temporary), fourcc, rate, size):
+                        raise ValueError(f"no encoder for {str(path)!r} ({code}); try .avi.")
+                writer.write(drawn if drawn.shape[1::-1] == size else cv2.resize(drawn, size))
+            writer.release()
+            temporary.replace(draft)
+        finally:
+            writer.release()
+            temporary.unlink(missing_ok=True)
 
-        A target is its box, whether it was found, and the probability of that. Several targets are
-        numbered.
-        """
-        import cv2
 
-        frame = np.ascontiguousarray(frame).copy()
-        for number, (box, found, score) in enumerate(targets, start=1):
-            x, y, w, h = (round(float(v)) for v in box)
-            colour = (60, 200, 60) if found else (40, 40, 220)
-            cv2.rectangle(frame, (x, y), (x + w, y + h), colour, 2)
-            name = f"{number}: " if len(targets) > 1 else ""
-            label = f"{name}{score:.2f}" if found else f"{name}lost {score:.2f}"
-            place = (x, max(y - 4, 10))
-            cv2.putText(frame, label, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
-        if self._writer is None:
-            self._size = (frame.shape[1], frame.shape[0])
-            code = cv2.VideoWriter.fourcc(*self._code)
-            self._writer = cv2.VideoWriter(self.path, code, self.rate, self._size)
-            if not self._writer.isOpened():
-                raise ValueError(f"no encoder for {self.path!r} ({self._code}); try .avi.")
-        if (frame.shape[1], frame.shape[0]) != self._size:
-            frame = cv2.resize(frame, self._size)
-        self._writer.write(frame)
+def _draw_targets(frame: Image, i: int, tracks: Sequence[Track]) -> Image:
+    """Frame number ``i`` with a box and a probability for each target."""
+    import cv2
 
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.release()
+    frame = np.ascontiguousarray(frame).copy()
+    for number, one in enumerate(tracks, start=1):
+        x, y, w, h = (round(float(v)) for v in one.boxes[i])
+        colour = (60, 200, 60) if one.found[i] else (40, 40, 220)
+        cv2.rectangle(frame, (x, y), (x + w, y + h), colour, 2)
+        name = f"{number}: " if len(tracks) > 1 else ""
+        label = f"{name}{'' if one.found[i] else 'lost '}{one.scores[i]:.2f}"
+        place = (x, max(y - 4, 10))
+        cv2.putText(frame, label, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1)
+    return frame
