@@ -72,7 +72,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     images = tmp_path / "new"
     shutil.copytree(folder / "all", images)
     (images / "broken.png").write_bytes(b"nothing")
-    words = ["detect", "predict", model, "--images", images, "--min-probability", 0.1]
+    words = ["detect", "predict", model, "--images", images, "--min-probability", 0.25]
     with pytest.raises(ValueError, match=r"broken\.png"):
         call(*words, "--out", tmp_path / "none", "--json")
     assert not (tmp_path / "none").exists()
@@ -86,7 +86,7 @@ def test_detections_are_exported_and_read_back(folder, model, tmp_path, capsys):
     assert coco.class_names == ("red",)
     boxes = table[["x", "y", "w", "h"]].to_numpy()
     np.testing.assert_allclose(np.concatenate(coco.boxes_of("red")), boxes, atol=0.01)
-    probable = [float(r["probability"]) >= 0.1 for r in rows_of(out / "detections.csv")]
+    probable = [float(r["probability"]) >= 0.25 for r in rows_of(out / "detections.csv")]
     written = [read_annotation(path)[1] for path in sorted((out / "voc").glob("*.xml"))]
     assert len(written) == 16
     assert 0 < sum(probable) < len(probable)
