@@ -21,7 +21,7 @@ from bagwise.bags import Bags
 from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import file_names, read_labelled, read_unlabelled
-from bagwise.files import read_bags, read_labels
+from bagwise.files import read_training
 from bagwise.files.problems import bad_file
 from bagwise.label import STRATEGIES, CurveBags, Journal
 from bagwise.label.exchange import import_file, write_tasks
@@ -139,14 +139,14 @@ def _from_files(arguments: Namespace, printer: Printer) -> _Setting:
         bags, y = data.bags, _coded(data.y, names, model.classes_, arguments.labels)
     test = None
     if arguments.test_bags is not None:
-        test_bags = read_bags(arguments.test_bags, replace(data_names, images=None))
-        labels = read_labels(arguments.test_labels, arguments.id_column, arguments.label_column)
-        by_id = dict(zip(labels.ids, labels.y, strict=True))
-        missing = [name for name in test_bags.ids if str(name) not in by_id]
-        if missing:
-            raise bad_file(arguments.test_labels, f"has no label for bag {missing[0]!r}")
-        raw = np.array([by_id[str(name)] for name in test_bags.ids])
-        test = CurveBags(test_bags, _coded(raw, names, model.classes_, arguments.test_labels))
+        data = read_training(
+            arguments.test_bags,
+            arguments.test_labels,
+            replace(data_names, images=None),
+            skip_bad=arguments.skip_bad,
+        )
+        y_test = _coded(data.y, names, model.classes_, arguments.test_labels)
+        test = CurveBags(data.bags, y_test)
     # Its cross-validation was without the answers.
     extra = {**about["extra"], "evaluation": None}
     return _Setting(model, bags, y, [str(c) for c in names], test, extra)

@@ -16,8 +16,9 @@ from bagwise.files.labels import (
     read_labels,
 )
 from bagwise.files.problems import BadFilesError, FileProblem
-from bagwise.files.reading import Names, ScannedBags, read_bags, scan_bags
+from bagwise.files.reading import ScannedBags, read_bags, scan_bags
 from bagwise.files.rows import read_plainly
+from bagwise.files.tables import Names
 from bagwise.files.training import Training, read_training
 from bagwise.files.writing import check_output, new_file, new_folder
 

@@ -96,20 +96,16 @@ def list_problems(problems: Sequence[FileProblem]) -> list[str]:
     kinds: dict[str, list[FileProblem]] = {}
     for problem in problems:
         kinds.setdefault(re.sub(r"\d+|'[^']*'", "#", problem.what), []).append(problem)
-    lines = [_describe_kind(alike) for alike in kinds.values()]
+    lines = []
+    for first, *others in kinds.values():
+        # The same file may be named for each bag it lacks; its other sentences tell them apart.
+        named = [p.path if p.path != first.path else p.what for p in others[: _EXAMPLES - 1]]
+        more = ", ..." if len(others) >= _EXAMPLES else ""
+        also = f"{len(others) + 1} like this: {first} (also {', '.join(named)}{more})"
+        lines.append(also if others else str(first))
     if len(lines) > _LISTED:
         lines = [*lines[:_LISTED], f"and {len(lines) - _LISTED} other kinds of problems"]
     return lines
-
-
-def _describe_kind(alike: list[FileProblem]) -> str:
-    first, *others = alike
-    if not others:
-        return str(first)
-    # The same file may be named for each bag it lacks; its other sentences tell them apart.
-    named = [p.path if p.path != first.path else p.what for p in others[: _EXAMPLES - 1]]
-    more = ", ..." if len(others) >= _EXAMPLES else ""
-    return f"{len(alike)} like this: {first} (also {', '.join(named)}{more})"
 
 
 def bad_file(path: object, what: str) -> BadFilesError:

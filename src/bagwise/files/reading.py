@@ -18,9 +18,9 @@ from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_bag
 from bagwise.files.formats import TableFormat, array_format, format_of, suffixes
 from bagwise.files.limits import check_array, check_zip, read_text
-from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, one_line
+from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, bad_file, one_line
 from bagwise.files.rows import FileRows, close
-from bagwise.files.tables import read_table
+from bagwise.files.tables import Names, read_table
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column, Reals, Rows
@@ -35,37 +35,6 @@ _MAPPED = 2**20
 _COLUMNS = ("coords", "instance_labels", "images")
 
 Progress = Callable[[Iterable[AnyPath], int], Iterable[AnyPath]]
-
-
-@dataclass(frozen=True)
-class Names:
-    """What things are called in the files.
-
-    ``features``, ``coords``, ``instance_labels`` and ``images`` are names of datasets in ``.h5``,
-    ``.zarr``, ``.npz`` and ``.pt`` files. Coordinates are read where a file has ``coords``; a name
-    that is given, and that of ``images``, must be there. The others are columns of tables, but for
-    ``encoder``, which picks ``features_{encoder}`` where there are several folders. In a table
-    ``features`` may be a column of lists, and ``coords`` names columns, separated by commas.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from bagwise.files import Names, read_bags
-    >>> rows = pd.DataFrame({"molecule": ["a", "a", "b"], "mass": [1.0, 2.0, 3.0]})
-    >>> read_bags(rows, Names(bag="molecule"))
-    Bags(2 bags, 3 instances, 1 features)
-    """
-
-    features: str = "features"
-    coords: str | None = None
-    instance_labels: str = "instance_labels"
-    images: str | None = None
-    bag: str = "slide_id"
-    label: str = "label"
-    patient: str | None = None
-    coord_columns: tuple[str, ...] = ("x", "y")
-    feature_columns: tuple[str, ...] | None = None
-    encoder: str | None = None
 
 
 @dataclass
@@ -160,44 +129,23 @@ def scan_bags(
     (['good'], 1)
     """
     names = names or Names()
-    if hasattr(path, "columns"):
-        return _from_table(path, "the frame", names)
     try:
+        if hasattr(path, "columns"):
+            return ScannedBags(read_table(path, names))
         path = as_path(path)
         with reachable(path):
             if not path.exists():
-                return ScannedBags(None, [FileProblem(str(path), "does not exist")])
+                raise bad_file(path, "does not exist")
             if path.is_dir() and not is_bag_folder(path):
                 files, problems = one_file_per_bag(find_bag_files(path, names.encoder, recursive))
                 watched = files if progress is None else progress(files, len(files))
                 return _scan_files(watched, names, lazy, problems)
         if isinstance(format_of(path), TableFormat):
-            return _from_table(path, str(path), names)
+            return ScannedBags(read_table(path, names))
+        kinds = ", ".join(suffixes(TableFormat))
+        raise bad_file(path, f"is neither a folder of bags nor a table ({kinds})")
     except BadFilesError as error:
         return ScannedBags(None, list(error.problems))
-    kinds = ", ".join(suffixes(TableFormat))
-    return ScannedBags(
-        None, [FileProblem(str(path), f"is neither a folder of bags nor a table ({kinds})")]
-    )
-
-
-def _from_table(source: Any, where: str, names: Names) -> ScannedBags:
-    coord_columns = None if names.coords is None else tuple(names.coords.split(","))
-    try:
-        bags = read_table(
-            source,
-            where,
-            bag=names.bag,
-            features=names.feature_columns,
-            lists=names.features,
-            coords=coord_columns or names.coord_columns,
-            coords_needed=coord_columns is not None,
-            instance_labels=names.instance_labels,
-            others=(names.label, *([names.patient] if names.patient else [])),
-        )
-    except BadFilesError as error:
-        return ScannedBags(None, list(error.problems))
-    return ScannedBags(bags, [])
 
 
 def _scan_files(
@@ -333,8 +281,13 @@ def _check_shape(features: Any) -> bool:
 
 def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Reals | None:
     """The rows in this type, or None where they are only looked at; all must be finite."""
-    rows = None if dtype is None else _unfilled(features.shape[-2:], dtype)
-    for start in range(0, features.shape[-2], _SCAN_ROWS):
+    rows, shape = None, features.shape[-2:]
+    if dtype is not None:
+        # What an allocator has back it may keep, and the rows would be in memory twice: a large
+        # array has memory of its own, which the system has back as soon as the array is gone.
+        n_bytes = shape[0] * shape[1] * dtype.itemsize
+        rows = np.ndarray(shape, dtype, mmap.mmap(-1, n_bytes) if n_bytes > _MAPPED else None)
+    for start in range(0, shape[0], _SCAN_ROWS):
         run = slice(start, start + _SCAN_ROWS)
         block = features[0, run] if nested else features[run]
         found = first_not_finite(block)
@@ -346,15 +299,6 @@ def _read_finite(features: Any, nested: bool, dtype: np.dtype[Any] | None) -> Re
         if rows is not None:
             rows[run] = block
     return rows
-
-
-def _unfilled(shape: tuple[int, int], dtype: np.dtype[Any]) -> Reals:
-    """An array whose memory the system has back as soon as it is gone, where that is much.
-
-    What an allocator has back it may keep, and the rows would be in memory twice.
-    """
-    n_bytes = shape[0] * shape[1] * dtype.itemsize
-    return np.ndarray(shape, dtype, mmap.mmap(-1, n_bytes) if n_bytes > _MAPPED else None)
 
 
 def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | None:

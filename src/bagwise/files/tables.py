@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bagwise.core.arrays import Column, Floats, Reals
+
+
+@dataclass(frozen=True)
+class Names:
+    """What things are called in the files.
+
+    ``features``, ``coords``, ``instance_labels`` and ``images`` are names of datasets in ``.h5``,
+    ``.zarr``, ``.npz`` and ``.pt`` files. Coordinates are read where a file has ``coords``; a name
+    that is given, and that of ``images``, must be there. The others are columns of tables, but for
+    ``encoder``, which picks ``features_{encoder}`` where there are several folders. In a table
+    ``features`` may be a column of lists, and ``coords`` names columns, separated by commas.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bagwise.files import Names, read_bags
+    >>> rows = pd.DataFrame({"molecule": ["a", "a", "b"], "mass": [1.0, 2.0, 3.0]})
+    >>> read_bags(rows, Names(bag="molecule"))
+    Bags(2 bags, 3 instances, 1 features)
+    """
+
+    features: str = "features"
+    coords: str | None = None
+    instance_labels: str = "instance_labels"
+    images: str | None = None
+    bag: str = "slide_id"
+    label: str = "label"
+    patient: str | None = None
+    feature_columns: tuple[str, ...] | None = None
+    encoder: str | None = None
 
 
 def read_frame(path: str | AnyPath, text: Sequence[str] | None = None) -> pd.DataFrame:
@@ -70,63 +101,62 @@ def named_columns(frame: pd.DataFrame, where: str, names: Sequence[str]) -> pd.D
     return frame
 
 
-def read_table(
-    source: Any,
-    where: str,
-    *,
-    bag: str,
-    features: Sequence[str] | None,
-    lists: str,
-    coords: Sequence[str],
-    coords_needed: bool,
-    instance_labels: str,
-    others: Sequence[str] = (),
-) -> Bags:
+def read_table(source: Any, names: Names) -> Bags:
     """Bags from a table with one row per instance, rows of a bag in order of appearance.
 
-    A column called ``lists`` may hold the features of a row as a list; else every column is a
-    feature that is not named as something else and does not look like a label, an id, a
+    A column called ``names.features`` may hold the features of a row as a list; else every column
+    is a feature that is not named as something else and does not look like a label, an id, a
     coordinate or a group.
     """
     if hasattr(source, "columns"):
-        frame = as_pandas(source)
+        where, frame = "the frame", as_pandas(source)
         frame = frame.set_axis(np.arange(len(frame)) + 2)  # the line it would have in a file
     else:
-        frame = read_frame(source, text=[bag])
-    needed = [bag, *(features or []), *(coords if coords_needed else [])]
+        where, frame = str(source), read_frame(source, text=[names.bag])
+    coords = ["x", "y"] if names.coords is None else names.coords.split(",")
+    needed = [names.bag, *(names.feature_columns or ()), *(coords if names.coords else ())]
     frame = named_columns(frame, where, needed)
     if len(frame) == 0:
         raise bad_file(where, "has no rows")
-    has_coords = bool(coords) and all(c in frame.columns for c in coords)
-    extras = {bag, instance_labels, *others, *(coords if has_coords else ())}
-    names: list[str] | None = None
-    if features is None and lists in frame.columns and frame[lists].dtype == object:
+    features: list[str] | None = None
+    columns: dict[str, Column] = {}
+    if all(c in frame.columns for c in coords):
+        columns["coords"] = _numbers(frame, coords, where)
+    known = names.instance_labels
+    if known in frame.columns:
+        columns["instance_labels"] = frame[known].to_numpy()
+    lists = names.features
+    if names.feature_columns is None and lists in frame and frame[lists].dtype == object:
         X: Reals = _lists(frame, lists, where)
     else:
-        names = list(features) if features else _feature_columns(frame, where, bag, extras)
-        X = _numbers(frame, names, where)
-    ids = frame[bag]
+        others = {
+            names.bag,
+            known,
+            names.label,
+            names.patient,
+            *(coords if "coords" in columns else ()),
+        }
+        features = list(names.feature_columns or _feature_columns(frame, where, names.bag, others))
+        X = _numbers(frame, features, where)
+    ids = frame[names.bag]
     missing = np.asarray(ids.isna() | (ids.astype(object) == ""))
     if missing.any():
         row = frame.index[np.flatnonzero(missing)[0]]
-        raise bad_file(where, f"has no {bag!r} in line {row}")
+        raise bad_file(where, f"has no {names.bag!r} in line {row}")
     groups = np.asarray([str(v).strip() for v in ids], dtype=object)
-    columns: dict[str, Column] = {}
-    if has_coords:
-        columns["coords"] = _numbers(frame, list(coords), where)
-    if instance_labels in frame.columns:
-        columns["instance_labels"] = frame[instance_labels].to_numpy()
-    order, offsets, names_of_bags = grouped(groups)
+    order, offsets, bags = grouped(groups)
     if order is not None:
         X = X[order]
         columns = {name: column[order] for name, column in columns.items()}
-    return Bags(X, offsets, names_of_bags, columns=columns, feature_names=names)
+    return Bags(X, offsets, bags, columns=columns, feature_names=features)
 
 
-def _feature_columns(frame: pd.DataFrame, where: str, bag: str, extras: set[str]) -> list[str]:
+def _feature_columns(
+    frame: pd.DataFrame, where: str, bag: str, others: set[str | None]
+) -> list[str]:
     """Columns that are features; those left out for their name are said."""
-    left = {c: why for c in frame.columns if c not in extras and (why := role_of(c))}
-    features = [c for c in frame.columns if c not in extras and c not in left]
+    left = {c: why for c in frame.columns if c not in others and (why := role_of(c))}
+    features = [c for c in frame.columns if c not in others and c not in left]
     if not features:
         reasons = "".join(f"; {c!r} looks like {why}" for c, why in left.items())
         raise bad_file(where, f"has no feature columns beside {bag!r}{reasons}")
@@ -136,7 +166,7 @@ def _feature_columns(frame: pd.DataFrame, where: str, bag: str, extras: set[str]
             f"{where}: columns left out of the features: {reasons}. Name the feature columns to "
             "choose them yourself.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     return features
 

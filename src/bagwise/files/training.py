@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from bagwise.bags import Bags
 from bagwise.files.finding import bag_id
 from bagwise.files.labels import LabelTable, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, FileProblem, bad_file
-from bagwise.files.reading import Names, Progress, ScannedBags, scan_bags
+from bagwise.files.reading import Progress, ScannedBags, scan_bags
+from bagwise.files.tables import Names
 
 if TYPE_CHECKING:
     from bagwise.core.arrays import Column
@@ -50,7 +51,6 @@ def read_training(
     *,
     instance_labels: str | Path | None = None,
     skip_bad: bool = False,
-    lazy: bool | Literal["auto"] = "auto",
     two_classes: bool = True,
     recursive: bool = False,
     progress: Progress | None = None,
@@ -74,7 +74,7 @@ def read_training(
     (2, [0, 1], 1)
     """
     names = names or Names()
-    scan = scan_bags(bags, names, lazy=lazy, recursive=recursive, progress=progress)
+    scan = scan_bags(bags, names, recursive=recursive, progress=progress)
     problems = list(scan.problems)
     try:
         label_table = read_labels(labels, names.bag, names.label, names.patient, skip_bad=skip_bad)
