@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,11 +11,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from bagwise.bags.container import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Codes, Column, Ints, Rows
 from bagwise.core.finite import first_not_finite
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Column, Ints, Rows
-
 
 # What users may pass: `check_bags` and `encode_instance_labels` validate it.
 BagsLike: TypeAlias = "Bags | Sequence[Rows | ArrayLike] | Rows"

@@ -29,12 +29,11 @@ from bagwise.bags.layout import (
     width_of,
 )
 from bagwise.core import segments
+from bagwise.core.arrays import Column, Ints, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-
-    from bagwise.core.arrays import Column, Ints, Rows
 
 
 class Bags:

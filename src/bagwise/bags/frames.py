@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bagwise.bags.layout import Content, grouped
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.core.leaks import bag_level_features
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bagwise.bags.container import Bags
-    from bagwise.core.arrays import Column, Floats, Ints
 
 # Bags that a notebook shows.
 _SHOWN = 8

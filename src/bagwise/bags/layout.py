@@ -10,11 +10,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from bagwise.bags.on_disk import LazyRows, map_rows_of
-from bagwise.core.arrays import is_sparse, is_tensor
+from bagwise.core.arrays import Column, Ints, RowKey, Rows, is_sparse, is_tensor
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
-    from bagwise.core.arrays import Column, Ints, RowKey, Rows
 
 
 class Content(NamedTuple):

@@ -6,15 +6,12 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bagwise.core.arrays import Ints, Reals, RowFunction, RowKey, Rows
+from bagwise.core.arrays import Ints, Reals, RowFunction, RowKey, Rows
 
 
 class LazyRows:

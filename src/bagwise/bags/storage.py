@@ -13,11 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from bagwise.bags.layout import Content
-from bagwise.core.arrays import is_tensor
+from bagwise.core.arrays import Reals, Rows, is_tensor
 
 if TYPE_CHECKING:
     from bagwise.bags.container import Bags
-    from bagwise.core.arrays import Reals, Rows
 
 FORMAT, VERSION = "bagwise-bags", 1
 # Rows beyond this many bytes stay on disk when they are loaded.

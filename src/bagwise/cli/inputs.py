@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
@@ -11,6 +11,7 @@ from rich.markup import escape
 from bagwise.bags import Bags
 from bagwise.cli.console import Printer
 from bagwise.core import segments
+from bagwise.core.arrays import Column
 from bagwise.files import (
     BadFilesError,
     FileProblem,
@@ -23,9 +24,6 @@ from bagwise.files import (
     scan_bags,
 )
 from bagwise.files.problems import bad_file, list_problems
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
 
 
 def file_names(arguments: Namespace) -> Names:

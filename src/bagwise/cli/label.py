@@ -21,6 +21,7 @@ from bagwise.bags import Bags
 from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import file_names, read_labelled, read_unlabelled
+from bagwise.core.arrays import Column, Ints
 from bagwise.files import read_training
 from bagwise.files.problems import bad_file
 from bagwise.label import STRATEGIES, CurveBags, Journal
@@ -28,7 +29,6 @@ from bagwise.label.exchange import import_file, write_tasks
 from bagwise.label.journal import check_ids
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Ints
     from bagwise.label import Session
     from bagwise.models.base import Model
 

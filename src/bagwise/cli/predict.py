@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.markup import escape
 
+from bagwise.bags import Bags
 from bagwise.cli.arguments import bag_options, goal_options, output_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import (
@@ -21,13 +22,12 @@ from bagwise.cli.figures import (
     threshold_goal,
 )
 from bagwise.cli.inputs import Truth, one_label_each, read_truth, read_unlabelled
+from bagwise.core.arrays import Column
 from bagwise.files import check_output, new_folder
 from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
-    from bagwise.bags import Bags
-    from bagwise.core.arrays import Column
     from bagwise.models.base import Model
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.html import Report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,8 @@ from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Ints, RandomState
 from bagwise.datasets.generators import as_result, draw_plan, place_positives
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints, RandomState
-
 
 _ABOUT = {
     "musk1": "Molecules (bags) and their conformations: does it smell of musk? UCI, 1994.",

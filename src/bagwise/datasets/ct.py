@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
+from bagwise.core.arrays import Floats, RandomState
 from bagwise.datasets.generators import half_positive
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, RandomState
 
 
 def make_ct_folder(

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -19,15 +18,12 @@ from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Column, RandomState
 from bagwise.datasets.bundled import bags_of_digits
 from bagwise.datasets.download import SOURCES, download
 from bagwise.datasets.generators import as_result
 from bagwise.datasets.layouts import read_annotated, read_sequence
 from bagwise.datasets.registry import ADDRESSES, CHECKSUMS
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, RandomState
-
 
 NEWSGROUPS, TRACKING, DETECTION = (
     tuple(Path(name).stem for name in CHECKSUMS if name.startswith(f"{folder}/"))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
 from bagwise.bags import Bags
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Floats, Ints, RandomState
+from bagwise.core.arrays import Bools, Floats, Ints, RandomState
 
 
 def as_result(bunch: Bunch, return_X_y: bool) -> Any:

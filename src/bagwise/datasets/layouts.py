@@ -7,15 +7,13 @@ Whoever has no ``.npz`` of the data home unpacks the public archive in its place
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
-
+from bagwise.core.arrays import Column
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 # Classes of BCCD in the order of its published file; other sets sort theirs.

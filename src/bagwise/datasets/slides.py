@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints, RandomState
+from bagwise.core.arrays import Ints, RandomState
 
 # A patch lies in a latent space, in which a kind of tissue or of tumour is a cluster.
 _LATENT, _TISSUES, _TUMOURS = 32, 12, 3

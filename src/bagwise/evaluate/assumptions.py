@@ -11,7 +11,7 @@ Background instances are standard Gaussian. "Poison" is a tight cluster far away
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -19,13 +19,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Ints, RandomState
 from bagwise.evaluate.metrics import class_columns, model_outputs
+from bagwise.models.base import Model
 from bagwise.models.one_vs_rest import for_labels
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints, RandomState
-    from bagwise.models.base import Model
-
 
 _CONCEPTS = (3.0, 4.5)  # mean of every feature
 _APART = 3.0  # between the concepts of one class and the next

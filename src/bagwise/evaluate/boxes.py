@@ -6,13 +6,12 @@ Boxes are ``x, y, width, height`` with the top-left corner first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints
 
 
 def box_iou(a: ArrayLike, b: ArrayLike) -> Floats:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bagwise.core.arrays import Floats
 from bagwise.evaluate.cross_validation import HeldOut
 from bagwise.evaluate.metrics import METRIC_NAMES, METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from bagwise.core.arrays import Floats
 
 
 # Shown by default: with their names whole they fit a terminal of 80 columns.

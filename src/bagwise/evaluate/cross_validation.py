@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from bagwise.bags import Bags, InstanceLabels, check_bags
+from bagwise.core.arrays import Column
 from bagwise.evaluate.measure import Measure
 from bagwise.evaluate.metrics import (
     METRIC_NAMES,
@@ -24,12 +25,8 @@ from bagwise.evaluate.metrics import (
     targets,
 )
 from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, checked_splits
-from bagwise.models.base import squeezed
+from bagwise.models.base import Model, squeezed
 from bagwise.models.one_vs_rest import for_labels
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
-    from bagwise.models.base import Model
 
 
 class HeldOut(NamedTuple):

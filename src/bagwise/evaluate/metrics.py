@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import metrics as skm
 
+from bagwise.bags import Bags, InstanceLabels
+from bagwise.core.arrays import Column, Floats, Ints
+from bagwise.models.base import Model
 from bagwise.models.labels import known_codes
 from bagwise.models.pipeline import last_step
-
-if TYPE_CHECKING:
-    from bagwise.bags import Bags, InstanceLabels
-    from bagwise.core.arrays import Column, Floats, Ints
-    from bagwise.models.base import Model
 
 
 class Reliability(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,13 +18,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.utils.validation import check_is_fitted
 
+from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Ints
+from bagwise.models.base import Model
 from bagwise.models.held_out import folds
-
-if TYPE_CHECKING:
-    from bagwise.bags import Bags
-    from bagwise.core.arrays import Column, Ints
-    from bagwise.models.base import Model
-
 
 # Seed of each repetition, and the fold in which it tests every bag, [B].
 _Folds: TypeAlias = "Iterator[tuple[int, Ints]]"

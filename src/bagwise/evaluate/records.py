@@ -7,15 +7,13 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bagwise.core.arrays import is_sparse
 from bagwise.files.writing import plain_json, write_text
-
-if TYPE_CHECKING:
-    from bagwise.models.base import Model
+from bagwise.models.base import Model
 
 
 class RecordFile:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags, check_bags
+from bagwise.core.arrays import Column
 from bagwise.evaluate.comparison import Comparison
 from bagwise.evaluate.cross_validation import check_lengths, fit_fold
 from bagwise.evaluate.metrics import METRIC_NAMES
 from bagwise.evaluate.protocols import BagFolds, Scheme, Split, check_model, checked_splits
 from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from bagwise.core.arrays import Column
-    from bagwise.models.base import Model
-
+from bagwise.models.base import Model
 
 BUNDLED = ("musk1", "musk2", "elephant", "fox", "tiger")
 

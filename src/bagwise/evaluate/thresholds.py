@@ -7,17 +7,15 @@ scores it was chosen on than they are: `cross_fitted_rates` chooses and counts o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from bagwise.core.arrays import Ints
 from bagwise.evaluate.metrics import check_binary
 from bagwise.models.held_out import folds
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints
 
 
 class Proportion(NamedTuple):

@@ -11,6 +11,7 @@ import pickle  # noqa: TID251 - only for the name of the error torch raises on f
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,8 +23,6 @@ from bagwise.files.table_files import read_excel, read_parquet, read_text
 from bagwise.files.zarr_arrays import ZarrArrays
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from bagwise.files.addresses import AnyPath

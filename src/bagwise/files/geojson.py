@@ -11,19 +11,16 @@ import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats
 from bagwise.files.problems import bad_file, check_file, one_line
 from bagwise.files.writing import write_text
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats
-
 
 # An annotation labels a patch when it covers at least this share of it.
 MIN_OVERLAP = 0.5

@@ -11,18 +11,15 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.files.geojson import read_json
 from bagwise.files.problems import bad_file
 from bagwise.files.writing import write_text
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints
-
 
 _FROM, _TO = "label", "instance"
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Ints
 from bagwise.files.problems import BadFilesError, FileProblem, bad_file
 from bagwise.files.tables import named_columns, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from bagwise.core.arrays import Column, Ints
 
 
 # How a missing instance label may be written.

@@ -7,12 +7,13 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.bags.on_disk import LazyRows
+from bagwise.core.arrays import Column, Reals, Rows
 from bagwise.core.finite import first_not_finite
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_bag
@@ -21,10 +22,6 @@ from bagwise.files.limits import check_array, check_zip, read_text
 from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, bad_file, one_line
 from bagwise.files.rows import FileRows, close
 from bagwise.files.tables import Names, read_table
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Reals, Rows
-
 
 # Features beyond this many bytes stay on disk.
 _IN_MEMORY = 512 * 2**20

@@ -13,13 +13,13 @@ import numpy as np
 
 from bagwise.bags import Bags, BagsLike
 from bagwise.bags.on_disk import PlainFile, map_rows_of, plain_file
+from bagwise.core.arrays import Ints, Reals
 from bagwise.files.addresses import as_path, is_remote
 from bagwise.files.formats import array_format
 from bagwise.files.hdf5 import is_contiguous
 from bagwise.files.problems import UNREADABLE, one_line
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints, Reals
     from bagwise.files.formats import Arrays
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.bags.frames import as_pandas, is_number, role_of, stack_lists
 from bagwise.bags.layout import grouped
+from bagwise.core.arrays import Column, Floats, Reals
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.formats import TableFormat, format_of
 from bagwise.files.problems import UNREADABLE, bad_file, check_file, one_line
@@ -19,8 +20,6 @@ from bagwise.files.table_files import bare_name, matching, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from bagwise.core.arrays import Column, Floats, Reals
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column
 from bagwise.files.finding import bag_id
 from bagwise.files.labels import LabelTable, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, FileProblem, bad_file
 from bagwise.files.reading import Progress, ScannedBags, scan_bags
 from bagwise.files.tables import Names
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
 
 
 class Training(NamedTuple):

@@ -12,15 +12,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bagwise.core.arrays import Column
 from bagwise.files import new_file
 from bagwise.files.problems import bad_file
 from bagwise.files.tables import named_columns, read_frame
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
-
 
 FORMAT = "bagwise-labels"
 ANSWERS = ("yes", "no", "skip", "clear")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import datetime
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
+from bagwise.bags import Bags
+from bagwise.core.arrays import Bools, Column, Floats, Ints
 from bagwise.label.journal import ANSWERS, Answer, Journal, check_ids
 from bagwise.label.learner import Learner, LearnerScores
 from bagwise.label.neighbours import Neighbours
 from bagwise.label.pictures import ArrayPictures, FolderPictures
 from bagwise.label.strategies import STRATEGIES, suggest_for
-
-if TYPE_CHECKING:
-    from bagwise.bags import Bags
-    from bagwise.core.arrays import Bools, Column, Floats, Ints
-
 
 _CODES = {"yes": 1, "no": 0, "skip": -1, "clear": -1}
 # A question that a tab holds and has not answered is open to others after this time.

@@ -22,12 +22,11 @@ from sklearn.utils import check_random_state
 
 from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Codes, Column, Floats, Ints, RandomState
 from bagwise.label.learner import Learner
 from bagwise.label.members import ProcessView, project
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Column, RandomState
     from bagwise.models.base import Model
 
 

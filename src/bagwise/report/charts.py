@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
 
+from bagwise.core.arrays import Column, Floats, Reals
 from bagwise.evaluate import reliability_curve
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bagwise.core.arrays import Column, Floats, Reals
     from bagwise.report.evaluation import Evaluation
 
 WIDTH, HEIGHT = 360, 260

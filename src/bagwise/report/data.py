@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.evaluate.audit.features import blocks
 from bagwise.evaluate.audit.folds import row_hashes
-
-if TYPE_CHECKING:
-    from bagwise.bags import Bags
 
 
 def data_warnings(bags: Bags, y: Any = None) -> list[str]:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.report.plots import fitted_last
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from bagwise.core.arrays import Column, Floats, Ints
 
 
 # A frame per pair of bags: more than this and nothing can be read.

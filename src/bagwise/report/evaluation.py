@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.evaluate import (
     Fold,
     Goal,
@@ -26,12 +27,8 @@ from bagwise.evaluate.metrics import (
     class_columns,
     targets,
 )
+from bagwise.models.base import Model
 from bagwise.report.predictions import ClassColumn, class_axis
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints
-    from bagwise.models.base import Model
-
 
 _NO_PROBABILITIES = "the model gives no probabilities; set calibrate=True where it can."
 

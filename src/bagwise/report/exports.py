@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,11 +12,9 @@ from scipy.stats import beta
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats
 from bagwise.files import new_file, write_geojson
 from bagwise.report.predictions import Predictions
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats
 
 # What ``bagwise predict`` may write into its folder.
 WRITTEN = (

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Floats
 from bagwise.evaluate import Audit
 from bagwise.evaluate.metrics import METRICS
 from bagwise.files import FileProblem
@@ -32,7 +33,6 @@ from bagwise.report.predictions import Predictions
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from bagwise.core.arrays import Floats
     from bagwise.models.dpmil import ClusterExamples
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bagwise.bags import Bags
 from bagwise.models.pipeline import last_step
 from bagwise.report.plots import fitted_last
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bagwise.bags import Bags
     from bagwise.models.dpmil import ClusterExamples
 
 # Clusters lighter than this share of their class are left out of pictures.

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from bagwise.bags import Bags
-    from bagwise.core.arrays import Floats, Ints
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.predictions import Predictions
 

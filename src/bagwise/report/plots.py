@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats
 from bagwise.evaluate import reliability_curve
 from bagwise.files.geojson import common_gap
+from bagwise.models.base import Model
 from bagwise.models.pipeline import last_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from bagwise.bags import Bags
-    from bagwise.core.arrays import Column, Floats
-    from bagwise.models.base import Model
 
 
 _POSITIVE, _NEGATIVE, _ACCENT = "#b83a0e", "#2456a6", "#0f6b62"

@@ -5,21 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is_multilabel
-from bagwise.models.base import class_probabilities
+from bagwise.models.base import Model, class_probabilities
 from bagwise.models.pipeline import last_step
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints
-    from bagwise.models.base import Model
-
 
 # The first characters by which a spreadsheet takes a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags, check_bags
+from bagwise.core.arrays import Ints
 from bagwise.evaluate.audit import features, folds
 from bagwise.evaluate.audit.findings import Audit, Finding
 from bagwise.evaluate.audit.procedures import (
@@ -25,10 +26,6 @@ from bagwise.evaluate.cross_validation import HeldOut, check_lengths, cross_vali
 from bagwise.evaluate.metrics import instance_codes
 from bagwise.evaluate.protocols import BagFolds, FixedSplits, GroupFolds, Split
 from bagwise.models.base import Model
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints
-
 
 __all__ = ["Audit", "Finding", "audit", "best_epoch_gain"]
 

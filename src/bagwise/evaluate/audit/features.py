@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +11,8 @@ from scipy import stats
 
 from bagwise.bags import Bags
 from bagwise.core import segments
+from bagwise.core.arrays import Column, Ints
 from bagwise.evaluate.audit.findings import Finding
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Ints
-
 
 Floats = NDArray[np.float64]
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column
 from bagwise.evaluate.audit.features import blocks
 from bagwise.evaluate.audit.findings import Finding
 from bagwise.evaluate.protocols import Split
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column
 
 
 def row_hashes(rows: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -8,22 +8,19 @@ replaced, and learns nothing from shuffled labels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats, Ints
 from bagwise.evaluate.audit.features import aucs
 from bagwise.evaluate.audit.findings import Finding
 from bagwise.evaluate.metrics import model_outputs
 from bagwise.evaluate.protocols import Split
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints
-    from bagwise.models.base import Model
-
+from bagwise.models.base import Model
 
 Procedure = Callable[[Bags, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], Any]
 
