@@ -48,7 +48,7 @@ from bagwise.evaluate import (
 )
 from bagwise.evaluate.cross_validation import fit_fold
 from bagwise.evaluate.ranking import holm
-from bagwise.evaluate.records import describe_model, fingerprint
+from bagwise.evaluate.run import describe_model, fingerprint
 from bagwise.files.writing import new_file
 from bagwise.models.registry import MODELS, make_model
 
@@ -549,7 +549,7 @@ def write_results(rows: pd.DataFrame, out: Path) -> pd.DataFrame:
 
 
 def _draw(ranking: Any, metric: str, out: Path) -> None:
-    from bagwise.report.ranks import plot_ranks
+    from bagwise.report import plot_ranks
 
     name = {"auc": "AUC", "log_loss": "log-loss"}[metric]
     words = f"mean rank by {name} over {ranking.n_datasets} sets (1 is best)"

@@ -107,7 +107,7 @@ def test_concat_keeps_names_and_columns(rows):
          "partition 0 is empty: it has 0 instances"),
         ([Bags(np.ones((2, 3)), [0, 2]), np.ones((2, 3))], "partition 1 must be Bags; got ndarray"),
         ([Bags(np.ones((2, 3)), [0, 2]), Bags(sp.csr_matrix(np.ones((2, 3))), [0, 2])],
-         "partition 1 holds sparse instances but partition 0 holds dense"),
+         "partition 1 has sparse instances but partition 0 has dense"),
         ([Bags(np.ones((2, 3)), [0, 2]),
           Bags(np.ones((2, 3)), [0, 2], columns={"coords": np.ones(2)})],
          r"partition 1 has the columns \['coords'\]"),

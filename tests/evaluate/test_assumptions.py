@@ -6,15 +6,10 @@ from sklearn.linear_model import LogisticRegression
 
 from bagwise import VGPMIL, BagStatistics, SingleInstance, make_pipeline
 from bagwise.core import segments
-from bagwise.evaluate import (
-    check_mil,
-    make_false_frequency_bags,
-    make_multi_concept_bags,
-    make_single_concept_bags,
-    make_size_trap_bags,
-)
+from bagwise.evaluate import check_mil
+from bagwise.evaluate import make_assumption_bags as make
 
-MAKERS = [make_single_concept_bags, make_multi_concept_bags, make_false_frequency_bags]
+TESTS = ["single-concept", "multi-concept", "false-frequency"]
 
 
 def near(bags, centre):
@@ -23,9 +18,9 @@ def near(bags, centre):
     return segments.max((distance < 1).astype(float), bags.offsets) > 0
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_generators_are_seeded_and_balanced(make):
-    a, b = make(20, random_state=3), make(20, random_state=3)
+@pytest.mark.parametrize("test", TESTS)
+def test_generators_are_seeded_and_balanced(test):
+    a, b = make(test, 20, random_state=3), make(test, 20, random_state=3)
     for (bags, y), (again, _) in zip(a, b, strict=True):
         np.testing.assert_array_equal(bags.instances, again.instances)
         assert y.sum() == 10
@@ -34,8 +29,8 @@ def test_generators_are_seeded_and_balanced(make):
 
 
 def test_poison_is_where_it_should_be():
-    for make in MAKERS[:2]:
-        problem = make(60, random_state=0)
+    for test in TESTS[:2]:
+        problem = make(test, 60, random_state=0)
         poisoned = {kind: near(getattr(problem, kind)[0], -10) for kind in problem._fields}
         y = problem.train[1]
         np.testing.assert_array_equal(poisoned["train"], y == 0)
@@ -44,13 +39,13 @@ def test_poison_is_where_it_should_be():
 
 
 def test_concepts_make_the_label():
-    for bags, y in make_single_concept_bags(60, random_state=0):
+    for bags, y in make("single-concept", 60, random_state=0):
         np.testing.assert_array_equal(near(bags, 3.0), y == 1)
-    for bags, y in make_multi_concept_bags(60, random_state=0):
+    for bags, y in make("multi-concept", 60, random_state=0):
         np.testing.assert_array_equal(near(bags, 3.0) & near(bags, 4.5), y == 1)
         assert near(bags, 3.0)[y == 0].any()
         assert near(bags, 4.5)[y == 0].any()
-    for bags, y in make_false_frequency_bags(60, random_state=0):
+    for bags, y in make("false-frequency", 60, random_state=0):
         np.testing.assert_array_equal(near(bags, 4.5), y == 1)
         assert near(bags, 3.0).all()
 
@@ -100,17 +95,19 @@ def test_several_classes_are_checked_too():
 
 
 def test_two_classes_draw_as_ever_and_more_have_their_own_concepts():
-    for make in MAKERS:
-        bags, _ = make(12, random_state=0).train
-        again, _ = make(12, n_classes=2, random_state=0).train
+    for test in TESTS:
+        bags, _ = make(test, 12, random_state=0).train
+        again, _ = make(test, 12, n_classes=2, random_state=0).train
         np.testing.assert_array_equal(bags.instances, again.instances)
-        assert set(make(12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}
+        assert set(make(test, 12, n_classes=3, random_state=0).train[1]) == {0, 1, 2}
     with pytest.raises(ValueError, match="n_classes must be at least 2"):
-        make_single_concept_bags(n_classes=1)
+        make("single-concept", n_classes=1)
+    with pytest.raises(ValueError, match=r"test must be one of .*'size-trap'.*got 'size'"):
+        make("size")
 
 
 def test_the_size_of_a_bag_is_the_cue_and_the_concept_is_there():
-    problem = make_size_trap_bags(60, random_state=0)
+    problem = make("size-trap", 60, random_state=0)
     for (bags, y), sign in zip(problem, (1, 0, -1), strict=True):
         large = bags.sizes > 15
         expected = {1: y == 1, 0: np.zeros(60, dtype=bool), -1: y == 0}[sign]

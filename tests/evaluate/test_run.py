@@ -29,7 +29,7 @@ from bagwise.evaluate import (
     wilcoxon_p,
 )
 from bagwise.evaluate.measure import Measure
-from bagwise.evaluate.records import RecordFile, describe_model, fingerprint
+from bagwise.evaluate.run import RecordFile, describe_model, fingerprint
 from bagwise.models.registry import MODELS, make_model
 from tests.checks.contract import make_problem
 from tests.reference import metrics as naive

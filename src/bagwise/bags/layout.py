@@ -240,28 +240,16 @@ def joined(parts: list[Bags]) -> Content:
 
     They must agree in features, columns and the kind of their rows.
     """
-    kinds = []
     for i, part in enumerate(parts):
         if len(part) == 0 or part.n_instances == 0:
             what = "bags" if len(part) == 0 else "instances"
             raise ValueError(f"partition {i} is empty: it has 0 {what}; leave it out.")
-        X, first = part.instances, parts[0]
-        kinds.append("sparse" if sp.issparse(X) else "torch" if is_tensor(X) else "dense")
-        differ = f"partition {i} has {{}} but partition 0 has {{}}; all partitions need the same "
-        if X.shape[1:] != first.instances.shape[1:]:
-            widths = f"{width_of(X.shape[1:])} features", width_of(first.instances.shape[1:])
-            raise ValueError(differ.format(*widths) + "features.")
-        if part.feature_names != first.feature_names:
-            names = [list(p.feature_names or []) for p in (part, first)]
-            raise ValueError(differ.format(f"the features {names[0]}", names[1]) + "features.")
-        if set(part.columns) != set(first.columns):
-            names = [sorted(p.columns) for p in (part, first)]
-            raise ValueError(differ.format(f"the columns {names[0]}", names[1]) + "columns.")
-        if kinds[i] != kinds[0]:
-            raise ValueError(
-                f"partition {i} holds {kinds[i]} instances but partition 0 holds {kinds[0]} "
-                "ones; bring all partitions to one kind."
-            )
+        for (what, of_part), (_, of_first) in zip(_traits(part), _traits(parts[0]), strict=True):
+            if of_part != of_first:
+                raise ValueError(
+                    f"partition {i} has {of_part} but partition 0 has {of_first}; all partitions "
+                    f"need the same {what}."
+                )
     if not parts:
         raise ValueError("at least one partition is needed; got none.")
     named = any(part._content.ids is not None for part in parts)
@@ -272,6 +260,18 @@ def joined(parts: list[Bags]) -> Content:
         {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
         parts[0].feature_names,
     )
+
+
+def _traits(bags: Bags) -> list[tuple[str, str]]:
+    """What partitions must agree in, and what it is, in words."""
+    X = bags.instances
+    kind = "sparse" if sp.issparse(X) else "torch" if is_tensor(X) else "dense"
+    return [
+        ("features", f"{width_of(X.shape[1:])} features"),
+        ("features", f"the features {list(bags.feature_names or [])}"),
+        ("columns", f"the columns {sorted(bags.columns)}"),
+        ("kind", f"{kind} instances"),
+    ]
 
 
 def _stack(arrays: list[Rows]) -> Rows:

@@ -129,21 +129,19 @@ class LazyRows:
             owner = np.searchsorted(self._starts, rows, side="right") - 1
             order = np.argsort(owner, kind="stable")
             cuts = np.flatnonzero(np.diff(owner[order])) + 1
-            pieces = [
-                self._read_source(int(owner[at[0]]), rows[at]) for at in np.split(order, cuts)
-            ]
+            pieces = []
+            for at in np.split(order, cuts):
+                i = int(owner[at[0]])
+                some = rows[at] - self._starts[i]
+                run = some[-1] - some[0] == len(some) - 1 and bool(np.all(np.diff(some) == 1))
+                key = slice(int(some[0]), int(some[-1]) + 1) if run else some
+                pieces.append(np.asarray(self._sources[i][key], self._stored))
             out = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
             if len(pieces) > 1 and np.any(np.diff(order) != 1):
                 out = out[np.argsort(order)]
         for function in self._functions:
             out = function(out)
         return np.asarray(out).astype(self.dtype, copy=False)
-
-    def _read_source(self, i: int, rows: Ints) -> Reals:
-        rows = rows - self._starts[i]
-        run = rows[-1] - rows[0] == len(rows) - 1 and bool(np.all(np.diff(rows) == 1))
-        key = slice(int(rows[0]), int(rows[-1]) + 1) if run else rows
-        return np.asarray(self._sources[i][key], self._stored)
 
     def __repr__(self) -> str:
         return (

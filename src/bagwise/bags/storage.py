@@ -28,39 +28,20 @@ _PLAIN = (str, int, float, bool, type(None))
 def write(bags: Bags, path: Path) -> Path:
     """Write beside the target and rename, so that the file appears whole or not at all."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    try:
-        # Stored, not packed: arrays in the file can be mapped, and cannot outgrow it.
-        with (
-            draft.open("xb") as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-        ):
-            about = _write_arrays(bags, archive)
-            archive.writestr("about.json", json.dumps(about))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
-
-
-def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, object]:
     X = bags.instances
     kind = "sparse" if sp.issparse(X) else "torch" if is_tensor(X) else "dense"
+    arrays = {"instances": X.detach().cpu().numpy() if kind == "torch" else X}
     if kind == "sparse":
-        for name in ("data", "indices", "indptr"):
-            _write_array(archive, name, getattr(X, name))
-    elif kind == "torch":
-        _write_array(archive, "instances", X.detach().cpu().numpy())
-    else:
-        _write_array(archive, "instances", X)
-    _write_array(archive, "offsets", np.asarray(bags.offsets))
+        arrays = {name: getattr(X, name) for name in ("data", "indices", "indptr")}
+    arrays["offsets"] = np.asarray(bags.offsets)
     columns: list[dict[str, object]] = []
     for i, (name, column) in enumerate(bags.columns.items()):
         columns.append({"name": name})
         if column.dtype == object:
             columns[i]["values"] = [_plain(value, name) for value in column.tolist()]
         else:
-            _write_array(archive, f"column_{i}", column)
-    return {
+            arrays[f"column_{i}"] = column
+    about = {
         "format": FORMAT,
         "version": VERSION,
         "kind": kind,
@@ -69,6 +50,16 @@ def _write_arrays(bags: Bags, archive: zipfile.ZipFile) -> dict[str, object]:
         "columns": columns,
         "feature_names": None if bags.feature_names is None else list(bags.feature_names),
     }
+    try:
+        # Stored, not packed: arrays in the file can be mapped, and cannot outgrow it.
+        with draft.open("xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                _write_array(archive, name, array)
+            archive.writestr("about.json", json.dumps(about))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
 
 
 def _plain(value: object, column: str) -> object:

@@ -22,16 +22,18 @@ from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import file_names, read_labelled, read_unlabelled
 from bagwise.core.arrays import Column, Ints
-from bagwise.files import read_training
+from bagwise.files import read_geojson, read_label_studio, read_training, write_label_studio
+from bagwise.files.geojson import read_json
 from bagwise.files.problems import bad_file
 from bagwise.label import STRATEGIES, CurveBags, Journal
-from bagwise.label.exchange import import_file, write_tasks
-from bagwise.label.journal import check_ids
+from bagwise.label.journal import Answer, check_ids
 
 if TYPE_CHECKING:
     from bagwise.label import Session
     from bagwise.models.base import Model
 
+# Questions that are written for Label Studio.
+_TASKS = 500
 # Bags of the demo that instances are labelled in, and those held out for the curve.
 _DEMO_BAGS, _DEMO_TEST_BAGS = 100, 50
 
@@ -100,7 +102,7 @@ def label(arguments: Namespace, printer: Printer) -> dict[str, object]:
     names, answers = setting.class_names, []
     check_ids(setting.bags.ids)
     if arguments.import_file is not None:  # first: a bad file must not leave a journal
-        answers = import_file(arguments.import_file, setting.bags, names, arguments.bag)
+        answers = _import(arguments.import_file, setting.bags, names, arguments.bag)
     with Journal(out, names) as journal:
         if arguments.import_file is not None:
             new = journal.add_new(answers)
@@ -112,7 +114,7 @@ def label(arguments: Namespace, printer: Printer) -> dict[str, object]:
         with printer.working("projecting the instances once"):
             session = _session(arguments, setting, journal)
         if arguments.label_studio is not None:
-            n = write_tasks(session, arguments.label_studio)
+            n = _write_tasks(session, arguments.label_studio)
             printer.say(f"wrote {n} tasks to {escape(str(arguments.label_studio))}")
             return {"tasks": n, "file": str(arguments.label_studio)}
         _serve(arguments, session, printer)
@@ -249,3 +251,48 @@ def _browser_at(url: str) -> Iterator[None]:
         yield
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _import(path: Path, bags: Bags, classes: Sequence[object], bag: str | None) -> list[Answer]:
+    """Answers from GeoJSON (QuPath) or an export of Label Studio, told apart by their content."""
+    content = read_json(path)
+    listed = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    if listed and not any(part.get("type") == "Feature" for part in content):
+        labels, source = read_label_studio(path, bags, classes), "label-studio"
+    else:
+        labels, source = read_geojson(path, bags, classes, bag), "qupath"
+    owners, answers = np.asarray(bags.bag_index), []
+    for row in np.flatnonzero(labels != None):  # noqa: E711 - elementwise on objects
+        i = int(owners[row])
+        answer = "yes" if labels[row] == str(classes[1]) else "no"
+        answers.append(Answer(str(bags.ids[i]), int(row - bags.offsets[i]), answer, tab=source))
+    return answers
+
+
+def _write_tasks(session: Session, path: Path) -> int:
+    """Write the next questions, and all answers, as tasks of Label Studio; returns how many."""
+    cards = session.queue("label-studio", _TASKS)
+    answered = {
+        session.row(*place): session.journal.classes[int(answer == "yes")]
+        for place, answer in session.journal.state.items()
+        if answer in ("yes", "no")
+    }
+    rows = np.array([*(card["row"] for card in cards), *answered], dtype=np.int64)
+    scores = session.scores()
+    known = np.full(session.bags.n_instances, None, dtype=object)
+    known[list(answered)] = list(answered.values())
+    images = None
+    if session.pictures is not None:
+        pictures = [session.pictures.read(int(row)) for row in rows]
+        images = ["" if picture is None else picture.uri() for picture in pictures]
+    write_label_studio(
+        path,
+        session.bags,
+        rows,
+        scores.instance[rows],
+        scores.instance_std[rows],
+        classes=session.journal.classes,
+        images=images,
+        instance_labels=known,
+    )
+    return len(rows)

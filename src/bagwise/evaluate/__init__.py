@@ -2,10 +2,7 @@
 
 from bagwise.evaluate.assumptions import (
     check_mil,
-    make_false_frequency_bags,
-    make_multi_concept_bags,
-    make_single_concept_bags,
-    make_size_trap_bags,
+    make_assumption_bags,
 )
 from bagwise.evaluate.audit import Audit, Finding, audit, best_epoch_gain
 from bagwise.evaluate.boxes import (
@@ -84,11 +81,8 @@ __all__ = [
     "detection_curve",
     "expected_calibration_error",
     "instance_metrics",
-    "make_false_frequency_bags",
+    "make_assumption_bags",
     "make_instance_scorer",
-    "make_multi_concept_bags",
-    "make_single_concept_bags",
-    "make_size_trap_bags",
     "proportion",
     "rank_models",
     "rates_at",

@@ -41,16 +41,38 @@ class AssumptionProblem(NamedTuple):
     trap: tuple[Bags, Ints]
 
 
-def make_single_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
+def make_assumption_bags(
+    test: str,
+    n_bags: int = 100,
+    n_features: int = 4,
+    *,
+    n_classes: int = 2,
+    random_state: RandomState = None,
 ) -> AssumptionProblem:
-    """Positive bags hold a concept; training negatives hold poison instead.
-
-    "No poison, hence positive" separates the training bags perfectly. In the clean test set there
-    is no poison; in the trap it sits in the positive bags, beside the concept.
+    """Bags of one test of the multiple-instance assumption.
 
     Parameters
     ----------
+    test : {"single-concept", "multi-concept", "false-frequency", "size-trap"}
+        Single concept: positive bags hold a concept; training negatives hold poison instead, so
+        that "no poison, hence positive" separates the training bags perfectly. In the clean test
+        set there is no poison; in the trap it sits in the positive bags, beside the concept.
+
+        Multi concept: a bag is positive when two concepts meet in it; training negatives hold
+        poison, and one of the two concepts or none. This is the threshold assumption, one step
+        beyond the standard one: a model under the standard assumption cannot solve it, but it
+        must not fall below chance on the trap either, where poison sits in the positive bags.
+
+        False frequency: the key instance comes with a harmless companion, whose count must not
+        matter. In training, positive bags hold the companion once and the key instance once,
+        negative bags the companion once: counting instances near both would do. In the trap the
+        negative bags hold the companion 30 to 40 times, so that a model which counts, averages or
+        adds up weak evidence ranks them above the positive ones.
+
+        Size trap: positive training bags hold the concept and 20 to 30 instances of background,
+        negative bags 3 to 9: counting instances would do, and the concept lies nearer than in the
+        other tests. In the clean test set all bags have 3 to 9; in the trap the negative bags are
+        the large ones.
     n_bags : int, default=100
         In each of the three sets, as many of each class.
     n_features : int, default=4
@@ -66,102 +88,55 @@ def make_single_concept_bags(
 
     Examples
     --------
-    >>> from bagwise.evaluate import make_single_concept_bags
-    >>> problem = make_single_concept_bags(n_bags=20, random_state=0)
+    >>> from bagwise.evaluate import make_assumption_bags
+    >>> problem = make_assumption_bags("single-concept", n_bags=20, random_state=0)
     >>> len(problem.train[0]), int(problem.trap[1].sum())
     (20, 10)
     """
+    if test not in TESTS:
+        raise ValueError(f"test must be one of {list(TESTS)}; got {test!r}.")
+    if n_classes < 2:
+        raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
+    rng = check_random_state(random_state)
+    labels = np.arange(n_bags) % n_classes
+    clusters, _ = TESTS[test]
 
-    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
-        concept = [(_concept(0, y), rng.randint(1, 4))] if y else []
-        return concept + _poison(rng, y, kind)
+    def draw(kind: str) -> tuple[Bags, Ints]:
+        arrays = []
+        for y in labels.tolist():
+            large = test == "size-trap" and (y > 0 if kind == "train" else kind == "trap" and not y)
+            n_background = rng.randint(*(_LARGE if large else _SMALL))
+            parts = [rng.standard_normal((n_background, n_features))]
+            for centre, count in clusters(rng, y, kind, n_classes):
+                parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
+            arrays.append(rng.permutation(np.concatenate(parts)))
+        return Bags.from_list(arrays), labels.copy()
 
-    return _problem(recipe, n_bags, n_features, n_classes, random_state)
-
-
-def make_multi_concept_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> AssumptionProblem:
-    """A bag is positive when two concepts meet in it; training negatives hold poison.
-
-    A negative bag holds one of the two concepts or none. This is the threshold assumption, one
-    step beyond the standard one: a model under the standard assumption cannot solve it, but it
-    must not fall below chance on the trap either, where poison sits in the positive bags.
-
-    Parameters and return value are those of `make_single_concept_bags`.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate import make_multi_concept_bags
-    >>> len(make_multi_concept_bags(n_bags=20, random_state=0).clean[0])
-    20
-    """
-
-    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
-        counts = [rng.randint(1, 4), rng.randint(1, 4)]
-        kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
-        whose = y or (1 if n_classes == 2 else rng.randint(1, n_classes))
-        concepts = [(_concept(k, whose), counts[k]) for k in kept]
-        return concepts + _poison(rng, y, kind)
-
-    return _problem(recipe, n_bags, n_features, n_classes, random_state)
+    return AssumptionProblem(draw("train"), draw("clean"), draw("trap"))
 
 
-def make_false_frequency_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> AssumptionProblem:
-    """The key instance comes with a harmless companion, whose count must not matter.
-
-    In training, positive bags hold the companion once and the key instance once, negative bags the
-    companion once: counting instances near both would do. In the trap the negative bags hold the
-    companion 30 to 40 times, so that a model which counts, averages or adds up weak evidence
-    ranks them above the positive ones.
-
-    Parameters and return value are those of `make_single_concept_bags`.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate import make_false_frequency_bags
-    >>> bags, y = make_false_frequency_bags(n_bags=20, random_state=0).trap
-    >>> bool(bags.sizes[y == 0].min() > bags.sizes[y == 1].max())
-    True
-    """
-
-    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
-        many = kind == "trap" and not y
-        companion = [(_CONCEPTS[0], rng.randint(30, 41) if many else 1)]
-        return companion + ([(_concept(1, y), 1)] if y else [])
-
-    return _problem(recipe, n_bags, n_features, n_classes, random_state)
+# What a bag of class y holds beside background: centre and count of every cluster.
 
 
-def make_size_trap_bags(
-    n_bags: int = 100, n_features: int = 4, *, n_classes: int = 2, random_state: RandomState = None
-) -> AssumptionProblem:
-    """Positive training bags are large; the size of a bag must not matter.
+def _single_concept(rng: Any, y: int, kind: str, n_classes: int) -> list[tuple[float, int]]:
+    concept = [(_concept(0, y), rng.randint(1, 4))] if y else []
+    return concept + _poison(rng, y, kind)
 
-    In training, positive bags hold the concept and 20 to 30 instances of background, negative bags
-    3 to 9: counting instances would do, and the concept lies nearer than in the other tests, where
-    counting helps. In the clean test set all bags have 3 to 9; in the trap the negative bags are
-    the large ones.
 
-    Parameters and return value are those of `make_single_concept_bags`.
+def _multi_concept(rng: Any, y: int, kind: str, n_classes: int) -> list[tuple[float, int]]:
+    counts = [rng.randint(1, 4), rng.randint(1, 4)]
+    kept = (0, 1) if y else ((), (0,), (1,))[rng.randint(3)]
+    whose = y or (1 if n_classes == 2 else rng.randint(1, n_classes))
+    return [(_concept(k, whose), counts[k]) for k in kept] + _poison(rng, y, kind)
 
-    Examples
-    --------
-    >>> from bagwise.evaluate import make_size_trap_bags
-    >>> bags, y = make_size_trap_bags(n_bags=20, random_state=0).train
-    >>> bool(bags.sizes[y == 0].max() < bags.sizes[y == 1].min())
-    True
-    """
 
-    def recipe(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
-        return [(_NEAR_CONCEPT + _APART * (y - 1), 1)] if y else []
+def _false_frequency(rng: Any, y: int, kind: str, n_classes: int) -> list[tuple[float, int]]:
+    companion = (_CONCEPTS[0], rng.randint(30, 41) if kind == "trap" and not y else 1)
+    return [companion, (_concept(1, y), 1)] if y else [companion]
 
-    def large(y: int, kind: str) -> bool:
-        return bool(y) if kind == "train" else kind == "trap" and not y
 
-    return _problem(recipe, n_bags, n_features, n_classes, random_state, large)
+def _size_trap(rng: Any, y: int, kind: str, n_classes: int) -> list[tuple[float, int]]:
+    return [(_NEAR_CONCEPT + _APART * (y - 1), 1)] if y else []
 
 
 def _concept(number: int, y: int) -> float:
@@ -170,44 +145,17 @@ def _concept(number: int, y: int) -> float:
 
 
 def _poison(rng: Any, y: int, kind: str) -> list[tuple[float, int]]:
-    """Poison as a recipe has it: in the negative bags for training, the positive of the trap."""
+    """Poison is in the negative bags for training and in the positive ones of the trap."""
     poisoned = (kind == "train" and not y) or (kind == "trap" and y)
     return [(_POISON, rng.randint(1, 4))] if poisoned else []
 
 
-def _problem(
-    recipe: Any,
-    n_bags: int,
-    n_features: int,
-    n_classes: int,
-    random_state: RandomState,
-    large: Any = lambda y, kind: False,
-) -> AssumptionProblem:
-    """Bags by a recipe: ``recipe(rng, y, kind)`` gives centre and count of clusters of a bag."""
-    if n_classes < 2:
-        raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
-    rng = check_random_state(random_state)
-    labels = np.arange(n_bags) % n_classes
-
-    def draw(kind: str) -> tuple[Bags, Ints]:
-        arrays = []
-        for y in labels.tolist():
-            n_background = rng.randint(*(_LARGE if large(y, kind) else _SMALL))
-            parts = [rng.standard_normal((n_background, n_features))]
-            for centre, count in recipe(rng, y, kind):
-                parts.append(centre + _TIGHT * rng.standard_normal((count, n_features)))
-            arrays.append(rng.permutation(np.concatenate(parts)))
-        return Bags.from_list(arrays), labels.copy()
-
-    return AssumptionProblem(draw("train"), draw("clean"), draw("trap"))
-
-
-# Test name -> generator, and whether a standard model is expected to solve the clean bags.
+# Test name -> clusters of a bag, and whether a standard model is expected to solve the clean bags.
 TESTS: dict[str, tuple[Any, bool]] = {
-    "single-concept": (make_single_concept_bags, True),
-    "multi-concept": (make_multi_concept_bags, False),
-    "false-frequency": (make_false_frequency_bags, True),
-    "size-trap": (make_size_trap_bags, False),
+    "single-concept": (_single_concept, True),
+    "multi-concept": (_multi_concept, False),
+    "false-frequency": (_false_frequency, True),
+    "size-trap": (_size_trap, False),
 }
 
 
@@ -292,21 +240,14 @@ def check_mil(
 
         model = make_model(model, random_state=random_state)
     verdicts = []
-    for test, (make, solvable) in TESTS.items():
-        aucs = np.array(
-            [
-                _aucs(
-                    model,
-                    make(
-                        n_bags,
-                        n_features,
-                        n_classes=n_classes,
-                        random_state=random_state + repeat,
-                    ),
-                )
-                for repeat in range(n_repeats)
-            ]
+    for test, (_, solvable) in TESTS.items():
+        problems = (
+            make_assumption_bags(
+                test, n_bags, n_features, n_classes=n_classes, random_state=random_state + repeat
+            )
+            for repeat in range(n_repeats)
         )
+        aucs = np.array([_aucs(model, problem) for problem in problems])
         clean, trap = (float(v) for v in aucs.mean(axis=0))
         verdicts.append(Verdict(test, clean, trap, trap > 0.5, not solvable or clean >= near_one))
         if verbose:

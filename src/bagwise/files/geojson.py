@@ -253,33 +253,29 @@ def _overlap(
     coordinates = geometry.get("coordinates") if isinstance(geometry, dict) else None
     if kind not in ("Polygon", "MultiPolygon") or not coordinates:
         raise bad_file(path, f"feature {number}: needs a Polygon or MultiPolygon; got {kind!r}")
+    try:
+        polygons = [
+            [np.asarray(ring, dtype=np.float64)[:, :2] for ring in polygon]
+            for polygon in ([coordinates] if kind == "Polygon" else coordinates)
+        ]
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise bad_file(path, f"feature {number}: the coordinates are not points") from error
+    for ring in [ring for rings in polygons for ring in rings]:
+        # Beyond this size the products that tell inside from outside are infinite.
+        if ring.shape[1] != 2 or not (np.abs(ring) < _FARTHEST).all():
+            raise bad_file(path, f"feature {number}: the coordinates are not points")
+    if any(min(map(len, rings), default=0) < 4 for rings in polygons):
+        raise bad_file(path, f"feature {number}: a ring needs at least four points")
     steps = (np.arange(_GRID) + 0.5) / _GRID
     grid = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)  # [g, 2]
     points = (corners[:, None] + grid * sides[:, None, None]).reshape(-1, 2)
     inside = np.zeros(len(points), dtype=bool)
-    for rings in _rings(path, number, [coordinates] if kind == "Polygon" else coordinates):
-        part = Outline(rings[0]).contains_points(points)
-        for hole in rings[1:]:
+    for outer, *holes in polygons:
+        part = Outline(outer).contains_points(points)
+        for hole in holes:
             part &= ~Outline(hole).contains_points(points)
         inside |= part
     return inside.reshape(len(corners), -1).mean(axis=1)
-
-
-def _rings(path: Path, number: int, polygons: Any) -> list[list[Floats]]:
-    """The corners of every ring of every polygon."""
-    try:
-        found = [
-            [np.asarray(ring, dtype=np.float64)[:, :2] for ring in polygon] for polygon in polygons
-        ]
-    except (ValueError, TypeError, LookupError, OverflowError) as error:
-        raise bad_file(path, f"feature {number}: the coordinates are not points") from error
-    for ring in [ring for rings in found for ring in rings]:
-        # Beyond this size the products that tell inside from outside are infinite.
-        if ring.shape[1] != 2 or not (np.abs(ring) < _FARTHEST).all():
-            raise bad_file(path, f"feature {number}: the coordinates are not points")
-    if any(min(map(len, rings), default=0) < 4 for rings in found):
-        raise bad_file(path, f"feature {number}: a ring needs at least four points")
-    return found
 
 
 def read_json(path: Path) -> Any:

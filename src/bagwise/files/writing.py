@@ -102,7 +102,20 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         try:
             yield draft
             draft.chmod(0o777 & ~_umask())
-            _swap(draft, path)
+            if not path.exists():
+                draft.rename(path)
+                return
+            # The old folder is removed only when the new one is in its place.
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            try:
+                path.rename(old / path.name)
+                try:
+                    draft.rename(path)
+                except BaseException:
+                    (old / path.name).rename(path)
+                    raise
+            finally:
+                shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -112,23 +125,6 @@ def plain_json(value: object) -> object:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON.")
-
-
-def _swap(draft: Path, path: Path) -> None:
-    """Put ``draft`` in the place of ``path``; the old folder is removed only afterwards."""
-    if not path.exists():
-        draft.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    try:
-        path.rename(old / path.name)
-        try:
-            draft.rename(path)
-        except BaseException:
-            (old / path.name).rename(path)
-            raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _refuse_special(path: Path) -> None:

@@ -39,34 +39,32 @@ class Neighbours:
     def of(self, row: int, known: Mapping[int, int]) -> dict[str, object]:
         """The nearest instance answered yes, and the nearest answered no; None where none is."""
         x = _rows(self.bags, np.array([row]))[0]
-        nearest: dict[str, object] = {}
+        nearest: dict[str, object] = {"yes": None, "no": None}
         for answer, code in (("yes", 1), ("no", 0)):
             rows = np.array([r for r, label in known.items() if label == code and r != row])
-            nearest[answer] = None if not len(rows) else self._nearest(x, rows)
+            if not len(rows):
+                continue
+            others = _rows(self.bags, rows)
+            difference = (x - others) / self.width
+            distance = np.sqrt((difference**2).mean(axis=1))
+            k = int(distance.argmin())
+            bag = int(np.searchsorted(self.bags.offsets, rows[k], side="right")) - 1
+            top = np.argsort(-np.abs(difference[k]), kind="stable")[:_N_FEATURES]
+            nearest[answer] = {
+                "bag": str(self.bags.ids[bag]),
+                "index": int(rows[k] - self.bags.offsets[bag]),
+                "distance": round(float(distance[k]), 3),
+                "features": [
+                    {
+                        "name": self.names[j],
+                        "here": _short(x[j]),
+                        "there": _short(others[k, j]),
+                        "difference": round(float(difference[k, j]), 2),
+                    }
+                    for j in top
+                ],
+            }
         return nearest
-
-    def _nearest(self, x: Floats, rows: Ints) -> dict[str, object]:
-        difference = (x - _rows(self.bags, rows)) / self.width
-        distance = np.sqrt((difference**2).mean(axis=1))
-        k = int(distance.argmin())
-        row = int(rows[k])
-        bag = int(np.searchsorted(self.bags.offsets, row, side="right")) - 1
-        other = x - difference[k] * self.width
-        top = np.argsort(-np.abs(difference[k]), kind="stable")[:_N_FEATURES]
-        return {
-            "bag": str(self.bags.ids[bag]),
-            "index": row - int(self.bags.offsets[bag]),
-            "distance": round(float(distance[k]), 3),
-            "features": [
-                {
-                    "name": self.names[j],
-                    "here": _short(x[j]),
-                    "there": _short(other[j]),
-                    "difference": round(float(difference[k, j]), 2),
-                }
-                for j in top
-            ],
-        }
 
 
 def _rows(bags: Bags, rows: Ints) -> Floats:

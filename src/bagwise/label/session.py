@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Bools, Column, Floats, Ints
+from bagwise.core.arrays import Bools, Column, Ints
 from bagwise.label.journal import ANSWERS, Answer, Journal, check_ids
 from bagwise.label.learner import Learner, LearnerScores
 from bagwise.label.neighbours import Neighbours
@@ -205,11 +205,6 @@ class Session:
 
     def _hold(self, row: int, tab: str) -> None:
         self._held[row] = tab, datetime.datetime.now(tz=datetime.UTC)
-
-    def instance_scores(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Probability and standard deviation of some instances."""
-        with self._lock:
-            return self._learner.instance_scores(rows)
 
     def scores(self) -> LearnerScores:
         """Probabilities under what is known now."""

@@ -20,6 +20,7 @@ __all__, __getattr__, __dir__ = lazy_names(
             "InstanceMapDisplay",
             "ProbabilityHistogramDisplay",
             "ReliabilityDisplay",
+            "plot_ranks",
         ),
         "predictions": (
             "Predictions",
@@ -27,6 +28,5 @@ __all__, __getattr__, __dir__ = lazy_names(
             "predict_tables",
             "write_predictions",
         ),
-        "ranks": ("plot_ranks",),
     },
 )

@@ -223,8 +223,15 @@ def _outputs(model: Any, bags: Bags) -> dict[str, dict[str, Floats]]:
         ranks = hasattr(model, "decision_function_instances")
         outputs = {end: _asked(model, bags, end) for end in ("", *["_instances"] * ranks)}
     for end, values in outputs.items():
-        if "score" not in values:
-            _check_probabilities(values["probability"], bags, end)
+        p = values["probability"]
+        wrong = np.argwhere(~((p >= 0) & (p <= 1)) & ("score" not in values))
+        for row, column in wrong[:1]:
+            bag = int(bags.bag_index[row] if end else row)
+            raise ValueError(
+                f"the model gives a probability of {p[row, column]:g} for "
+                f"{bags.describe_bag(bag)}; its parameters are damaged, or the features are far "
+                "from those it was trained on."
+            )
     return outputs
 
 
@@ -243,18 +250,6 @@ def _asked(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:
     else:
         p, std = getattr(model, name)(bags)[:, columns], unknown
     return {"probability": p, "std": std}
-
-
-def _check_probabilities(p: Floats, bags: Bags, suffix: str) -> None:
-    """Refuse numbers that are no probabilities, and name the bag."""
-    wrong = np.argwhere(~((p >= 0) & (p <= 1)))
-    if len(wrong):
-        row, column = wrong[0]
-        bag = int(bags.bag_index[row] if suffix else row)
-        raise ValueError(
-            f"the model gives a probability of {p[row, column]:g} for {bags.describe_bag(bag)}; "
-            "its parameters are damaged, or the features are far from those it was trained on."
-        )
 
 
 _MEANINGS = {
