@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from joblib import Memory
 from sklearn.model_selection import StratifiedKFold
 
 import bagwise.vision
-from bagwise.bags import Bags
 from bagwise.datasets import fetch_detection
 from bagwise.evaluate import corloc, detection_ap
 from bagwise.vision import PhotographDetector, RegionFeatures, read_image
@@ -90,20 +88,6 @@ def truth_of(data: Any, names: list[str], step: int = 1) -> list[Any]:
     codes = [list(data.class_names).index(n) for n in names]
     pairs = list(zip(data.boxes, data.box_classes, strict=True))[::step]
     return [boxes[np.isin(classes, codes)] for boxes, classes in pairs]
-
-
-def join(one: Photographs, two: Photographs) -> Photographs:
-    """The images of two sets, one after the other."""
-    salient = [photos.cells.columns["salient"] for photos in (one, two)]
-    cells = Bags.from_list([*one.cells, *two.cells])
-    return replace(
-        one,
-        cells=cells.with_columns(salient=np.concatenate(salient)),
-        grids=np.concatenate([one.grids, two.grids]),
-        sizes=np.concatenate([one.sizes, two.sizes]),
-        boxes=[*one.boxes, *two.boxes],
-        components=[*one.components, *two.components],
-    )
 
 
 class Task(NamedTuple):
@@ -202,7 +186,7 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         mixed_folds = [(np.flatnonzero(among == "train"), np.flatnonzero(among == "test"))]
         for name in animals.class_names:
             truth = truth_of(animals, [str(name)], step) + [np.empty((0, 4))] * len(of_scenes)
-            task = Task(join(photos, of_scenes), truth)
+            task = Task(Photographs.concat([photos, of_scenes]), truth)
             both = np.concatenate([contours, of_contours])
             found = run_task(task, lambda _, folds=mixed_folds: folds, networks, both, seeds)
             rows += as_rows(found, f"animals among scenes: {name}")

@@ -21,14 +21,13 @@ from sklearn.model_selection import StratifiedKFold
 
 from bagwise.datasets import fetch_detection
 from bagwise.vision.box_probability import CLUES, hits
-from bagwise.vision.photographs import Kept, kept_boxes, learn_class
+from bagwise.vision.photographs import kept_boxes, learn_class
 from experiments._held_out import main
 from experiments.detection_photographs import (
     GROUPS,
     code_version,
     describe,
     have_networks,
-    join,
     truth_of,
 )
 
@@ -46,7 +45,7 @@ MOST = {True: 3, False: 20}
 class Boxes(NamedTuple):
     """The kept boxes of one class in held-out images."""
 
-    kept: list[Kept]  # of each image
+    clues: list[Any]  # of each image, [k, 6]
     right: list[Any]  # of each image, [k] bool
     truth: list[Any]  # of each image, its true boxes
 
@@ -54,29 +53,30 @@ class Boxes(NamedTuple):
 def held_out_boxes(photos: Any, truth: list[Any], part: Any, seed: int = 0) -> Boxes:
     """Boxes of images whose model was trained on the others; folds are stratified by ``part``."""
     y = np.array([int(len(boxes) > 0) for boxes in truth])
-    kept: list[Any] = [None] * len(y)
+    boxes: list[Any] = [None] * len(y)
+    clues: list[Any] = [None] * len(y)
     folds = StratifiedKFold(4, shuffle=True, random_state=seed)
     for train, test in folds.split(y, 2 * np.asarray(part) + y):
         rng = np.random.default_rng(seed)
         model = learn_class(photos[train], y[train], [None] * len(train), OVERLAP, rng)
-        for i, boxes in zip(test, kept_boxes(model, photos[test], NMS), strict=True):
-            kept[i] = boxes
-    right = [hits(k.boxes, t, OVERLAP) for k, t in zip(kept, truth, strict=True)]
-    return Boxes(kept, right, truth)
+        for i, kept in zip(test, kept_boxes(model, photos[test], NMS), strict=True):
+            boxes[i], clues[i] = kept
+    right = [hits(b, t, OVERLAP) for b, t in zip(boxes, truth, strict=True)]
+    return Boxes(clues, right, truth)
 
 
 def fit_weights(classes: list[Boxes], most: int) -> Any:
     """Weights of `CLUES` from the best boxes of the images of several classes, [6]."""
-    X = np.concatenate([kept.clues[:most] for of_class in classes for kept in of_class.kept])
+    X = np.concatenate([clues[:most] for of_class in classes for clues in of_class.clues])
     right = np.concatenate([flags[:most] for of_class in classes for flags in of_class.right])
     scale = X[:, :-1].std(axis=0)
     fitted = LogisticRegression(C=STRENGTH, max_iter=1000).fit(X[:, :-1] / scale, right)
     return np.append(fitted.coef_[0] / scale, fitted.intercept_)
 
 
-def of_image(kept: Kept) -> Any:
+def of_image(clues: Any) -> Any:
     """The rule before: the image's probability, times the square of the relative score, [k]."""
-    return expit(kept.clues[:, 0]) * np.exp(2 * kept.clues[:, 3])
+    return expit(clues[:, 0]) * np.exp(2 * clues[:, 3])
 
 
 def measure(boxes: Boxes, parts: list[Any]) -> dict[str, float]:
@@ -105,7 +105,7 @@ def all_classes(networks: bool, step: int) -> dict[str, Boxes]:
     animals, scenes = fetch_detection("animals"), fetch_detection("scenes")
     of_animals = describe("animals", networks, step, version)
     of_scenes = describe("scenes", networks, step, version)
-    photos = join(of_animals, of_scenes)
+    photos = type(of_animals).concat([of_animals, of_scenes])
     part = np.repeat([0, 1], [len(of_animals), len(of_scenes)])
     for name in animals.class_names:
         truth = truth_of(animals, [str(name)], step) + [np.empty((0, 4))] * len(of_scenes)
@@ -135,8 +135,10 @@ def run(quick: bool, out: Path, n_jobs: int = 1) -> pd.DataFrame:
         for name, boxes in classes.items():
             rest = [b for other, b in classes.items() if other != name]
             others = fit_weights(rest, MOST[networks])
-            learned[name] = [expit(kept.clues @ others) for kept in boxes.kept]
-        before = {name: [of_image(k) for k in boxes.kept] for name, boxes in classes.items()}
+            learned[name] = [expit(clues @ others) for clues in boxes.clues]
+        before = {
+            name: [of_image(clues) for clues in boxes.clues] for name, boxes in classes.items()
+        }
         for rule, parts in ((way, learned), (f"{way}, probability of the image", before)):
             every = (
                 merge(list(classes.values())),

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 TrueBoxes: TypeAlias = Sequence[Floats | None]
 # Classes in an image: a name, names, or None.
 Labels: TypeAlias = str | Iterable[str] | None
-DescribedT = TypeVar("DescribedT", bound="Bags | Photographs")
+DescribedT = TypeVar("DescribedT", "Bags", "Photographs")
 
 # Prior precision of a weight of standardised clues: of those that any box has, and of features.
 _CLUE_PRECISION, _FEATURE_PRECISION = 0.3, 100.0
@@ -95,12 +95,8 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
     threshold = 0.5  # the least probability of a box to be counted
 
     @abstractmethod
-    def _describe_image(self, image: Image, key: object) -> NamedTuple:
-        """Boxes and features of one RGB image."""
-
-    @abstractmethod
-    def _join(self, ids: list[str], parts: list[Any]) -> DescribedT:
-        """The described images as one value."""
+    def _describe_image(self, image: Image, key: object) -> DescribedT:
+        """Boxes and features of one RGB image, as `describe` returns them of many."""
 
     @abstractmethod
     def _is_described(self, images: object) -> bool:
@@ -150,7 +146,7 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
             from rich.progress import track
 
             pairs = track(pairs, description="images")
-        names, parts = [], []
+        parts: list[DescribedT] = []
         for key, source in pairs:
             try:
                 image = read_image(source)
@@ -159,11 +155,10 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
                     raise ValueError(f"image {key!r}: {error}") from error
                 warnings.warn(f"image {key!r} is left out: {error}", stacklevel=2)
                 continue
-            names.append(str(key))
             parts.append(self._describe_image(image, key))
         if not parts:
             raise ValueError(f"none of the {len(images)} images can be read.")
-        return self._join(names, parts)
+        return type(parts[0]).concat(parts)
 
     def _described(self, images: DescribedT | Iterable[ImageSource]) -> DescribedT:
         if not hasattr(images, "offsets"):

@@ -108,17 +108,6 @@ _LOW_AUC = 0.6
 _CHECK_FOLDS = 3
 
 
-class Photograph(NamedTuple):
-    """One described image."""
-
-    cells: Reals  # [n, D]
-    salient: Floats  # [n] mean saliency of each cell
-    grid: tuple[int, int]  # rows and columns of cells
-    size: tuple[int, int]  # height and width of the image
-    boxes: Floats  # [k, 4]
-    components: Components
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class PhotographDetector(Detector[Photographs]):
     """Detect objects in photographs by how well a box holds one whole object of the class.
@@ -184,7 +173,7 @@ class PhotographDetector(Detector[Photographs]):
     # photographs of other classes.
     threshold = 0.3
 
-    def _describe_image(self, image: Image, key: object) -> Photograph:
+    def _describe_image(self, image: Image, key: object) -> Photographs:
         """Cells, saliency and boxes: frames, salient components and proposals."""
         import cv2
 
@@ -201,23 +190,13 @@ class PhotographDetector(Detector[Photographs]):
         first = np.unique(boxes.round(), axis=0, return_index=True)[1]
         cells, (rows, columns) = features.extract_cells(image)
         means = cv2.resize(salient, (columns, rows), interpolation=cv2.INTER_AREA)
-        return Photograph(
-            cells,
-            np.asarray(means, dtype=np.float64).ravel(),
-            (rows, columns),
-            (height, width),
-            boxes[np.sort(first)],
-            components,
-        )
-
-    def _join(self, ids: list[str], parts: list[Photograph]) -> Photographs:
-        cells = Bags.from_list([part.cells for part in parts], ids=ids)
+        of_image = Bags.from_list([cells], ids=[str(key)])
         return Photographs(
-            cells.with_columns(salient=np.concatenate([part.salient for part in parts])),
-            np.asarray([part.grid for part in parts]),
-            np.asarray([part.size for part in parts]),
-            [part.boxes for part in parts],
-            [part.components for part in parts],
+            of_image.with_columns(salient=np.asarray(means, dtype=np.float64).ravel()),
+            np.array([[rows, columns]]),
+            np.array([[height, width]]),
+            [boxes[np.sort(first)]],
+            [components],
             centred=choose(self.saliency) == "classical",
         )
 
@@ -236,12 +215,11 @@ class PhotographDetector(Detector[Photographs]):
             args = (described, y, true, self.overlap)
             model = learn_class(*args, np.random.default_rng(seed))
             if self.check:
-                held_out = hold_out(*args, self.nms, np.random.default_rng(seed))
-                self.agreement_[name] = None if held_out is None else held_out.agreement
-                if held_out is not None and len(held_out.right):
-                    weights = correct_weights(model.weights, held_out.clues, held_out.right)
-                    model = model._replace(weights=weights)
-                for message in doubts(self.agreement_[name]):
+                rng_of_check = np.random.default_rng(seed)
+                agreement, clues, right = hold_out(*args, self.nms, rng_of_check)
+                self.agreement_[name] = agreement
+                model = model._replace(weights=correct_weights(model.weights, clues, right))
+                for message in doubts(agreement):
                     warnings.warn(f"class {name!r}: {message}", stacklevel=3)
             self.models_.append(model)
 
@@ -558,14 +536,6 @@ class Agreement(NamedTuple):
     margin: dict[str, float]  # how far the detector may fall below it by chance
 
 
-class HeldOutBoxes(NamedTuple):
-    """What is seen on images that were left out of training."""
-
-    agreement: Agreement
-    clues: Floats  # [k, 6] of the boxes kept in images with true boxes
-    right: Bools  # [k] whether they hold an object
-
-
 def hold_out(
     photos: Photographs,
     y: Ints,
@@ -573,20 +543,25 @@ def hold_out(
     overlap: float,
     nms: float,
     rng: np.random.Generator,
-) -> HeldOutBoxes | None:
-    """Compare the detector with simple boxes, and its boxes with true ones; None if too few."""
+) -> tuple[Agreement | None, Floats, Bools]:
+    """Compare the detector with simple boxes on images left out, and its boxes with true ones.
+
+    Returns the agreement, None where the images are too few; and of the boxes kept in images with
+    true boxes the clues [k, 6] and whether they hold an object [k].
+    """
     n_folds = min(_CHECK_FOLDS, int(np.bincount(y, minlength=2).min()))
-    if n_folds < 2:
-        return None
     p, rows, clues, right = np.empty(len(y)), [], [np.empty((0, 6))], [np.empty(0, dtype=bool)]
+    if n_folds < 2:
+        return None, clues[0], right[0]
     for train, test in StratifiedKFold(n_folds).split(y, y):
         model = learn_class(photos[train], y[train], [true[i] for i in train], overlap, rng)
         p[test] = model.image_probability(photos[test])
         rows.append(_explained_evidence(model, photos[test[y[test] == 1]]))
         boxed = np.array([i for i in test if true[i] is not None], dtype=np.int64)
-        for i, kept in zip(boxed, kept_boxes(model, photos[boxed], nms), strict=True):
-            clues.append(kept.clues)
-            right.append(hits(kept.boxes, np.asarray(true[i]), overlap))
+        kept = kept_boxes(model, photos[boxed], nms)
+        for i, (boxes, clues_of_image) in zip(boxed, kept, strict=True):
+            clues.append(clues_of_image)
+            right.append(hits(boxes, np.asarray(true[i]), overlap))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
     behind = explained[:, 1:] - explained[:, :1]  # paired by image, [n, simple boxes]
     error = behind.std(axis=0) / np.sqrt(len(behind))
@@ -597,28 +572,23 @@ def hold_out(
         dict(zip(names, explained[:, 1:].mean(axis=0).tolist(), strict=True)),
         dict(zip(names, (2 * error).tolist(), strict=True)),
     )
-    return HeldOutBoxes(agreement, np.concatenate(clues), np.concatenate(right))
+    return agreement, np.concatenate(clues), np.concatenate(right)
 
 
-class Kept(NamedTuple):
-    """The boxes of one image that no better one suppresses, best first."""
+def kept_boxes(
+    model: ClassModel, photos: Photographs, nms: float
+) -> Iterator[tuple[Floats, Floats]]:
+    """For each image the boxes that no better one suppresses, best first [k, 4]; and their clues.
 
-    boxes: Floats  # [k, 4]
-    scores: Floats  # [k]
-    clues: Floats  # [k, 6]
-
-
-def kept_boxes(model: ClassModel, photos: Photographs, nms: float) -> Iterator[Kept]:
-    """For each image the boxes that are reported."""
+    The clues [k, 6] are those of `box_probability`.
+    """
     if len(photos) == 0:
         return
     ranking, clues = model.rank_boxes(photos)
     for i, boxes in enumerate(photos.boxes):
-        start, stop = photos.offsets[i : i + 2]
-        scores = ranking[start:stop]
-        kept = suppress(boxes, scores, nms)
-        voted = vote_boxes(boxes, scores, kept, nms)
-        yield Kept(voted, scores[kept], clues[start:stop][kept])
+        part = slice(*photos.offsets[i : i + 2])
+        kept = suppress(boxes, ranking[part], nms)
+        yield vote_boxes(boxes, ranking[part], kept, nms), clues[part][kept]
 
 
 def _explained_evidence(model: ClassModel, photos: Photographs) -> Floats:

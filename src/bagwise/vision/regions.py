@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -53,14 +53,6 @@ _PCA_ROWS = 20_000
 _MAP_SIDE = 320
 # Log-odds of a probability as near to 1 as a float can be.
 _LARGEST_LOG_ODDS = 36.0
-
-
-class Regions(NamedTuple):
-    """The proposals of one image."""
-
-    boxes: Floats  # [k, 4]
-    features: Reals  # [k, D]
-    image_size: tuple[int, int]  # height and width
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -136,21 +128,11 @@ class WeakDetector(Detector[Bags]):
     )
     contrast: float | None = parameter(None, Interval(Real, 1, None, closed="neither"), None)
 
-    def _describe_image(self, image: Image, key: object) -> Regions:
+    def _describe_image(self, image: Image, key: object) -> Bags:
         boxes = (self.proposals or Proposals()).propose(image, key)
         features = (self.features or RegionFeatures()).extract(image, boxes)
-        return Regions(boxes, features, image.shape[:2])
-
-    def _join(self, ids: list[str], parts: list[Regions]) -> Bags:
-        counts = [len(part.boxes) for part in parts]
-        columns = {
-            "boxes": np.concatenate([part.boxes for part in parts]),
-            "image_size": np.repeat([part.image_size for part in parts], counts, axis=0),
-        }
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        return Bags(
-            np.concatenate([part.features for part in parts]), offsets, ids, columns=columns
-        )
+        columns = {"boxes": boxes, "image_size": np.tile(image.shape[:2], (len(boxes), 1))}
+        return Bags(features, [0, len(boxes)], [str(key)], columns=columns)
 
     def _is_described(self, images: object) -> bool:
         return isinstance(images, Bags) and {"boxes", "image_size"} <= set(images.columns)

@@ -8,6 +8,7 @@ is empty at its edges; a box around two objects fits neither component.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,6 +52,18 @@ class Photographs:
     boxes: list[Floats]  # [n, 4] of each image
     components: list[Components]  # of each image's saliency
     centred: bool = False  # saliency is little more than a prior for the middle
+
+    @classmethod
+    def concat(cls, parts: Sequence[Photographs]) -> Photographs:
+        """The photographs of several parts as one, in order."""
+        return cls(
+            Bags.concat([part.cells for part in parts]),
+            np.concatenate([part.grids for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
+            [boxes for part in parts for boxes in part.boxes],
+            [components for part in parts for components in part.components],
+            parts[0].centred,
+        )
 
     def __len__(self) -> int:
         return len(self.cells)
