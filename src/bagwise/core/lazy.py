@@ -1,9 +1,10 @@
-"""Packages whose names are imported when first used, so that importing them stays quick."""
+"""What packages list as public: what they import, or what they import when it is first used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -33,3 +34,17 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return list(home), lookup, lambda: sorted(home)
+
+
+def public_names(module: Mapping[str, Any]) -> list[str]:
+    """``__all__`` of a package that imports its public names and has no other.
+
+    Examples
+    --------
+    >>> from bagwise.core.lazy import public_names
+    >>> public_names({"METRICS": (), "_cache": {}, "public_names": public_names})
+    ['METRICS']
+    """
+    named = {name: value for name, value in module.items() if not name.startswith("_")}
+    named.pop("public_names", None)
+    return [name for name, value in named.items() if not isinstance(value, ModuleType)]
